@@ -1,0 +1,64 @@
+# Two commands do everything:  make bench   (report on this machine)   and   make test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt
+JOBS ?= $(shell nproc)
+
+.PHONY: help setup native stubs check format test test-numa bench peers packages clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.native ## .venv with everything development needs
+
+bench: $(VENV)/.native ## the main job: measure this machine, race the workloads, write report.html
+	$(BIN)/ridgeline bench
+
+test: $(VENV)/.native packages ## all tests that can run here
+	RIDGELINE_REQUIRE=browser,lstopo $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
+	scripts/packages qemu
+	$(BIN)/python -m pytest -m numa tests/machine/test_guest.py
+
+check: $(VENV)/.native ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.deps ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+native: ## rebuild the C++ extension
+	@rm -f $(VENV)/.native
+	@$(MAKE) --no-print-directory $(VENV)/.native
+
+stubs: $(VENV)/.native ## write src/ridgeline/native.pyi from the built extension
+	$(BIN)/python -m nanobind.stubgen -m ridgeline.native -O src/ridgeline
+
+peers: $(VENV)/.native ## heavy competitors for the races (gigabytes; not needed otherwise)
+	$(PIP) install -q -c constraints.txt -e '.[peers]' --no-build-isolation
+
+packages: ## Debian packages the tests use (a browser, lstopo)
+	@scripts/packages tests
+
+$(VENV)/.deps: pyproject.toml constraints.txt
+	@scripts/preflight $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -U 'pip>=25.1'
+	$(PIP) install -q -c constraints.txt $$(sed -n 's/^torch==/torch==/p' constraints.txt)
+	$(PIP) install -q -c constraints.txt scikit-build-core nanobind cmake ninja
+	@touch $@
+
+# The extension is built by the package's own build; --group dev brings the rest.
+$(VENV)/.native: $(VENV)/.deps $(NATIVE)
+	@scripts/preflight $(PYTHON)
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e . --group dev
+	@touch $@
+
+clean: ## remove what was built
+	rm -rf build $(VENV) src/ridgeline/*.so

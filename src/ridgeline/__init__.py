@@ -1,0 +1,61 @@
+"""Fast paths for AI data, each one measured against its limit.
+
+`ridgeline.__all__` is the public API. Names load on first use, so importing the package costs nothing and
+brings no torch:
+
+>>> import ridgeline
+>>> ridgeline.topology().nodes[0].id >= 0
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeline import lab, machine
+    from ridgeline.errors import RidgelineError
+    from ridgeline.machine import Placement, Topology, ceilings, placed, plan, topology
+
+__version__ = "0.1.0"
+
+# public name -> the module it lives in; a module of that very name is given itself
+_HOMES = {
+    "Placement": "ridgeline.machine",
+    "RidgelineError": "ridgeline.errors",
+    "Topology": "ridgeline.machine",
+    "ceilings": "ridgeline.machine",
+    "lab": "ridgeline.lab",
+    "machine": "ridgeline.machine",
+    "placed": "ridgeline.machine",
+    "plan": "ridgeline.machine",
+    "topology": "ridgeline.machine",
+}
+
+__all__ = [
+    "Placement",
+    "RidgelineError",
+    "Topology",
+    "__version__",
+    "ceilings",
+    "lab",
+    "machine",
+    "placed",
+    "plan",
+    "topology",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
+    module = import_module(home)
+    value = module if home == f"ridgeline.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

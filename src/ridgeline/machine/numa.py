@@ -1,0 +1,103 @@
+"""The kernel's memory-policy calls, straight through ctypes: no libnuma to install.
+
+`move_pages` with no target asks where pages are; it is how a binding is proved rather than believed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+
+from ridgeline.errors import PlacementError
+
+DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL = range(5)  # MPOL_* of <linux/mempolicy.h>
+MODES = {"local": LOCAL, "preferred": PREFERRED, "bind": BIND, "interleave": INTERLEAVE}
+MAX_NODES = 1024  # CONFIG_NODES_SHIFT is at most 10
+WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+_GENERIC = {"get_mempolicy": 236, "set_mempolicy": 237, "move_pages": 239}
+_NUMBERS = {
+    "x86_64": {"get_mempolicy": 239, "set_mempolicy": 238, "move_pages": 279},
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+    "loongarch64": _GENERIC,
+    "ppc64le": {"get_mempolicy": 260, "set_mempolicy": 261, "move_pages": 301},
+    "ppc64": {"get_mempolicy": 260, "set_mempolicy": 261, "move_pages": 301},
+    "s390x": {"get_mempolicy": 269, "set_mempolicy": 270, "move_pages": 310},
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def supported() -> bool:
+    """Whether this kernel knows memory policies and lets this process use them."""
+    try:
+        get_policy()
+    except PlacementError:
+        return False
+    return True
+
+
+def get_policy() -> tuple[int, frozenset[int]]:
+    """The calling thread's memory policy: (mode, nodes)."""
+    mode = ctypes.c_int()
+    mask = _mask(frozenset())
+    _call("get_mempolicy", ctypes.byref(mode), mask, ctypes.c_ulong(MAX_NODES), None, ctypes.c_ulong(0))
+    return mode.value, _nodes(mask)
+
+
+def set_policy(mode: int, nodes: frozenset[int]) -> None:
+    """Set the calling thread's memory policy; threads it starts inherit it."""
+    if mode in (DEFAULT, LOCAL):
+        _call("set_mempolicy", ctypes.c_int(mode), None, ctypes.c_ulong(0))
+    else:
+        # The kernel reads one bit less than it is told (a wart as old as the call).
+        _call("set_mempolicy", ctypes.c_int(mode), _mask(nodes), ctypes.c_ulong(MAX_NODES + 1))
+
+
+def page_nodes(address: int, pages: int, page_bytes: int = mmap.PAGESIZE) -> list[int]:
+    """The node each of `pages` touched pages from `address` lies on."""
+    addresses = (ctypes.c_void_p * pages)(*(address + i * page_bytes for i in range(pages)))
+    status = (ctypes.c_int * pages)()
+    _call("move_pages", 0, ctypes.c_ulong(pages), addresses, None, status, 0)
+    return list(status)
+
+
+def fresh_pages_nodes(pages: int = 1) -> list[int]:
+    """Map fresh memory under the current policy, touch it, and say which nodes it came from."""
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+        for i in range(pages):
+            memory[i * mmap.PAGESIZE] = 1
+        anchor = ctypes.c_char.from_buffer(memory)
+        try:
+            return page_nodes(ctypes.addressof(anchor), pages)
+        finally:
+            del anchor  # else the map cannot be closed
+
+
+def _call(name: str, *arguments: object) -> None:
+    numbers = _NUMBERS.get(platform.machine())
+    if numbers is None:
+        raise PlacementError(f"memory cannot be bound here: no {name} known for {platform.machine()}.")
+    ctypes.set_errno(0)
+    if _libc.syscall(ctypes.c_long(numbers[name]), *arguments) < 0:
+        code = ctypes.get_errno()
+        cure = {
+            errno.ENOSYS: "this kernel is built without NUMA; use memory='local'",
+            errno.EPERM: "the container forbids it; start it with --cap-add SYS_NICE, or use memory='local'",
+            errno.EINVAL: "the node has no memory or is outside this process's cpuset",
+        }.get(code, os.strerror(code))
+        raise PlacementError(f"{name} was refused: {cure}.")
+
+
+def _mask(nodes: frozenset[int]) -> ctypes.Array[ctypes.c_ulong]:
+    mask = (ctypes.c_ulong * (MAX_NODES // WORD + 1))()
+    for node in nodes:
+        mask[node // WORD] |= 1 << (node % WORD)
+    return mask
+
+
+def _nodes(mask: ctypes.Array[ctypes.c_ulong]) -> frozenset[int]:
+    return frozenset(i for i in range(MAX_NODES) if mask[i // WORD] >> (i % WORD) & 1)

@@ -1,0 +1,118 @@
+"""The NVIDIA driver's own facts, through NVML. No driver, no library: no GPUs, and no error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class NvmlGpu:
+    uuid: str
+    name: str
+    pci: str  # 0000:01:00.0, as sysfs writes it
+    memory_bytes: int | None
+    link: str | None
+
+
+@dataclass(frozen=True)
+class GpuWeather:
+    """The state of a GPU at one moment, as the lab writes it beside its samples."""
+
+    sm_mhz: int | None
+    memory_mhz: int | None
+    max_sm_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    throttle_reasons: tuple[str, ...]  # only those that slow work down; an idle clock is none
+
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons that mean "slower than it could be".
+THROTTLE_BITS = {
+    0x04: "software power cap",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+
+
+def installed_gpus() -> list[NvmlGpu]:
+    """All GPUs the driver knows, in PCI order, before CUDA_VISIBLE_DEVICES."""
+    with _session() as nvml:
+        if nvml is None:
+            return []
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return sorted((_gpu(nvml, h) for h in handles), key=lambda g: g.pci)
+
+
+def gpu_weather(uuid: str) -> GpuWeather | None:
+    """Clocks, temperature and throttle reasons of one GPU now."""
+    with _session() as nvml:
+        if nvml is None:
+            return None
+        gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        reasons = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
+        power = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, gpu)
+        return GpuWeather(
+            sm_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            memory_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+            max_sm_mhz=_ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+            power_w=power / 1000 if power is not None else None,
+            throttle_reasons=tuple(word for bit, word in THROTTLE_BITS.items() if reasons & bit),
+        )
+
+
+def driver_version() -> str | None:
+    with _session() as nvml:
+        return _text(nvml.nvmlSystemGetDriverVersion()) if nvml is not None else None
+
+
+@contextmanager
+def _session() -> Iterator[Any]:
+    """NVML, or None where there is no library, no driver or no permission."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # any failure here means the same: no GPUs to be had
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
+    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    generation = _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    width = _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    return NvmlGpu(
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        pci=_sysfs_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        memory_bytes=int(memory.total) if memory is not None else None,
+        link=f"PCIe {generation}.0 x{width}" if generation and width else None,
+    )
+
+
+def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """Not every board answers every question; virtual GPUs answer few."""
+    try:
+        return question(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _sysfs_address(bus_id: str) -> str:
+    """NVML writes the domain with 8 digits, sysfs with 4."""
+    domain, rest = bus_id.lower().split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,102 @@
+"""Reading the kernel's small text files, live or from a recorded tree.
+
+    Tree("/").text("sys/devices/system/node/online")
+
+A file that is missing, unreadable or that the driver refuses to answer (EINVAL is common for link speeds)
+reads as None: absence is a fact here, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+CpuSet = frozenset[int]
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+
+
+def parse_list(text: str) -> CpuSet:
+    """The kernel's list form.
+
+    >>> sorted(parse_list("0-3,8,10-14:2"))
+    [0, 1, 2, 3, 8, 10, 12, 14]
+    """
+    found: set[int] = set()
+    for part in text.replace("\0", "").split(","):
+        part = part.strip()
+        if not part:
+            continue
+        span, _, stride = part.partition(":")
+        low, _, high = span.partition("-")
+        found.update(range(int(low), int(high or low) + 1, int(stride.partition("/")[0] or 1)))
+    return frozenset(found)
+
+
+def parse_mask(text: str) -> CpuSet:
+    """The kernel's mask form, 32-bit words with the highest first.
+
+    >>> sorted(parse_mask("1,0000000a"))
+    [1, 3, 32]
+    """
+    value = 0
+    for word in text.strip().split(","):
+        value = (value << 32) | int(word or "0", 16)
+    return frozenset(i for i in range(value.bit_length()) if value >> i & 1)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A root folder that holds `sys` and `proc`."""
+
+    root: Path
+
+    @property
+    def live(self) -> bool:
+        return self.root == Path("/")
+
+    def path(self, *parts: str) -> Path:
+        return self.root.joinpath(*parts)
+
+    def text(self, *parts: str) -> str | None:
+        try:
+            return self.path(*parts).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+    def number(self, *parts: str) -> int | None:
+        text = self.text(*parts)
+        try:
+            return int(text, 0) if text else None
+        except ValueError:
+            return None
+
+    def numbered(self, folder: str, prefix: str) -> list[int]:
+        """The numbers n for which folder/prefix<n> is there, rising.
+
+        A name that points nowhere does not count: hwloc's recorded trees link offline CPUs that way.
+        """
+        try:
+            names = [p.name for p in self.path(folder).iterdir() if p.exists()]
+        except OSError:
+            return []
+        return sorted(int(m[1]) for n in names if (m := re.fullmatch(rf"{prefix}(\d+)", n)))
+
+    def cpus(self, folder: str, mask: str, listed: str) -> CpuSet | None:
+        """A CPU set kept as mask and as list; the mask is the older and, in trimmed recordings, the truer."""
+        for name, parse in ((mask, parse_mask), (listed, parse_list)):
+            text = self.text(folder, name)
+            if text is not None:
+                try:
+                    return parse(text)
+                except ValueError:
+                    continue
+        return None
+
+    def pci_address(self, *parts: str) -> str | None:
+        """The PCI function a device link leads to: the last address on its resolved path."""
+        try:
+            found = PCI_ADDRESS.findall(str(self.path(*parts).resolve()))
+        except (OSError, RuntimeError):
+            return None
+        return found[-1].lower() if found else None

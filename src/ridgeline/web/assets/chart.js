@@ -1,0 +1,40 @@
+// A quicker tooltip for chart marks. Without this script the <title> elements still work, as the browser's own
+// tooltips; with it they become aria-labels, so that the two never show at once. Text goes in as textContent only.
+(() => {
+  "use strict";
+  const tip = document.createElement("div");
+  tip.className = "chart-tip";
+  tip.hidden = true;
+  tip.setAttribute("role", "status");
+
+  for (const title of document.querySelectorAll(".chart svg title")) {
+    const owner = title.parentElement;
+    const text = title.textContent;
+    owner.setAttribute("aria-label", text);
+    if (owner.tagName !== "svg") owner.dataset.tipText = text;
+    title.remove();
+  }
+
+  const move = (x, y) => {
+    const box = tip.getBoundingClientRect();
+    const left = Math.max(8, Math.min(x + 14, window.innerWidth - box.width - 8));
+    const below = y + 18 + box.height < window.innerHeight;
+    tip.style.left = `${left}px`;
+    tip.style.top = `${Math.max(8, below ? y + 18 : y - box.height - 12)}px`;
+  };
+  const show = (event) => {
+    const mark = event.target.closest && event.target.closest(".chart [data-tip-text]");
+    tip.hidden = !mark;
+    if (!mark) return;
+    tip.textContent = mark.dataset.tipText;
+    const box = event.target.getBoundingClientRect();
+    move(event.clientX ?? box.right, event.clientY ?? box.top);
+  };
+
+  document.body.append(tip);
+  document.addEventListener("pointerover", show);
+  document.addEventListener("pointermove", (event) => tip.hidden || move(event.clientX, event.clientY));
+  document.addEventListener("focusin", show);
+  document.addEventListener("focusout", () => { tip.hidden = true; });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+})();

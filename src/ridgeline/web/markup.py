@@ -1,0 +1,86 @@
+"""Text into markup: the floor that the page and the charts stand on.
+
+Whatever comes from outside (a label, a file name, a review) goes through `element`, Jinja's autoescape or
+`script_json`; nothing else in this package may write a `<`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from markupsafe import Markup, escape
+
+from ridgeline.errors import InputError
+
+# HTML drops or rewrites these characters, each place in its own way, and a lone surrogate cannot be saved
+# as UTF-8 at all. One visible stand-in keeps the page whole and shows that something was there.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_IN_SCRIPT = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+
+
+def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """One escaped element. `text_anchor` becomes text-anchor, `class_` class; None leaves the attribute out.
+
+    >>> element("text", "a < b", x=1.50, class_="tick", href=None)
+    Markup('<text x="1.5" class="tick">a &lt; b</text>')
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inside = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")  # noqa: S704
+
+
+def join(parts: list[Markup]) -> Markup:
+    """Markup beside markup."""
+    return Markup("").join(parts)
+
+
+def href(url: str) -> str:
+    """The link itself if it only leads somewhere; a link that runs something (javascript:, data:) is refused.
+
+    >>> href("#case-3"), href("https://example.org/a?b=c")
+    ('#case-3', 'https://example.org/a?b=c')
+    """
+    # Browsers skip control characters and blanks inside a scheme, so they are taken out before looking.
+    bare = re.sub(r"[\x00-\x20\x7f-\x9f]", "", url)
+    try:
+        scheme = urlsplit(bare).scheme
+    except ValueError:
+        scheme = "unreadable"
+    if scheme not in ("", "http", "https", "mailto") or bare != url.strip():
+        raise InputError(f"{url[:80]!r} cannot be a link; give a #fragment, a path, or an http(s) address.")
+    return bare
+
+
+def printable(text: str) -> str:
+    """The text with characters that no page can carry shown as U+FFFD.
+
+    >>> printable("a\\x00b\\tc")
+    'a\ufffdb\\tc'
+    """
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def script_json(data: Any) -> Markup:
+    """Data as JSON that may stand inside a `<script>`: no `</script>`, `<!--`, U+2028 or raw byte survives.
+
+    >>> script_json({"name": "</script><!--"})
+    Markup('{"name": "\\\\u003c/script\\\\u003e\\\\u003c!--"}')
+    """
+    try:
+        text = json.dumps(data, ensure_ascii=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the page's data cannot be written as JSON: {error}.") from None
+    return Markup(text.translate(_IN_SCRIPT))  # noqa: S704
+
+
+def _attribute(value: str | float) -> str:
+    if isinstance(value, str):
+        return str(escape(value))
+    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-0", "0") if value == 0 else f"{value:.2f}".rstrip("0").rstrip(".")
