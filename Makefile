@@ -17,11 +17,11 @@ bench: $(VENV)/.native ## the main job: measure this machine, race the workloads
 	$(BIN)/ridgeline bench
 
 test: $(VENV)/.native packages ## all tests that can run here
-	RIDGELINE_REQUIRE=browser,lstopo $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	RIDGELINE_REQUIRE=browser,lstopo $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
 
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu
-	$(BIN)/python -m pytest -m numa tests/machine/test_guest.py
+	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
 
 check: $(VENV)/.native ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -67,7 +67,7 @@ def page_nodes(address: int, pages: int, page_bytes: int = mmap.PAGESIZE) -> lis
 
 def fresh_pages_nodes(pages: int = 1) -> list[int]:
     """Map fresh memory under the current policy, touch it, and say which nodes it came from."""
-    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+    with mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for i in range(pages):
             memory[i * mmap.PAGESIZE] = 1
         anchor = ctypes.c_char.from_buffer(memory)

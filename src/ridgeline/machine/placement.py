@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError, PlacementError
 from ridgeline.machine import numa
-from ridgeline.machine.topology import Topology, topology
+from ridgeline.machine.topology import Topology, allowed_cpus, topology
 
 PROBE_PAGES = 8  # enough to see an interleave; a few microseconds
 
@@ -55,13 +55,17 @@ def placed(placement: Placement, on: Topology | None = None) -> Iterator[Placed]
     before_cpus = os.sched_getaffinity(0)
     can_bind = numa.supported()
     before_policy = numa.get_policy() if can_bind else None
+    outer = allowed_cpus.set(allowed_cpus.get() or frozenset(before_cpus))
     try:
         where = _bind(placement, cpus, nodes, can_bind)
         yield where
     finally:
-        os.sched_setaffinity(0, before_cpus)
-        if before_policy is not None:
-            numa.set_policy(*before_policy)
+        allowed_cpus.reset(outer)
+        try:
+            os.sched_setaffinity(0, before_cpus)
+        finally:
+            if before_policy is not None:
+                numa.set_policy(*before_policy)
 
 
 def resolve(placement: Placement, on: Topology) -> Placement:

@@ -10,12 +10,16 @@ NVML then: its GPUs are the display controllers of GPU vendors found on the PCI 
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.machine import devices, limits
 from ridgeline.machine.sysfs import CpuSet, Tree, parse_list, parse_mask
+
+# Inside `placed()` the thread's affinity is its own choice; what it may use is what it had outside.
+allowed_cpus: ContextVar[CpuSet | None] = ContextVar("allowed_cpus", default=None)
 
 NODES = "sys/devices/system/node"
 CPUS = "sys/devices/system/cpu"
@@ -114,7 +118,7 @@ def topology(root: str | Path = "/") -> Topology:
     online = _online(tree)
     nodes = _nodes(tree, online)
     owner = {cpu: node.id for node in nodes for cpu in node.cpus}
-    usable = online & frozenset(os.sched_getaffinity(0)) if tree.live else online
+    usable = online & (allowed_cpus.get() or frozenset(os.sched_getaffinity(0))) if tree.live else online
     cpus = tuple(_cpu(tree, cpu, owner.get(cpu), cpu in usable) for cpu in sorted(online | frozenset(owner)))
     gpus = devices.gpus(tree, owner, notes)
     nics = devices.nics(tree, owner)

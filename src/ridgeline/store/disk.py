@@ -22,11 +22,11 @@ from ridgeline.errors import StoreError
 
 StrPath = str | os.PathLike[str]
 
-# renameat2 by number, because musl and older glibc carry no wrapper; the numbers hold for 64-bit processes only.
+# By number, because musl and older glibc carry no wrapper; the numbers hold for 64-bit processes only.
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347}
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-# An old kernel, a filesystem without exchange, a sandbox that forbids the call: all mean "take the other way".
+# An old kernel, a filesystem without exchange, a sandbox that forbids it: all mean "take the other way".
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP}
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -48,7 +48,9 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network filesystems sync no folders; their names are durable at once
+        if (
+            error.errno != errno.EINVAL
+        ):  # some network filesystems sync no folders; their names are durable at once
             raise
     finally:
         os.close(fd)
@@ -69,9 +71,7 @@ def exchange(one: Path, other: Path) -> bool:
     number = _RENAMEAT2.get(platform.machine())
     if not sys.platform.startswith("linux") or sys.maxsize <= 2**32 or number is None:
         return False
-    failed = _syscall()(
-        number, _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
-    )
+    failed = _syscall()(number, _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
     if not failed:
         return True
     code = ctypes.get_errno()
@@ -90,6 +90,8 @@ def explain(error: OSError, path: StrPath) -> StoreError:
         return StoreError(f"{path} lies on a read-only filesystem; choose another place.")
     if error.errno == errno.ENOENT:
         return StoreError(f"{path} or its folder is not there; check the name, or create the folder first.")
+    if error.errno in (errno.EISDIR, errno.ENOTDIR):
+        return StoreError(f"{path} is a folder where a file must be, or lies in a file; choose another name.")
     if error.errno == errno.ENAMETOOLONG:
         return StoreError(f"the name of {path} is too long for its filesystem; choose a shorter one.")
     if error.errno == errno.EXDEV:

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,17 +63,17 @@ def lock(path: StrPath, timeout: float | None = 0.0) -> Iterator[Owner]:
     A lock that stays taken is a StoreError that names its owner.
     """
     with explained(path):
-        grip = _wait(Path(path), timeout)
+        held = _wait(Path(path), timeout)
     command = shlex.join(sys.argv)[:_COMMAND_CHARS]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = Owner(os.getpid(), socket.gethostname(), command, now)
     try:
-        with explained(path):
-            os.ftruncate(grip.fd, 0)
-            os.pwrite(grip.fd, json.dumps(asdict(mine)).encode(), 0)
+        with suppress(OSError):  # on a full disk the lock still holds, only without a name
+            os.ftruncate(held.fd, 0)
+            os.pwrite(held.fd, json.dumps(asdict(mine)).encode(), 0)
         yield mine
     finally:
-        release(grip, wipe=True)
+        release(held, wipe=True)
 
 
 def owner(path: StrPath) -> Owner | None:
@@ -166,6 +166,4 @@ def _forget_in_child() -> None:
 
 
 # The guard is held across every fork, so no thread can be between opening a lock and noting it down.
-os.register_at_fork(
-    before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget_in_child
-)
+os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget_in_child)

@@ -20,6 +20,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from ridgeline.store.locks import Grip, grip, release
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF}
 _LONGEST_NAME = 200  # bytes; leaves room for the dot and the ending within the usual 255
+_TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def recover(path: StrPath) -> bool:
 
 def _open(target: Path, mode: int) -> tuple[Workspace, Grip | None]:
     bench = _bench(target)
-    while True:
+    for _ in range(_TRIES):
         folder = bench / secrets.token_hex(8)
         try:
             with suppress(FileExistsError):
@@ -120,12 +122,11 @@ def _open(target: Path, mode: int) -> tuple[Workspace, Grip | None]:
             held = _grip_if_possible(folder / "owner")
             payload = folder / "new" / target.name
             payload.parent.mkdir()
-            break
         except FileNotFoundError:
-            # Another writer tidied up between our steps; but do not spin if the whole parent is gone.
-            target.parent.stat()
-    _clear(target, folder)
-    return Workspace(target, folder, payload, os.getpid()), held
+            continue  # another writer tidied up between our steps
+        _clear(target, folder)
+        return Workspace(target, folder, payload, os.getpid()), held
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(bench))
 
 
 def _clear(target: Path, mine: Path) -> None:
@@ -156,9 +157,7 @@ def _grip_if_possible(path: Path) -> Grip | None:
 
 def _grip_when_free(path: Path) -> Grip | None:
     """The lock of a writer that is between its two steps: dead, or done in a moment."""
-    import time
-
-    for _ in range(100):
+    for _ in range(_TRIES):
         try:
             held = grip(path)
         except FileNotFoundError:

@@ -83,4 +83,5 @@ def script_json(data: Any) -> Markup:
 def _attribute(value: str | float) -> str:
     if isinstance(value, str):
         return str(escape(value))
-    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-0", "0") if value == 0 else f"{value:.2f}".rstrip("0").rstrip(".")
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

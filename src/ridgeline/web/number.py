@@ -1,13 +1,26 @@
 """Numbers for people: one home for SI prefixes, so that 4.25 TB/s reads the same in every table and chart.
 
-    python -m pytest tests/web/test_number.py
+python -m pytest tests/web/test_number.py
 """
 
 from __future__ import annotations
 
 import math
 
-_SYMBOLS = {-15: "f", -12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_SYMBOLS = {
+    -15: "f",
+    -12: "p",
+    -9: "n",
+    -6: "µ",
+    -3: "m",
+    0: "",
+    3: "k",
+    6: "M",
+    9: "G",
+    12: "T",
+    15: "P",
+    18: "E",
+}
 # Units whose symbol carries the prefix itself (GB/s). Words do not: "1.2 M items/s", never "Mitems/s".
 _SYMBOL_UNITS = frozenset({"s", "B", "b", "bit", "FLOP", "OP", "Hz", "W", "J", "Wh", "V", "A", "m", "g"})
 # Ratios read best as they are: 0.25 FLOP/B, not 250 mFLOP/B.
@@ -75,7 +88,7 @@ def _exponent(value: float, digits: int) -> int:
 def _decimal(value: float, power: int, digits: int) -> str:
     exponent = _exponent(value, digits) - power
     scaled = value / 10.0**power
-    if exponent < -4 and value != 0 or exponent > 9:
+    if (exponent < -4 and value != 0) or exponent > 9:
         return f"{scaled:.{digits}g}"
     text = f"{scaled:.{max(0, digits - 1 - exponent)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,8 +1,8 @@
 """One page in one file: styles, scripts and data inside, nothing fetched, every text escaped.
 
 The page carries its own Content-Security-Policy, which allows exactly the styles and scripts it was built
-with (by hash), so that a text that slipped through as markup still could not run. It also means that `style="…"`
-and `onclick="…"` attributes do nothing: use classes and `addEventListener`.
+with (by hash), so that a text that slipped through as markup still could not run. It also means that
+`style="…"` and `onclick="…"` attributes do nothing: use classes and `addEventListener`.
 
     python -m pytest tests/web/test_page.py
 """
@@ -26,7 +26,9 @@ from ridgeline.errors import InputError
 from ridgeline.web.markup import href, printable, script_json
 
 _HERE = "ridgeline.web"
-_OUTSIDE = re.compile(r"@import|url\(\s*['\"]?\s*(?!data:|#)|\b(?:src|href)\s*=\s*['\"]?(?:https?:)?//", re.IGNORECASE)
+_OUTSIDE = re.compile(
+    r"@import|url\(\s*['\"]?\s*(?!data:|#)|\b(?:src|href)\s*=\s*['\"]?(?:https?:)?//", re.IGNORECASE
+)
 _ENDS_ELEMENT = re.compile(r"</(?:style|script)|<!--", re.IGNORECASE)
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 
@@ -43,9 +45,9 @@ def page(
 ) -> str:
     """The whole HTML document. `body` is Markup (from `render` or a chart); a plain string is escaped.
 
-    `styles` and `scripts` are source texts (see `asset`), put after the house's own. `data` reaches the scripts as
-    `JSON.parse(document.getElementById("page-data").textContent)`. `live` lets the page talk to the
-    server it came from, and to no other.
+    `styles` and `scripts` are source texts (see `asset`), put after the house's own. `data` reaches the
+    scripts as `JSON.parse(document.getElementById("page-data").textContent)`. `live` lets the page talk to
+    the server it came from, and to no other.
 
     >>> "&lt;b&gt;" in page("t", "<b>")
     True
@@ -111,7 +113,9 @@ def _inlined(text: str, kind: str) -> str:
     """The source as the browser will hash it; refused if it would leave its element or fetch from outside."""
     text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
     if found := _ENDS_ELEMENT.search(text):
-        raise InputError(f"a page's {kind} contains {found[0]!r}, which would end it early; write it otherwise.")
+        raise InputError(
+            f"a page's {kind} contains {found[0]!r}, which would end it early; write it otherwise."
+        )
     if kind == "style" and (found := _OUTSIDE.search(text)):
         raise InputError(f"a page's style fetches from outside ({found[0]!r}); inline it as a data: URL.")
     return text
@@ -124,7 +128,9 @@ def _environment(templates: str | Path) -> Environment:
         loader = ChoiceLoader([FileSystemLoader(templates), own])
     else:
         loader = ChoiceLoader([FunctionLoader(lambda name: _template(templates, name)), own])
-    environment = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["href"] = href
     return environment
 

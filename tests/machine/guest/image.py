@@ -34,7 +34,6 @@ NODES, CPUS, MEMORY = 2, 4, 1 << 30  # of the whole guest, dealt evenly
 KERNELS = {"aarch64": "linux-image-cloud-arm64", "x86_64": "linux-image-cloud-amd64"}
 DRIVERS = ("virtio_pci", "virtio_net")
 UNUSED = {
-    "__phello__",
     "ensurepip",
     "idlelib",
     "lib2to3",
@@ -63,11 +62,12 @@ def kernel(arch: str = platform.machine()) -> Path:
         raise Unavailable(f"no kernel in {unpacked} and no apt-get to fetch {KERNELS[arch]} with")
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        meta = _output("apt-cache", "show", "--no-all-versions", KERNELS[arch])
-        package = re.search(r"^Depends: (linux-image-\S+)", meta, re.MULTILINE)
-        if not package:
-            raise Unavailable(f"apt knows no package {KERNELS[arch]}; try: apt-get update")
-        _output("apt-get", "download", package[1], cwd=scratch)
+        try:
+            meta = _output("apt-cache", "show", "--no-all-versions", KERNELS[arch])
+            (package,) = re.findall(r"^Depends: (linux-image-\S+)", meta, re.MULTILINE)
+            _output("apt-get", "download", package, cwd=scratch)
+        except (Unavailable, ValueError) as error:
+            raise Unavailable(f"no kernel for the guest; try: apt-get update ({error})") from error
         (deb,) = Path(scratch).glob("*.deb")
         _output("dpkg-deb", "-x", str(deb), f"{scratch}/unpacked")
         Path(scratch, "unpacked").rename(unpacked)

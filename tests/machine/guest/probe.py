@@ -1,8 +1,160 @@
-def observe():
-    import os, glob
-    r={}
-    for p in glob.glob("/sys/class/net/*/device/numa_node")+glob.glob("/sys/class/net/*/speed")+glob.glob("/sys/devices/system/node/node*/*")+glob.glob("/sys/bus/pci/devices/*/numa_node"):
-        try: r[p]=open(p).read()
-        except OSError as e: r[p]=str(e)
-    r["up"]=open("/proc/uptime").read()
-    return r
+"""Runs inside the guest: uses `ridgeline.machine`, and looks at the kernel by itself beside it.
+
+The probe only notes what it sees, in plain data; ../test_guest.py judges. What the project says and what this
+file's own calls say stand apart, so that a binding which is claimed but not there comes to light.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import platform
+import re
+import socket
+import struct
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import RidgelineError
+from ridgeline.machine import Placement, placed, plan, topology
+
+SYSCALLS = {
+    "aarch64": {"get_mempolicy": 236, "set_mempolicy": 237, "move_pages": 239},
+    "x86_64": {"get_mempolicy": 239, "set_mempolicy": 238, "move_pages": 279},
+}
+PREFERRED = 1
+BUFFER = 8 << 20
+STAND = {
+    "bind 0": Placement(node=0, memory="bind"),
+    "bind 1": Placement(node=1, memory="bind"),
+    "local 1": Placement(node=1),
+    "preferred 1": Placement(node=1, memory="preferred"),
+    "across": Placement(node=1, cpus=(0,), memory="bind"),  # run here, allocate there
+    "interleave": Placement(memory="interleave"),
+}
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def observe() -> dict[str, Any]:
+    """All observations by name; one that fails leaves its traceback and does not hide the others."""
+    report: dict[str, Any] = {}
+    looks: dict[str, Callable[[], Any]] = {
+        "sysfs": sysfs,
+        "topology": lambda: asdict(topology()),
+        "before": standing,
+        **{name: lambda where=where: inside(where) for name, where in STAND.items()},
+        "after": standing,
+        "thread": in_a_thread,
+        "after an error": after_an_error,
+        "over an own policy": over_an_own_policy,
+        "no such node": lambda: refusal(Placement(node=7, memory="bind")),
+        "plan": lambda: [asdict(p) | inside(p) for p in plan(topology(), 2, per="node")],
+        "seconds": time.monotonic,
+    }
+    for name, look in looks.items():
+        try:
+            report[name] = look()
+        except Exception:
+            report[name] = {"traceback": traceback.format_exc()}
+    return report
+
+
+def sysfs() -> dict[str, Any]:
+    """The NICs as the kernel tells them, brought up first: a link that is down has no speed."""
+    for name in os.listdir("/sys/class/net"):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", name.encode(), 1))  # SIOCSIFFLAGS, IFF_UP
+    nics = {}
+    for device in Path("/sys/class/net").glob("*/device"):
+        pci = next(p for p in device.resolve().parents if (p / "numa_node").exists())
+        nics[device.parent.name] = {"pci": pci.name, "numa_node": int((pci / "numa_node").read_text())}
+    return {"nics": nics}
+
+
+def inside(where: Placement) -> dict[str, Any]:
+    with placed(where) as said:
+        return {"said": asdict(said)} | standing() | fresh_pages()
+
+
+def in_a_thread() -> dict[str, Any]:
+    """What a thread sees that is started while its parent is placed."""
+    seen: dict[str, Any] = {}
+    with placed(STAND["bind 1"]):
+        thread = threading.Thread(target=lambda: seen.update(standing() | fresh_pages()))
+        thread.start()
+        thread.join()
+    return seen
+
+
+def after_an_error() -> dict[str, Any]:
+    try:
+        with placed(STAND["bind 1"]):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        return standing()
+
+
+def over_an_own_policy() -> dict[str, Any]:
+    """A caller with a policy and CPUs of its own must get back those, not the system's defaults."""
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {1, 2})
+    call("set_mempolicy", PREFERRED, (ctypes.c_ulong * 1)(1 << 1), 64)
+    try:
+        before = standing()
+        within = inside(STAND["bind 0"])
+        return {"before": before, "inside": within, "after": standing()}
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        call("set_mempolicy", 0, None, 0)
+
+
+def refusal(where: Placement) -> dict[str, Any]:
+    try:
+        with placed(where):
+            return {"error": None} | standing()
+    except RidgelineError as error:
+        return {"error": str(error)} | standing()
+
+
+def standing() -> dict[str, Any]:
+    """CPUs and memory policy of this thread, asked of the kernel."""
+    mode, nodes = ctypes.c_int(), (ctypes.c_ulong * 16)()
+    call("get_mempolicy", ctypes.byref(mode), nodes, 1024, None, 0)
+    return {
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "mode": mode.value,
+        "nodes": [n for n in range(64) if nodes[0] >> n & 1],
+    }
+
+
+def fresh_pages() -> dict[str, Any]:
+    """Maps and touches 8 MiB and counts its pages by node, by two ways of asking."""
+    with mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page lies on one node and would blur an interleave
+        for start in range(0, BUFFER, mmap.PAGESIZE):
+            memory[start] = 1
+        count = BUFFER // mmap.PAGESIZE
+        anchor = ctypes.c_char.from_buffer(memory)
+        begin = ctypes.addressof(anchor)
+        del anchor  # else the map can not be closed
+        pages = (ctypes.c_void_p * count)(*range(begin, begin + BUFFER, mmap.PAGESIZE))
+        status = (ctypes.c_int * count)()
+        call("move_pages", 0, count, pages, None, status, 0)
+        (line,) = re.findall(rf"^{begin:08x} .*$", Path("/proc/self/numa_maps").read_text(), re.MULTILINE)
+        maps = {node: int(pages) for node, pages in re.findall(r" N(\d+)=(\d+)", line)}
+    return {"pages": dict(Counter(map(str, status))), "numa_maps": maps}
+
+
+def call(name: str, *arguments: Any) -> None:
+    # ctypes takes a bare int for a 32-bit one; sizes and masks are longs.
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    if libc.syscall(ctypes.c_long(SYSCALLS[platform.machine()][name]), *words) < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")

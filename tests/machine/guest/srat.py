@@ -1,9 +1,9 @@
 """The guest's ACPI table of nodes (SRAT), for Arm only: QEMU's own, and the flash beside it.
 
-UEFI of edk2 2022.11, which Debian 12 has, calls the flash of its variables memory ("map flash memory as
-uncacheable" mended it in 2023). Linux finds that memory in no node, says "invalid memblk node" and makes one
-node of everything. A table at kernel/firmware/acpi in the initramfs takes the place of the firmware's, so this
-one repeats what QEMU says and gives the flash to node 0. With newer firmware it changes nothing.
+Debian 12's UEFI (edk2 2022.11) lists the flash of its variables as write-combined in the memory map, which
+Linux takes for memory; it finds it in no node, says "invalid memblk node" and makes one node of everything.
+A table at kernel/firmware/acpi in the initramfs takes the place of the firmware's. So this one repeats what
+QEMU says and adds the flash to node 0; where the firmware is right about its flash, that changes nothing.
 
 >>> table = srat(nodes=2, cpus=4, memory=1 << 30)
 >>> table[:4], len(table), sum(table) % 256

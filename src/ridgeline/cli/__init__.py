@@ -1,0 +1,76 @@
+"""The command line: one file per command, thin; every command speaks the same way.
+
+    ridgeline --help
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+import ridgeline
+from ridgeline.errors import Exit, RidgelineError
+
+app = typer.Typer(
+    name="ridgeline",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+PANELS = {
+    "machine": "Measure",
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; an error of ours is one sentence and its exit code, never a traceback (but --debug)."""
+    words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words
+    words = [w for w in words if w != "--debug"]  # it means the same before and after the command
+    try:
+        app(args=words, prog_name="ridgeline")
+    except RidgelineError as error:
+        if debug:
+            raise
+        print(f"ridgeline: {_sentence(error)}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("ridgeline: interrupted.", file=sys.stderr)
+        sys.exit(Exit.INTERRUPTED)
+
+
+def _sentence(error: RidgelineError) -> str:
+    return " ".join(str(error).split())
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"ridgeline {ridgeline.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Fast paths for AI data, each one measured against its limit."""
+
+
+def _register() -> None:
+    from ridgeline.cli import machine
+
+    commands: dict[str, Any] = {"machine": machine.machine}
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=PANELS[name])(command)
+
+
+_register()

@@ -1,0 +1,36 @@
+"""The options every command shares, and the two ways to answer: JSON on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the answer.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+
+
+def print_json(answer: Any) -> None:
+    json.dump(answer, sys.stdout, indent=2, default=str)
+    sys.stdout.write("\n")
+
+
+def stderr() -> Console:
+    return Console(stderr=True)
+
+
+@contextmanager
+def status(title: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr that says what is being done; silent where stderr is no terminal."""
+    console = stderr()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(title) as spinner:
+        yield lambda what: spinner.update(f"{title}: {what}")

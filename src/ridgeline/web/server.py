@@ -1,0 +1,203 @@
+"""A small server for the house's pages: loopback by default, guarded (see guard.py), stopped by Ctrl-C.
+
+    from ridgeline.web import app, serve
+    serve(app([Route("/", index)]), port=8000)
+
+It needs Starlette and uvicorn: pip install 'ridgeline[serve]'.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.errors import InputError, MissingExtra, RidgelineError
+from ridgeline.web.guard import HEALTH, App, Rules
+from ridgeline.web.page import policy
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+_TOKEN = re.compile(r"[!-~]{16,}")  # goes into a header and a URL, and must not be guessed
+_START_S = 15.0
+
+
+def app(
+    routes: Sequence[BaseRoute],
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+    body_limit: int = 2**20,
+    deadline_s: float = 30.0,
+    concurrency: int = 32,
+    lifespan: Callable[[Any], Any] | None = None,
+) -> App:
+    """The routes behind the guard, with `/healthz` beside them.
+
+    `token="auto"` makes one. `hosts` are further names the server answers to. A handler that raises a
+    RidgelineError answers with its sentence (400 for an InputError); whatever else it raises is a 500 that
+    says nothing, and goes to the log.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+    except ImportError:
+        raise MissingExtra("the web server", "serve") from None
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def failed(request: Request, error: Exception) -> Response:
+        headers = None
+        if isinstance(error, HTTPException):
+            status, sentence, headers = (
+                error.status_code,
+                _sentence(error.status_code, error.detail),
+                error.headers,
+            )
+        elif isinstance(error, RidgelineError):
+            status, sentence = 400 if isinstance(error, InputError) else 500, str(error)
+        else:
+            status, sentence = 500, "the server failed on this request; its log says why."
+        return JSONResponse({"error": sentence}, status, headers)
+
+    if token not in (None, "auto") and not _TOKEN.fullmatch(token or ""):
+        raise InputError("a token has at least 16 visible ASCII characters; token='auto' makes one.")
+    rules = Rules(
+        token=secrets.token_urlsafe(32) if token == "auto" else token,  # noqa: S105
+        body_limit=body_limit,
+        deadline_s=deadline_s,
+        concurrency=concurrency,
+        hosts=frozenset(name.lower() for name in hosts),
+    )
+    inner = Starlette(
+        routes=[Route(HEALTH, health), *routes],
+        exception_handlers={HTTPException: failed, RidgelineError: failed, Exception: failed},
+        lifespan=lifespan,
+    )
+    return App(inner, rules, token_is_new=token == "auto")  # noqa: S105
+
+
+def page_response(document: str, status: int = 200) -> Response:
+    """A page made by `ridgeline.web.page`, its policy also as a header."""
+    from starlette.responses import HTMLResponse
+
+    return HTMLResponse(document, status, {"content-security-policy": policy(document)})
+
+
+def serve(
+    app: App, *, host: str = "127.0.0.1", port: int = 8000, announce: Callable[[str], object] = print
+) -> None:
+    """Serves until Ctrl-C. Port 0 takes a free one; `announce` is told the address once, with a new token."""
+    server, listener, url = _prepared(app, host, port)
+    query = f"?token={app.rules.token}" if app.token_is_new else ""
+    announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass  # uvicorn has shut down in order and hands the signal on; for a server this is the normal end
+    finally:
+        listener.close()
+
+
+@contextmanager
+def running(app: App, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """The server in a thread, for as long as the block lasts; gives its address."""
+    server, listener, url = _prepared(app, host, port)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        patience = time.monotonic() + _START_S
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > patience:
+                raise RidgelineError("the web server did not start; its log says why.")
+            time.sleep(0.005)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(_START_S)
+        listener.close()
+
+
+def _prepared(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("the web server", "serve") from None
+    if not app.rules.token and not _loopback(host):
+        raise InputError(
+            f"{host or 'an empty host'} can be reached from other machines; give a token (or token='auto'), "
+            "or stay on 127.0.0.1."
+        )
+    listener = _bound(host, port)
+    named = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
+    config = uvicorn.Config(
+        named,
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=3,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    return uvicorn.Server(config), listener, f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may come to mean anything
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, OverflowError):
+        raise InputError(f"there is no address {host}:{port} to serve on; check the host's name.") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        why = {
+            errno.EADDRINUSE: f"port {port} on {host} is already in use; choose another, or 0 for any free one",
+            errno.EACCES: f"port {port} needs more rights than this user has; choose one above 1023",
+            errno.EADDRNOTAVAIL: f"this machine has no address {host}; choose one that it has",
+        }.get(getattr(error, "errno", None) or 0, f"cannot serve on {host}:{port} ({error})")
+        raise InputError(f"{why}.") from None
+    return listener
+
+
+def _sentence(status: int, detail: str | None) -> str:
+    text = detail or HTTPStatus(status).phrase
+    return {
+        "Not Found": "there is nothing at this address.",
+        "Method Not Allowed": "this method is not allowed here.",
+    }.get(text, text if text.endswith(".") else f"{text}.")
