@@ -25,6 +25,9 @@ app = typer.Typer(
 
 PANELS = {
     "machine": "Measure",
+    "bench": "Measure",
+    "compare": "Judge",
+    "records": "Judge",
 }
 
 
@@ -66,11 +69,12 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import machine
+    from ridgeline.cli import bench, compare, machine, records
 
-    commands: dict[str, Any] = {"machine": machine.machine}
+    commands: dict[str, Any] = {"machine": machine.machine, "bench": bench.bench, "compare": compare.compare}
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
+    app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
 
 
 _register()

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ridgeline import machine as parts
 from ridgeline.cli import picture
-from ridgeline.cli.speak import Json, print_json, status
+from ridgeline.cli.speak import Json, print_json, status, stdout
 from ridgeline.machine import identity
 
 
@@ -42,7 +41,7 @@ def machine(
     if as_json:
         print_json(_json(here, placements, measured))
         return
-    console = Console()
+    console = stdout()
     console.print(picture.machine(here))
     if placements is not None:
         console.print(picture.plan(placements))

@@ -21,6 +21,12 @@ def print_json(answer: Any) -> None:
     sys.stdout.write("\n")
 
 
+def stdout() -> Console:
+    """Where answers go; a pipe has no width of its own, so it gets one that holds our tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 def stderr() -> Console:
     return Console(stderr=True)
 

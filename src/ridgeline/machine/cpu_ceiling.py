@@ -39,6 +39,16 @@ def measure_cpu(here: Topology, say: Progress) -> list[Ceiling]:
     return found
 
 
+def again(ceiling: Ceiling, here: Topology) -> Ceiling | None:
+    """Measure one of them once more."""
+    if ceiling.bytes and ceiling.memory_node is None:
+        return _memory(ceiling.kind, ceiling.bytes, _one_per_core(here)[: ceiling.threads])
+    for library, dtype, product in _libraries():
+        if (library, dtype) == (ceiling.how, ceiling.dtype):
+            return _matmul(library, dtype, product, ceiling.threads or 1)
+    return None
+
+
 def _one_per_core(here: Topology) -> list[int]:
     """Usable CPUs, one per core: a second hyper-thread adds no bandwidth."""
     first: dict[tuple[int, int], int] = {}

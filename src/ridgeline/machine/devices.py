@@ -16,6 +16,7 @@ from ridgeline.machine.nvml import NvmlGpu, installed_gpus
 from ridgeline.machine.sysfs import CpuSet, Tree
 
 PCI = "sys/bus/pci/devices"
+NODE = "sys/devices/system/node/node"
 NET = "sys/class/net"
 RDMA = "sys/class/infiniband"
 GPU_VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD"}
@@ -79,7 +80,7 @@ def visible(gpus: list[NvmlGpu], setting: str | None) -> list[NvmlGpu]:
     chosen: list[NvmlGpu] = []
     for word in setting.split(","):
         word = word.strip()
-        if word.isdigit():
+        if word.isdecimal():
             match = gpus[int(word) : int(word) + 1]
         else:
             match = [g for g in gpus if word and g.uuid.startswith(word)]
@@ -112,9 +113,9 @@ def locality(tree: Tree, pci: str, owner: Mapping[int, int]) -> tuple[int | None
     """The node of a PCI function (None = unknown) and the CPUs the kernel calls local to it."""
     cpus = (tree.cpus(f"{PCI}/{pci}", "local_cpus", "local_cpulist") or frozenset()) & frozenset(owner)
     node = tree.number(PCI, pci, "numa_node")
-    if node is not None and node >= 0:
+    if node in owner.values() or (node is not None and tree.path(f"{NODE}{node}").is_dir()):
         return node, cpus
-    # No number told, but CPUs of exactly one node out of several: that is an answer too.
+    # No number told, or one that no node has, but CPUs of exactly one node out of several: that is an answer too.
     nodes = {owner[c] for c in cpus}
     several = len(set(owner.values())) > 1
     return (nodes.pop() if len(nodes) == 1 and several else None), cpus
@@ -192,5 +193,5 @@ def _net_speed(tree: Tree, name: str) -> int | None:
 
 def _rdma_speed(tree: Tree, name: str) -> int | None:
     rates = [tree.text(RDMA, name, "ports", str(p), "rate") for p in tree.numbered(f"{RDMA}/{name}/ports", "")]
-    told = [float(m[1]) for r in rates if r and (m := re.match(r"([\d.]+) Gb/sec", r))]
+    told = [float(m[1]) for r in rates if r and (m := re.match(r"(\d+(?:\.\d+)?) Gb/sec", r))]
     return round(max(told) * 1000) if told else None

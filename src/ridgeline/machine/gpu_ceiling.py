@@ -44,6 +44,19 @@ def measure_gpu(here: Topology, index: int, say: Progress) -> list[Ceiling]:
     return found
 
 
+def again(ceiling: Ceiling, index: int) -> Ceiling | None:
+    """Measure one of them once more (memory and matrix products)."""
+    import torch
+
+    device, timer = torch.device("cuda", index), CudaTimer(f"cuda:{index}")
+    with torch.cuda.device(device):
+        if ceiling.kind in ("read", "write", "copy") and ceiling.bytes:
+            return _memory(torch, timer, ceiling.kind, ceiling.bytes, device)
+        if ceiling.kind == "matmul" and ceiling.dtype:
+            return next(_matmul(torch, timer, ceiling.dtype, device), None)
+    return None
+
+
 def _host_nodes(here: Topology) -> list[int]:
     usable = set(here.usable_cpus)
     return [n.id for n in here.nodes if n.memory_bytes and set(n.cpus) & usable]

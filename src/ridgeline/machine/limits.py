@@ -32,6 +32,18 @@ def limits(tree: Tree) -> Limits:
     return Limits(min(quotas, default=None), min(memory, default=None))
 
 
+def quota_throttled(tree: Tree) -> int | None:
+    """How often this process's cgroup was stopped by its CPU quota since it was made."""
+    counts = [
+        int(words[1])
+        for controllers, path in _memberships(tree)
+        for folder in _folders(tree, controllers, path)
+        for line in (tree.text(folder, "cpu.stat") or "").splitlines()
+        if len(words := line.split()) == 2 and words[0] == "nr_throttled"
+    ]
+    return max(counts, default=None)
+
+
 def _memberships(tree: Tree) -> list[tuple[str, str]]:
     """(controllers, path) of each hierarchy this process is in; v2 has no controllers named."""
     lines = (tree.text("proc/self/cgroup") or "").splitlines()

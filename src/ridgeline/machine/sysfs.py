@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CpuSet = frozenset[int]
+MOST_CPUS = 1 << 16  # far above what any kernel is built for; a larger number is a broken file
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 
 
@@ -23,13 +24,16 @@ def parse_list(text: str) -> CpuSet:
     [0, 1, 2, 3, 8, 10, 12, 14]
     """
     found: set[int] = set()
-    for part in text.replace("\0", "").split(","):
+    for part in text.split(","):
         part = part.strip()
         if not part:
             continue
         span, _, stride = part.partition(":")
         low, _, high = span.partition("-")
-        found.update(range(int(low), int(high or low) + 1, int(stride.partition("/")[0] or 1)))
+        last = int(high or low)
+        if last >= MOST_CPUS:
+            raise ValueError(f"'{part}' names more CPUs than there can be")
+        found.update(range(int(low), last + 1, int(stride.partition("/")[0] or 1)))
     return frozenset(found)
 
 
@@ -60,7 +64,8 @@ class Tree:
 
     def text(self, *parts: str) -> str | None:
         try:
-            return self.path(*parts).read_text(errors="replace").strip()
+            # Recordings made through a fixed buffer end in NULs.
+            return self.path(*parts).read_text(errors="replace").replace("\0", "").strip()
         except OSError:
             return None
 
@@ -82,11 +87,18 @@ class Tree:
             return []
         return sorted(int(m[1]) for n in names if (m := re.fullmatch(rf"{prefix}(\d+)", n)))
 
+    def listed(self, *parts: str) -> CpuSet | None:
+        """A file in list form; None when it is missing, empty or garbled."""
+        try:
+            return parse_list(self.text(*parts) or "") or None
+        except ValueError:
+            return None
+
     def cpus(self, folder: str, mask: str, listed: str) -> CpuSet | None:
         """A CPU set kept as mask and as list; the mask is the older and, in trimmed recordings, the truer."""
         for name, parse in ((mask, parse_mask), (listed, parse_list)):
             text = self.text(folder, name)
-            if text is not None:
+            if text:
                 try:
                     return parse(text)
                 except ValueError:

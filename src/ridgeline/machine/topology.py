@@ -10,13 +10,14 @@ NVML then: its GPUs are the display controllers of GPU vendors found on the PCI 
 from __future__ import annotations
 
 import os
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.machine import devices, limits
-from ridgeline.machine.sysfs import CpuSet, Tree, parse_list, parse_mask
+from ridgeline.machine.sysfs import CpuSet, Tree
 
 # Inside `placed()` the thread's affinity is its own choice; what it may use is what it had outside.
 allowed_cpus: ContextVar[CpuSet | None] = ContextVar("allowed_cpus", default=None)
@@ -116,7 +117,7 @@ def topology(root: str | Path = "/") -> Topology:
     tree = _tree(root)
     notes: list[str] = []
     online = _online(tree)
-    nodes = _nodes(tree, online)
+    nodes = _nodes(tree, online, notes)
     owner = {cpu: node.id for node in nodes for cpu in node.cpus}
     usable = online & (allowed_cpus.get() or frozenset(os.sched_getaffinity(0))) if tree.live else online
     cpus = tuple(_cpu(tree, cpu, owner.get(cpu), cpu in usable) for cpu in sorted(online | frozenset(owner)))
@@ -124,8 +125,6 @@ def topology(root: str | Path = "/") -> Topology:
     nics = devices.nics(tree, owner)
     memory_nodes = devices.gpu_memory_nodes(tree)
     notes += [f"node {n} is the memory of GPU {pci}" for n, pci in sorted(memory_nodes.items())]
-    if not tree.path(NODES).is_dir():
-        notes.append("the kernel tells no NUMA nodes: all CPUs and memory are shown as node 0")
     return Topology(
         nodes=nodes,
         cpus=cpus,
@@ -150,14 +149,9 @@ def _tree(root: str | Path) -> Tree:
 
 
 def _online(tree: Tree) -> CpuSet:
-    text = tree.text(CPUS, "online")
-    if text:
-        try:
-            listed = parse_list(text)
-        except ValueError:
-            listed = frozenset()
-        if listed:
-            return listed
+    listed = tree.listed(CPUS, "online")
+    if listed:
+        return listed
     folders = tree.numbered(CPUS, "cpu")
     online = frozenset(c for c in folders if tree.number(CPUS, f"cpu{c}", "online") != 0)
     return online or frozenset(_cpuinfo_processors(tree)) or frozenset({0})
@@ -166,57 +160,55 @@ def _online(tree: Tree) -> CpuSet:
 def _cpuinfo_processors(tree: Tree) -> list[int]:
     lines = (tree.text("proc/cpuinfo") or "").splitlines()
     pairs = (line.partition(":") for line in lines)
-    return [int(v) for k, _, v in pairs if k.strip().lower() == "processor" and v.strip().isdigit()]
+    return [int(v) for k, _, v in pairs if k.strip().lower() == "processor" and v.strip().isdecimal()]
 
 
-def _nodes(tree: Tree, online: CpuSet) -> tuple[Node, ...]:
+def _nodes(tree: Tree, online: CpuSet, notes: list[str]) -> tuple[Node, ...]:
     ids = tree.numbered(NODES, "node")
     if not ids:
+        notes.append("the kernel tells no NUMA nodes: all CPUs and memory are shown as node 0")
         return (Node(0, tuple(sorted(online)), _memory(tree.text("proc/meminfo")), {0: 10}),)
-    return tuple(
-        Node(
-            id=n,
-            cpus=tuple(sorted(_node_cpus(tree, n, online))),
-            memory_bytes=_memory(tree.text(NODES, f"node{n}", "meminfo")),
-            distances=_distances(tree, n, ids),
-        )
-        for n in ids
-    )
-
-
-def _node_cpus(tree: Tree, node: int, online: CpuSet) -> CpuSet:
-    mask = tree.text(NODES, f"node{node}", "cpumap")
-    if mask:
-        return parse_mask(mask)
-    return parse_list(tree.text(NODES, f"node{node}", "cpulist") or "") & online
+    found: list[Node] = []
+    claimed: CpuSet = frozenset()
+    for n in ids:
+        cpus = (tree.cpus(f"{NODES}/node{n}", "cpumap", "cpulist") or frozenset()) & online
+        if cpus & claimed:  # broken firmware: a CPU stands in one node only, and the first to name it has it
+            notes.append(f"node {n} claims CPUs of another node and is shown without CPUs")
+            cpus = frozenset()
+        claimed |= cpus
+        memory = _memory(tree.text(NODES, f"node{n}", "meminfo"))
+        found.append(Node(n, tuple(sorted(cpus)), memory, _distances(tree, n, ids)))
+    return tuple(found)
 
 
 def _distances(tree: Tree, node: int, ids: list[int]) -> dict[int, int]:
     """The row of the distance table; its columns are the online nodes in rising order."""
     words = (tree.text(NODES, f"node{node}", "distance") or "").split()
-    told = [int(w) for w in words if w.isdigit()]
-    columns = sorted(parse_list(tree.text(NODES, "online") or "")) or ids
+    told = [int(w) for w in words if w.isdecimal()]
+    columns = sorted(tree.listed(NODES, "online") or ids)
     columns = columns if len(columns) == len(told) else ids
     return dict(zip(columns, told, strict=False)) if len(told) == len(columns) else {node: 10}
 
 
 def _memory(meminfo: str | None) -> int:
-    for line in (meminfo or "").splitlines():
-        words = line.split()
-        if "MemTotal:" in words:
-            return int(words[words.index("MemTotal:") + 1]) * 1024
-    return 0
+    told = re.search(r"MemTotal:\s*(\d+)", meminfo or "", re.ASCII)
+    return int(told[1]) * 1024 if told else 0
 
 
 def _cpu(tree: Tree, cpu: int, node: int | None, usable: bool) -> Cpu:
-    folder = f"{CPUS}/cpu{cpu}/topology"
+    package = tree.number(CPUS, f"cpu{cpu}", "topology", "physical_package_id")
     # core_id repeats across dies and clusters; the lowest sibling names a core without doubt.
-    siblings = tree.cpus(folder, "core_cpus", "core_cpus_list") or tree.cpus(
+    core = min(_siblings(tree, cpu))
+    return Cpu(cpu, node, core, package if package is not None and package >= 0 else 0, usable)
+
+
+def _siblings(tree: Tree, cpu: int) -> CpuSet:
+    """The hardware threads of a CPU's core, itself among them."""
+    folder = f"{CPUS}/cpu{cpu}/topology"
+    told = tree.cpus(folder, "core_cpus", "core_cpus_list") or tree.cpus(
         folder, "thread_siblings", "thread_siblings_list"
     )
-    package = tree.number(folder, "physical_package_id")
-    core = min(siblings) if siblings else cpu
-    return Cpu(cpu, node, core, package if package is not None and package >= 0 else 0, usable)
+    return told if told and cpu in told else frozenset({cpu})
 
 
 def _caches(tree: Tree, online: CpuSet) -> tuple[Cache, ...]:
@@ -227,8 +219,9 @@ def _caches(tree: Tree, online: CpuSet) -> tuple[Cache, ...]:
             level = tree.number(folder, "level")
             if level is None or tree.text(folder, "type") == "Instruction":
                 continue
-            shared = (tree.cpus(folder, "shared_cpu_map", "shared_cpu_list") or frozenset({cpu})) & online
-            cpus = tuple(sorted(shared or {cpu}))
+            # Some ia64 kernels leave the map of a core's own cache empty.
+            shared = tree.cpus(folder, "shared_cpu_map", "shared_cpu_list") or _siblings(tree, cpu)
+            cpus = tuple(sorted(shared & online | {cpu}))
             found.setdefault((level, cpus), Cache(level, _size(tree.text(folder, "size")), cpus))
     return tuple(sorted(found.values(), key=lambda c: (c.level, c.cpus)))
 
@@ -238,7 +231,7 @@ def _size(text: str | None) -> int:
         return 0
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1].upper(), 1)
     digits = text.rstrip("kKmMgGbB")
-    return int(digits) * scale if digits.isdigit() else 0
+    return int(digits) * scale if digits.isdecimal() else 0
 
 
 def _model(tree: Tree) -> str:
@@ -246,10 +239,12 @@ def _model(tree: Tree) -> str:
     for line in (tree.text("proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         told.setdefault(key.strip().lower(), value.strip())
-    for key in ("model name", "cpu model", "cpu"):
+    for key in ("model name", "cpu model", "cpu", "uarch"):  # x86, MIPS, POWER, RISC-V
         if told.get(key):
             return " ".join(told[key].split())
     # ARM kernels name no model, only the implementer and part numbers of the core.
     if "cpu part" in told:
         return devices.arm_core(told.get("cpu implementer", ""), told["cpu part"])
-    return "unknown CPU"
+    # ia64 (where a plain number says nothing) and s390
+    family = told.get("family", "")
+    return (family if not family.isdecimal() else "") or told.get("vendor_id") or "unknown CPU"

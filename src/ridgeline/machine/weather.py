@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ridgeline.machine.limits import quota_throttled
 from ridgeline.machine.nvml import gpu_weather
 from ridgeline.machine.sysfs import Tree
 
@@ -23,5 +24,17 @@ def weather(gpu_uuid: str | None = None) -> dict[str, Any]:
     return {
         "load_average": os.getloadavg()[0],
         "cpu_mhz": round(sum(clocks) / len(clocks) / 1000) if clocks else None,
+        "quota_throttled": quota_throttled(tree),
+        "thermal_events": _thermal_events(tree),
         "gpu": asdict(gpu) if gpu else None,
     }
+
+
+def _thermal_events(tree: Tree) -> int | None:
+    """How often the CPUs slowed down for heat since boot, where the kernel counts it (x86)."""
+    counts = [
+        count
+        for cpu in sorted(os.sched_getaffinity(0))
+        if (count := tree.number(f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count")) is not None
+    ]
+    return sum(counts) if counts else None

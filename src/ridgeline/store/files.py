@@ -55,5 +55,7 @@ def seal(space: Workspace, path: StrPath, mode: int | None = None) -> None:
 
 def refuse_folder(target: Path, path: StrPath) -> None:
     """A file never replaces a folder."""
-    if target.is_dir():
+    with explained(path):
+        in_the_way = target.is_dir()
+    if in_the_way:
         raise StoreError(f"{path} is a folder, so no file can take its place; choose another name.")

@@ -84,13 +84,23 @@ def _two_steps(space: Workspace, aside: Path) -> None:
 
 def _refuse_foreign(target: Path, path: StrPath) -> None:
     with explained(path):
-        try:
-            kind = target.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISDIR(kind):
-            raise StoreError(f"{path} is a file, so no folder can take its place; choose another name.")
-        if not (target / MANIFEST).is_file() and any(target.iterdir()):
+        for _ in range(_TRIES):
+            try:
+                kind = target.lstat()
+                if not stat.S_ISDIR(kind.st_mode):
+                    raise StoreError(
+                        f"{path} is a file, so no folder can take its place; choose another name."
+                    )
+                foreign = not (target / MANIFEST).is_file() and any(target.iterdir())
+                if not foreign:
+                    return
+                # Another writer may have put a new folder there, and be removing the one just looked at.
+                if not os.path.samestat(kind, target.lstat()):
+                    continue
+            except FileNotFoundError:
+                if not os.path.lexists(target):
+                    return
+                continue
             raise StoreError(
                 f"{path} holds files that were not published here (no {MANIFEST}), so it is not replaced; "
                 "move it away or choose another name."

@@ -55,12 +55,12 @@ def write_manifest(folder: StrPath, meta: Mapping[str, Any] | None = None) -> Ma
 def read_manifest(folder: StrPath) -> Manifest:
     """The manifest of `folder`, itself checked, without looking at the files."""
     path = Path(folder, MANIFEST)
-    if not Path(folder).is_dir():
-        recover(folder)
+    with explained(folder):
+        there = Path(folder).is_dir() or recover(folder)
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "has no manifest.json" if Path(folder).is_dir() else "does not exist"
+        what = "has no manifest.json" if there else "does not exist"
         raise StoreError(
             f"{folder} {what}; it was not finished or not made by ridgeline, make it anew."
         ) from None
@@ -133,7 +133,7 @@ def plain(meta: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _take_stock(root: Path, meta: Mapping[str, Any] | None) -> tuple[bytes, Manifest]:
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise StoreError(f"{root} is not a folder, so it can have no manifest; create it first.")
     words = plain({} if meta is None else meta, f"the meta of {root}")
     with explained(root):

@@ -1,8 +1,8 @@
 """What every request passes before a handler sees it: host, origin, token, size, number, time.
 
-Plain ASGI on the standard library. A browser is the dangerous client of a server on loopback: any web page can
-make it send requests there. So names that could be rebound are refused (Host), writes from other sites are
-refused (Origin), and nothing answered can be framed, sniffed, cached or read across origins.
+Plain ASGI on the standard library. A browser is the dangerous client of a server on loopback: any web page
+can make it send requests there. So names that could be rebound are refused (Host), writes from other sites
+are refused (Origin), and nothing answered can be framed, sniffed, cached or read across origins.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class App:
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _Answer:
     status: int
     sentence: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -87,9 +87,9 @@ async def _guarded(app: App, scope: Scope, receive: Receive, send: Send) -> None
             await _answer(send, cookie)
             return
         if not _authorised(scope, app.rules.token):
-            refusal = _Refusal(401, "a valid token is needed.", ((b"www-authenticate", b"Bearer"),))
+            refusal = _Answer(401, "a valid token is needed.", ((b"www-authenticate", b"Bearer"),))
     if refusal is None and len(app.running) >= app.rules.concurrency:
-        refusal = _Refusal(503, "the server is busy; try again in a moment.", ((b"retry-after", b"1"),))
+        refusal = _Answer(503, "the server is busy; try again in a moment.", ((b"retry-after", b"1"),))
     if refusal is not None:
         await _answer(send, refusal)
         return
@@ -115,12 +115,12 @@ async def _in_time(app: App, scope: Scope, receive: Receive, send: Send) -> None
         if not begun.is_set() and not task.done():
             left = True
             task.cancel()
-            await _answer(send, _Refusal(504, f"no answer within {app.rules.deadline_s:g} s."))
+            await _answer(send, _Answer(504, f"no answer within {app.rules.deadline_s:g} s."))
             return
         await asyncio.wait({task})
         failed = not task.cancelled() and task.exception() is not None
         if failed and not begun.is_set():
-            await _answer(send, _Refusal(500, "the server failed on this request; its log says why."))
+            await _answer(send, _Answer(500, "the server failed on this request; its log says why."))
     finally:
         waiting.cancel()
         task.cancel()
@@ -136,21 +136,19 @@ async def _whole(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     """Reads the body up to the limit, then calls the handler; none ever sees half a body."""
     limit = app.rules.body_limit
     declared = _header(scope, b"content-length")
-    size = int(declared) if declared.isdigit() else 0
-    chunks: list[bytes] = []
+    expected = int(declared) if declared.isdigit() else 0
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return
-        chunk = message.get("body", b"")
-        size = max(size, sum(map(len, chunks)) + len(chunk))
-        if size > limit:
+        body += message.get("body", b"")
+        if max(expected, len(body)) > limit:
             await _answer(send, await _too_large(receive, message, limit))
             return
-        chunks.append(chunk)
         if not message.get("more_body"):
             break
-    first: list[Message] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+    first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
     async def replayed() -> Message:
         return first.pop() if first else await receive()
@@ -158,25 +156,25 @@ async def _whole(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     await app.inner(scope, replayed, send)
 
 
-async def _too_large(receive: Receive, message: Message, limit: int) -> _Refusal:
+async def _too_large(receive: Receive, message: Message, limit: int) -> _Answer:
     drained = 0
     while message.get("more_body") and drained < _DRAINED:
         message = await receive()
         drained += len(message.get("body", b""))
-    return _Refusal(413, f"the body is larger than {limit} bytes.", ((b"connection", b"close"),))
+    return _Answer(413, f"the body is larger than {limit} bytes.", ((b"connection", b"close"),))
 
 
-def _foreign(scope: Scope, rules: Rules) -> _Refusal | None:
+def _foreign(scope: Scope, rules: Rules) -> _Answer | None:
     """Refuses a Host that DNS could have been bent to, and writes that another site started."""
     host = _header(scope, b"host")
     if not _known(host, rules.hosts):
-        return _Refusal(421, "this server does not answer to that Host; use localhost or its address.")
+        return _Answer(421, "this server does not answer to that Host; use localhost or its address.")
     if scope["method"] in _SAFE:
         return None
     origin = _header(scope, b"origin")
     site = _header(scope, b"sec-fetch-site")
     if (origin and _netloc(origin) != host.lower()) or site not in ("", "same-origin", "none"):
-        return _Refusal(403, "the request comes from another site.")
+        return _Answer(403, "the request comes from another site.")
     return None
 
 
@@ -213,7 +211,7 @@ def _authorised(scope: Scope, token: str) -> bool:
     return cookie is not None and _same(cookie.value, _cookie_value(token))
 
 
-def _exchanged(scope: Scope, token: str) -> _Refusal | None:
+def _exchanged(scope: Scope, token: str) -> _Answer | None:
     """`GET /x?token=…` becomes a cookie and a redirect, so that the token leaves the address bar."""
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     given = [value for key, value in query if key == "token"]
@@ -224,7 +222,7 @@ def _exchanged(scope: Scope, token: str) -> _Refusal | None:
     path = "/" + quote(scope["path"].lstrip("/\\"))
     cookie = f"{_cookie_name(scope)}={_cookie_value(token)}; HttpOnly; SameSite=Strict; Path=/"
     location = f"{path}?{rest}" if rest else path
-    return _Refusal(
+    return _Answer(
         303,
         "the token is kept as a cookie.",
         ((b"location", location.encode()), (b"set-cookie", cookie.encode())),
@@ -268,7 +266,7 @@ def _secured(send: Send) -> Send:
     return sending
 
 
-async def _answer(send: Send, answer: _Refusal) -> None:
+async def _answer(send: Send, answer: _Answer) -> None:
     body = json.dumps({"error" if answer.status >= 400 else "status": answer.sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send(

@@ -52,7 +52,7 @@ def prefix_power(value: float, unit: str, digits: int = 3) -> int:
     symbol_unit = _head(unit) in _SYMBOL_UNITS
     lowest = -15 if symbol_unit else 0  # nobody says milli-items
     highest = 0 if unit == "s" else 18  # nor kiloseconds
-    if not unit and abs(value) < _PLAIN_BELOW:
+    if (not unit and abs(value) < _PLAIN_BELOW) or not min(_SYMBOLS) <= power <= max(_SYMBOLS):
         return 0
     return max(lowest, min(highest, power))
 

@@ -187,7 +187,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         why = {
-            errno.EADDRINUSE: f"port {port} on {host} is already in use; choose another, or 0 for any free one",
+            errno.EADDRINUSE: f"port {port} on {host} is already in use; choose another, or 0 for a free one",
             errno.EACCES: f"port {port} needs more rights than this user has; choose one above 1023",
             errno.EADDRNOTAVAIL: f"this machine has no address {host}; choose one that it has",
         }.get(getattr(error, "errno", None) or 0, f"cannot serve on {host}:{port} ({error})")

@@ -134,7 +134,7 @@ def _candidates(scale: Scale) -> Iterator[list[float]]:
         return
     if kind != "linear" and high / low >= 8:
         first, last = math.floor(math.log10(low)), math.floor(math.log10(high) + 1e-9)
-        if last - first < 3:
+        if high / low <= 300:
             fine = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
             yield [v for v in fine if low <= v <= high]
         decades = [p for p in range(first, last + 1) if 10.0**p >= low * (1 - 1e-9)]
@@ -150,20 +150,29 @@ def _candidates(scale: Scale) -> Iterator[list[float]]:
 def _labels(scale: Scale, values: list[float]) -> list[str]:
     axis = scale.axis
     if axis.scale == "linear":
-        power = _power(scale)
-        step = (
-            (values[1] - values[0] if len(values) > 1 else abs(values[0]) or 1.0) / 10.0**power
-            if values
-            else 1.0
-        )
-        decimals = min(12, max(0, -math.floor(math.log10(step) + 1e-9)))
-        return [f"{v / 10.0**power + 0.0:.{decimals}f}" if abs(v) < 1e18 else f"{v:.3g}" for v in values]
+        return _decimals(values, _power(scale))
     if axis.scale == "log2" and not axis.unit:
         return [_binary(v) for v in values]
+    texts: list[str] = []
+    for digits in range(3, 12):  # neighbours on a short axis may differ only in a late digit
+        texts = [si(v, axis.unit, digits) for v in values]
+        if len(set(texts)) == len(texts):
+            break
     if _unit_on_ticks(axis):
-        return [si(v, axis.unit) for v in values]
+        return texts
     # "100 G" with FLOP/s in the axis title: the tick is the number and its prefix.
-    return [si(v, axis.unit).removesuffix(axis.unit).strip() for v in values]
+    return [text.removesuffix(axis.unit).strip() for text in texts]
+
+
+def _decimals(values: list[float], power: int) -> list[str]:
+    """Evenly spaced values with as many decimals as their step needs."""
+    shown = [v / 10.0**power + 0.0 for v in values]
+    step = shown[1] - shown[0] if len(shown) > 1 else max(map(abs, shown), default=1.0) or 1.0
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    largest = max(map(abs, shown), default=0.0)
+    if (decimals > 6 and largest < 1e-3) or largest >= 1e9:
+        return [f"{v:.{max(1, math.ceil(math.log10(largest / step)) + 1)}g}" for v in shown]
+    return [f"{v:.{decimals}f}" for v in shown]
 
 
 def _unit_on_ticks(axis: Axis) -> bool:

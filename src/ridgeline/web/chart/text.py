@@ -29,7 +29,7 @@ def fitted(text: str, room: float, size: float = LABEL) -> str:
     """The text on one line, cut with an ellipsis where it would be wider than `room`.
 
     >>> fitted("a rather long label", 60)
-    'a rath…'
+    'a rathe…'
     """
     text = " ".join(text.split())
     if len(text) <= 10_000 and text_width(text, size) <= room:

@@ -1,0 +1,170 @@
+"""`ridgeline bench`: race the workloads on this machine and write the report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ridgeline import workloads
+from ridgeline.cli import tables
+from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout
+from ridgeline.errors import Exit, InputError, unknown
+from ridgeline.lab import analyse
+from ridgeline.lab.against import rival
+from ridgeline.lab.baton import Entrant
+from ridgeline.lab.bench import Ask, Point, Watcher
+from ridgeline.lab.bench import bench as run_bench
+from ridgeline.lab.measure import Plan
+from ridgeline.lab.record import Record
+from ridgeline.lab.workload import Profile
+from ridgeline.machine import Placement
+
+OUT = Path("ridgeline-report")
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD]…", help="Names, or .py files of your own; all when left out.", show_default=False)] = None,
+    profile: Annotated[Profile, typer.Option(help="quick: minutes; full: the numbers one publishes.")] = Profile.QUICK,
+    device: Device = "auto",
+    case: Annotated[list[str] | None, typer.Option("--case", metavar="K=V,…", help="A case of your own instead of the profile's.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Processes per contender.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="For everything: 90s, 5m, 1h.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where records.jsonl and report.html go.")] = OUT,
+    node: Annotated[int | None, typer.Option(help="Stand on this NUMA node, CPUs and memory.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Drive the inputs out of the caches before every sample.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="A contender silent for this long is stopped.")] = "120s",
+    against: Annotated[str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit.")] = None,
+    python: Annotated[list[str] | None, typer.Option("--python", metavar="PEER=PATH", help="Run a peer in an interpreter of its own.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Race workloads against their tuned peers; write records.jsonl and report.html.
+
+    [dim]Examples:[/]
+
+      ridgeline bench
+
+      ridgeline bench copy matmul --profile full --device cuda
+
+      ridgeline bench copy --case bytes=1048576 --json
+
+      ridgeline bench spin --against HEAD~1
+
+    A stopped run goes on where it was when started again. Exit 1 if anything of ours is WRONG or INCOMPLETE.
+    """
+    references = [_reference(n) for n in names or workloads.names()]
+    ask = Ask(
+        workloads=references,
+        out=out,
+        profile=profile,
+        device=device,
+        cases=case or (),
+        ranks=ranks,
+        budget_s=seconds(budget, "--budget") if budget else None,
+        plan=Plan(
+            placement=Placement(node=node, memory="bind" if node is not None else "local"),
+            cold=cold,
+            timeout_s=seconds(timeout, "--timeout"),
+        ),
+        rivals=_rivals(against),
+        pythons=dict(_pair(p) for p in python or ()),
+    )
+    console = stderr()
+    try:
+        records = _watched(ask, console, quiet or as_json)
+    except KeyboardInterrupt:
+        console.print(f"Stopped; what was measured stays in {out / 'records.jsonl'}. The same command goes on from there.")
+        raise
+    page = _report(records, out)
+    bad = analyse.failed(records)
+    if as_json:
+        print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
+    else:
+        answer = stdout()
+        for table in tables.races(records):
+            answer.print(table)
+        answer.print(f"Report: {page}")
+    for sentence in bad:
+        console.print(f"[red]{sentence}[/]")
+    if bad:
+        raise typer.Exit(Exit.FINDINGS)
+
+
+def seconds(text: str, option: str) -> float:
+    """A length of time as people write it.
+
+    >>> seconds("5m", "--budget"), seconds("90", "--budget")
+    (300.0, 90.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
+    if not match or float(match[1]) == 0:
+        raise InputError(f"{option} '{text}' is no length of time; write 90s, 5m or 1h.")
+    return float(match[1]) * {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _reference(name: str) -> str:
+    if name.endswith(".py"):
+        return name
+    if name not in workloads.names():
+        raise unknown("workload", name, workloads.names())
+    return workloads.reference(name)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    peer, equals, path = text.partition("=")
+    if not equals:
+        raise InputError(f"--python '{text}' is not of the form PEER=PATH.")
+    if not Path(path).exists():
+        raise InputError(f"--python {peer}: there is no interpreter at '{path}'.")
+    return peer, path
+
+
+def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
+    """Run with a live display on stderr; lines of what was skipped or resumed are always said."""
+
+    def say(sentence: str) -> None:
+        console.print(f"[dim]{sentence}[/]")
+
+    if quiet or not console.is_terminal:
+        found = run_bench(ask, Watcher(say=say))
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total}"), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("starting", total=None)
+
+            def case(point: Point, number: int) -> None:
+                progress.update(task, description=f"{point.workload.name}  {point.case.label}")
+
+            def done(record: Record) -> None:
+                progress.update(task, completed=round(progress.tasks[0].completed + 0.5))
+
+            watcher = Watcher(
+                start=lambda points, skipped: progress.update(task, total=len(points), completed=skipped),
+                ceiling=lambda what: progress.update(task, description=f"ceilings: {what}"),
+                case=case,
+                progress=lambda share, _what: progress.update(task, completed=int(progress.tasks[0].completed) + share * 0.99),
+                done=done,
+                say=lambda s: progress.console.print(f"[dim]{s}[/]"),
+            )
+            found = run_bench(ask, watcher)
+    absent = {peer: extra for record in found for peer, extra in record.missing.items()}
+    for peer, extra in absent.items():
+        say(f"{peer} is not installed and was left out: pip install 'ridgeline\\[{extra}]'")
+    return found
+
+
+def _rivals(commit: str | None) -> list[Entrant]:
+    if commit is None:
+        return []
+    with status("Building") as say:
+        say(commit)
+        return [rival(commit)]
+
+
+def _report(records: list[Record], out: Path) -> Path:
+    return out / "report.html"

@@ -1,0 +1,74 @@
+"""Another version of our own code as a contender: the honest way to see a change of three percent.
+
+    ridgeline bench spin --against HEAD~1
+
+The commit is checked out beside the cache, its native module is built there, and its process runs from that
+checkout by PYTHONPATH; the interpreter and all libraries are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ridgeline
+from ridgeline.errors import InputError
+from ridgeline.lab.baton import Entrant
+from ridgeline.lab.workload import OURS
+from ridgeline.store import lock, publish_dir
+
+
+def rival(commit: str) -> Entrant:
+    """The entrant `ridgeline@1a2b3c4`, built if it is not there yet."""
+    root = Path(_git(Path(ridgeline.__file__).resolve().parent, "rev-parse", "--show-toplevel", failing=
+        "--against needs a git checkout of ridgeline; this one is installed without its history"))  # fmt: skip
+    full = _git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=f"there is no commit '{commit}' in this checkout")  # fmt: skip
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "against"
+    base.mkdir(parents=True, exist_ok=True)
+    tag = f"{full[:12]}-{sys.implementation.cache_tag}"
+    tree = base / tag
+    with lock(base / f"{tag}.lock", timeout=600):
+        if not tree.is_dir():
+            with publish_dir(tree) as scratch:
+                _export(root, full, scratch)
+                _build(scratch, full)
+    return Entrant(f"{OURS}@{full[:7]}", OURS, env=(("PYTHONPATH", str(tree / "src")),))
+
+
+def _export(root: Path, commit: str, target: Path) -> None:
+    archive = subprocess.Popen(["git", "-C", str(root), "archive", commit], stdout=subprocess.PIPE)
+    unpacked = subprocess.run(["tar", "-x", "-C", str(target)], stdin=archive.stdout)
+    if archive.wait() or unpacked.returncode:
+        raise InputError(f"commit {commit[:7]} could not be exported from git.")
+
+
+def _build(tree: Path, commit: str) -> None:
+    """The native module, put beside the sources (see CMakeLists.txt); an old commit may have none."""
+    if not (tree / "CMakeLists.txt").exists():
+        return
+    cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if cmake is None:
+        raise InputError("--against must build the other version and finds no cmake: pip install cmake.")
+    build = tree / "build"
+    for step in (
+        [cmake, "-S", str(tree), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}"],
+        [cmake, "--build", str(build), "--parallel"],
+    ):
+        done = subprocess.run(step, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise InputError(f"commit {commit[:7]} does not build: {' '.join(last)[:300]}")
+    shutil.rmtree(build)
+
+
+def _git(where: Path, *words: str, failing: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(where), *words], capture_output=True, text=True)
+    except OSError:
+        raise InputError(f"{failing} (git is not installed).") from None
+    if done.returncode:
+        raise InputError(f"{failing}.")
+    return done.stdout.strip()

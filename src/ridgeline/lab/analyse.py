@@ -1,0 +1,158 @@
+"""From a record to what people read: rate, share of the ceiling, what limits it, ratio and verdict per peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.lab import verdict
+from ridgeline.lab.record import Lane, Record
+from ridgeline.lab.stats import Estimate
+from ridgeline.lab.verdict import Comparison, Judged, Validity
+from ridgeline.lab.workload import OURS, Work
+from ridgeline.machine.ceiling import Ceiling, Ceilings
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A resource the work needs and the rate this machine can give it at (B/s or FLOP/s)."""
+
+    resource: str  # memory | compute | pcie
+    amount: float
+    rate: float
+    what: str  # the ceiling in words
+
+    @property
+    def floor_s(self) -> float:
+        return self.amount / self.rate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender of one record, derived."""
+
+    record: Record
+    lane: Lane
+    judged: Judged
+    ratio: Estimate | None  # their time / our time; None for ours
+    comparison: Comparison | None
+    limit: Limit | None  # the resource whose floor is highest
+
+    @property
+    def ours(self) -> bool:
+        return self.lane.contender == OURS
+
+    @property
+    def seconds(self) -> float | None:
+        return self.judged.time.value / 1e9 if self.judged.time else None
+
+    @property
+    def items_per_s(self) -> float | None:
+        return self.record.work["items"] / self.seconds if self.seconds else None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        return self.record.work["flops"] / self.seconds if self.seconds and self.record.work["flops"] else None
+
+    @property
+    def share(self) -> float | None:
+        """Floor over time: 1 is the ceiling itself."""
+        return self.limit.floor_s / self.seconds if self.limit and self.seconds else None
+
+    def to_json(self) -> dict[str, Any]:
+        time, ratio, check = self.judged.time, self.ratio, self.lane.check or {}
+        return {
+            "contender": self.lane.contender,
+            "validity": self.judged.validity,
+            "advice": self.judged.advice,
+            "median_ns": time.value if time else None,
+            "interval_ns": [time.low, time.high] if time else None,
+            "samples": len(self.lane.samples_ns),
+            "items_per_s": self.items_per_s,
+            "unit": self.record.work["unit"],
+            "share_of_ceiling": self.share,
+            "limited_by": self.limit.resource if self.limit else None,
+            "verdict": self.comparison,
+            "ratio": ratio.value if ratio else None,
+            "ratio_interval": [ratio.low, ratio.high] if ratio else None,
+            "error": check.get("error"),
+            "quality": check.get("quality") or {},
+            "settings": self.lane.settings,
+            "extras": self.lane.extras,
+        }
+
+
+def rows(record: Record) -> list[Row]:
+    """All contenders of a record, ours first as the workload named them."""
+    judged = {lane.contender: verdict.judge(record, lane) for lane in record.contenders}
+    ours = next((lane for lane in record.contenders if lane.contender == OURS), None)
+    limit = _binding(limits(record))
+    out = []
+    for lane in record.contenders:
+        ratio = comparison = None
+        if ours is not None and lane is not ours and judged[lane.contender].time and judged[OURS].time:
+            ratio, comparison = verdict.in_race(lane, ours)
+        out.append(Row(record, lane, judged[lane.contender], ratio, comparison, limit))
+    return out
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    return {
+        "workload": record.workload,
+        "case": dict(record.case),
+        "record": record.id,
+        "missing": dict(record.missing),
+        "contenders": [row.to_json() for row in rows(record)],
+    }
+
+
+def failed(records: list[Record]) -> list[str]:
+    """What of ours is wrong or incomplete, in words."""
+    bad = (Validity.WRONG, Validity.INCOMPLETE)
+    return [
+        f"{record.workload} {record.label}: {row.judged.validity}, {row.judged.advice}"
+        for record in records
+        for row in rows(record)
+        if row.ours and row.judged.validity in bad
+    ]
+
+
+def limits(record: Record) -> list[Limit]:
+    """Every resource the work names and a ceiling was measured for."""
+    work, told = record.work, record.ceilings
+    amounts = {"compute": work["flops"], **{k: v for k, v in work["bytes"].items()}}
+    return [
+        Limit(name, amount, told[name]["rate"], told[name]["what"])
+        for name, amount in amounts.items()
+        if amount and name in told
+    ]
+
+
+def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
+    """The measured limits one case is held against, by resource."""
+    moved = int(work.working_set or work.bytes.get("memory", 0))
+    told = {
+        "memory": found.bandwidth(work.mix, moved, work.threads) if work.bytes.get("memory") else None,
+        "compute": found.compute(work.dtype) if work.flops else None,
+        "pcie": found.transfer("h2d", int(work.bytes["pcie"])) if work.bytes.get("pcie") else None,
+    }
+    return {resource: ceiling for resource, ceiling in told.items() if ceiling is not None}
+
+
+def held_against(found: Ceilings, work: Work) -> dict[str, Any]:
+    """The same, as the record keeps them (rates in B/s and FLOP/s)."""
+    return {
+        resource: {"rate": ceiling.base, "what": _words(ceiling)}
+        for resource, ceiling in ceilings_of(found, work).items()
+    }
+
+
+def _words(ceiling: Ceiling) -> str:
+    facts = [ceiling.dtype, ceiling.how, ceiling.kind, f"{ceiling.value:,.1f} {ceiling.unit}"]
+    facts += [f"at {ceiling.bytes} B"] if ceiling.bytes else []
+    facts += [f"× {ceiling.threads} threads"] if ceiling.threads and ceiling.bytes else []
+    return " ".join(f for f in facts if f)
+
+
+def _binding(found: list[Limit]) -> Limit | None:
+    return max(found, key=lambda limit: limit.floor_s, default=None)

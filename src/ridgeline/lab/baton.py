@@ -1,0 +1,166 @@
+"""The parent's end of a contender: start it, hand it the baton, notice when it dies or hangs.
+
+One warm process per contender and rank. Only the one that holds the baton runs; the others sleep on a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ridgeline.lab.contender import PROTOCOL
+
+START_TIMEOUT_S = 120.0
+
+
+class ContenderLost(Exception):
+    """A contender crashed, hung or refused; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Who takes part: a contender of the workload, and where its process comes from.
+
+    `name` is what the record shows, `contender` what the workload calls it: they differ when another version of
+    the same code takes part (`ridgeline@1a2b3c4`).
+    """
+
+    name: str
+    contender: str
+    interpreter: str = sys.executable
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class Team:
+    """The processes of one entrant: one per rank, spoken to together."""
+
+    def __init__(self, entrant: Entrant, ranks: int = 1) -> None:
+        self.entrant = entrant
+        port = str(_free_port()) if ranks > 1 else ""
+        self._processes: list[_Process] = []
+        try:
+            for rank in range(ranks):
+                env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+                rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if ranks > 1 else {}
+                extra = {**{k: str(v) for k, v in env.items()}, **rendezvous} if ranks > 1 else {}
+                self._processes.append(_Process(entrant, extra))
+            for process in self._processes:
+                hello = process.answer(START_TIMEOUT_S)
+                if hello.get("protocol") != PROTOCOL:
+                    raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def ranks(self) -> int:
+        return len(self._processes)
+
+    def do(self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any) -> list[dict[str, Any]]:  # fmt: skip
+        """Give all ranks one order and gather their answers; one deadline for all."""
+        deadline = time.monotonic() + timeout_s
+        own = per_rank or [{}] * len(self._processes)
+        for process, special in zip(self._processes, own, strict=True):
+            process.order({"do": what, **order, **special})
+        answers = [p.answer(deadline - time.monotonic()) for p in self._processes]
+        for rank, answer in enumerate(answers):
+            if "failed" in answer:
+                where = f"rank {rank}: " if len(answers) > 1 else ""
+                raise ContenderLost(f"{where}{answer['failed']}")
+        return answers
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # fmt: skip
+        self.kill()
+
+
+class _Process:
+    """One child with a pipe each way; stderr goes to a file that is read only when it dies."""
+
+    def __init__(self, entrant: Entrant, env: Mapping[str, str]) -> None:
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  lives as long as the child
+        orders_out, self._orders = os.pipe()
+        self._answers, answers_in = os.pipe()
+        try:
+            self._child = subprocess.Popen(
+                [entrant.interpreter, "-m", "ridgeline.lab.contender", str(orders_out), str(answers_in)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(orders_out, answers_in),
+                env={**os.environ, **dict(entrant.env), **env},
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            raise ContenderLost(f"could not start {entrant.interpreter}: {error.strerror}") from None
+        finally:
+            os.close(orders_out)
+            os.close(answers_in)
+        self._pending = b""
+
+    def order(self, body: Mapping[str, Any]) -> None:
+        try:
+            os.write(self._orders, json.dumps(body).encode() + b"\n")
+        except BrokenPipeError:
+            raise ContenderLost(self._cause_of_death()) from None
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self.kill()
+                raise ContenderLost(f"gave no answer within {timeout_s:.0f} s and was stopped")
+            piece = os.read(self._answers, 1 << 20)
+            if not piece:
+                raise ContenderLost(self._cause_of_death())
+            self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def kill(self) -> None:
+        """End the child and whatever it started; safe to call twice."""
+        if self._child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        for fd in (self._orders, self._answers):
+            with suppress(OSError):
+                os.close(fd)
+        self._orders = self._answers = -1
+        self._log.close()
+
+    def _cause_of_death(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(5)
+        code = self._child.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with code {code}"
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        return f"{how}: {lines[-1][:300]}" if lines else how
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,177 @@
+"""A contender's own process: prepares one run, then waits for the baton.
+
+    python -m ridgeline.lab.contender IN_FD OUT_FD       (started by lab.baton; any interpreter that has ridgeline)
+
+Orders come as JSON lines, answers go back the same way. The library under test may print what it likes: its
+stdout is sent to stderr, which the parent keeps for the day it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import traceback
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from ridgeline.lab.loading import load
+from ridgeline.lab.workload import Case, Run, Workload
+from ridgeline.machine import Placement, placed
+from ridgeline.machine.clock import OVERHEAD_SHARE, Timer, batch_for, clock_cost_ns, now_ns, timer
+
+PROTOCOL = 1
+WARM_NS = 50_000_000  # keep stepping this long before the first sample: JITs, clocks, page faults
+WARM_STEPS = 3
+
+
+class Contender:
+    """Holds the prepared run and the place it stands on."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._workload: Workload | None = None
+        self._run: Run | None = None
+        self._case = Case({})
+        self._timer: Timer = timer()
+        self._calls = 1
+        self._usage = _usage()
+
+    def prepare(self, order: dict[str, Any]) -> dict[str, Any]:
+        self.close({})
+        self._workload = load(order["workload"])
+        case = order["case"]
+        self._case = Case(case["params"], case["device"], case["ranks"])
+        place = Placement(**{**order["placement"], "cpus": _tuple(order["placement"]["cpus"])})
+        where = self._stack.enter_context(placed(place))
+        _reset_peaks(self._case.device)
+        self._run = self._workload.prepare(self._case, order["contender"], place)
+        self._timer = timer(self._case.device, order["cache_bytes"])
+        self._run.reset()
+        start, steps = now_ns(), 0
+        while steps < WARM_STEPS or now_ns() - start < WARM_NS:
+            self._timer.time(self._run.step, 1)
+            steps += 1
+            if now_ns() - start > 20 * WARM_NS:
+                break
+        self._calls = 1
+        if not order["cold"]:
+            floor = max(order["sample_ns"], clock_cost_ns() / OVERHEAD_SHARE)
+            self._calls = batch_for(self._timer, self._run.step, int(floor))
+        once = self._timer.time(self._run.step, self._calls)
+        self._usage = _usage()
+        return {
+            "sample_ns": once,
+            "calls_per_sample": self._calls,
+            "settings": dict(getattr(self._run, "settings", {})),
+            "placed": asdict(where),
+            "check": self._check(),
+        }
+
+    def turn(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Rewrite the inputs, then time `samples` samples."""
+        run, cold = self._live(), order["cold"]
+        began = now_ns()
+        run.reset()
+        if not cold:
+            self._timer.time(run.step, 1)  # the reset has pushed things out: a warm race starts warm
+        samples: list[float] = []
+        for _ in range(order["samples"]):
+            if cold:
+                self._timer.flush()
+            samples.append(self._timer.time(run.step, self._calls) / self._calls)
+        return {"samples_ns": samples, "turn_ns": now_ns() - began}
+
+    def check(self, order: dict[str, Any]) -> dict[str, Any]:
+        return {"check": self._check()}
+
+    def extras(self, order: dict[str, Any]) -> dict[str, Any]:
+        """What was measured besides time since `prepare`."""
+        told = getattr(self._live(), "extras", dict)()
+        now = _usage()
+        return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **_peaks(self._case.device), **told}}
+
+    def close(self, order: dict[str, Any]) -> dict[str, Any]:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        self._stack.close()
+        return {}
+
+    def _live(self) -> Run:
+        if self._run is None:
+            raise RuntimeError("no run is prepared")
+        return self._run
+
+    def _check(self) -> dict[str, Any]:
+        run, workload = self._live(), self._workload
+        assert workload is not None  # noqa: S101  set beside the run
+        return asdict(workload.check(self._case, run.result()))
+
+
+def serve(orders: TextIO, answers: TextIO) -> None:
+    """Obey until the parent closes the pipe."""
+    contender = Contender()
+
+    def answer(body: dict[str, Any]) -> None:
+        answers.write(json.dumps(body) + "\n")
+        answers.flush()
+
+    answer({"protocol": PROTOCOL, "pid": os.getpid(), "python": sys.version.split()[0]})
+    for line in orders:
+        order = json.loads(line)
+        try:
+            answer(getattr(contender, order["do"])(order))
+        except Exception as error:  # whatever a peer throws is its result, not our crash
+            traceback.print_exc()
+            answer({"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"})
+    with suppress(Exception):
+        contender.close({})
+
+
+def _tuple(cpus: list[int] | None) -> tuple[int, ...] | None:
+    return tuple(cpus) if cpus is not None else None
+
+
+def _usage() -> dict[str, int]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_user_ns": round(used.ru_utime * 1e9),
+        "cpu_system_ns": round(used.ru_stime * 1e9),
+        "context_switches_voluntary": used.ru_nvcsw,
+        "context_switches_involuntary": used.ru_nivcsw,
+    }
+
+
+def _reset_peaks(device: str) -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    if device.startswith("cuda") and "torch" in sys.modules:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peaks(device: str) -> dict[str, int]:
+    peaks: dict[str, int] = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            peaks["peak_host_bytes"] = int(line.split()[1]) * 1024
+    if device.startswith("cuda") and "torch" in sys.modules:
+        import torch
+
+        peaks["peak_gpu_bytes"] = int(torch.cuda.max_memory_allocated())
+    return peaks
+
+
+def main() -> None:
+    orders, answers = (os.fdopen(int(fd), mode) for fd, mode in zip(sys.argv[1:3], "rw", strict=True))
+    os.dup2(2, 1)
+    serve(orders, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The fair race: subject and peers timed in turn, in shuffled order, under the same weather.
+
+    race = measure(reference, workload, case, entrants, plan=Plan(budget_s=10))
+
+Rounds go on until the intervals are narrow enough, the noise has plateaued, or the budget is out. A contender
+that crashes, hangs or is wrong leaves the race with its reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ridgeline.lab import stats
+from ridgeline.lab.baton import ContenderLost, Entrant, Team
+from ridgeline.lab.workload import Case
+from ridgeline.machine import Placement, Topology
+from ridgeline.machine import plan as spread
+from ridgeline.machine.placement import resolve
+from ridgeline.machine.weather import weather
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how closely to look."""
+
+    budget_s: float = 6.0  # for all contenders of one case, preparation not counted
+    target: float = 0.01  # relative half-width of the intervals that ends the race early
+    least_rounds: int = 12
+    most_rounds: int = 400
+    sample_ns: int = 300_000  # a sample shorter than a scheduler's slice is rarely preempted
+    turn_ns: int = 3_000_000  # a turn holds as many samples as fit in here, at least one
+    timeout_s: float = 120.0  # for any single order to a contender
+    cold: bool = False  # drive the inputs out of the caches before every sample
+    placement: Placement = field(default_factory=Placement)
+    seed: int = 0
+
+
+@dataclass
+class Lane:
+    """One contender's part of the race, as it will stand in the record."""
+
+    entrant: Entrant
+    samples_ns: list[float] = field(default_factory=list)
+    samples_per_turn: int = 1
+    calls_per_sample: int = 1
+    turn_overhead_ns: list[int] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    placed: dict[str, Any] = field(default_factory=dict)
+    check: dict[str, Any] | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def racing(self) -> bool:
+        return self.failure is None and bool(self.check and self.check["ok"])
+
+    def medians(self) -> list[float]:
+        return stats.turns(self.samples_ns, self.samples_per_turn)
+
+
+@dataclass
+class Race:
+    """What `measure` gives back."""
+
+    lanes: list[Lane]
+    rounds: int
+    ended: str  # converged | plateau | budget | rounds | alone
+    weather: dict[str, Any]
+    placements: list[Placement]
+
+
+class Paddock:
+    """Keeps the contenders' processes warm from one case to the next."""
+
+    def __init__(self) -> None:
+        self._teams: dict[tuple[Entrant, int], Team] = {}
+
+    def team(self, entrant: Entrant, ranks: int) -> Team:
+        key = (entrant, ranks)
+        if key not in self._teams:
+            self._teams[key] = Team(entrant, ranks)
+        return self._teams[key]
+
+    def drop(self, team: Team) -> None:
+        team.kill()
+        self._teams = {k: t for k, t in self._teams.items() if t is not team}
+
+    def __enter__(self) -> Paddock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for team in self._teams.values():
+            team.kill()
+        self._teams = {}
+
+
+def measure(
+    reference: str,
+    case: Case,
+    entrants: Sequence[Entrant],
+    *,
+    plan: Plan,
+    paddock: Paddock,
+    here: Topology,
+    watch: Callable[[int, float], None] = lambda _round, _share: None,
+) -> Race:
+    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent."""
+    gpu = here.gpus[_gpu_index(case.device)].uuid if case.device.startswith("cuda") and here.gpus else None
+    before = weather(gpu)
+    places = placements(plan.placement, case, here)
+    lanes = [Lane(entrant) for entrant in entrants]
+    teams: dict[int, Team] = {}
+    for number, lane in enumerate(lanes):
+        _attempt(lane, paddock, teams, number, lambda lane=lane, number=number: _prepare(
+            lane, teams, number, reference, case, plan, paddock, places, here))  # type: ignore[misc]  # fmt: skip
+    rounds, ended = _rounds(lanes, teams, plan, paddock, watch)
+    for number, lane in enumerate(lanes):
+        if number in teams:
+            _attempt(lane, paddock, teams, number, lambda lane=lane, number=number: _finish(
+                lane, teams[number], plan))  # type: ignore[misc]  # fmt: skip
+    return Race(lanes, rounds, ended, {"before": before, "after": weather(gpu)}, places)
+
+
+def _attempt(lane: Lane, paddock: Paddock, teams: dict[int, Team], number: int, act: Callable[[], None]) -> None:
+    """Do something with a contender; if that loses it, write down why and go on without it."""
+    try:
+        act()
+    except ContenderLost as lost:
+        lane.failure = str(lost)
+        if number in teams:
+            paddock.drop(teams.pop(number))
+
+
+def _prepare(
+    lane: Lane, teams: dict[int, Team], number: int, reference: str, case: Case, plan: Plan, paddock: Paddock,
+    placements: list[Placement], here: Topology,
+) -> None:  # fmt: skip
+    team = teams[number] = paddock.team(lane.entrant, case.ranks)
+    answers = team.do(
+        "prepare",
+        plan.timeout_s,
+        per_rank=[{"placement": asdict(p)} for p in placements],
+        workload=reference,
+        case={"params": dict(case.params), "device": case.device, "ranks": case.ranks},
+        contender=lane.entrant.contender,
+        cold=plan.cold,
+        sample_ns=plan.sample_ns,
+        cache_bytes=_cache_bytes(here),
+    )
+    first = answers[0]
+    longest = max(a["sample_ns"] for a in answers)
+    lane.samples_per_turn = max(1, min(32, int(plan.turn_ns // max(1, longest))))
+    lane.calls_per_sample = first["calls_per_sample"]
+    lane.settings, lane.placed = first["settings"], first["placed"]
+    lane.check = _worst([a["check"] for a in answers])
+
+
+def _rounds(
+    lanes: list[Lane], teams: dict[int, Team], plan: Plan, paddock: Paddock, watch: Callable[[int, float], None]
+) -> tuple[int, str]:
+    order = random.Random(plan.seed)  # noqa: S311
+    start = time.monotonic()
+    judge = _Judge(plan)
+    for number in range(plan.most_rounds):
+        racing = [i for i, lane in enumerate(lanes) if lane.racing]
+        if not racing:
+            return number, "alone"
+        order.shuffle(racing)
+        for i in racing:
+            _attempt(lanes[i], paddock, teams, i, lambda i=i: _turn(lanes[i], teams[i], plan))  # type: ignore[misc]
+        spent = (time.monotonic() - start) / plan.budget_s
+        watch(number + 1, min(1.0, spent))
+        verdict = judge.settled([lanes[i] for i in sorted(racing) if lanes[i].racing], number + 1)
+        if verdict:
+            return number + 1, verdict
+        if spent >= 1 and number + 1 >= min(plan.least_rounds, 5):
+            return number + 1, "budget"
+    return plan.most_rounds, "rounds"
+
+
+def _turn(lane: Lane, team: Team, plan: Plan) -> None:
+    sent = time.perf_counter_ns()
+    answers = team.do("turn", plan.timeout_s, samples=lane.samples_per_turn, cold=plan.cold)
+    whole = time.perf_counter_ns() - sent
+    # A collective is done when its slowest rank is.
+    samples = [max(column) for column in zip(*(a["samples_ns"] for a in answers), strict=True)]
+    lane.samples_ns += samples
+    lane.turn_overhead_ns.append(whole - round(sum(samples) * lane.calls_per_sample))
+
+
+def _finish(lane: Lane, team: Team, plan: Plan) -> None:
+    """Check the timed buffers once more, gather the extras, let go of the memory."""
+    if lane.racing:
+        lane.check = _worst([a["check"] for a in team.do("check", plan.timeout_s)])
+    lane.extras = _sum([a["extras"] for a in team.do("extras", plan.timeout_s)])
+    team.do("close", plan.timeout_s)
+
+
+class _Judge:
+    """Decides when enough is known. It looks at widths only, never at who is ahead: stopping when a difference
+    shows would find differences in pure noise."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._widths: dict[int, float] = {}
+
+    def settled(self, lanes: list[Lane], rounds: int) -> str | None:
+        if rounds < self._plan.least_rounds or rounds % 4 or not lanes:
+            return None
+        ours = lanes[0].medians()
+        widths = [stats.median(lane.medians()).relative for lane in lanes]
+        widths += [stats.paired_ratio(lane.medians(), ours).relative for lane in lanes[1:]]
+        widest = max(widths)
+        self._widths[rounds] = widest
+        if widest <= self._plan.target:
+            return "converged"
+        # Independent noise shrinks by 0.7 when rounds double; if it did not shrink at all, more will not help.
+        half = self._widths.get(rounds // 2 // 4 * 4)
+        if rounds >= 96 and half is not None and widest > 0.97 * half:
+            return "plateau"
+        return None
+
+
+def _worst(checks: list[dict[str, Any]]) -> dict[str, Any]:
+    return next((c for c in checks if not c["ok"]), checks[0])
+
+
+def _sum(extras: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counters add up over ranks; what is no number is taken from the first."""
+    total = dict(extras[0])
+    for other in extras[1:]:
+        for name, value in other.items():
+            if isinstance(value, int | float) and isinstance(total.get(name), int | float):
+                total[name] += value
+    return total
+
+
+def placements(wanted: Placement, case: Case, here: Topology) -> list[Placement]:
+    """One per rank: as asked for; several ranks without a wish are spread as `machine.plan` says."""
+    if case.ranks == 1:
+        gpu = _gpu_index(case.device) if case.device.startswith("cuda") else None
+        chosen = Placement(wanted.node, wanted.cpus, wanted.memory, wanted.gpu if wanted.gpu is not None else gpu)
+        return [resolve(chosen, here)]
+    if wanted != Placement():
+        return [resolve(wanted, here)] * case.ranks
+    if case.ranks > len(here.usable_cpus):
+        return [resolve(wanted, here)] * case.ranks  # more ranks than CPUs: they share all of them
+    return spread(here, case.ranks, "gpu" if case.device.startswith("cuda") else "core")
+
+
+def _gpu_index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _cache_bytes(here: Topology) -> int:
+    last = max((c.level for c in here.caches), default=0)
+    return sum(c.bytes for c in here.caches if c.level == last) or 64 << 20

@@ -1,0 +1,174 @@
+"""The record: what was measured, raw, one JSON object per case, appended and never changed.
+
+    ridgeline records ls benchmarks/records/h200.jsonl
+
+Nothing derived is stored: medians, rates, verdicts are computed from a record whenever they are shown, so they
+cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, StoreError
+from ridgeline.lab.measure import Plan, Race
+from ridgeline.lab.workload import Case, Work
+from ridgeline.store import append_lines, read_lines
+
+SCHEMA = 1
+FILE = "records.jsonl"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One contender's part of a record."""
+
+    contender: str
+    samples_ns: tuple[float, ...]
+    samples_per_turn: int = 1
+    calls_per_sample: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    placed: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    check: Mapping[str, Any] | None = None
+    failure: str | None = None
+    turn_overhead_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    schema: int
+    id: str
+    time: str  # UTC, ISO 8601
+    workload: str
+    case: Mapping[str, Any]
+    work: Mapping[str, Any]
+    placement: tuple[Mapping[str, Any], ...]  # one per rank
+    machine: Mapping[str, Any]
+    code: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    race: Mapping[str, Any]  # rounds, how it ended
+    weather: Mapping[str, Any]
+    ceilings: Mapping[str, Any]  # the measured limits this case is held against
+    contenders: tuple[Lane, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> the extra that brings them
+    command: str = ""  # reproduces this record
+
+    @property
+    def key(self) -> str:
+        return key(self.workload, self.case, self.placement, self.machine, self.code)
+
+    @property
+    def subject(self) -> str:
+        """What a record is about, whatever code and weather it was made in: what `compare` matches by."""
+        return _digest(self.workload, self.case, self.placement)
+
+    @property
+    def label(self) -> str:
+        words = " ".join(f"{k}={v}" for k, v in self.case.items() if k not in ("device", "ranks"))
+        ranks = f" · {self.case['ranks']} ranks" if self.case.get("ranks", 1) > 1 else ""
+        return f"{words} · {self.case.get('device', 'cpu')}{ranks}"
+
+
+@dataclass(frozen=True)
+class Records:
+    """A file's records and whether its last line was torn."""
+
+    path: Path
+    records: tuple[Record, ...]
+    torn: bool
+
+    @property
+    def warning(self) -> str | None:
+        return f"the last line of '{self.path}' is torn (its writer was stopped); it is left out." if self.torn else None
+
+
+def key(workload: str, case: Mapping[str, Any], placement: Iterable[Mapping[str, Any]], machine: Mapping[str, Any], code: Mapping[str, Any]) -> str:  # fmt: skip
+    """Two runs with one key would measure the same thing: a stopped bench skips keys it has."""
+    return _digest(workload, case, list(placement), machine["fingerprint"], code["tree"], code["libraries"])
+
+
+def from_race(
+    workload: str, case: Case, work: Work, race: Race, plan: Plan, machine: Mapping[str, Any],
+    code: Mapping[str, Any], ceilings: Mapping[str, Any], missing: Mapping[str, str], command: str,
+) -> Record:  # fmt: skip
+    lanes = tuple(
+        Lane(
+            contender=lane.entrant.name,
+            samples_ns=tuple(lane.samples_ns),
+            samples_per_turn=lane.samples_per_turn,
+            calls_per_sample=lane.calls_per_sample,
+            settings=lane.settings,
+            placed=lane.placed,
+            extras=lane.extras,
+            check=lane.check,
+            failure=lane.failure,
+            turn_overhead_ns=tuple(lane.turn_overhead_ns),
+        )
+        for lane in race.lanes
+    )
+    return Record(
+        schema=SCHEMA,
+        id=uuid.uuid4().hex,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=workload,
+        case=case.to_json(),
+        work={**asdict(work), "bytes": dict(work.bytes)},
+        placement=tuple(asdict(p) for p in race.placements),
+        machine=machine,
+        code=code,
+        plan={k: v for k, v in asdict(plan).items() if k != "placement"},
+        race={"rounds": race.rounds, "ended": race.ended},
+        weather=race.weather,
+        ceilings=ceilings,
+        contenders=lanes,
+        missing=dict(missing),
+        command=command,
+    )
+
+
+def append(folder: Path, record: Record) -> None:
+    append_lines(folder / FILE, [to_json(record)])
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    return asdict(record)
+
+
+def read(path: Path | str) -> Records:
+    """The records of a file, or of a folder's records.jsonl; foreign schemas and damage are named."""
+    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise InputError(f"there are no records at '{path}'; give a .jsonl file or a folder that holds {FILE}.")
+    try:
+        journal = read_lines(file)
+    except StoreError as damage:
+        raise InputError(str(damage)) from damage
+    return Records(file, tuple(_parse(file, n, line) for n, line in enumerate(journal.objects, 1)), journal.torn)
+
+
+def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
+    schema = line.get("schema")
+    if schema != SCHEMA:
+        raise InputError(
+            f"'{file}' line {number} has record schema {schema!r}, this version reads {SCHEMA}; use the version that wrote it."
+        )
+    try:
+        lanes = tuple(
+            Lane(**{**lane, "samples_ns": tuple(lane["samples_ns"]), "turn_overhead_ns": tuple(lane["turn_overhead_ns"])})
+            for lane in line["contenders"]
+        )
+        return Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})
+    except (TypeError, KeyError) as wrong:
+        raise InputError(f"'{file}' line {number} is no record: {wrong}.") from None
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

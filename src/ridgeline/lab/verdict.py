@@ -1,0 +1,104 @@
+"""Verdicts, derived from a record every time they are asked for.
+
+Validity: VALID, or why not (each with a sentence of advice). Comparison: FASTER, SLOWER, SAME, UNCLEAR, said of
+*them* relative to *us*, from the ratio their time / our time:
+
+    SAME      its whole 95 % interval lies within the margin: shown to be equivalent
+    SLOWER    it lies beyond the margin, and 99.9 % sure above 1
+    FASTER    it lies beyond the margin, and 99.9 % sure below 1
+    UNCLEAR   anything else: look longer, or in calmer weather
+
+A claim of a difference needs more certainty than a claim of sameness: a report holds dozens of comparisons, and
+one false FASTER costs more trust than ten UNCLEARs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ridgeline.lab import stats
+from ridgeline.lab.record import Lane, Record
+from ridgeline.lab.stats import Estimate
+
+MARGIN = 0.03  # differences within this are not worth a word
+NOISY = 0.05  # relative half-width of the median's interval beyond which a time is not to be quoted
+LEAST_SAMPLES = 5
+
+
+class Validity(StrEnum):
+    VALID = "VALID"
+    NOISY = "NOISY"
+    THROTTLED = "THROTTLED"
+    WRONG = "WRONG"
+    INCOMPLETE = "INCOMPLETE"
+
+
+class Comparison(StrEnum):
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNCLEAR = "UNCLEAR"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A contender's validity, the sentence that goes with it, and its time if it may be shown."""
+
+    validity: Validity
+    advice: str
+    time: Estimate | None  # nanoseconds per step
+
+
+def judge(record: Record, lane: Lane) -> Judged:
+    if lane.failure is not None:
+        return Judged(Validity.INCOMPLETE, f"{lane.contender} {lane.failure}", None)
+    if lane.check is not None and not lane.check["ok"]:
+        error = lane.check.get("error")
+        size = f" (error {error:.3g})" if error is not None else ""
+        note = f": {lane.check['note']}" if lane.check.get("note") else ""
+        return Judged(Validity.WRONG, f"the output failed its check{size}{note}; no time is shown", None)
+    if lane.check is None or len(lane.samples_ns) < LEAST_SAMPLES:
+        return Judged(Validity.INCOMPLETE, f"only {len(lane.samples_ns)} samples; give it more --budget", None)
+    time = stats.median(stats.turns(lane.samples_ns, lane.samples_per_turn))
+    reasons = throttled(record)
+    if reasons:
+        return Judged(Validity.THROTTLED, f"the machine was held back ({reasons}); let it cool or raise the limit", time)
+    if time.relative > NOISY:
+        return Judged(Validity.NOISY, f"± {time.relative:.0%} on the median; stop what else runs here, or look longer", time)
+    return Judged(Validity.VALID, "", time)
+
+
+def throttled(record: Record) -> str:
+    """Why the machine ran slower than it can, by its own word; empty if it did not say so."""
+    reasons: list[str] = []
+    for moment in ("before", "after"):
+        gpu = (record.weather.get(moment) or {}).get("gpu") or {}
+        if str(record.case.get("device", "")).startswith("cuda"):
+            reasons += gpu.get("throttle_reasons") or []
+    before, after = (record.weather.get(m) or {} for m in ("before", "after"))
+    for counter, words in (("thermal_events", "CPU heat"), ("quota_throttled", "cgroup CPU quota")):
+        if (after.get(counter) or 0) > (before.get(counter) or 0):
+            reasons.append(words)
+    return ", ".join(dict.fromkeys(reasons))
+
+
+def compare(ratio: Estimate, sure: Estimate, margin: float = MARGIN) -> Comparison:
+    """The word for a ratio their time / our time with its 95 % interval, and the same at 99.9 %."""
+    if not ratio.n or math.isnan(ratio.value):
+        return Comparison.UNCLEAR
+    if ratio.low >= 1 / (1 + margin) and ratio.high <= 1 + margin:
+        return Comparison.SAME
+    if sure.low > 1 and ratio.value > 1 + margin:
+        return Comparison.SLOWER
+    if sure.high < 1 and ratio.value < 1 / (1 + margin):
+        return Comparison.FASTER
+    return Comparison.UNCLEAR
+
+
+def in_race(theirs: Lane, ours: Lane, margin: float = MARGIN) -> tuple[Estimate, Comparison]:
+    """Contenders of one race, round by round."""
+    them, us = (stats.turns(lane.samples_ns, lane.samples_per_turn) for lane in (theirs, ours))
+    ratio = stats.paired_ratio(them, us)
+    return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)

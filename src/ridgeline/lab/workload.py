@@ -1,0 +1,169 @@
+"""The contract: what a workload tells the lab, and nothing the lab must know about it.
+
+A workload lists the points of a sweep, counts the work that cannot be avoided, names its contenders, prepares
+one of them in that contender's own process, and checks what came out. From that the lab makes races, records,
+verdicts, rooflines and reports. CONTRIBUTING.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from ridgeline.errors import InputError
+from ridgeline.machine import Placement
+
+OURS = "ridgeline"
+Scalar = int | float | str | bool
+Result = Any
+
+
+class Profile(StrEnum):
+    QUICK = "quick"  # minutes for everything: a report on this machine
+    FULL = "full"  # the numbers one publishes
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of a sweep: its parameters, the device it runs on, how many ranks take part."""
+
+    params: Mapping[str, Scalar]
+    device: str = "cpu"
+    ranks: int = 1
+
+    def __getitem__(self, name: str) -> Any:
+        return self.params[name]
+
+    @property
+    def label(self) -> str:
+        """ "bytes=1048576 · cpu" """
+        words = [f"{k}={v}" for k, v in self.params.items()]
+        return " · ".join([" ".join(words), self.device, *([f"{self.ranks} ranks"] if self.ranks > 1 else [])])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.params, "device": self.device, "ranks": self.ranks}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The compulsory work of one step: each input read once, each output written once, each product done once.
+
+    `bytes` is by medium: memory, pcie, wire. `mix`, `working_set` and `threads` choose the memory ceiling the
+    result is held against, `dtype` the compute ceiling.
+    """
+
+    items: float
+    unit: str = "items"
+    flops: float = 0
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    dtype: str = "float32"
+    mix: str = "copy"
+    working_set: int | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether the timed output is right: a largest error, and qualities such as recall or F1 where they apply."""
+
+    ok: bool
+    error: float | None = None
+    quality: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@runtime_checkable
+class Run(Protocol):
+    """One contender, ready, in its own process."""
+
+    def reset(self) -> None:
+        """Rewrite the inputs (not timed)."""
+
+    def step(self) -> Any:
+        """What is timed."""
+
+    def result(self) -> Result:
+        """The output of the last step, from the timed buffers."""
+
+    def close(self) -> None: ...
+
+
+class Workload(Protocol):
+    name: str
+
+    def cases(self, profile: Profile) -> Iterable[Case]: ...
+    def work(self, case: Case) -> Work: ...
+    def contenders(self, case: Case) -> Sequence[str]: ...
+    def prepare(self, case: Case, contender: str, place: Placement) -> Run: ...
+    def check(self, case: Case, result: Result) -> Check: ...
+
+
+@dataclass
+class Steps:
+    """A Run made of plain functions, for workloads that need no class.
+
+    `settings` are what the contender was tuned to; `extras` gives what it measured besides time.
+    """
+
+    step: Callable[[], Any]
+    result: Callable[[], Result]
+    reset: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    extras: Callable[[], Mapping[str, Any]] = dict
+
+
+def devices_of(workload: Workload) -> Sequence[str]:
+    """The kinds of device a workload can run on ("cpu" unless it says more)."""
+    return getattr(workload, "devices", ("cpu",))
+
+
+def missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
+    """Peers that are not installed, each with the extra that brings it."""
+    tell = getattr(workload, "missing", None)
+    return tell(case) if tell else {}
+
+
+def interpreters_of(workload: Workload) -> Mapping[str, str]:
+    """Contenders that need a Python of their own (clashing dependencies), and its path."""
+    return getattr(workload, "interpreters", {})
+
+
+def installed(module: str) -> bool:
+    """Whether a peer can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def own_case(template: Case, words: str) -> Case:
+    """A case of the user's own: "bytes=1048576,dtype=float16" over a template's other parameters."""
+    params = dict(template.params)
+    for word in filter(None, (w.strip() for w in words.split(","))):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"--case '{word}' is not of the form name=value.")
+        if name not in params:
+            raise InputError(f"this workload's cases have no '{name}'; they have: {', '.join(params)}.")
+        params[name] = _cast(name, value, params[name])
+    return replace(template, params=params)
+
+
+def _cast(name: str, value: str, like: Scalar) -> Scalar:
+    try:
+        if isinstance(like, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
+        if isinstance(like, int):
+            return int(value.replace("_", ""), 0) if not _is_float(value) else int(float(value))
+        return type(like)(value)
+    except (ValueError, KeyError):
+        raise InputError(f"--case {name}={value}: expected something like {like!r}.") from None
+
+
+def _is_float(value: str) -> bool:
+    """1e6 is a fine way to write a size."""
+    return "e" in value.lower() and not value.lower().startswith("0x")

@@ -1,0 +1,20 @@
+"""Fixtures that several parts share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.browser import chromium
+
+__all__ = ["chromium", "data"]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of public datasets, where the machine has one."""
+    folder = os.environ.get("RIDGELINE_DATA")
+    if not folder:
+        pytest.skip("RIDGELINE_DATA names no folder of datasets")
+    return Path(folder)

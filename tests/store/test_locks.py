@@ -1,0 +1,120 @@
+"""Locks among the living; the dead are in test_kill.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from ridgeline.errors import StoreError
+from ridgeline.store import lock, owner
+
+
+def test_a_held_lock_is_refused_with_the_name_of_its_owner(tmp_path):
+    path = tmp_path / "lock"
+    with lock(path) as mine:
+        assert mine.pid == os.getpid()
+        assert owner(path) == mine
+        with pytest.raises(StoreError) as caught, lock(path):
+            pass
+    sentence = str(caught.value)
+    assert str(path) in sentence
+    assert f"process {os.getpid()} on {socket.gethostname()}" in sentence
+    assert mine.command in sentence
+
+
+def test_a_lock_is_free_again_after_its_block_however_it_ends(tmp_path):
+    path = tmp_path / "lock"
+    with pytest.raises(ZeroDivisionError), lock(path):
+        raise ZeroDivisionError
+    assert owner(path) is None
+    assert path.read_bytes() == b""
+    with lock(path):
+        pass
+
+
+def test_waiting_ends_when_the_owner_does_and_not_later_than_asked(tmp_path):
+    path = tmp_path / "lock"
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock(path):
+            held.set()
+            free.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    start = time.monotonic()
+    with pytest.raises(StoreError), lock(path, timeout=0.2):
+        pass
+    assert 0.2 <= time.monotonic() - start < 2
+    threading.Timer(0.1, free.set).start()
+    with lock(path, timeout=None):
+        assert free.is_set()
+    thread.join()
+
+
+def test_only_one_of_many_is_inside(tmp_path):
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with lock(tmp_path / "lock", timeout=20):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 20
+
+
+def test_looking_at_a_lock_never_makes_another_fail(tmp_path):
+    path = tmp_path / "lock"
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            owner(path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(50):
+            with lock(path):
+                pass
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_lock_file_that_was_removed_and_made_anew_is_locked_anew(tmp_path):
+    path = tmp_path / "lock"
+    with lock(path):
+        pass
+    path.unlink()
+    with lock(path):
+        assert owner(path).pid == os.getpid()
+
+
+def test_no_lock_file_has_no_owner_and_a_missing_folder_is_a_sentence(tmp_path):
+    assert owner(tmp_path / "lock") is None
+    with pytest.raises(StoreError, match="its folder is not there"), lock(tmp_path / "no" / "lock"):
+        pass
+
+
+def test_an_owner_that_has_not_signed_yet_is_another_process(tmp_path):
+    path = tmp_path / "lock"
+    with lock(path):
+        path.write_text('{"pid": ')
+        with pytest.raises(StoreError, match="locked by another process"), lock(path):
+            pass

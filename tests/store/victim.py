@@ -1,0 +1,167 @@
+"""A nursery of processes that are born to be killed: `python victim.py KIND FOLDER`.
+
+It reads one command per line and forks a child for each: `loop` writes versions until it is killed, `stop N`
+writes one version and kills itself before its N-th call that changes the disk. It tells the child's pid,
+every acknowledged version ("ack N") and the child's end ("dead SIGNAL"). Forking is far cheaper than starting
+an interpreter, so that hundreds of deaths fit in a test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from ridgeline import store
+from ridgeline.store import disk
+
+LINES = 3000
+# Dying before a call that only looks is the same as dying before the next one that changes something.
+CHANGES = {
+    *("open", "write", "pwrite", "fsync", "close", "ftruncate", "chmod", "flock"),
+    *("mkdir", "rename", "replace", "unlink", "rmdir", "remove"),
+}
+PARTS = ("a.txt", "b.txt", "deep/c.txt")
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+def text_of(version: int) -> str:
+    return f"{version}\n" * LINES
+
+
+def write_file(folder: Path, version: int) -> None:
+    with store.publish(folder / "target") as tmp:
+        tmp.write_text(text_of(version))
+
+
+def write_dir(folder: Path, version: int) -> None:
+    with store.publish_dir(folder / "target", {"version": version}) as tmp:
+        (tmp / "deep").mkdir()
+        for part in PARTS:
+            (tmp / part).write_text(text_of(version))
+
+
+def write_dir_in_two_steps(folder: Path, version: int) -> None:
+    disk.exchange = lambda one, other: False
+    write_dir(folder, version)
+
+
+def write_chunk(folder: Path, version: int) -> None:
+    with store.ChunkSet(folder / "job", key="kill", total=10_000_000) as chunks:
+        chunks.put(version, text_of(version).encode())
+
+
+def finish_chunks(folder: Path, version: int) -> None:
+    with store.ChunkSet(folder / "job", key="kill", total=3) as chunks:
+        for number in chunks.missing():
+            chunks.put(number, text_of(number).encode())
+        chunks.finish(folder / "target")
+
+
+def write_journal(folder: Path, version: int) -> None:
+    store.append_lines(folder / "journal.jsonl", [{"version": version, "pad": "x" * 5000}])
+
+
+def take_lock(folder: Path, version: int) -> None:
+    with store.lock(folder / "lock", timeout=5):
+        pass
+
+
+def hold_lock(folder: Path, version: int) -> None:
+    with store.lock(folder / "lock"):
+        say("ack 0")
+        time.sleep(60)
+
+
+def hold_lock_with_workers(folder: Path, version: int) -> None:
+    """The owner has a forked worker and a started program, and both outlive it."""
+    with store.lock(folder / "lock"):
+        worker = os.fork()
+        if worker == 0:
+            time.sleep(60)
+        program = subprocess.Popen(["sleep", "60"], close_fds=False)
+        say(f"ack {worker}")
+        say(f"ack {program.pid}")
+        time.sleep(60)
+
+
+def hold_lock_while_a_fork_leaves(folder: Path, version: int) -> None:
+    pid = os.getpid()
+    try:
+        with store.lock(folder / "lock"):
+            if os.fork() == 0:
+                sys.exit()
+            os.wait()
+            say("ack 0")
+            time.sleep(60)
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
+
+
+def publish_while_a_fork_leaves(folder: Path, version: int) -> None:
+    pid = os.getpid()
+    with store.publish(folder / "target") as tmp, store.publish_dir(folder / "folder") as tmp_dir:
+        tmp.write_text("by the parent")
+        (tmp_dir / "part").write_text("by the parent")
+        if os.fork() != 0:
+            os.wait()
+            assert tmp.exists()
+            assert tmp_dir.exists()
+            assert not (folder / "target").exists()
+            assert not (folder / "folder").exists()
+    if os.getpid() != pid:
+        os._exit(0)
+
+
+def main(kind: str, folder: Path) -> None:
+    write: Callable[[Path, int], None] = globals()[kind]
+    version = 1
+    for line in sys.stdin:
+        command, *numbers = line.split()
+        child = os.fork()
+        if child == 0:
+            if command == "loop":
+                say(f"pid {os.getpid()}")
+                for number in count(version):
+                    write(folder, number)
+                    say(f"ack {number}")
+            else:
+                die_before_call(int(numbers[0]))
+                write(folder, 2)
+                sys.setprofile(None)
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        version += 100_000
+        say(f"dead {os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)}")
+
+
+def count(start: int) -> Iterator[int]:
+    while True:
+        yield start
+        start += 1
+
+
+def die_before_call(number: int) -> None:
+    seen = 0
+
+    def watch(frame: FrameType, event: str, called: object) -> None:
+        nonlocal seen
+        if event == "c_call" and getattr(called, "__name__", "") in CHANGES:
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(watch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

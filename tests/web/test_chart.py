@@ -1,0 +1,323 @@
+"""Charts: what is drawn, what is left out and said, and that nothing runs into anything."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.web.hostile import HOSTILE
+
+from ridgeline.errors import InputError
+from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
+from ridgeline.web.chart.axis import position, scaled, ticks
+from ridgeline.web.chart.text import fitted, text_width
+
+ROOFS = [Roof("HBM", 4e12, "memory"), Roof("L2", 1.1e13, "memory"), Roof("bf16", 8e14, "compute")]
+LOG = Axis("Time", "s", "log")
+SCALES = ("linear", "log", "log2")
+
+
+def drawn(figure):
+    """The figure as a tree; XML is stricter than HTML, so this also checks that it is well-formed."""
+    return ET.fromstring(str(figure))
+
+
+def wide(figure):
+    return next(svg for svg in drawn(figure).iter("svg") if svg.get("class") == "wide")
+
+
+def marks(figure):
+    return [e for e in wide(figure).iter() if (e.get("class") or "").startswith("mark")]
+
+
+def told(figure):
+    return " ".join(e.text or "" for e in drawn(figure).iter("span"))
+
+
+def everything(text, value=1.0, interval=(0.5, 1.5)):
+    """One chart of each kind with this text everywhere and this value among the others."""
+    about = {"title": text, "caption": text}
+    level = {"reference": 1.0, "reference_label": text}
+    own = {"title": text, "href": "#x", "id": text}
+    point = Point(1, value, interval, text, **own)
+    spots = [Point(1, 1e12, label=text, **own), Point(value, 1e12)]
+    roofs = [*ROOFS, Roof(text, 3e12, "memory"), Roof(text, 1e14, "compute")]
+    return [
+        bars(
+            [Bar(text, value, interval, text, text, **own), Bar("b", 2, series="b")],
+            axis=Axis(text),
+            **level,
+            **about,
+        ),
+        lines(
+            [Series(text, [point, Point(2, 3)]), Series("b", [])],
+            x=Axis(text),
+            y=Axis(text, "s"),
+            **level,
+            **about,
+        ),
+        roofline(roofs, [Series(text, spots)], **about),
+        samples([Samples(text, [1.0, value, 2.0], interval, text, **own)], axis=Axis(text), **about),
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_stays_text_in_every_chart(text):
+    names = {
+        "figure",
+        "figcaption",
+        "span",
+        "p",
+        "ul",
+        "li",
+        "svg",
+        "title",
+        "desc",
+        "g",
+        "a",
+        "text",
+        "line",
+        "rect",
+        "path",
+        "circle",
+    }
+    for figure in everything(text):
+        clean = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", str(figure))
+        assert {element.tag for element in ET.fromstring(clean).iter()} <= names
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, -1e308])
+def test_a_value_that_has_no_place_is_left_out_and_said(value):
+    for figure in everything("odd", value, None):
+        assert "Left out" in told(figure)
+        assert "nan" not in re.sub(r"<(span|desc|title).*?</\1>", "", str(figure)).lower()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_a_log_axis_leaves_out_what_is_not_above_zero(value):
+    figure = bars([Bar("fine", 1.0), Bar("odd", value)], axis=LOG)
+    assert len(marks(figure)) == 1
+    assert "odd" in told(figure)
+    assert "above zero" in told(figure)
+
+
+def test_an_interval_that_a_log_axis_cannot_hold_is_said():
+    assert "1 interval cannot be drawn" in told(bars([Bar("a", 1.0, (0.0, 2.0))], axis=LOG))
+    assert "2 intervals cannot be drawn" in told(
+        lines([Series("a", [Point(1, 1, (-1, 2)), Point(2, 1, (math.nan, 2))])], y=LOG)
+    )
+    assert not told(bars([Bar("a", 1.0, (0.0, 2.0))]))
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        bars([]),
+        bars([Bar("a", math.nan)]),
+        lines([]),
+        lines([Series("a", [])]),
+        roofline([], []),
+        samples([]),
+        samples([Samples("a", [])]),
+    ],
+)
+def test_a_chart_of_nothing_says_so(figure):
+    assert "Nothing to draw" in str(figure)
+
+
+def test_an_interval_the_wrong_way_round_is_refused():
+    with pytest.raises(InputError, match="low end first"):
+        Bar("a", 1.0, (2.0, 1.0))
+    with pytest.raises(InputError, match="low end first"):
+        Point(1, 1, (2.0, 1.0))
+
+
+def test_names_that_are_not_known_are_refused_with_the_ones_that_are():
+    with pytest.raises(InputError, match="linear, log, log2"):
+        Axis(scale="logarithmic")
+    with pytest.raises(InputError, match="memory, compute"):
+        Roof("a", 1.0, "disk")
+    with pytest.raises(InputError, match="cannot reach 0"):
+        bars([Bar("a", 1.0)], axis=Axis(scale="log", low=0))
+
+
+def test_a_chart_is_an_image_with_title_and_description_or_a_group_if_it_has_links():
+    svg = wide(bars([Bar("a", 1.0)], title="Speed"))
+    assert (svg.get("role"), svg.get("aria-label")) == ("img", "Speed")
+    assert svg.find("title").text == "Speed"
+    assert "a: 1" in svg.find("desc").text
+    assert wide(bars([Bar("a", 1.0, href="#a")])).get("role") == "group"
+
+
+def test_a_mark_carries_its_tooltip_link_and_id():
+    (mark,) = marks(bars([Bar("a", 1.0, title="more on a", href="#case-a", id="case-a")]))
+    assert (mark.tag, mark.get("href"), mark.get("data-id")) == ("a", "#case-a", "case-a")
+    assert mark.find("title").text == "more on a"
+    (plain,) = marks(bars([Bar("a", 0.0012, (0.001, 0.002), group="g")], axis=Axis(unit="s")))
+    assert plain.tag == "g"
+    assert plain.find("title").text == "g · a\n1.2 ms [1 ms to 2 ms]"
+
+
+def rects(figure):
+    return [
+        (float(rect.get("x")), float(rect.get("width")))
+        for rect in wide(figure).iter("rect")
+        if rect.get("class") == "shape"
+    ]
+
+
+def test_bars_are_as_long_as_their_values_from_zero():
+    (x1, one), (x2, two), (x3, minus) = rects(bars([Bar("a", 1), Bar("b", 2), Bar("c", -1)]))
+    assert two == pytest.approx(2 * one, abs=0.05)
+    assert (x1, minus) == (pytest.approx(x2), pytest.approx(one, abs=0.05))
+    assert x3 + minus == pytest.approx(x1, abs=0.05)
+
+
+def test_on_a_log_axis_bars_grow_from_the_reference_and_are_dots_without_one():
+    rows = [Bar("twice", 2.0), Bar("half", 0.5)]
+    (x1, faster), (x2, slower) = rects(bars(rows, axis=Axis(scale="log"), reference=1.0))
+    assert faster == pytest.approx(slower, abs=0.05)
+    assert x2 + slower == pytest.approx(x1, abs=0.05)
+    dots = bars(rows, axis=Axis(scale="log"))
+    assert rects(dots) == []
+    assert len(list(wide(dots).iter("circle"))) == 2
+
+
+def test_a_curve_breaks_where_a_point_was_not_measured():
+    whole = lines([Series("a", [Point(x, 1.0 + x) for x in range(4)])])
+    broken = lines([Series("a", [Point(x, math.nan if x == 2 else 1.0 + x) for x in range(5)])])
+    curves = [
+        [p for p in wide(f).iter("path") if (p.get("class") or "").startswith("curve")]
+        for f in (whole, broken)
+    ]
+    assert [len(c) for c in curves] == [1, 2]
+    assert "a at 2" in told(broken)
+
+
+def test_points_are_joined_in_the_order_of_x():
+    figure = lines([Series("a", [Point(3, 1), Point(1, 1), Point(2, 1)])])
+    (curve,) = [p for p in wide(figure).iter("path") if (p.get("class") or "").startswith("curve")]
+    xs = [float(x) for x in re.findall(r"([\d.]+) [\d.]+", curve.get("d"))]
+    assert xs == sorted(xs)
+
+
+def test_a_name_keeps_its_colour_whatever_else_is_drawn():
+    order = ("ridgeline", "torch", "faiss")
+    alone = lines([Series("faiss", [Point(1, 1)])], order=order)
+    both = lines([Series("torch", [Point(1, 1)]), Series("faiss", [Point(1, 2)])], order=order)
+    assert marks(alone)[0].get("class") == marks(both)[1].get("class") == "mark c3"
+
+
+def test_a_point_on_the_slope_lies_on_its_roof():
+    at = 10.0
+    figure = roofline(
+        [Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [Series("a", [Point(at, 4e13)])]
+    )
+    (spot,) = wide(figure).iter("circle")
+    x, y = float(spot.get("cx")), float(spot.get("cy"))
+    slope = next(p for p in wide(figure).iter("path") if p.get("class") == "roof" and _rises(p))
+    (x1, y1), (x2, y2) = _ends(slope)
+    assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.1)
+
+
+def test_the_ridge_is_where_the_slope_meets_the_roof():
+    figure = roofline([Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [])
+    slope, level = (
+        next(_ends(p) for p in wide(figure).iter("path") if p.get("class") == "roof" and _rises(p) is rises)
+        for rises in (True, False)
+    )
+    assert slope[1] == pytest.approx(level[0], abs=0.05)
+
+
+def _ends(path):
+    numbers = [float(n) for n in re.findall(r"[\d.]+", path.get("d"))]
+    return (numbers[0], numbers[1]), (numbers[2], numbers[3])
+
+
+def _rises(path):
+    (_, y1), (_, y2) = _ends(path)
+    return y1 != y2
+
+
+def test_labels_without_room_are_counted_in_a_note():
+    crowd = [Point(1 + n / 1000, 1e12 + n, label=f"point number {n}") for n in range(60)]
+    assert re.search(r"\d+ labels had no room", told(roofline(ROOFS, [Series("a", crowd)])))
+
+
+def test_a_long_run_is_thinned_to_a_bounded_number_of_dots_with_its_extremes():
+    values = [1.0 + (n * 7919 % 1000) / 1e4 for n in range(50_000)]
+    values[1234] = 9.0
+    figure = samples([Samples("a", values)])
+    dots = next(p for p in wide(figure).iter("path") if p.get("class") == "dots").get("d")
+    assert 400 <= dots.count("M") <= 402
+    assert "400 evenly spaced" in told(figure)
+    assert (
+        max(float(x) for x in re.findall(r"M([\d.]+)", dots)) > 400
+    )  # the extreme is there, far to the right
+
+
+def test_samples_show_the_median_and_count():
+    (strip,) = marks(samples([Samples("a", [1.0, 2.0, 9.0], (1.0, 3.0))], axis=Axis(unit="s")))
+    assert strip.find("title").text == "a\nmedian 2 s [1 s to 3 s]\n3 samples, 1 s to 9 s"
+
+
+def test_a_long_label_is_cut_and_kept_whole_in_its_title():
+    name = "a contender with a name that goes on and on and on and on and on"
+    figure = bars([Bar(name, 1.0)])
+    cut = next(t for t in wide(figure).iter("text") if (t.find("title") is not None))
+    assert cut.find("title").text == name
+    assert cut.find("title").tail.endswith("…")
+
+
+@given(st.text(max_size=60), st.floats(20, 400))
+def test_a_cut_text_fits_its_room(text, room):
+    assert text_width(fitted(text, room)) <= room
+
+
+values = st.floats(1e-12, 1e15)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(values, min_size=1, max_size=6),
+    st.sampled_from(SCALES),
+    st.booleans(),
+    st.sampled_from(["", "s", "B/s"]),
+)
+def test_an_axis_holds_its_values_and_its_ticks_stand_apart_on_it(held, kind, across, unit):
+    start, end = (40.0, 600.0) if across else (300.0, 20.0)
+    scale = scaled(Axis(unit=unit, scale=kind), held, start, end)
+    assert scale.low <= min(held)
+    assert scale.high >= max(held)
+    assert position(scale, scale.low) == pytest.approx(start)
+    assert position(scale, scale.high) == pytest.approx(end)
+    found = ticks(scale)
+    assert 1 <= len(found) <= 9
+    assert len({tick.text for tick in found}) == len(found)
+    for a, b in pairwise(found):
+        gap = abs(a.position - b.position)
+        assert gap >= ((text_width(a.text, 11) + text_width(b.text, 11)) / 2 if across else 15)
+
+
+@pytest.mark.parametrize(
+    ("axis", "held", "texts"),
+    [
+        (Axis(unit="s"), [0, 0.0041], ["0", "1", "2", "3", "4", "5"]),
+        (Axis(unit="s", scale="log"), [1e-6, 1e-2], ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms"]),
+        (
+            Axis(unit="FLOP/s", scale="log"),
+            [1e11, 1e13],
+            ["100 G", "200 G", "500 G", "1 T", "2 T", "5 T", "10 T"],
+        ),
+        (Axis(scale="log2"), [1, 64], ["1", "2", "4", "8", "16", "32", "64"]),
+        (Axis(scale="log2"), [16384, 131072], ["16Ki", "32Ki", "64Ki", "128Ki"]),
+        (Axis(unit="×", scale="log"), [0.5, 3.0], ["0.5×", "1×", "1.5×", "2×", "2.5×", "3×"]),
+    ],
+)
+def test_ticks_stand_on_round_numbers(axis, held, texts):
+    assert [tick.text for tick in ticks(scaled(axis, held, 0.0, 700.0))] == texts
