@@ -66,8 +66,7 @@ def test_a_nic_behind_node_one_says_so_and_one_without_a_node_says_nothing(repor
     assert sorted(n["numa_node"] for n in kernel.values()) == [-1, 1], "the guest is not as it was meant"
     nics = {n["name"]: (n["pci"], n["node"]) for n in report["topology"]["nics"]}
     assert nics == {
-        name: (told["pci"], None if told["numa_node"] < 0 else told["numa_node"])
-        for name, told in kernel.items()
+        name: (told["pci"], None if told["numa_node"] < 0 else told["numa_node"]) for name, told in kernel.items()
     }
 
 

@@ -89,7 +89,12 @@ def test_cpus_without_topology_files_stand_alone(memory_path: Path):
 
 def test_nodes_without_cpus_keep_their_memory_and_distances(memory_path: Path):
     here = build("memory_only_nodes", memory_path)
-    assert [(n.cpus, n.memory_bytes >> 30) for n in here.nodes] == [((0, 1), 4), ((2, 3), 4), ((), 16), ((), 16)]
+    assert [(n.cpus, n.memory_bytes >> 30) for n in here.nodes] == [
+        ((0, 1), 4),
+        ((2, 3), 4),
+        ((), 16),
+        ((), 16),
+    ]
     assert here.node(2).distances == {0: 31, 1: 41, 2: 10, 3: 41}
 
 

@@ -23,9 +23,9 @@ HOSTILE = {
     "combining": "Z" + "\u0351\u0343\u036b" * 60 + "algo",
     "emoji": "👩\u200d👩\u200d👧\u200d👦🏳️\u200d🌈 𝕏 ﷽",
     "lines": "first\nsecond\r\nthird\ttab",
-    "long": "<b>" + "x" * 20_000 + "</b>",
-    "long words": "wide " * 3_000,
-    "entity bomb": "&" * 2_000,
+    "long": "<b>" + "x" * 5_000 + "</b>",
+    "long words": "wide " * 800,
+    "entity bomb": "&" * 500,
     "blank": "   ",
     "empty": "",
 }

@@ -191,10 +191,7 @@ def test_on_a_log_axis_bars_grow_from_the_reference_and_are_dots_without_one():
 def test_a_curve_breaks_where_a_point_was_not_measured():
     whole = lines([Series("a", [Point(x, 1.0 + x) for x in range(4)])])
     broken = lines([Series("a", [Point(x, math.nan if x == 2 else 1.0 + x) for x in range(5)])])
-    curves = [
-        [p for p in wide(f).iter("path") if (p.get("class") or "").startswith("curve")]
-        for f in (whole, broken)
-    ]
+    curves = [[p for p in wide(f).iter("path") if (p.get("class") or "").startswith("curve")] for f in (whole, broken)]
     assert [len(c) for c in curves] == [1, 2]
     assert "a at 2" in told(broken)
 
@@ -215,9 +212,7 @@ def test_a_name_keeps_its_colour_whatever_else_is_drawn():
 
 def test_a_point_on_the_slope_lies_on_its_roof():
     at = 10.0
-    figure = roofline(
-        [Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [Series("a", [Point(at, 4e13)])]
-    )
+    figure = roofline([Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [Series("a", [Point(at, 4e13)])])
     (spot,) = wide(figure).iter("circle")
     x, y = float(spot.get("cx")), float(spot.get("cy"))
     slope = next(p for p in wide(figure).iter("path") if p.get("class") == "roof" and _rises(p))
@@ -256,9 +251,7 @@ def test_a_long_run_is_thinned_to_a_bounded_number_of_dots_with_its_extremes():
     dots = next(p for p in wide(figure).iter("path") if p.get("class") == "dots").get("d")
     assert 400 <= dots.count("M") <= 402
     assert "400 evenly spaced" in told(figure)
-    assert (
-        max(float(x) for x in re.findall(r"M([\d.]+)", dots)) > 400
-    )  # the extreme is there, far to the right
+    assert max(float(x) for x in re.findall(r"M([\d.]+)", dots)) > 400  # the extreme is there, far to the right
 
 
 def test_samples_show_the_median_and_count():

@@ -67,10 +67,7 @@ def lab(rgb):
 @pytest.mark.parametrize("sight", SIGHT)
 def test_every_two_hues_can_be_told_apart(theme, sight):
     colours = [themes()[theme][f"hue-{n}"] for n in range(1, 8)]
-    seen = {
-        c: lab([sum(m * v for m, v in zip(row, linear(c), strict=True)) for row in SIGHT[sight]])
-        for c in colours
-    }
+    seen = {c: lab([sum(m * v for m, v in zip(row, linear(c), strict=True)) for row in SIGHT[sight]]) for c in colours}
     for a, b in itertools.combinations(colours, 2):
         assert sum((p - q) ** 2 for p, q in zip(seen[a], seen[b], strict=True)) ** 0.5 > 18, (a, b)
 

@@ -1,6 +1,6 @@
 """The command line: one file per command, thin; every command speaks the same way.
 
-    ridgeline --help
+ridgeline --help
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ app = typer.Typer(
 PANELS = {
     "machine": "Measure",
     "bench": "Measure",
+    "report": "Judge",
     "compare": "Judge",
     "records": "Judge",
 }
@@ -69,9 +70,14 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, machine, records
+    from ridgeline.cli import bench, compare, machine, records, report
 
-    commands: dict[str, Any] = {"machine": machine.machine, "bench": bench.bench, "compare": compare.compare}
+    commands: dict[str, Any] = {
+        "machine": machine.machine,
+        "bench": bench.bench,
+        "report": report.report,
+        "compare": compare.compare,
+    }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])

@@ -14,7 +14,7 @@ from ridgeline import workloads
 from ridgeline.cli import tables
 from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
-from ridgeline.lab import analyse
+from ridgeline.lab import analyse, report
 from ridgeline.lab.against import rival
 from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Ask, Point, Watcher
@@ -28,18 +28,35 @@ OUT = Path("ridgeline-report")
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[WORKLOAD]…", help="Names, or .py files of your own; all when left out.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORKLOAD]…",
+            help="Names, or .py files of your own; all when left out.",
+            show_default=False,
+        ),
+    ] = None,
     profile: Annotated[Profile, typer.Option(help="quick: minutes; full: the numbers one publishes.")] = Profile.QUICK,
     device: Device = "auto",
-    case: Annotated[list[str] | None, typer.Option("--case", metavar="K=V,…", help="A case of your own instead of the profile's.")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="K=V,…", help="A case of your own instead of the profile's."),
+    ] = None,
     ranks: Annotated[int | None, typer.Option(help="Processes per contender.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="For everything: 90s, 5m, 1h.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where records.jsonl and report.html go.")] = OUT,
     node: Annotated[int | None, typer.Option(help="Stand on this NUMA node, CPUs and memory.")] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="Drive the inputs out of the caches before every sample.")] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Drive the inputs out of the caches before every sample.")
+    ] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="A contender silent for this long is stopped.")] = "120s",
-    against: Annotated[str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit.")] = None,
-    python: Annotated[list[str] | None, typer.Option("--python", metavar="PEER=PATH", help="Run a peer in an interpreter of its own.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit.")
+    ] = None,
+    python: Annotated[
+        list[str] | None,
+        typer.Option("--python", metavar="PEER=PATH", help="Run a peer in an interpreter of its own."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -78,9 +95,11 @@ def bench(
     try:
         records = _watched(ask, console, quiet or as_json)
     except KeyboardInterrupt:
-        console.print(f"Stopped; what was measured stays in {out / 'records.jsonl'}. The same command goes on from there.")
+        console.print(
+            f"Stopped; what was measured stays in {out / 'records.jsonl'}. The same command goes on from there."
+        )
         raise
-    page = _report(records, out)
+    page = report.write(records, out)
     bad = analyse.failed(records)
     if as_json:
         print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
@@ -133,7 +152,12 @@ def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
     if quiet or not console.is_terminal:
         found = run_bench(ask, Watcher(say=say))
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total}"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total}"),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("starting", total=None)
 
@@ -147,7 +171,9 @@ def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
                 start=lambda points, skipped: progress.update(task, total=len(points), completed=skipped),
                 ceiling=lambda what: progress.update(task, description=f"ceilings: {what}"),
                 case=case,
-                progress=lambda share, _what: progress.update(task, completed=int(progress.tasks[0].completed) + share * 0.99),
+                progress=lambda share, _what: progress.update(
+                    task, completed=int(progress.tasks[0].completed) + share * 0.99
+                ),
                 done=done,
                 say=lambda s: progress.console.print(f"[dim]{s}[/]"),
             )
@@ -164,7 +190,3 @@ def _rivals(commit: str | None) -> list[Entrant]:
     with status("Building") as say:
         say(commit)
         return [rival(commit)]
-
-
-def _report(records: list[Record], out: Path) -> Path:
-    return out / "report.html"

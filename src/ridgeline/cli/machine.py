@@ -17,13 +17,24 @@ from ridgeline.machine import identity
 def machine(
     as_json: Json = False,
     ceilings: Annotated[
-        bool, typer.Option("--ceilings", help="Also show how fast memory, matmul and links are (measured once, then cached).")
+        bool,
+        typer.Option(
+            "--ceilings", help="Also show how fast memory, matmul and links are (measured once, then cached)."
+        ),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="With --ceilings: measure again.")] = False,
     device: Annotated[str, typer.Option("--device", help="With --ceilings: auto, cpu, cuda or cuda:N.")] = "auto",
-    root: Annotated[Path, typer.Option("--root", metavar="DIR", help="Read a recorded tree that holds sys and proc.")] = Path("/"),
-    ranks: Annotated[int | None, typer.Option("--plan", metavar="RANKS", help="Show where that many processes would stand.")] = None,
-    per: Annotated[str | None, typer.Option("--per", help="With --plan: gpu, node or core (default: gpu if there is one).")] = None,
+    root: Annotated[
+        Path, typer.Option("--root", metavar="DIR", help="Read a recorded tree that holds sys and proc.")
+    ] = Path("/"),
+    ranks: Annotated[
+        int | None,
+        typer.Option("--plan", metavar="RANKS", help="Show where that many processes would stand."),
+    ] = None,
+    per: Annotated[
+        str | None,
+        typer.Option("--per", help="With --plan: gpu, node or core (default: gpu if there is one)."),
+    ] = None,
 ) -> None:
     """Show nodes, caches, CPUs, memory, GPUs and network cards, and which is near which.
 

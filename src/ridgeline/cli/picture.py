@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.machine import Ceilings, Gpu, Nic, Node, Placement, Topology
+from ridgeline.web import binary
 
 
 def machine(here: Topology) -> RenderableType:
@@ -20,7 +21,7 @@ def machine(here: Topology) -> RenderableType:
     usable = set(here.usable_cpus)
     head = Text.assemble(
         (here.model, "bold"),
-        f"  ·  {len(usable)} of {len(here.cpus)} CPUs usable  ·  {size(here.usable_memory_bytes)} memory",
+        f"  ·  {len(usable)} of {len(here.cpus)} CPUs usable  ·  {binary(here.usable_memory_bytes)} memory",
     )
     if here.limits.cpu_quota is not None:
         head.append(f"  ·  quota {here.limits.cpu_quota:g} CPUs", style="yellow")
@@ -50,13 +51,16 @@ def ceilings(found: Ceilings) -> Table:
     groups: dict[tuple[str, str], list[tuple[int | None, float, str]]] = {}
     for c in found.measured:
         how = [c.dtype, c.how, f"{c.threads} thr." if c.threads and c.bytes else None]
-        how += [None if c.node is None else f"node {c.node}", None if c.memory_node is None else f"memory {c.memory_node}"]
+        how += [
+            None if c.node is None else f"node {c.node}",
+            None if c.memory_node is None else f"memory {c.memory_node}",
+        ]
         key = (c.kind, " ".join(h for h in how if h))
         groups.setdefault(key, []).append((c.bytes, c.value, c.unit))
     for (kind, how), rungs in groups.items():
         values = [v for _, v, _ in rungs]
         best = min(values) if kind == "launch" else max(values)
-        ladder = "  ".join(f"[dim]{size(b)}[/] {v:,.0f}" for b, v, _ in rungs if b)
+        ladder = "  ".join(f"[dim]{binary(b)}[/] {v:,.0f}" for b, v, _ in rungs if b)
         table.add_row(kind, how, f"[bold]{best:,.1f}[/] {rungs[0][2]}", ladder if len(rungs) > 1 else "")
     return table
 
@@ -76,30 +80,13 @@ def spans(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
 
 
-def size(count: int) -> str:
-    """Bytes in binary units.
-
-    >>> size(33554432)
-    '32 MiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count_next = count / 1024
-        if count_next < 1024 or unit == "GiB":
-            following = {"B": "KiB", "KiB": "MiB", "MiB": "GiB", "GiB": "TiB"}[unit]
-            return f"{count_next:.3g} {following}" if count_next < 1000 else f"{count_next:.0f} {following}"
-        count = int(count_next)
-    return f"{count} TiB"
-
-
 def _node(here: Topology, node: Node) -> Panel:
     usable = set(here.usable_cpus)
-    lines: list[RenderableType] = [Text(f"{size(node.memory_bytes)} memory" if node.memory_bytes else "no memory")]
+    lines: list[RenderableType] = [Text(f"{binary(node.memory_bytes)} memory" if node.memory_bytes else "no memory")]
     for domain in here.llc_domains():
         if domain[0] in node.cpus:
             last = max((c for c in here.caches if domain[0] in c.cpus), key=lambda c: c.level, default=None)
-            title = f"L{last.level} {size(last.bytes)}" if last else "CPUs"
+            title = f"L{last.level} {binary(last.bytes)}" if last else "CPUs"
             cores = len({(c.package, c.core) for c in here.cpus if c.id in domain})
             threads = f", {len(domain) // cores} threads each" if len(domain) > cores else ""
             lines.append(Text.assemble((title, "cyan"), f"  CPUs {spans(domain)}  ({cores} cores{threads})"))
@@ -116,7 +103,7 @@ def _devices(gpus: Sequence[Gpu], nics: Sequence[Nic], node: int | None) -> list
     lines = []
     for gpu in gpus:
         if gpu.node == node:
-            facts = [gpu.pci, size(gpu.memory_bytes) if gpu.memory_bytes else None, gpu.link]
+            facts = [gpu.pci, binary(gpu.memory_bytes) if gpu.memory_bytes else None, gpu.link]
             label = f"  {escape(gpu.name)}  " + "  ".join(f for f in facts if f)
             lines.append(Text.assemble((f"GPU {gpu.index}", "bold green"), label))
     for nic in nics:

@@ -18,6 +18,7 @@ from ridgeline.lab.record import Record, Records
 from ridgeline.store import publish
 
 records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs.")
+COLUMNS = ("record", "time", "workload", "case", "machine", "commit", "contender", "ok", "turn", "sample_ns")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file, or a folder that holds records.jsonl.")]
 
 
@@ -34,7 +35,10 @@ def ls(file: File, as_json: Json = False) -> None:
 @records.command("show")
 def show(
     file: File,
-    which: Annotated[str | None, typer.Argument(metavar="[ID]", help="The beginning of a record's id; the last one if left out.")] = None,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="The beginning of a record's id; the last one if left out."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show one record: its races as a table, or raw as JSON."""
@@ -54,7 +58,9 @@ def show(
 @records.command("export")
 def export(
     file: File,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=".json, .csv or .parquet; JSON to stdout if left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=".json, .csv or .parquet; JSON to stdout if left out.")
+    ] = None,
 ) -> None:
     """Export: JSON (whole records), CSV or Parquet (one row per sample).
 
@@ -80,19 +86,25 @@ def _read(file: Path) -> Records:
 
 
 def _line(r: Record) -> dict[str, Any]:
-    rows = {row.lane.contender: row.judged.validity for row in analyse.rows(r)}
-    return {"id": r.id, "time": r.time, "workload": r.workload, "case": dict(r.case), "commit": r.code["commit"], "contenders": rows}  # fmt: skip
+    return {
+        "id": r.id,
+        "time": r.time,
+        "workload": r.workload,
+        "case": dict(r.case),
+        "commit": r.code["commit"],
+        "contenders": {row.lane.contender: row.judged.validity for row in analyse.rows(r)},
+    }
 
 
 def _samples(found: tuple[Record, ...]) -> dict[str, list[Any]]:
     """Long form: one row per sample. Samples of a wrong output are marked by `ok`."""
-    columns: dict[str, list[Any]] = {k: [] for k in ("record", "time", "workload", "case", "machine", "commit", "contender", "ok", "turn", "sample_ns")}  # fmt: skip
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for r in found:
         for lane in r.contenders:
             n = len(lane.samples_ns)
             ok = bool(lane.check and lane.check["ok"]) and lane.failure is None
-            head = (r.id, r.time, r.workload, json.dumps(dict(r.case)), r.machine["fingerprint"], r.code["commit"], lane.contender, ok)  # fmt: skip
-            for name, value in zip(columns, head, strict=False):
+            about = (r.id, r.time, r.workload, json.dumps(dict(r.case)), r.machine["fingerprint"], r.code["commit"])
+            for name, value in zip(columns, (*about, lane.contender, ok), strict=False):
                 columns[name] += [value] * n
             columns["turn"] += [i // lane.samples_per_turn for i in range(n)]
             columns["sample_ns"] += list(lane.samples_ns)

@@ -11,14 +11,22 @@ from rich.table import Table
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row
 from ridgeline.lab.compare import Change
+from ridgeline.lab.figures import rate_unit
 from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Validity
 from ridgeline.web import si
 
 COLOURS = {
-    "VALID": "green", "NOISY": "yellow", "THROTTLED": "yellow", "WRONG": "red", "INCOMPLETE": "red",
-    "SLOWER": "green", "SAME": "cyan", "FASTER": "red", "UNCLEAR": "yellow",
-}  # fmt: skip
+    "VALID": "green",
+    "NOISY": "yellow",
+    "THROTTLED": "yellow",
+    "WRONG": "red",
+    "INCOMPLETE": "red",
+    "SLOWER": "green",
+    "SAME": "cyan",
+    "FASTER": "red",
+    "UNCLEAR": "yellow",
+}
 
 
 def coloured(word: str | None) -> str:
@@ -38,7 +46,9 @@ def races(records: Sequence[Record]) -> Iterator[RenderableType]:
             for row in analyse.rows(record):
                 table.add_row(*_cells(row))
                 if row.judged.validity is not Validity.VALID:
-                    advice.append(f"{row.lane.contender}, {record.label}: {coloured(row.judged.validity)}, {row.judged.advice}")
+                    advice.append(
+                        f"{row.lane.contender}, {record.label}: {coloured(row.judged.validity)}, {row.judged.advice}"
+                    )
             table.add_section()
         yield table
         yield from advice
@@ -56,11 +66,6 @@ def _cells(row: Row) -> list[str]:
         coloured(row.comparison),
         coloured(row.judged.validity) if row.judged.validity is not Validity.VALID else "",
     ]
-
-
-def rate_unit(record: Record) -> str:
-    unit = record.work["unit"]
-    return "B/s" if unit == "bytes" else f"{unit}/s"
 
 
 def changes(found: Sequence[Change]) -> Table:
@@ -92,11 +97,11 @@ def facts(record: Record) -> Table:
     versions = ", ".join(f"{k} {v}" for k, v in code["libraries"].items())
     rows = {
         "record": f"{record.id}, {record.time}",
-        "machine": f"{machine['cpu']}, {machine['usable_cpus']} CPUs{', ' + gpus if gpus else ''} ({machine['fingerprint']})",
+        "machine": f"{machine['cpu']}, {machine['usable_cpus']} CPUs, {gpus or 'no GPU'} ({machine['fingerprint']})",
         "code": f"{(code['commit'] or 'no commit')[:12]}{' with changes' if code['dirty'] else ''}; {versions}",
         "race": f"{record.race['rounds']} rounds, ended by {record.race['ended']}",
         "ceilings": "; ".join(c["what"] for c in record.ceilings.values()) or "none for this work",
-        "load": f"{record.weather['before']['load_average']:.1f} before, {record.weather['after']['load_average']:.1f} after",
+        "load": " → ".join(f"{record.weather[m]['load_average']:.1f}" for m in ("before", "after")),
         "repeat": record.command,
     }
     for name, value in rows.items():

@@ -1,6 +1,6 @@
 """A kernel that only reads: the ceiling for scans. (torch.sum reaches less and writes partial sums.)
 
-    TRITON_INTERPRET=1 python -m pytest tests/kernels
+TRITON_INTERPRET=1 python -m pytest tests/kernels
 """
 
 from __future__ import annotations

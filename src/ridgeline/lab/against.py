@@ -3,7 +3,7 @@
     ridgeline bench spin --against HEAD~1
 
 The commit is checked out beside the cache, its native module is built there, and its process runs from that
-checkout by PYTHONPATH; the interpreter and all libraries are the same.
+checkout; the interpreter and all libraries are the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from ridgeline.store import lock, publish_dir
 
 def rival(commit: str) -> Entrant:
     """The entrant `ridgeline@1a2b3c4`, built if it is not there yet."""
-    root = Path(_git(Path(ridgeline.__file__).resolve().parent, "rev-parse", "--show-toplevel", failing=
-        "--against needs a git checkout of ridgeline; this one is installed without its history"))  # fmt: skip
-    full = _git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=f"there is no commit '{commit}' in this checkout")  # fmt: skip
+    no_checkout = "--against needs a git checkout of ridgeline; this one is installed without its history"
+    root = Path(_git(Path(ridgeline.__file__).resolve().parent, "rev-parse", "--show-toplevel", failing=no_checkout))
+    no_commit = f"there is no commit '{commit}' in this checkout"
+    full = _git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "against"
     base.mkdir(parents=True, exist_ok=True)
     tag = f"{full[:12]}-{sys.implementation.cache_tag}"
@@ -35,7 +36,7 @@ def rival(commit: str) -> Entrant:
             with publish_dir(tree) as scratch:
                 _export(root, full, scratch)
                 _build(scratch, full)
-    return Entrant(f"{OURS}@{full[:7]}", OURS, env=(("PYTHONPATH", str(tree / "src")),))
+    return Entrant(f"{OURS}@{full[:7]}", OURS, tree=str((tree / "src").resolve()))
 
 
 def _export(root: Path, commit: str, target: Path) -> None:

@@ -11,6 +11,7 @@ from ridgeline.lab.stats import Estimate
 from ridgeline.lab.verdict import Comparison, Judged, Validity
 from ridgeline.lab.workload import OURS, Work
 from ridgeline.machine.ceiling import Ceiling, Ceilings
+from ridgeline.web import binary
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def failed(records: list[Record]) -> list[str]:
 def limits(record: Record) -> list[Limit]:
     """Every resource the work names and a ceiling was measured for."""
     work, told = record.work, record.ceilings
-    amounts = {"compute": work["flops"], **{k: v for k, v in work["bytes"].items()}}
+    amounts = {"compute": work["flops"], **work["bytes"]}
     return [
         Limit(name, amount, told[name]["rate"], told[name]["what"])
         for name, amount in amounts.items()
@@ -142,16 +143,22 @@ def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
 def held_against(found: Ceilings, work: Work) -> dict[str, Any]:
     """The same, as the record keeps them (rates in B/s and FLOP/s)."""
     return {
-        resource: {"rate": ceiling.base, "what": _words(ceiling)}
+        resource: {
+            "rate": ceiling.base,
+            "name": _name(ceiling),
+            "what": f"{ceiling.value:,.1f} {ceiling.unit} {_name(ceiling)}",
+        }
         for resource, ceiling in ceilings_of(found, work).items()
     }
 
 
-def _words(ceiling: Ceiling) -> str:
-    facts = [ceiling.dtype, ceiling.how, ceiling.kind, f"{ceiling.value:,.1f} {ceiling.unit}"]
-    facts += [f"at {ceiling.bytes} B"] if ceiling.bytes else []
-    facts += [f"× {ceiling.threads} threads"] if ceiling.threads and ceiling.bytes else []
-    return " ".join(f for f in facts if f)
+def _name(ceiling: Ceiling) -> str:
+    """ "float32 matmul (torch)", "copy of 64 MiB by 2 threads" """
+    if ceiling.kind == "matmul":
+        return f"{ceiling.dtype} matmul ({ceiling.how})"
+    threads = f" by {ceiling.threads} threads" if (ceiling.threads or 1) > 1 else ""
+    how = f"{ceiling.how} " if ceiling.how else ""
+    return f"{how}{ceiling.kind} of {binary(ceiling.bytes or 0)}{threads}"
 
 
 def _binding(found: list[Limit]) -> Limit | None:

@@ -24,6 +24,14 @@ from ridgeline.lab.contender import PROTOCOL
 
 START_TIMEOUT_S = 120.0
 
+OUSTING = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+sys.path.insert(0, {tree!r})
+from ridgeline.lab.contender import main
+main()
+"""
+
 
 class ContenderLost(Exception):
     """A contender crashed, hung or refused; the message says which and why."""
@@ -40,7 +48,7 @@ class Entrant:
     name: str
     contender: str
     interpreter: str = sys.executable
-    env: tuple[tuple[str, str], ...] = ()
+    tree: str | None = None  # the `src` folder its ridgeline comes from; None: as the interpreter finds it
 
 
 class Team:
@@ -60,6 +68,8 @@ class Team:
                 hello = process.answer(START_TIMEOUT_S)
                 if hello.get("protocol") != PROTOCOL:
                     raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
+                if entrant.tree and not str(hello["home"]).startswith(entrant.tree):
+                    raise ContenderLost(f"runs the code of {hello['home']}, not of {entrant.tree}")
         except BaseException:
             self.kill()
             raise
@@ -68,7 +78,9 @@ class Team:
     def ranks(self) -> int:
         return len(self._processes)
 
-    def do(self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any) -> list[dict[str, Any]]:  # fmt: skip
+    def do(
+        self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any
+    ) -> list[dict[str, Any]]:
         """Give all ranks one order and gather their answers; one deadline for all."""
         deadline = time.monotonic() + timeout_s
         own = per_rank or [{}] * len(self._processes)
@@ -88,8 +100,35 @@ class Team:
     def __enter__(self) -> Team:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
+
+
+class Paddock:
+    """Keeps the contenders' processes warm from one case to the next."""
+
+    def __init__(self) -> None:
+        self._teams: dict[tuple[Entrant, int], Team] = {}
+
+    def team(self, entrant: Entrant, ranks: int) -> Team:
+        key = (entrant, ranks)
+        if key not in self._teams:
+            self._teams[key] = Team(entrant, ranks)
+        return self._teams[key]
+
+    def drop(self, team: Team) -> None:
+        team.kill()
+        self._teams = {k: t for k, t in self._teams.items() if t is not team}
+
+    def __enter__(self) -> Paddock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for team in self._teams.values():
+            team.kill()
+        self._teams = {}
 
 
 class _Process:
@@ -101,12 +140,12 @@ class _Process:
         self._answers, answers_in = os.pipe()
         try:
             self._child = subprocess.Popen(
-                [entrant.interpreter, "-m", "ridgeline.lab.contender", str(orders_out), str(answers_in)],
+                [entrant.interpreter, *_entry(entrant), str(orders_out), str(answers_in)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=(orders_out, answers_in),
-                env={**os.environ, **dict(entrant.env), **env},
+                env={**os.environ, **env},
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         except OSError as error:
@@ -153,10 +192,21 @@ class _Process:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(5)
         code = self._child.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"exited with code {code}"
+        )
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
         return f"{how}: {lines[-1][:300]}" if lines else how
+
+
+def _entry(entrant: Entrant) -> list[str]:
+    """How the child comes to its main: an editable install outranks PYTHONPATH, so another tree must oust it."""
+    if entrant.tree is None:
+        return ["-m", "ridgeline.lab.contender"]
+    return ["-c", OUSTING.format(tree=entrant.tree)]
 
 
 def _free_port() -> int:

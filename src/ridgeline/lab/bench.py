@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, code, record
-from ridgeline.lab.baton import Entrant
+from ridgeline.lab.baton import Entrant, Paddock
 from ridgeline.lab.loading import load
-from ridgeline.lab.measure import Paddock, Plan, measure, placements
+from ridgeline.lab.measure import Plan, measure, placements
 from ridgeline.lab.record import Record
 from ridgeline.lab.workload import (
     OURS,
@@ -142,7 +143,7 @@ def plan_points(ask: Ask, device: str, watcher: Watcher) -> list[Point]:
     return points
 
 
-def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, watcher: Watcher) -> Iterator[Record]:  # fmt: skip
+def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, watcher: Watcher) -> Iterator[Record]:
     deadline = time.monotonic() + ask.budget_s if ask.budget_s else None
     machine, version = facts(here), code.version()
     for reference in dict.fromkeys(p.reference for p in points):
@@ -185,8 +186,8 @@ def entrants(point: Point, ask: Ask) -> list[Entrant]:
     """Ours first, then other versions of ours, then the peers."""
     pythons = {**interpreters_of(point.workload), **ask.pythons}
     names = list(point.workload.contenders(point.case))
-    env = (("PYTHONPATH", os.pathsep.join(_own_path())),)
-    peers = [Entrant(n, n, pythons[n], env) if n in pythons else Entrant(n, n) for n in names]
+    own = str(Path(ridgeline.__file__).resolve().parent.parent)
+    peers = [Entrant(n, n, pythons[n], own) if n in pythons else Entrant(n, n) for n in names]
     mine = [e for e in peers if e.name == OURS]
     rest = [e for e in peers if e.name != OURS]
     return [*mine, *ask.rivals, *rest]
@@ -198,13 +199,6 @@ def command(point: Point) -> str:
     name = point.workload.name if not point.reference.endswith(".py") else point.reference
     ranks = ["--ranks", str(point.case.ranks)] if point.case.ranks > 1 else []
     return shlex.join(["ridgeline", "bench", name, "--device", point.case.device, "--case", words, *ranks])
-
-
-def _own_path() -> list[str]:
-    import ridgeline
-
-    own = str(Path(ridgeline.__file__).resolve().parent.parent)
-    return [own, *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 def _share(deadline: float | None, cases_left: int) -> float | None:

@@ -12,7 +12,16 @@ from typing import Any
 
 import ridgeline
 
-LIBRARIES = ("numpy", "torch", "triton", "faiss-cpu", "tokenizers", "transformers", "sentence-transformers", "pyarrow")
+LIBRARIES = (
+    "numpy",
+    "torch",
+    "triton",
+    "faiss-cpu",
+    "tokenizers",
+    "transformers",
+    "sentence-transformers",
+    "pyarrow",
+)
 
 
 @cache

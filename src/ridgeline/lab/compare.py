@@ -78,7 +78,11 @@ def _change(before: Record, after: Record, margin: float) -> Change | None:
     peers = _shared_peers(before, after)
     old, new = (_logs(lane, [_must(r, p) for p in peers]) for r, lane in zip((before, after), ours, strict=True))
     ratio, sure = (_exp(stats.difference(new, old, c)) for c in (stats.CONFIDENCE, stats.SURE))
-    basis = f"relative to {', '.join(peers)} in the same race" if peers else "separate runs, no shared peer: weather included"
+    basis = (
+        f"relative to {', '.join(peers)} in the same race"
+        if peers
+        else "separate runs, no shared peer: weather included"
+    )
     return Change(before, after, ratio, verdict.compare(ratio, sure, margin), basis)
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+import ridgeline
 from ridgeline.lab.loading import load
 from ridgeline.lab.workload import Case, Run, Workload
 from ridgeline.machine import Placement, placed
@@ -90,7 +91,7 @@ class Contender:
 
     def extras(self, order: dict[str, Any]) -> dict[str, Any]:
         """What was measured besides time since `prepare`."""
-        told = getattr(self._live(), "extras", dict)()
+        told: dict[str, Any] = dict(getattr(self._live(), "extras", dict)())
         now = _usage()
         return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **_peaks(self._case.device), **told}}
 
@@ -120,7 +121,8 @@ def serve(orders: TextIO, answers: TextIO) -> None:
         answers.write(json.dumps(body) + "\n")
         answers.flush()
 
-    answer({"protocol": PROTOCOL, "pid": os.getpid(), "python": sys.version.split()[0]})
+    home = str(Path(ridgeline.__file__).resolve().parent)
+    answer({"protocol": PROTOCOL, "pid": os.getpid(), "python": sys.version.split()[0], "home": home})
     for line in orders:
         order = json.loads(line)
         try:
@@ -168,9 +170,9 @@ def _peaks(device: str) -> dict[str, int]:
 
 
 def main() -> None:
-    orders, answers = (os.fdopen(int(fd), mode) for fd, mode in zip(sys.argv[1:3], "rw", strict=True))
     os.dup2(2, 1)
-    serve(orders, answers)
+    with open(int(sys.argv[1])) as orders, open(int(sys.argv[2]), "w") as answers:
+        serve(orders, answers)
 
 
 if __name__ == "__main__":

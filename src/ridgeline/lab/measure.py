@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.lab import stats
-from ridgeline.lab.baton import ContenderLost, Entrant, Team
+from ridgeline.lab.baton import ContenderLost, Entrant, Paddock, Team
 from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement, Topology
 from ridgeline.machine import plan as spread
 from ridgeline.machine.placement import resolve
 from ridgeline.machine.weather import weather
+
+FEWEST_ROUNDS = 5  # even when the budget is out: an interval needs something to stand on
+PLATEAU_ROUNDS = 96  # no talk of a plateau before
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Lane:
     check: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
+    team: Team | None = None
 
     @property
     def racing(self) -> bool:
@@ -68,34 +73,9 @@ class Race:
 
     lanes: list[Lane]
     rounds: int
-    ended: str  # converged | plateau | budget | rounds | alone
+    ended: str  # converged | plateau | budget | rounds | nobody left
     weather: dict[str, Any]
     placements: list[Placement]
-
-
-class Paddock:
-    """Keeps the contenders' processes warm from one case to the next."""
-
-    def __init__(self) -> None:
-        self._teams: dict[tuple[Entrant, int], Team] = {}
-
-    def team(self, entrant: Entrant, ranks: int) -> Team:
-        key = (entrant, ranks)
-        if key not in self._teams:
-            self._teams[key] = Team(entrant, ranks)
-        return self._teams[key]
-
-    def drop(self, team: Team) -> None:
-        team.kill()
-        self._teams = {k: t for k, t in self._teams.items() if t is not team}
-
-    def __enter__(self) -> Paddock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for team in self._teams.values():
-            team.kill()
-        self._teams = {}
 
 
 def measure(
@@ -113,37 +93,37 @@ def measure(
     before = weather(gpu)
     places = placements(plan.placement, case, here)
     lanes = [Lane(entrant) for entrant in entrants]
-    teams: dict[int, Team] = {}
-    for number, lane in enumerate(lanes):
-        _attempt(lane, paddock, teams, number, lambda lane=lane, number=number: _prepare(
-            lane, teams, number, reference, case, plan, paddock, places, here))  # type: ignore[misc]  # fmt: skip
-    rounds, ended = _rounds(lanes, teams, plan, paddock, watch)
-    for number, lane in enumerate(lanes):
-        if number in teams:
-            _attempt(lane, paddock, teams, number, lambda lane=lane, number=number: _finish(
-                lane, teams[number], plan))  # type: ignore[misc]  # fmt: skip
+    for lane in lanes:
+        with _survived(lane, paddock):
+            _prepare(lane, paddock.team(lane.entrant, case.ranks), reference, case, plan, places, here)
+    rounds, ended = _rounds(lanes, plan, paddock, watch)
+    for lane in lanes:
+        if lane.team is not None:
+            with _survived(lane, paddock):
+                _finish(lane, lane.team, plan)
     return Race(lanes, rounds, ended, {"before": before, "after": weather(gpu)}, places)
 
 
-def _attempt(lane: Lane, paddock: Paddock, teams: dict[int, Team], number: int, act: Callable[[], None]) -> None:
+@contextmanager
+def _survived(lane: Lane, paddock: Paddock) -> Iterator[None]:
     """Do something with a contender; if that loses it, write down why and go on without it."""
     try:
-        act()
+        yield
     except ContenderLost as lost:
         lane.failure = str(lost)
-        if number in teams:
-            paddock.drop(teams.pop(number))
+        if lane.team is not None:
+            paddock.drop(lane.team)
+            lane.team = None
 
 
 def _prepare(
-    lane: Lane, teams: dict[int, Team], number: int, reference: str, case: Case, plan: Plan, paddock: Paddock,
-    placements: list[Placement], here: Topology,
-) -> None:  # fmt: skip
-    team = teams[number] = paddock.team(lane.entrant, case.ranks)
+    lane: Lane, team: Team, reference: str, case: Case, plan: Plan, places: list[Placement], here: Topology
+) -> None:
+    lane.team = team
     answers = team.do(
         "prepare",
         plan.timeout_s,
-        per_rank=[{"placement": asdict(p)} for p in placements],
+        per_rank=[{"placement": asdict(p)} for p in places],
         workload=reference,
         case={"params": dict(case.params), "device": case.device, "ranks": case.ranks},
         contender=lane.entrant.contender,
@@ -159,32 +139,31 @@ def _prepare(
     lane.check = _worst([a["check"] for a in answers])
 
 
-def _rounds(
-    lanes: list[Lane], teams: dict[int, Team], plan: Plan, paddock: Paddock, watch: Callable[[int, float], None]
-) -> tuple[int, str]:
+def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[int, float], None]) -> tuple[int, str]:
     order = random.Random(plan.seed)  # noqa: S311
     start = time.monotonic()
     judge = _Judge(plan)
-    for number in range(plan.most_rounds):
-        racing = [i for i, lane in enumerate(lanes) if lane.racing]
+    for number in range(1, plan.most_rounds + 1):
+        racing = [lane for lane in lanes if lane.racing]
         if not racing:
-            return number, "alone"
-        order.shuffle(racing)
-        for i in racing:
-            _attempt(lanes[i], paddock, teams, i, lambda i=i: _turn(lanes[i], teams[i], plan))  # type: ignore[misc]
+            return number - 1, "nobody left"
+        for lane in order.sample(racing, len(racing)):
+            with _survived(lane, paddock):
+                _turn(lane, plan)
         spent = (time.monotonic() - start) / plan.budget_s
-        watch(number + 1, min(1.0, spent))
-        verdict = judge.settled([lanes[i] for i in sorted(racing) if lanes[i].racing], number + 1)
+        watch(number, min(1.0, spent))
+        verdict = judge.settled([lane for lane in racing if lane.racing], number)
         if verdict:
-            return number + 1, verdict
-        if spent >= 1 and number + 1 >= min(plan.least_rounds, 5):
-            return number + 1, "budget"
+            return number, verdict
+        if spent >= 1 and number >= min(plan.least_rounds, FEWEST_ROUNDS):
+            return number, "budget"
     return plan.most_rounds, "rounds"
 
 
-def _turn(lane: Lane, team: Team, plan: Plan) -> None:
+def _turn(lane: Lane, plan: Plan) -> None:
+    assert lane.team is not None  # noqa: S101  a racing lane has one
     sent = time.perf_counter_ns()
-    answers = team.do("turn", plan.timeout_s, samples=lane.samples_per_turn, cold=plan.cold)
+    answers = lane.team.do("turn", plan.timeout_s, samples=lane.samples_per_turn, cold=plan.cold)
     whole = time.perf_counter_ns() - sent
     # A collective is done when its slowest rank is.
     samples = [max(column) for column in zip(*(a["samples_ns"] for a in answers), strict=True)]
@@ -220,7 +199,7 @@ class _Judge:
             return "converged"
         # Independent noise shrinks by 0.7 when rounds double; if it did not shrink at all, more will not help.
         half = self._widths.get(rounds // 2 // 4 * 4)
-        if rounds >= 96 and half is not None and widest > 0.97 * half:
+        if rounds >= PLATEAU_ROUNDS and half is not None and widest > 0.97 * half:
             return "plateau"
         return None
 

@@ -87,18 +87,34 @@ class Records:
 
     @property
     def warning(self) -> str | None:
-        return f"the last line of '{self.path}' is torn (its writer was stopped); it is left out." if self.torn else None
+        return (
+            f"the last line of '{self.path}' is torn (its writer was stopped); it is left out." if self.torn else None
+        )
 
 
-def key(workload: str, case: Mapping[str, Any], placement: Iterable[Mapping[str, Any]], machine: Mapping[str, Any], code: Mapping[str, Any]) -> str:  # fmt: skip
+def key(
+    workload: str,
+    case: Mapping[str, Any],
+    placement: Iterable[Mapping[str, Any]],
+    machine: Mapping[str, Any],
+    code: Mapping[str, Any],
+) -> str:
     """Two runs with one key would measure the same thing: a stopped bench skips keys it has."""
     return _digest(workload, case, list(placement), machine["fingerprint"], code["tree"], code["libraries"])
 
 
 def from_race(
-    workload: str, case: Case, work: Work, race: Race, plan: Plan, machine: Mapping[str, Any],
-    code: Mapping[str, Any], ceilings: Mapping[str, Any], missing: Mapping[str, str], command: str,
-) -> Record:  # fmt: skip
+    workload: str,
+    case: Case,
+    work: Work,
+    race: Race,
+    plan: Plan,
+    machine: Mapping[str, Any],
+    code: Mapping[str, Any],
+    ceilings: Mapping[str, Any],
+    missing: Mapping[str, str],
+    command: str,
+) -> Record:
     lanes = tuple(
         Lane(
             contender=lane.entrant.name,
@@ -158,11 +174,18 @@ def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
     schema = line.get("schema")
     if schema != SCHEMA:
         raise InputError(
-            f"'{file}' line {number} has record schema {schema!r}, this version reads {SCHEMA}; use the version that wrote it."
+            f"'{file}' line {number} has record schema {schema!r}, this version reads {SCHEMA}; "
+            "use the version that wrote it."
         )
     try:
         lanes = tuple(
-            Lane(**{**lane, "samples_ns": tuple(lane["samples_ns"]), "turn_overhead_ns": tuple(lane["turn_overhead_ns"])})
+            Lane(
+                **{
+                    **lane,
+                    "samples_ns": tuple(lane["samples_ns"]),
+                    "turn_overhead_ns": tuple(lane["turn_overhead_ns"]),
+                }
+            )
             for lane in line["contenders"]
         )
         return Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})

@@ -64,9 +64,15 @@ def judge(record: Record, lane: Lane) -> Judged:
     time = stats.median(stats.turns(lane.samples_ns, lane.samples_per_turn))
     reasons = throttled(record)
     if reasons:
-        return Judged(Validity.THROTTLED, f"the machine was held back ({reasons}); let it cool or raise the limit", time)
+        return Judged(
+            Validity.THROTTLED, f"the machine was held back ({reasons}); let it cool or raise the limit", time
+        )
     if time.relative > NOISY:
-        return Judged(Validity.NOISY, f"± {time.relative:.0%} on the median; stop what else runs here, or look longer", time)
+        return Judged(
+            Validity.NOISY,
+            f"± {time.relative:.0%} on the median; stop what else runs here, or look longer",
+            time,
+        )
     return Judged(Validity.VALID, "", time)
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import StoreError, unknown
 from ridgeline.machine.identity import fingerprint
 from ridgeline.machine.topology import Topology, topology
 from ridgeline.store import publish
@@ -66,8 +66,9 @@ class Ceilings:
 
     def compute(self, dtype: str) -> Ceiling | None:
         """The best matrix product seen in a data type, by whichever library."""
-        return max((c for c in self.measured if c.kind == "matmul" and c.dtype == dtype),
-                   key=lambda c: c.value, default=None)  # fmt: skip
+        return max(
+            (c for c in self.measured if c.kind == "matmul" and c.dtype == dtype), key=lambda c: c.value, default=None
+        )
 
     def transfer(self, direction: str, size: int, how: str = "pinned") -> Ceiling | None:
         """h2d or d2h: the best rate at any size up to the next larger one measured."""
@@ -89,7 +90,7 @@ def ceilings(
     if device == "cuda":
         device = "cuda:0"
     if device != "cpu" and not (device.startswith("cuda:") and device[5:].isdigit()):
-        raise InputError(f"there is no device '{device}'; there are: cpu, cuda, cuda:N.")
+        raise unknown("device", device, ["cpu", "cuda", "cuda:N"])
     if device != "cpu":
         here.gpu(int(device[5:]))
     path = cache_path(here, device)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ridgeline.errors import MissingExtra
+from ridgeline.errors import MissingExtra, unknown
 
 OVERHEAD_SHARE = 0.002  # the clock's own cost may be at most this part of a sample
 
@@ -49,7 +49,11 @@ def batch_for(timer: Timer, step: Callable[[], object], at_least_ns: int, most: 
 
 def timer(device: str = "cpu", cache_bytes: int = 64 << 20) -> Timer:
     """The clock of a device: "cpu", "cuda" or "cuda:1"."""
-    return CudaTimer(device) if device.startswith("cuda") else CpuTimer(cache_bytes)
+    if device == "cpu":
+        return CpuTimer(cache_bytes)
+    if device.partition(":")[0] == "cuda":
+        return CudaTimer(device)
+    raise unknown("device", device, ["cpu", "cuda", "cuda:N"])
 
 
 class CpuTimer:
@@ -99,7 +103,8 @@ class CudaTimer:
                 step()
             self._end.record()
             self._end.synchronize()
-        return max(1, round(self._start.elapsed_time(self._end) * 1e6))
+        milliseconds: float = self._start.elapsed_time(self._end)
+        return max(1, round(milliseconds * 1e6))
 
     def flush(self) -> None:
         """Write a buffer of twice the L2 cache."""

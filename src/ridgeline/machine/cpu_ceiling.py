@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ridgeline import native
+from ridgeline.machine import numa
 from ridgeline.machine.ceiling import Ceiling, Progress
 from ridgeline.machine.clock import CpuTimer
 from ridgeline.machine.placement import Placement, placed
@@ -73,7 +74,9 @@ def _memory(mix: str, size: int, cpus: list[int], node: int | None = None, memor
         rounds = native.time_mix(mix, size, cpus, passes=passes, repeats=ROUNDS, streaming=streaming)
         rates = sorted(_moved(mix, size) * passes * len(cpus) / ns for ns in rounds)
         best = max(best, rates, key=lambda r: r[-1] if r else 0.0)
-    return Ceiling(mix, best[-1], statistics.median(best), "GB/s", bytes=size, threads=len(cpus), node=node, memory_node=memory)  # fmt: skip
+    return Ceiling(
+        mix, best[-1], statistics.median(best), "GB/s", bytes=size, threads=len(cpus), node=node, memory_node=memory
+    )
 
 
 def _moved(mix: str, size: int) -> int:
@@ -86,8 +89,8 @@ def _between_nodes(here: Topology, size: int, say: Progress) -> Iterator[Ceiling
     """CPUs of one node on memory of another, where there are several."""
     usable = set(here.usable_cpus)
     with_cpus = [n for n in here.nodes if set(n.cpus) & usable]
-    with_memory = [n for n in here.nodes if n.memory_bytes]
-    if len(here.nodes) < 2:
+    with_memory = [here.node(n) for n in here.memory_nodes]
+    if len(here.nodes) < 2 or not numa.supported():
         return
     for near in with_cpus:
         for far in with_memory:
@@ -97,6 +100,7 @@ def _between_nodes(here: Topology, size: int, say: Progress) -> Iterator[Ceiling
 
 def _pair(here: Topology, near: Node, far: Node, size: int) -> Iterator[Ceiling]:
     cpus = [c for c in _one_per_core(here) if c in near.cpus]
+    size = min(size, far.memory_bytes // (4 * len(cpus)) // 4096 * 4096)  # a bound node must hold it
     where = Placement(node=far.id, cpus=tuple(cpus), memory="bind")
     with placed(where, on=here):
         for mix in ("read", "copy"):

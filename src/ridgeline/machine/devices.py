@@ -61,11 +61,10 @@ def gpus(tree: Tree, owner: Mapping[int, int], notes: list[str]) -> tuple[Gpu, .
         seen = visible(installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         found = [_from_nvml(tree, owner, i, gpu) for i, gpu in enumerate(seen)]
         if len({g.name for g in found}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-            notes.append(
-                "GPUs of several models: CUDA numbers them fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-            )
-    notes += [f"GPU {g.index} ({g.pci}): its node is unknown, the firmware does not say" for g in found
-              if g.node is None]  # fmt: skip
+            notes.append("GPUs of several models: CUDA numbers them fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    notes += [
+        f"GPU {g.index} ({g.pci}): its node is unknown, the firmware does not say" for g in found if g.node is None
+    ]
     return tuple(found)
 
 

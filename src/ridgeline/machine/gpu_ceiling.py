@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ridgeline.errors import MissingExtra
+from ridgeline.machine import numa
 from ridgeline.machine.ceiling import Ceiling, Progress
 from ridgeline.machine.clock import CudaTimer
 from ridgeline.machine.placement import Placement, placed
@@ -37,7 +38,8 @@ def measure_gpu(here: Topology, index: int, say: Progress) -> list[Ceiling]:
             found += _matmul(torch, timer, dtype, device)
         for node in _host_nodes(here):
             say(f"GPU {index} to and from the host, node {node}")
-            with placed(Placement(node=node, memory="bind" if len(here.nodes) > 1 else "local"), on=here):
+            memory = "bind" if len(here.nodes) > 1 and numa.supported() else "local"
+            with placed(Placement(node=node, memory=memory), on=here):
                 found += _transfers(torch, timer, device, node)
         say(f"GPU {index} launches")
         found += _launches(torch, timer, device)
@@ -59,7 +61,7 @@ def again(ceiling: Ceiling, index: int) -> Ceiling | None:
 
 def _host_nodes(here: Topology) -> list[int]:
     usable = set(here.usable_cpus)
-    return [n.id for n in here.nodes if n.memory_bytes and set(n.cpus) & usable]
+    return [n for n in here.memory_nodes if usable.intersection(here.node(n).cpus)]
 
 
 def _rounds(timer: CudaTimer, step: Callable[[], Any], calls: int = 1) -> list[float]:

@@ -39,9 +39,14 @@ def facts(on: Topology | None = None) -> dict[str, Any]:
         "cpu": here.model,
         "usable_cpus": len(here.usable_cpus),
         "cpu_quota": here.limits.cpu_quota,
-        "nodes": len(here.nodes),
+        "nodes": [
+            {"id": n.id, "cpus": list(n.cpus), "memory_bytes": n.memory_bytes, "distances": n.distances}
+            for n in here.nodes
+        ],
+        "llc_domains": [list(d) for d in here.llc_domains()],
         "memory_bytes": here.usable_memory_bytes,
-        "gpus": [{"name": g.name, "link": g.link, "node": g.node} for g in here.gpus],
+        "gpus": [{"name": g.name, "link": g.link, "node": g.node, "memory_bytes": g.memory_bytes} for g in here.gpus],
+        "nics": [{"name": n.name, "node": n.node, "speed": n.speed} for n in here.nics],
         "driver": driver_version(),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -1,11 +1,12 @@
-"""What this process may use of the machine: its cgroup's CPU quota and memory limit (v1 and v2)."""
+"""What this process may use of the machine: CPU quota and memory limit of its cgroup (v1, v2), its memory nodes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ridgeline.machine.sysfs import Tree
+from ridgeline.machine.sysfs import Tree, parse_list
 
 # cgroup v1 says "no limit" with the largest page-aligned 63-bit number.
 UNLIMITED = 1 << 62
@@ -15,6 +16,7 @@ UNLIMITED = 1 << 62
 class Limits:
     cpu_quota: float | None = None  # CPUs' worth of time per second; None = no quota
     memory_bytes: int | None = None  # None = no limit below the installed memory
+    memory_nodes: tuple[int, ...] | None = None  # nodes it may allocate from; None = all
 
 
 def limits(tree: Tree) -> Limits:
@@ -29,7 +31,16 @@ def limits(tree: Tree) -> Limits:
                 for name in ("memory.max", "memory.limit_in_bytes")
                 if (n := tree.number(folder, name)) is not None and 0 < n < UNLIMITED
             ]
-    return Limits(min(quotas, default=None), min(memory, default=None))
+    return Limits(min(quotas, default=None), min(memory, default=None), _memory_nodes(tree))
+
+
+def _memory_nodes(tree: Tree) -> tuple[int, ...] | None:
+    """The nodes of this process's cpuset, as the kernel sums it up."""
+    told = re.search(r"^Mems_allowed_list:\s*([\d,-]+)$", tree.text("proc/self/status") or "", re.MULTILINE)
+    try:
+        return tuple(sorted(parse_list(told[1]))) if told else None
+    except ValueError:
+        return None
 
 
 def quota_throttled(tree: Tree) -> int | None:
@@ -64,9 +75,9 @@ def _folders(tree: Tree, controllers: str, path: str) -> list[str]:
 
 
 def _quota(tree: Tree, folder: str) -> list[float]:
-    words = (tree.text(folder, "cpu.max") or "").split()
-    if len(words) == 2 and words[0].isdigit():
-        return [int(words[0]) / int(words[1])]
+    told = re.fullmatch(r"(\d+) ([1-9]\d*)", tree.text(folder, "cpu.max") or "")
+    if told:
+        return [int(told[1]) / int(told[2])]
     quota = tree.number(folder, "cpu.cfs_quota_us")
     period = tree.number(folder, "cpu.cfs_period_us")
-    return [quota / period] if quota and period and quota > 0 else []
+    return [quota / period] if quota and period and quota > 0 and period > 0 else []

@@ -31,11 +31,15 @@ _NUMBERS = {
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Refused(PlacementError):
+    """The kernel does not know a call, or does not let this process use it."""
+
+
 def supported() -> bool:
     """Whether this kernel knows memory policies and lets this process use them."""
     try:
         get_policy()
-    except PlacementError:
+    except Refused:
         return False
     return True
 
@@ -80,7 +84,7 @@ def fresh_pages_nodes(pages: int = 1) -> list[int]:
 def _call(name: str, *arguments: object) -> None:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
-        raise PlacementError(f"memory cannot be bound here: no {name} known for {platform.machine()}.")
+        raise Refused(f"memory cannot be bound here: no {name} known for {platform.machine()}.")
     ctypes.set_errno(0)
     if _libc.syscall(ctypes.c_long(numbers[name]), *arguments) < 0:
         code = ctypes.get_errno()
@@ -89,7 +93,7 @@ def _call(name: str, *arguments: object) -> None:
             errno.EPERM: "the container forbids it; start it with --cap-add SYS_NICE, or use memory='local'",
             errno.EINVAL: "the node has no memory or is outside this process's cpuset",
         }.get(code, os.strerror(code))
-        raise PlacementError(f"{name} was refused: {cure}.")
+        raise Refused(f"{name} was refused: {cure}.")
 
 
 def _mask(nodes: frozenset[int]) -> ctypes.Array[ctypes.c_ulong]:

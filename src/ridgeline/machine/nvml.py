@@ -44,16 +44,17 @@ def installed_gpus() -> list[NvmlGpu]:
     with _session() as nvml:
         if nvml is None:
             return []
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return sorted((_gpu(nvml, h) for h in handles), key=lambda g: g.pci)
+        # A GPU that fell off the bus or is kept from this process cannot be opened: CUDA has none there either.
+        opened = [_ask(nvml, nvml.nvmlDeviceGetHandleByIndex, i) for i in range(nvml.nvmlDeviceGetCount())]
+        return sorted((_gpu(nvml, h) for h in opened if h is not None), key=lambda g: g.pci)
 
 
 def gpu_weather(uuid: str) -> GpuWeather | None:
-    """Clocks, temperature and throttle reasons of one GPU now."""
+    """Clocks, temperature and throttle reasons of one GPU now; None where it cannot be asked."""
     with _session() as nvml:
-        if nvml is None:
+        gpu = _ask(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid) if nvml is not None else None
+        if gpu is None:
             return None
-        gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
         reasons = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
         power = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, gpu)
         return GpuWeather(

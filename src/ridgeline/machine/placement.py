@@ -64,7 +64,7 @@ def placed(placement: Placement, on: Topology | None = None) -> Iterator[Placed]
         try:
             os.sched_setaffinity(0, before_cpus)
         finally:
-            if before_policy is not None:
+            if before_policy is not None and numa.get_policy() != before_policy:
                 numa.set_policy(*before_policy)
 
 
@@ -75,20 +75,27 @@ def resolve(placement: Placement, on: Topology) -> Placement:
 
 
 def _bind(placement: Placement, cpus: frozenset[int], nodes: frozenset[int], can_bind: bool) -> Placed:
-    os.sched_setaffinity(0, cpus)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise PlacementError(f"asked for CPUs {_words(cpus)}, the kernel refused: {error.strerror}.") from error
     granted = os.sched_getaffinity(0)
     if granted != cpus:
         raise PlacementError(
             f"asked for CPUs {_words(cpus)}, the kernel granted {_words(granted)}: another cpuset limits this process."
         )
-    if not can_bind:
-        if placement.memory != "local":
-            numa.get_policy()  # raises with the reason
-        return Placed(tuple(sorted(granted)), "local", (), (), ("memory policy cannot be read here",))
     mode = numa.MODES[placement.memory]
-    numa.set_policy(mode, nodes)
-    _verify_policy(mode, nodes)
-    pages = numa.fresh_pages_nodes(PROBE_PAGES)
+    try:
+        if not can_bind:
+            numa.get_policy()  # raises with the reason
+        numa.set_policy(mode, nodes)
+        _verify_policy(mode, nodes)
+        pages = numa.fresh_pages_nodes(PROBE_PAGES)
+    except numa.Refused as refusal:
+        # "local" is what a thread has without asking; containers often forbid to ask.
+        if placement.memory != "local":
+            raise
+        return Placed(tuple(sorted(granted)), "local", (), (), (f"memory was not looked at: {refusal}",))
     if placement.memory == "bind" and any(page not in nodes for page in pages):
         raise PlacementError(
             f"memory was bound to node {_words(nodes)}, yet fresh pages lie on node {_words(frozenset(pages))}."
@@ -102,17 +109,22 @@ def _verify_policy(mode: int, nodes: frozenset[int]) -> None:
     local = mode == numa.LOCAL and got_mode in (numa.LOCAL, numa.PREFERRED) and not got_nodes
     if not local and (got_mode, got_nodes) != (mode, nodes):
         raise PlacementError(
-            f"asked for memory policy {mode} on node {_words(nodes)}, the kernel reads back {got_mode} on {_words(got_nodes)}."
+            f"asked for memory policy {mode} on node {_words(nodes)}, "
+            f"the kernel reads back {got_mode} on {_words(got_nodes)}."
         )
 
 
 def _wanted_cpus(placement: Placement, here: Topology) -> frozenset[int]:
     usable = frozenset(here.usable_cpus)
+    if placement.node is not None:
+        here.node(placement.node)  # a name that is not there is an error even where another one decides
+    if placement.gpu is not None:
+        here.gpu(placement.gpu)
     if placement.cpus is not None:
         wanted = frozenset(placement.cpus)
-        strange = sorted(wanted - usable)
+        strange = wanted - usable
         if strange or not wanted:
-            named = f"CPU {_words(frozenset(strange))} is not there or not allowed" if strange else "no CPU was named"
+            named = f"CPU {_words(strange)} is not there or not allowed" if strange else "no CPU was named"
             raise InputError(f"{named}; this process may use CPUs {_words(usable)}.")
         return wanted
     if placement.node is not None:
@@ -132,21 +144,19 @@ def _wanted_cpus(placement: Placement, here: Topology) -> frozenset[int]:
 
 def _wanted_nodes(placement: Placement, here: Topology) -> frozenset[int]:
     if placement.memory not in numa.MODES:
-        raise InputError(
-            f"there is no memory policy '{placement.memory}'; there are: {', '.join(numa.MODES)}."
-        )
+        raise InputError(f"there is no memory policy '{placement.memory}'; there are: {', '.join(numa.MODES)}.")
     node = placement.node
     if node is None and placement.gpu is not None:
         node = here.gpu(placement.gpu).node
     if placement.memory == "local":
         return frozenset()
-    with_memory = frozenset(n.id for n in here.nodes if n.memory_bytes)
+    with_memory = frozenset(here.memory_nodes)
     if node is None and placement.memory == "interleave":
         return with_memory
     if node is None:
-        raise InputError(f"memory='{placement.memory}' needs a node; this machine has: {_words(with_memory)}.")
-    if here.node(node).memory_bytes == 0:
-        raise InputError(f"node {node} has no memory; nodes with some: {_words(with_memory)}.")
+        raise InputError(f"memory='{placement.memory}' needs a node; there are: {_words(with_memory)}.")
+    if here.node(node).id not in with_memory:
+        raise InputError(f"node {node} has no memory for this process; nodes with some: {_words(with_memory)}.")
     return frozenset({node})
 
 

@@ -1,17 +1,21 @@
 """One placement per rank: near its GPU, no CPU given twice, spread evenly over cache domains.
 
-    ridgeline machine --plan 8
+ridgeline machine --plan 8
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ridgeline.errors import InputError
 from ridgeline.machine.placement import Placement
 from ridgeline.machine.topology import Gpu, Topology, topology
 
-Unit = tuple[int, ...]  # the CPUs of one core, or one CPU where cores must be split
+Core = tuple[int, ...]  # the usable CPUs of one core
+Rooms = dict[int | None, list[int]]  # usable CPUs by node; None: CPUs that no node claims
+Name = TypeVar("Name")
+Slice = TypeVar("Slice", list[Core], Core)
 
 
 def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu") -> list[Placement]:
@@ -21,17 +25,22 @@ def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu") -> list[P
     per="core": one core each, spread over all cache domains first.
     """
     here = on or topology()
+    usable = len(here.usable_cpus)
     if ranks < 1:
         raise InputError(f"cannot plan {ranks} ranks; ask for 1 or more.")
-    if per == "gpu":
-        return _per_gpu(here, ranks)
-    if per == "node":
-        with_cpus = [n.id for n in here.nodes if set(n.cpus) & set(here.usable_cpus)]
-        homes: list[int | None] = [with_cpus[rank % len(with_cpus)] for rank in range(ranks)]
-        return _share_out(here, homes, [None] * ranks)
+    if per not in ("gpu", "node", "core"):
+        raise InputError(f"cannot plan per '{per}'; there are: gpu, node, core.")
+    if per == "gpu" and not here.gpus:
+        raise InputError("this process sees no GPU to plan for; use per='node' or per='core'.")
+    if ranks > usable:
+        raise InputError(f"{ranks} ranks asked for, this process may use {usable} CPUs; ask for {usable} or fewer.")
     if per == "core":
         return _per_core(here, ranks)
-    raise InputError(f"cannot plan per '{per}'; there are: gpu, node, core.")
+    rooms = _rooms(here)
+    if per == "node":
+        return _share_out(here, rooms, _round(rooms, ranks), [None] * ranks)
+    gpus = [here.gpus[rank % len(here.gpus)] for rank in range(ranks)]
+    return _share_out(here, rooms, _near(rooms, gpus), [g.index for g in gpus])
 
 
 def nearest_node(gpu: Gpu) -> int | None:
@@ -46,81 +55,92 @@ def nearest_gpus(on: Topology, node: int) -> list[Gpu]:
     return sorted(known, key=lambda g: (distances.get(g.node if g.node is not None else -1, 255), g.index))
 
 
-def _per_gpu(here: Topology, ranks: int) -> list[Placement]:
-    if not here.gpus:
-        raise InputError("this process sees no GPU to plan for; use per='node' or per='core'.")
-    gpus = [here.gpus[rank % len(here.gpus)] for rank in range(ranks)]
-    usable = set(here.usable_cpus)
-    # A GPU on a node without usable CPUs (or of unknown node) is served from anywhere.
-    homes = [g.node if g.node is not None and set(here.node(g.node).cpus) & usable else None for g in gpus]
-    return _share_out(here, homes, [g.index for g in gpus])
+def _rooms(here: Topology) -> Rooms:
+    rooms: Rooms = {}
+    for cpu in here.cpus:
+        if cpu.usable:
+            rooms.setdefault(cpu.node, []).append(cpu.id)
+    return rooms
 
 
-def _share_out(here: Topology, homes: Sequence[int | None], gpus: Sequence[int | None]) -> list[Placement]:
-    """Divide each home's CPUs among the ranks that live there; the homeless share all nodes evenly."""
-    with_cpus = [n.id for n in here.nodes if set(n.cpus) & set(here.usable_cpus)]
-    load = {n: homes.count(n) for n in with_cpus}
-    settled: list[int] = []
-    for home in homes:
-        if home is None:
-            home = min(with_cpus, key=lambda n: (load[n] / max(1, len(here.node(n).cpus)), n))
-            load[home] += 1
-        settled.append(home)
-    cpus: dict[int, list[Unit]] = {}
-    for node in set(settled):
-        cpus[node] = _divide(here, frozenset(here.node(node).cpus), settled.count(node), f"node {node}")
+def _round(rooms: Rooms, ranks: int) -> list[int | None]:
+    """Homes dealt round and round the rooms; one that is full is passed over."""
+    turns = range(max(map(len, rooms.values())))
+    return [home for turn in turns for home, cpus in rooms.items() if turn < len(cpus)][:ranks]
+
+
+def _near(rooms: Rooms, gpus: Sequence[Gpu]) -> list[int | None]:
+    """The room of each rank's GPU; a GPU without one (node unknown, or no CPU there) is served where most is free."""
+    load = {home: sum(g.node == home for g in gpus if g.node is not None) for home in rooms}
+    homes: list[int | None] = []
+    for gpu in gpus:
+        if gpu.node is not None and gpu.node in rooms:
+            homes.append(gpu.node)
+        else:
+            homes.append(_roomiest([len(c) for c in rooms.values()], load.values(), rooms))
+            load[homes[-1]] += 1
+    return homes
+
+
+def _share_out(
+    here: Topology, rooms: Rooms, homes: Sequence[int | None], gpus: Sequence[int | None]
+) -> list[Placement]:
+    """Divide each room's CPUs among the ranks that live there."""
+    shares = {home: _divide(here, set(rooms[home]), homes.count(home), home) for home in set(homes)}
     return [
-        Placement(node=home, cpus=cpus[home].pop(0), memory="local", gpu=gpu)
-        for home, gpu in zip(settled, gpus, strict=True)
+        Placement(node=home, cpus=shares[home].pop(0), memory="local", gpu=gpu)
+        for home, gpu in zip(homes, gpus, strict=True)
     ]
 
 
 def _per_core(here: Topology, ranks: int) -> list[Placement]:
-    domains = [_units(here, domain) for domain in here.llc_domains()]
+    domains = [_cores(here, domain) for domain in here.llc_domains()]
     if sum(map(len, domains)) < ranks:
-        domains = [[(cpu,) for cpu in domain] for domain in here.llc_domains()]
-    total = sum(map(len, domains))
-    if total < ranks:
-        raise InputError(f"{ranks} ranks asked for, this process may use {total} CPUs; ask for {total} or fewer.")
+        domains = [_threads(cores) for cores in domains]
     owner = {c.id: c.node for c in here.cpus}
     # Round and round the domains: the first ranks get the emptiest caches, neighbours differ by one.
     dealt = [units.pop(0) for _ in range(max(map(len, domains))) for units in domains if units][:ranks]
     return [Placement(node=owner[unit[0]], cpus=unit, memory="local") for unit in dealt]
 
 
-def _divide(here: Topology, cpus: frozenset[int], ranks: int, place: str) -> list[Unit]:
+def _divide(here: Topology, cpus: set[int], ranks: int, node: int | None) -> list[tuple[int, ...]]:
     """`ranks` disjoint CPU sets of nearly equal size, each inside as few cache domains as can be."""
-    domains = [tuple(c for c in d if c in cpus) for d in here.llc_domains()]
-    units = [_units(here, d) for d in domains if d]
-    if sum(map(len, units)) < ranks:
-        units = [[(cpu,) for cpu in d] for d in domains if d]  # more ranks than cores: split hyper-threads
-    total = sum(map(len, units))
-    if total < ranks:
-        raise InputError(f"{ranks} ranks asked for on {place}, which has {total} usable CPUs; ask for fewer.")
-    if ranks <= len(units):
+    if ranks > len(cpus):
+        raise InputError(f"{ranks} ranks asked for on node {node}, which has {len(cpus)} usable CPUs; ask for fewer.")
+    domains = [_cores(here, domain) for domain in here.llc_domains() if cpus.issuperset(domain)]
+    if ranks <= len(domains):
         # Whole domains to each rank, the largest first to whoever has least.
-        hands: list[list[Unit]] = [[] for _ in range(ranks)]
-        for domain in sorted(units, key=len, reverse=True):
-            min(hands, key=len).extend(domain)
-        shares = hands
+        shares: list[list[Core]] = [[] for _ in range(ranks)]
+        for domain in sorted(domains, key=len, reverse=True):
+            min(shares, key=len).extend(domain)
     else:
-        shares = []
-        for domain, guests in zip(units, _guests([len(d) for d in units], ranks), strict=True):
-            cuts = [len(domain) * i // guests for i in range(guests + 1)] if guests else []
-            shares += [domain[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-    return sorted(tuple(sorted(cpu for unit in share for cpu in unit)) for share in shares)
+        split = ranks > sum(map(len, domains))  # more ranks than cores
+        sizes = [sum(map(len, d)) if split else len(d) for d in domains]
+        guests = [0] * len(domains)
+        for _ in range(ranks):
+            guests[_roomiest(sizes, guests, range(len(domains)))] += 1
+        shares = [share for domain, count in zip(domains, guests, strict=True) for share in _cut(domain, count)]
+    return sorted(tuple(sorted(cpu for core in share for cpu in core)) for share in shares)
 
 
-def _guests(sizes: list[int], ranks: int) -> list[int]:
-    """How many ranks each domain takes in: the next one goes where most cores per rank would remain."""
-    guests = [0] * len(sizes)
-    for _ in range(ranks):
-        roomiest = max(range(len(sizes)), key=lambda i: (sizes[i] / (guests[i] + 1), -i))
-        guests[roomiest] += 1
-    return guests
+def _cut(cores: list[Core], guests: int) -> list[list[Core]]:
+    """The cores of a domain in `guests` parts; where they are too few, some are split into threads."""
+    if guests <= len(cores):
+        return _slices(cores, guests)
+    seats = {cpu for (cpu,) in _threads(cores)[:guests]}
+    return [[piece] for core in cores for piece in _slices(core, len(seats.intersection(core)))]
 
 
-def _units(here: Topology, cpus: Sequence[int]) -> list[Unit]:
+def _slices(things: Slice, count: int) -> list[Slice]:
+    return [things[len(things) * i // count : len(things) * (i + 1) // count] for i in range(count)]
+
+
+def _roomiest(sizes: Iterable[int], guests: Iterable[int], names: Iterable[Name]) -> Name:
+    """Who would have most per guest with one more; the first of equals. Never one that is full unless all are."""
+    return max(zip(sizes, guests, names, strict=True), key=lambda room: room[0] / (room[1] + 1))[2]
+
+
+def _cores(here: Topology, cpus: Sequence[int]) -> list[Core]:
     """The usable CPUs grouped by core."""
     wanted = set(cpus)
     cores: dict[tuple[int, int], list[int]] = {}
@@ -128,3 +148,8 @@ def _units(here: Topology, cpus: Sequence[int]) -> list[Unit]:
         if cpu.id in wanted and cpu.usable:
             cores.setdefault((cpu.package, cpu.core), []).append(cpu.id)
     return [tuple(sorted(core)) for core in cores.values()]
+
+
+def _threads(cores: list[Core]) -> list[Core]:
+    """Each CPU by itself, the first of every core before the second of any."""
+    return [(core[turn],) for turn in range(max(map(len, cores))) for core in cores if turn < len(core)]

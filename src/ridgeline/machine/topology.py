@@ -76,9 +76,16 @@ class Topology:
         return tuple(c.id for c in self.cpus if c.usable)
 
     @property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """Nodes that have memory and that this process may allocate from."""
+        allowed = self.limits.memory_nodes
+        return tuple(n.id for n in self.nodes if n.memory_bytes and (allowed is None or n.id in allowed))
+
+    @property
     def usable_memory_bytes(self) -> int:
-        """What this process may fill: installed memory, or less where a cgroup says so."""
-        installed = sum(n.memory_bytes for n in self.nodes)
+        """What this process may fill: memory of its nodes, or less where a cgroup says so."""
+        nodes = set(self.memory_nodes)
+        installed = sum(n.memory_bytes for n in self.nodes if n.id in nodes)
         return min(installed, self.limits.memory_bytes or installed)
 
     def node(self, node_id: int) -> Node:

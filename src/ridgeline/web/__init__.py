@@ -14,7 +14,7 @@ The server needs `ridgeline[serve]`; pages and charts need nothing but Jinja2.
 from ridgeline.web.chart import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
 from ridgeline.web.guard import App
 from ridgeline.web.markup import href, script_json
-from ridgeline.web.number import si
+from ridgeline.web.number import binary, si
 from ridgeline.web.page import asset, page, policy, render
 from ridgeline.web.server import app, page_response, running, serve
 
@@ -29,6 +29,7 @@ __all__ = [
     "app",
     "asset",
     "bars",
+    "binary",
     "href",
     "lines",
     "page",

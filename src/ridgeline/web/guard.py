@@ -269,7 +269,5 @@ def _secured(send: Send) -> Send:
 async def _answer(send: Send, answer: _Answer) -> None:
     body = json.dumps({"error" if answer.status >= 400 else "status": answer.sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send(
-        {"type": "http.response.start", "status": answer.status, "headers": [*headers, *answer.headers]}
-    )
+    await send({"type": "http.response.start", "status": answer.status, "headers": [*headers, *answer.headers]})
     await send({"type": "http.response.body", "body": body})

@@ -44,6 +44,18 @@ def si(value: float, unit: str = "", digits: int = 3) -> str:
     return with_unit(_decimal(value, power, digits), power, unit)
 
 
+def binary(count: float) -> str:
+    """Bytes in binary units, for memory and caches.
+
+    >>> binary(33554432), binary(7093288960), binary(0)
+    ('32 MiB', '6.61 GiB', '0 B')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(units) - 1, int(math.log(count, 1024)) if count >= 1 else 0)
+    scaled = count / 1024**step
+    return f"{scaled:.0f} {units[step]}" if scaled >= 100 else f"{scaled:.3g} {units[step]}"
+
+
 def prefix_power(value: float, unit: str, digits: int = 3) -> int:
     """The power of ten, a multiple of 3, whose prefix suits `value`; 0 where the unit takes none."""
     if value == 0 or not math.isfinite(value) or unit in _BARE_UNITS:

@@ -26,9 +26,7 @@ from ridgeline.errors import InputError
 from ridgeline.web.markup import href, printable, script_json
 
 _HERE = "ridgeline.web"
-_OUTSIDE = re.compile(
-    r"@import|url\(\s*['\"]?\s*(?!data:|#)|\b(?:src|href)\s*=\s*['\"]?(?:https?:)?//", re.IGNORECASE
-)
+_OUTSIDE = re.compile(r"@import|url\(\s*['\"]?\s*(?!data:|#)|\b(?:src|href)\s*=\s*['\"]?(?:https?:)?//", re.IGNORECASE)
 _ENDS_ELEMENT = re.compile(r"</(?:style|script)|<!--", re.IGNORECASE)
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 
@@ -113,9 +111,7 @@ def _inlined(text: str, kind: str) -> str:
     """The source as the browser will hash it; refused if it would leave its element or fetch from outside."""
     text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
     if found := _ENDS_ELEMENT.search(text):
-        raise InputError(
-            f"a page's {kind} contains {found[0]!r}, which would end it early; write it otherwise."
-        )
+        raise InputError(f"a page's {kind} contains {found[0]!r}, which would end it early; write it otherwise.")
     if kind == "style" and (found := _OUTSIDE.search(text)):
         raise InputError(f"a page's style fetches from outside ({found[0]!r}); inline it as a data: URL.")
     return text

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -100,19 +100,14 @@ def page_response(document: str, status: int = 200) -> Response:
     return HTMLResponse(document, status, {"content-security-policy": policy(document)})
 
 
-def serve(
-    app: App, *, host: str = "127.0.0.1", port: int = 8000, announce: Callable[[str], object] = print
-) -> None:
+def serve(app: App, *, host: str = "127.0.0.1", port: int = 8000, announce: Callable[[str], object] = print) -> None:
     """Serves until Ctrl-C. Port 0 takes a free one; `announce` is told the address once, with a new token."""
     server, listener, url = _prepared(app, host, port)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
-    announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
-    try:
+    # uvicorn has shut down in order when it hands Ctrl-C on; for a server this is the normal end.
+    with listener, suppress(KeyboardInterrupt):
+        announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
         server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass  # uvicorn has shut down in order and hands the signal on; for a server this is the normal end
-    finally:
-        listener.close()
 
 
 @contextmanager
@@ -144,6 +139,8 @@ def _prepared(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.so
             f"{host or 'an empty host'} can be reached from other machines; give a token (or token='auto'), "
             "or stay on 127.0.0.1."
         )
+    if not 0 <= port <= 65535:  # the C library would quietly serve on the port modulo 65536
+        raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
     listener = _bound(host, port)
     named = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
@@ -177,20 +174,20 @@ def _bound(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except (OSError, OverflowError):
+    except OSError:
         raise InputError(f"there is no address {host}:{port} to serve on; check the host's name.") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(128)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
         why = {
             errno.EADDRINUSE: f"port {port} on {host} is already in use; choose another, or 0 for a free one",
             errno.EACCES: f"port {port} needs more rights than this user has; choose one above 1023",
             errno.EADDRNOTAVAIL: f"this machine has no address {host}; choose one that it has",
-        }.get(getattr(error, "errno", None) or 0, f"cannot serve on {host}:{port} ({error})")
+        }.get(error.errno or 0, f"cannot serve on {host}:{port} ({error})")
         raise InputError(f"{why}.") from None
     return listener
 

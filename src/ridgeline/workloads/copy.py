@@ -51,8 +51,6 @@ class Copy:
 def _on_cpu(case: Case, contender: str) -> Run:
     import numpy as np
 
-    from ridgeline import native
-
     # Streaming stores want 64-byte alignment, which numpy does not promise.
     source, target = (_aligned(case["bytes"]) for _ in range(2))
     state = {"turn": 0}
@@ -66,6 +64,8 @@ def _on_cpu(case: Case, contender: str) -> Run:
 
     streaming = 2 * case["bytes"] >= STREAMING_FROM
     if contender == "ridgeline":
+        from ridgeline import native
+
         settings = {"streaming": streaming, "isa": native.chosen_instruction_set()}
         return Steps(lambda: native.copy(target, source, streaming), result, reset, settings=settings)
     if contender == "numpy":

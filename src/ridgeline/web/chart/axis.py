@@ -55,9 +55,7 @@ def scaled(axis: Axis, values: Iterable[float], start: float, end: float, *, zer
     """The scale that holds every drawable value, with a little air (or from zero) around them."""
     for limit in (axis.low, axis.high):
         if limit is not None and not drawable(limit, axis):
-            raise InputError(
-                f"the {axis.label or 'chart'} axis cannot reach {limit} on a {axis.scale} scale."
-            )
+            raise InputError(f"the {axis.label or 'chart'} axis cannot reach {limit} on a {axis.scale} scale.")
     held = [v for v in (*values, axis.low, axis.high) if v is not None and drawable(v, axis)]
     if axis.scale == "linear":
         low, high = _linear_range(held or [0.0, 1.0], zero)
@@ -80,9 +78,7 @@ def ticks(scale: Scale) -> list[Tick]:
     """Round values whose labels stand clear of one another."""
     best: list[Tick] = []
     for values in _candidates(scale):
-        best = [
-            Tick(v, position(scale, v), text) for v, text in zip(values, _labels(scale, values), strict=True)
-        ]
+        best = [Tick(v, position(scale, v), text) for v, text in zip(values, _labels(scale, values), strict=True)]
         if len(best) <= 9 and _clear(scale, best):
             break
     return best

@@ -52,9 +52,7 @@ def bars(
     lost = [(row.label, row.value) for row in rows if not drawable(row.value, axis)]
     return figure(
         title,
-        lambda width: (
-            _drawn(kept, axis, reference, reference_label, colours, width) if kept else empty(width)
-        ),
+        lambda width: _drawn(kept, axis, reference, reference_label, colours, width) if kept else empty(width),
         caption=caption,
         description=_description(kept, axis),
         keys=[Key(name, colours[name], swatch=True) for name in named] if len(named) > 1 else [],
@@ -107,9 +105,7 @@ def _drawn(
         axes.append(element("line", x1=base, x2=base, y1=top, y2=y, class_="reference"))
         half = min(text_width(reference_label, TICK), width - 8) / 2
         x = min(max(base, half + 4), width - half - 4)
-        parts.append(
-            label(reference_label, x, 13, width - 8, anchor="middle", class_="axis-label", size=TICK)
-        )
+        parts.append(label(reference_label, x, 13, width - 8, anchor="middle", class_="axis-label", size=TICK))
     return Drawing(end, axes + parts)
 
 
@@ -144,9 +140,7 @@ def _bar(
 
 
 def _told(row: Bar, axis: Axis) -> str:
-    spread = (
-        f" [{si(row.interval[0], axis.unit)} to {si(row.interval[1], axis.unit)}]" if row.interval else ""
-    )
+    spread = f" [{si(row.interval[0], axis.unit)} to {si(row.interval[1], axis.unit)}]" if row.interval else ""
     names = " · ".join(name for name in (row.group, row.label, row.series) if name)
     return f"{names}\n{row.text or si(row.value, axis.unit)}{spread}"
 

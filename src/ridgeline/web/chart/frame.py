@@ -80,9 +80,7 @@ def figure(
 
 def empty(width: float) -> Drawing:
     """The picture of a chart that was given nothing it could draw."""
-    return Drawing(
-        72, [element("text", "Nothing to draw", x=width / 2, y=40, text_anchor="middle", class_="tick")]
-    )
+    return Drawing(72, [element("text", "Nothing to draw", x=width / 2, y=40, text_anchor="middle", class_="tick")])
 
 
 def left_out(what: str, items: Sequence[tuple[str, float]], *, log: bool) -> str:
@@ -185,9 +183,7 @@ def left_axis(scale: Scale, left: float, right: float) -> list[Markup]:
     parts = []
     for tick in ticks(scale):
         parts.append(element("line", x1=left, x2=right, y1=tick.position, y2=tick.position, class_="grid"))
-        parts.append(
-            element("text", tick.text, x=left - 7, y=tick.position + 4, text_anchor="end", class_="tick")
-        )
+        parts.append(element("text", tick.text, x=left - 7, y=tick.position + 4, text_anchor="end", class_="tick"))
     if title := axis_title(scale):
         parts.append(label(title, 2, 12, right - 2, class_="axis-label", size=TICK))
     return parts
@@ -199,11 +195,7 @@ def left_margin(scale: Scale) -> float:
 
 
 def _legend_entry(key: Key) -> Markup:
-    line = (
-        [element("path", d="M1 7H23", class_=f"curve{' dashed' if key.dashed else ''}")] if key.line else []
-    )
+    line = [element("path", d="M1 7H23", class_=f"curve{' dashed' if key.dashed else ''}")] if key.line else []
     shape = symbol(_SQUARE if key.swatch else key.index, 12, 7)
-    picture = element(
-        "svg", *line, shape, class_=f"key {hue(key.index)}", viewBox="0 0 24 14", aria_hidden="true"
-    )
+    picture = element("svg", *line, shape, class_=f"key {hue(key.index)}", viewBox="0 0 24 14", aria_hidden="true")
     return element("li", picture, element("span", key.name, title=key.name))

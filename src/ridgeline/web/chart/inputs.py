@@ -102,6 +102,4 @@ class Samples:
 
 def _check(interval: Interval | None, owner: str) -> None:
     if interval is not None and interval[0] > interval[1]:
-        raise InputError(
-            f"the interval of {owner[:80]!r} is ({interval[0]}, {interval[1]}); give the low end first."
-        )
+        raise InputError(f"the interval of {owner[:80]!r} is ({interval[0]}, {interval[1]}); give the low end first.")

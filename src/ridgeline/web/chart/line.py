@@ -59,14 +59,10 @@ def lines(
     colours = indices((line.name for line in series), order)
     return figure(
         title,
-        lambda width: (
-            _drawn(kept, x, y, zero, reference, reference_label, colours, width) if kept else empty(width)
-        ),
+        lambda width: _drawn(kept, x, y, zero, reference, reference_label, colours, width) if kept else empty(width),
         caption=caption,
         description=_description(kept, x, y),
-        keys=[
-            Key(line.name, colours[line.name], line=True, dashed=line.dashed) for line in kept if line.name
-        ],
+        keys=[Key(line.name, colours[line.name], line=True, dashed=line.dashed) for line in kept if line.name],
         notes=[
             left_out("point", lost, log=(x.scale, y.scale) != ("linear", "linear")),
             undrawn((point.interval for line in kept for point in line.points), y),
@@ -106,9 +102,7 @@ def _drawn(
             room = right - left
             above = level - 5 if level - 5 > top + TICK else level + 14
             parts.append(
-                label(
-                    reference_label, right - 2, above, room, anchor="end", class_="axis-label halo", size=TICK
-                )
+                label(reference_label, right - 2, above, room, anchor="end", class_="axis-label halo", size=TICK)
             )
     for line in series:
         index = colours[line.name]
@@ -117,9 +111,7 @@ def _drawn(
     # Points last, so that no other curve covers what the pointer is aimed at.
     for line in series:
         parts += [
-            point_mark(line, point, run, rise, colours[line.name])
-            for point in line.points
-            if _drawable(point, x, y)
+            point_mark(line, point, run, rise, colours[line.name]) for point in line.points if _drawable(point, x, y)
         ]
     return Drawing(end, parts)
 
@@ -171,9 +163,7 @@ def _drawable(point: Point, x: Axis, y: Axis) -> bool:
 
 
 def _told(line: Series, point: Point, x: Axis, y: Axis) -> str:
-    spread = (
-        f" [{si(point.interval[0], y.unit)} to {si(point.interval[1], y.unit)}]" if point.interval else ""
-    )
+    spread = f" [{si(point.interval[0], y.unit)} to {si(point.interval[1], y.unit)}]" if point.interval else ""
     name = " · ".join(part for part in (line.name, point.label) if part)
     return f"{name}\n{x.label or 'x'}: {si(point.x, x.unit)}\n{y.label or 'y'}: {si(point.y, y.unit)}{spread}"
 

@@ -59,9 +59,7 @@ def roofline(
     """Points (x = intensity, y = rate) under the machine's roofs; each point's `label` stands beside it."""
     if x.scale != "log" or y.scale != "log":
         x, y = Axis(x.label, x.unit, "log", x.low, x.high), Axis(y.label, y.unit, "log", y.low, y.high)
-    kept = [
-        Series(one.name, [p for p in one.points if drawable(p.x, x) and drawable(p.y, y)]) for one in points
-    ]
+    kept = [Series(one.name, [p for p in one.points if drawable(p.x, x) and drawable(p.y, y)]) for one in points]
     kept = [one for one in kept if one.points]
     held = [roof for roof in roofs if drawable(roof.rate, y)]
     lost = [
@@ -116,11 +114,7 @@ def _drawn(
                 name = _beside(p, plot, taken, limits)
                 marks += name
                 crowded += not name
-    note = (
-        f"{crowded} label{'s' if crowded > 1 else ''} had no room; hover the points to read them."
-        if crowded
-        else ""
-    )
+    note = f"{crowded} label{'s' if crowded > 1 else ''} had no room; hover the points to read them." if crowded else ""
     return Drawing(end, parts + marks, (note,))
 
 
@@ -136,9 +130,7 @@ def _plot(
     up = [v for p in points for v in (p.y, *(p.interval or ()))] + [c * 1.6 for c in compute]
     if memory and across:
         up += [
-            v
-            for v in (max(memory) * min(across), min(memory) * max(across) if not compute else 0)
-            if drawable(v, y)
+            v for v in (max(memory) * min(across), min(memory) * max(across) if not compute else 0) if drawable(v, y)
         ]
     rise = scaled(y, up, bottom, top)
     run = scaled(x, across, left_margin(rise), width - 12)
@@ -159,9 +151,7 @@ def _under(roofs: Sequence[Roof], plot: _Plot) -> list[Markup]:
     return [element("path", d=f"M{path}V{rise.start:.2f}H{position(run, start):.2f}z", class_="under")]
 
 
-def _roof(
-    roof: Roof, roofs: Sequence[Roof], plot: _Plot, taken: list[Box], limits: Box
-) -> tuple[Markup, list[Markup]]:
+def _roof(roof: Roof, roofs: Sequence[Roof], plot: _Plot, taken: list[Box], limits: Box) -> tuple[Markup, list[Markup]]:
     """The line of one roof, up to where the highest roof of the other kind ends it, and its name along it."""
     run, rise = plot.run, plot.rise
     others = [other.rate for other in roofs if other.bound != roof.bound]
@@ -246,7 +236,5 @@ def _description(roofs: Sequence[Roof], series: Sequence[Series], x: Axis, y: Ax
         for roof in roofs[:12]
     )
     points = [(one, p) for one in series for p in one.points]
-    told = "; ".join(
-        f"{(p.label or one.name)[:80]}: {si(p.y, y.unit)} at {si(p.x, x.unit)}" for one, p in points[:20]
-    )
+    told = "; ".join(f"{(p.label or one.name)[:80]}: {si(p.y, y.unit)} at {si(p.x, x.unit)}" for one, p in points[:20])
     return f"Roofline with {len(roofs)} roofs: {limits}. {len(points)} points: {told}."

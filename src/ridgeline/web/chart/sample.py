@@ -52,23 +52,18 @@ def samples(
         title,
         lambda width: _drawn(kept, axis, colours, width) if kept else empty(width),
         caption=caption,
-        description="Raw samples. "
-        + "; ".join(_told(s, v, axis).replace("\n", ": ")[:200] for s, v in kept[:20]),
+        description="Raw samples. " + "; ".join(_told(s, v, axis).replace("\n", ": ")[:200] for s, v in kept[:20]),
         notes=[
             left_out("sample of", lost, log=axis.scale != "linear"),
             f"Without samples: {', '.join(name[:40] for name in without[:8])}." if without else "",
-            f"Of long runs {_MOST_DOTS} evenly spaced samples are shown, and the extremes."
-            if thinned
-            else "",
+            f"Of long runs {_MOST_DOTS} evenly spaced samples are shown, and the extremes." if thinned else "",
             undrawn((strip.interval for strip, _ in kept), axis),
         ],
         linked=any(strip.href for strip, _ in kept),
     )
 
 
-def _drawn(
-    strips: Sequence[tuple[Samples, list[float]]], axis: Axis, colours: dict[str, int], width: float
-) -> Drawing:
+def _drawn(strips: Sequence[tuple[Samples, list[float]]], axis: Axis, colours: dict[str, int], width: float) -> Drawing:
     stacked = width <= NARROW
     left = 6.0 if stacked else min(max(text_width(strip.name) for strip, _ in strips), 0.3 * width) + 14
     texts = [si(statistics.median(values), axis.unit) for _, values in strips]
@@ -97,15 +92,11 @@ def _drawn(
     return Drawing(end, axes + parts)
 
 
-def _strip(
-    strip: Samples, values: list[float], text: str, scale: Scale, index: int, y: float, width: float
-) -> Markup:
+def _strip(strip: Samples, values: list[float], text: str, scale: Scale, index: int, y: float, width: float) -> Markup:
     inner = _STRIP - 10
     last = max(len(values) - 1, 1)
     # One path of zero-length strokes with round ends: a dot costs ten bytes instead of an element.
-    dots = "".join(
-        f"M{position(scale, values[n]):.1f} {y + 5 + inner * n / last:.1f}h0" for n in _shown(values)
-    )
+    dots = "".join(f"M{position(scale, values[n]):.1f} {y + 5 + inner * n / last:.1f}h0" for n in _shown(values))
     middle = position(scale, statistics.median(values))
     shapes = [
         element("rect", x=scale.start, y=y, width=scale.end - scale.start, height=_STRIP, rx=3, class_="hit"),
@@ -113,9 +104,7 @@ def _strip(
     ]
     if spread := ends(strip.interval, scale.axis):
         low, high = (position(scale, v) for v in spread)
-        shapes.append(
-            element("rect", x=low, y=y + 1, width=max(high - low, 1), height=_STRIP - 2, class_="band")
-        )
+        shapes.append(element("rect", x=low, y=y + 1, width=max(high - low, 1), height=_STRIP - 2, class_="band"))
     shapes.append(element("line", x1=middle, x2=middle, y1=y + 1, y2=y + _STRIP - 1, class_="median"))
     shapes.append(label(text, scale.end + 8, y + _STRIP / 2 + 4, width - scale.end - 8, class_="value"))
     told = strip.title or _told(strip, values, scale.axis)
@@ -132,11 +121,7 @@ def _shown(values: list[float]) -> list[int]:
 
 
 def _told(strip: Samples, values: list[float], axis: Axis) -> str:
-    spread = (
-        f" [{si(strip.interval[0], axis.unit)} to {si(strip.interval[1], axis.unit)}]"
-        if strip.interval
-        else ""
-    )
+    spread = f" [{si(strip.interval[0], axis.unit)} to {si(strip.interval[1], axis.unit)}]" if strip.interval else ""
     name = " · ".join(part for part in (strip.group, strip.name) if part)
     return (
         f"{name}\nmedian {si(statistics.median(values), axis.unit)}{spread}\n"

@@ -1,0 +1,153 @@
+"""The charts of a report, from derived rows: rooflines, sweeps, bars against peers, raw samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from ridgeline.lab import analyse
+from ridgeline.lab.analyse import Row
+from ridgeline.lab.record import Record
+from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
+
+Told = Sequence[tuple[Record, list[Row]]]
+
+
+def rate_unit(record: Record) -> str:
+    unit = record.work["unit"]
+    return "B/s" if unit == "bytes" else f"{unit}/s"
+
+
+def hover(row: Row) -> str:
+    """What stands behind a mark: its record and how to make it again."""
+    time, ratio = row.judged.time, row.ratio
+    told = [
+        f"{row.lane.contender} · {row.record.label}",
+        f"median {si(time.value / 1e9, 's')} [{si(time.low / 1e9, 's')} to {si(time.high / 1e9, 's')}]" if time else "",
+        f"{si(row.items_per_s, rate_unit(row.record))}" if row.items_per_s else "",
+        f"{row.share:.0%} of {row.limit.what}" if row.share and row.limit else "",
+        f"time ÷ ours {ratio.value:.3f} [{ratio.low:.3f} to {ratio.high:.3f}] {row.comparison}" if ratio else "",
+        f"{len(row.lane.samples_ns)} samples, {row.judged.validity}",
+        f"record {row.record.id[:12]}, {row.record.time}",
+        row.record.command,
+    ]
+    return "\n".join(t for t in told if t)
+
+
+def rooflines(records: Sequence[Record]) -> list[Markup]:
+    """One per device: the ceilings the cases were held against, and our results that do arithmetic."""
+    out = []
+    for device in dict.fromkeys(str(r.case["device"]) for r in records):
+        own = [r for r in records if r.case["device"] == device]
+        series: dict[str, list[Point]] = {}
+        roofs: dict[str, Roof] = {}
+        for record in own:
+            for row in analyse.rows(record):
+                moved = record.work["bytes"].get("memory")
+                if row.ours and row.flops_per_s and moved:
+                    point = Point(record.work["flops"] / moved, row.flops_per_s, label=record.label, title=hover(row))
+                    series.setdefault(record.workload, []).append(point)
+            for resource, told in record.ceilings.items():
+                if resource in ("memory", "compute"):
+                    known = roofs.get(told["name"])
+                    rate = max(told["rate"], known.rate if known else 0.0)  # sharpened from case to case
+                    roofs[told["name"]] = Roof(told["name"], rate, "memory" if resource == "memory" else "compute")
+        if series and {roof.bound for roof in roofs.values()} == {"memory", "compute"}:
+            points = [Series(name, held) for name, held in series.items()]
+            out.append(roofline(_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))
+    return out
+
+
+def sweep(told: Told) -> Markup | None:
+    """Rate over the parameter that varies, where one numeric parameter takes three values or more."""
+    name = _swept(told)
+    if name is None:
+        return None
+    series: dict[str, list[Point]] = {}
+    for record, rows in told:
+        for row in rows:
+            if row.items_per_s and row.judged.time:
+                time = row.judged.time
+                rest = [f"{k}={v}" for k, v in record.case.items() if k not in (name, "device", "ranks")]
+                items = record.work["items"] * 1e9
+                point = Point(
+                    record.case[name],
+                    row.items_per_s,
+                    (items / time.high, items / time.low),
+                    title=hover(row),
+                )
+                series.setdefault(" ".join([row.lane.contender, *rest]), []).append(point)
+    record = told[0][0]
+    return lines(
+        [Series(n, p) for n, p in series.items()],
+        title=f"{record.workload}: rate over {name}",
+        x=Axis(label=name, scale="log2"),
+        y=Axis(label="rate", unit=rate_unit(record), scale="log"),
+        caption="Points are medians, whiskers their 95 % intervals; more is better.",
+    )
+
+
+def peers(told: Told) -> Markup | None:
+    """Time of each peer as a multiple of ours, case by case."""
+    rows = [
+        Bar(
+            label=row.lane.contender,
+            value=row.ratio.value,
+            interval=(row.ratio.low, row.ratio.high),
+            group=record.label,
+            series=row.lane.contender,
+            text=f"{row.ratio.value:.2f}× {row.comparison}",
+            title=hover(row),
+        )
+        for record, contenders in told
+        for row in contenders
+        if row.ratio
+    ]
+    if not rows:
+        return None
+    widest = max(max(r.value, 1 / r.value) for r in rows)
+    return bars(
+        rows,
+        title=f"{told[0][0].workload}: time of the peers ÷ ours",
+        axis=Axis(unit="×", scale="log" if widest > 4 else "linear"),
+        reference=1.0,
+        reference_label="ours",
+        caption="Right of the line the peer takes longer. Whiskers are 95 % intervals of the ratio, round by round.",
+    )
+
+
+def strip(record: Record, rows: Sequence[Row]) -> Markup | None:
+    """Every sample that was taken, in order."""
+    lanes = [
+        Samples(
+            row.lane.contender,
+            [ns / 1e9 for ns in row.lane.samples_ns],
+            interval=(row.judged.time.low / 1e9, row.judged.time.high / 1e9),
+            title=hover(row),
+        )
+        for row in rows
+        if row.judged.time
+    ]
+    if not lanes:
+        return None
+    return samples(lanes, title=f"{record.workload} {record.label}: all samples", axis=Axis(unit="s"))
+
+
+def _swept(told: Told) -> str | None:
+    if not told:
+        return None
+    values: dict[str, set[float]] = {}
+    for record, _ in told:
+        for name, value in record.case.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and name != "device":
+                values.setdefault(name, set()).add(value)
+    name, distinct = max(values.items(), key=lambda item: len(item[1]), default=("", set()))
+    return name if len(distinct) >= 3 and min(distinct) > 0 else None
+
+
+def _outermost(roofs: list[Roof]) -> list[Roof]:
+    """A ladder has many rungs: draw the highest and the lowest memory roof, and every kind of compute roof."""
+    memory = sorted((r for r in roofs if r.bound == "memory"), key=lambda r: r.rate)
+    ends = {r.name: r for r in (memory[0], memory[-1])} if memory else {}
+    return [*ends.values(), *(r for r in roofs if r.bound == "compute")]
