@@ -5,7 +5,9 @@ ridgeline --help
 
 from __future__ import annotations
 
+import io
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -37,14 +39,18 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]  # it means the same before and after the command
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without × and → shows ? instead of a traceback
     try:
         app(args=words, prog_name="ridgeline")
     except RidgelineError as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(f"ridgeline: {_sentence(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as leaving:  # Typer turns Ctrl-C into a silent exit
+        if isinstance(leaving, SystemExit) and leaving.code != Exit.INTERRUPTED:
+            raise
         print("ridgeline: interrupted.", file=sys.stderr)
         sys.exit(Exit.INTERRUPTED)
 

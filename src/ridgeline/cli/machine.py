@@ -11,6 +11,7 @@ import typer
 from ridgeline import machine as parts
 from ridgeline.cli import picture
 from ridgeline.cli.speak import Json, print_json, status, stdout
+from ridgeline.errors import InputError
 from ridgeline.machine import identity
 
 
@@ -46,6 +47,10 @@ def machine(
 
       ridgeline machine --root recorded/ --json | jq '.nodes[0].cpus'
     """
+    if (ceilings or fresh) and root != Path("/"):
+        raise InputError("--ceilings measures this machine, --root shows another; use one of them.")
+    if per is not None and ranks is None:
+        raise InputError("--per says how to plan; add --plan RANKS.")
     here = parts.topology(root)
     placements = parts.plan(here, ranks, per or ("gpu" if here.gpus else "node")) if ranks is not None else None
     measured = _ceilings(here, device, fresh) if ceilings or fresh else []

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -50,12 +49,12 @@ def ceilings(found: Ceilings) -> Table:
         table.add_column(name)
     groups: dict[tuple[str, str], list[tuple[int | None, float, str]]] = {}
     for c in found.measured:
-        how = [c.dtype, c.how, f"{c.threads} thr." if c.threads and c.bytes else None]
-        how += [
+        words = [c.dtype, c.how, f"{c.threads} thr." if c.threads and c.bytes else None]
+        words += [
             None if c.node is None else f"node {c.node}",
             None if c.memory_node is None else f"memory {c.memory_node}",
         ]
-        key = (c.kind, " ".join(h for h in how if h))
+        key = (c.kind, " ".join(w for w in words if w))
         groups.setdefault(key, []).append((c.bytes, c.value, c.unit))
     for (kind, how), rungs in groups.items():
         values = [v for _, v, _ in rungs]
@@ -104,12 +103,12 @@ def _devices(gpus: Sequence[Gpu], nics: Sequence[Nic], node: int | None) -> list
     for gpu in gpus:
         if gpu.node == node:
             facts = [gpu.pci, binary(gpu.memory_bytes) if gpu.memory_bytes else None, gpu.link]
-            label = f"  {escape(gpu.name)}  " + "  ".join(f for f in facts if f)
+            label = f"  {gpu.name}  " + "  ".join(f for f in facts if f)
             lines.append(Text.assemble((f"GPU {gpu.index}", "bold green"), label))
     for nic in nics:
         if nic.node == node:
             speed = f"  {nic.speed / 1000:g} Gbit/s" if nic.speed else ""
-            lines.append(Text.assemble(("NIC", "magenta"), f" {escape(nic.name)}  {nic.pci or ''}{speed}"))
+            lines.append(Text.assemble(("NIC", "magenta"), f" {nic.name}  {nic.pci or ''}{speed}"))
     return lines
 
 

@@ -68,7 +68,7 @@ class Team:
                 hello = process.answer(START_TIMEOUT_S)
                 if hello.get("protocol") != PROTOCOL:
                     raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
-                if entrant.tree and not str(hello["home"]).startswith(entrant.tree):
+                if entrant.tree and not str(hello.get("home")).startswith(entrant.tree):
                     raise ContenderLost(f"runs the code of {hello['home']}, not of {entrant.tree}")
         except BaseException:
             self.kill()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def ceilings(
     here = on or topology()
     if device == "cuda":
         device = "cuda:0"
-    if device != "cpu" and not (device.startswith("cuda:") and device[5:].isdigit()):
+    if device != "cpu" and not (device.startswith("cuda:") and device[5:].isdecimal()):
         raise unknown("device", device, ["cpu", "cuda", "cuda:N"])
     if device != "cpu":
         here.gpu(int(device[5:]))
@@ -135,9 +136,11 @@ def sharpen(found: Ceilings, ceiling: Ceiling, on: Topology) -> Ceilings:
 
 def _keep(found: Ceilings, on: Topology) -> None:
     path = cache_path(on, found.device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with publish(path) as temporary:
-        temporary.write_text(json.dumps(found.to_json(), indent=1))
+    # Where nothing can be kept (a read-only home, a full disk), what was measured holds all the same.
+    with suppress(OSError, StoreError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with publish(path) as temporary:
+            temporary.write_text(json.dumps(found.to_json(), indent=1))
 
 
 def cache_path(on: Topology, device: str) -> Path:

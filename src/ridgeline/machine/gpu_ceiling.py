@@ -108,6 +108,7 @@ def _product(torch: Any, dtype: str, n: int, device: Any) -> Callable[[], Any] |
             torch.mm(a, b)
 
         return float32
+    step: Callable[[], Any]
     try:
         if dtype == "float8_e4m3fn":
             x, y = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()

@@ -107,9 +107,9 @@ class Topology:
         usable = set(self.usable_cpus)
         last: dict[int, Cache] = {}
         for cache in self.caches:
-            for cpu in cache.cpus:
-                if cpu not in last or cache.level > last[cpu].level:
-                    last[cpu] = cache
+            for number in cache.cpus:
+                if number not in last or cache.level > last[number].level:
+                    last[number] = cache
         groups: dict[tuple[object, ...], list[int]] = {}
         for cpu in self.cpus:
             if cpu.id in usable:
