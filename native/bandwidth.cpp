@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include <sched.h>
@@ -75,12 +77,17 @@ private:
   std::atomic<int> arrived_{0}, round_{0};
 };
 
-void pin(int cpu) {
-  if (cpu < 0) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof set, &set);
+// Whether the calling thread now runs on `cpu` alone. The set is made to measure: there are machines with more
+// CPUs than a plain cpu_set_t holds.
+bool pin(int cpu) {
+  if (cpu < 0) return true;
+  if (cpu >= 1 << 20) return false; // no kernel counts that far
+  const std::size_t size = CPU_ALLOC_SIZE(cpu + 1);
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t *)> set(CPU_ALLOC(cpu + 1), [](cpu_set_t *s) { CPU_FREE(s); });
+  if (!set) return false;
+  CPU_ZERO_S(size, set.get());
+  CPU_SET_S(cpu, size, set.get());
+  return sched_setaffinity(0, size, set.get()) == 0;
 }
 
 void walk(Mix mix, const BandwidthLoops &loops, char *base, std::size_t bytes, bool streaming,
@@ -107,11 +114,19 @@ std::vector<std::int64_t> time_mix(Mix mix, Isa isa, std::size_t bytes, const st
   const int n = static_cast<int>(cpus.size());
   Barrier barrier(n);
   std::atomic<std::uint64_t> sink{0};
-  std::vector<std::vector<Clock::time_point>> starts(n), ends(n);
+  using Times = std::vector<Clock::time_point>;
+  std::vector<Times> starts(n, Times(repeats)), ends(n, Times(repeats));
   std::atomic<bool> failed{false};
+  std::atomic<int> refused{-1};
+  std::promise<bool> all_there; // false: not all threads could be started, so nobody waits for the others
+  const std::shared_future<bool> begin = all_there.get_future().share();
 
   auto work = [&](int rank) {
-    pin(cpus[rank]);
+    if (!begin.get()) return;
+    if (!pin(cpus[rank])) {
+      refused = cpus[rank];
+      failed = true;
+    }
     std::unique_ptr<Memory> memory;
     try {
       memory = std::make_unique<Memory>(bytes);
@@ -121,14 +136,19 @@ std::vector<std::int64_t> time_mix(Mix mix, Isa isa, std::size_t bytes, const st
     for (int r = 0; r < repeats; ++r) {
       barrier.wait();
       if (failed) return;
-      starts[rank].push_back(Clock::now());
+      starts[rank][r] = Clock::now();
       for (int p = 0; p < passes; ++p) walk(mix, loops, memory->data(), bytes, streaming, sink);
-      ends[rank].push_back(Clock::now());
+      ends[rank][r] = Clock::now();
     }
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < n; ++rank) threads.emplace_back(work, rank);
+  try {
+    for (int rank = 0; rank < n; ++rank) threads.emplace_back(work, rank);
+    all_there.set_value(true);
+  } catch (const std::system_error &) { all_there.set_value(false); }
   for (auto &thread : threads) thread.join();
+  if (!begin.get()) throw std::runtime_error("cannot start " + std::to_string(n) + " threads");
+  if (refused >= 0) throw std::invalid_argument("CPU " + std::to_string(refused) + " cannot be used by this process");
   if (failed) throw std::runtime_error("not enough memory for " + std::to_string(bytes) + " bytes per thread");
 
   std::vector<std::int64_t> rounds;

@@ -15,9 +15,7 @@ from ridgeline.store import ChunkSet, verify
 
 TOTAL = 5
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["put", "flip", "cut", "remove", "restart"]), st.integers(0, TOTAL - 1), st.binary()
-    ),
+    st.tuples(st.sampled_from(["put", "flip", "cut", "remove", "restart"]), st.integers(0, TOTAL - 1), st.binary()),
     max_size=12,
 )
 

@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import Appended, append_lines, journal, read_lines
 
-VALUES = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-)
-OBJECTS = st.lists(
-    st.dictionaries(st.text(max_size=5), VALUES | st.lists(VALUES, max_size=2), max_size=3), max_size=4
-)
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+OBJECTS = st.lists(st.dictionaries(st.text(max_size=5), VALUES | st.lists(VALUES, max_size=2), max_size=3), max_size=4)
 
 
 @settings(max_examples=60, deadline=None)

@@ -245,6 +245,7 @@ def test_a_fork_that_leaves_the_block_neither_frees_nor_wipes_its_parents_lock(n
     pid = victims.hear("pid")
     victims.hear("ack")
     assert owner(memory_path / "lock").pid == pid
+    assert (memory_path / "bystander").read_text() == "keep"
     os.kill(pid, signal.SIGKILL)
     victims.acks_until_death()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -104,6 +105,22 @@ def test_a_lock_file_that_was_removed_and_made_anew_is_locked_anew(tmp_path):
     path.unlink()
     with lock(path):
         assert owner(path).pid == os.getpid()
+
+
+def test_a_lock_file_removed_between_open_and_lock_is_not_taken_for_the_lock(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    flock = fcntl.flock
+    calls: list[int] = []
+
+    def remove_then_flock(fd: int, how: int) -> None:
+        if not calls:
+            path.unlink()
+        calls.append(fd)
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", remove_then_flock)
+    with lock(path) as mine:
+        assert owner(path) == mine
 
 
 def test_no_lock_file_has_no_owner_and_a_missing_folder_is_a_sentence(tmp_path):

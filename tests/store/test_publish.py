@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
 from contextlib import contextmanager
@@ -319,6 +320,30 @@ def test_many_writers_of_one_folder_leave_one_of_theirs(memory_path, way):
     assert not trouble
     verify(target)
     assert os.listdir(memory_path) == ["t"]
+
+
+def test_a_folder_that_vanishes_or_appears_in_the_last_moment_is_published_over(tmp_path, monkeypatch):
+    exchange, rename = disk.exchange, os.rename
+
+    def vanish_then_exchange(one: Path, other: Path) -> bool:
+        shutil.rmtree(other)
+        return exchange(one, other)
+
+    def appear_then_rename(one: Path, other: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        publish_folder(Path(other), "the other one's")
+        rename(one, other)
+
+    publish_folder(tmp_path / "t", "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "exchange", vanish_then_exchange)
+        publish_folder(tmp_path / "t", "first")
+    assert (tmp_path / "t" / "part").read_text() == "first"
+
+    monkeypatch.setattr(os, "rename", appear_then_rename)
+    publish_folder(tmp_path / "u", "second")
+    assert (tmp_path / "u" / "part").read_text() == "second"
+    assert sorted(os.listdir(tmp_path)) == ["t", "u"]
 
 
 def test_a_folder_is_discarded_whole(tmp_path):

@@ -25,7 +25,10 @@ def machine(here: Topology) -> RenderableType:
     if here.limits.cpu_quota is not None:
         head.append(f"  ·  quota {here.limits.cpu_quota:g} CPUs", style="yellow")
     parts: list[RenderableType] = [head, Columns([_node(here, n) for n in here.nodes])]
-    homeless = [*_devices(here.gpus, here.nics, None)]
+    homeless = _devices(here.gpus, here.nics, None)
+    stray = [c.id for c in here.cpus if c.node is None]
+    if stray:
+        homeless.insert(0, Text(f"CPUs {spans(stray)}"))
     if homeless:
         parts.append(Panel(Group(*homeless), title="node unknown", border_style="yellow", expand=False))
     if len(here.nodes) > 1:

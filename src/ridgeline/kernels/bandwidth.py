@@ -60,7 +60,7 @@ def _read(source: Any, out: Any, count: Any, BLOCK: tl.constexpr) -> None:
 def copier(target: torch.Tensor, source: torch.Tensor) -> Callable[[], torch.Tensor]:
     """A step that copies `source` [n] int32 to `target`, each element read and written once."""
     count = source.numel()
-    programs = triton.cdiv(count, COPY_BLOCK)
+    programs = max(1, triton.cdiv(count, COPY_BLOCK))
 
     def step() -> torch.Tensor:
         _copy[(programs,)](source, target, count, BLOCK=COPY_BLOCK, num_warps=8)

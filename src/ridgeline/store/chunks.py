@@ -162,9 +162,7 @@ class ChunkSet:
         if meta is not None and not directory:
             raise InputError("meta belongs in a manifest, and only a folder has one; give directory=True.")
         if resolve(self.path) in resolve(target).parents:
-            raise InputError(
-                f"{target} lies among the chunks, which finishing removes; choose another place."
-            )
+            raise InputError(f"{target} lies among the chunks, which finishing removes; choose another place.")
         self._checked.clear()  # trust nothing that was looked at hours ago
         good = self._good()
         count = self.total if self.total is not None else max(good, default=-1) + 1

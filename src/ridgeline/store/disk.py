@@ -48,9 +48,7 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if (
-            error.errno != errno.EINVAL
-        ):  # some network filesystems sync no folders; their names are durable at once
+        if error.errno != errno.EINVAL:  # some network filesystems sync no folders; their names are durable at once
             raise
     finally:
         os.close(fd)
@@ -96,8 +94,7 @@ def explain(error: OSError, path: StrPath) -> StoreError:
         return StoreError(f"the name of {path} is too long for its filesystem; choose a shorter one.")
     if error.errno == errno.EXDEV:
         return StoreError(
-            f"{path} cannot be moved in one step (a mount point, or a container's lower layer); "
-            "choose another place."
+            f"{path} cannot be moved in one step (a mount point, or a container's lower layer); choose another place."
         )
     return StoreError(f"{path} failed: {error.strerror or error}; check the disk and run it again.")
 

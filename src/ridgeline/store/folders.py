@@ -88,9 +88,7 @@ def _refuse_foreign(target: Path, path: StrPath) -> None:
             try:
                 kind = target.lstat()
                 if not stat.S_ISDIR(kind.st_mode):
-                    raise StoreError(
-                        f"{path} is a file, so no folder can take its place; choose another name."
-                    )
+                    raise StoreError(f"{path} is a file, so no folder can take its place; choose another name.")
                 foreign = not (target / MANIFEST).is_file() and any(target.iterdir())
                 if not foreign:
                     return

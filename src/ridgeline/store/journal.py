@@ -72,9 +72,7 @@ def read_lines(path: StrPath) -> Journal:
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        raise StoreError(
-            f"the journal {path} does not exist; check the name, or append to it first."
-        ) from None
+        raise StoreError(f"the journal {path} does not exist; check the name, or append to it first.") from None
     except OSError as error:
         raise explain(error, path) from error
     *lines, tail = data.split(b"\n")

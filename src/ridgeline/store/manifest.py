@@ -61,9 +61,7 @@ def read_manifest(folder: StrPath) -> Manifest:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         what = "has no manifest.json" if there else "does not exist"
-        raise StoreError(
-            f"{folder} {what}; it was not finished or not made by ridgeline, make it anew."
-        ) from None
+        raise StoreError(f"{folder} {what}; it was not finished or not made by ridgeline, make it anew.") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; check its mode and the disk.") from error
     try:
@@ -104,9 +102,7 @@ def verify(folder: StrPath, *, quick: bool = False) -> Manifest:
         *_complain(extra, "is not in the manifest", "are not in the manifest"),
     ]
     if complaints:
-        raise StoreError(
-            f"{folder} is not as it was written: {', '.join(complaints)}; make it anew or restore it."
-        )
+        raise StoreError(f"{folder} is not as it was written: {', '.join(complaints)}; make it anew or restore it.")
     return manifest
 
 
