@@ -12,6 +12,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace ridgeline;
 
+// Arrays are taken as they are (noconvert): a silent copy of a strided or int32 array would be written, not the array.
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -36,25 +37,25 @@ NB_MODULE(native, m) {
     auto loops = bandwidth_loops(parse(isa));
     nb::gil_scoped_release free;
     return loops.read(from.data(), from.size());
-  }, "source"_a, "isa"_a = "", "Exclusive-or of the 64-bit words of `source` [bytes].");
+  }, "source"_a.noconvert(), "isa"_a = "", "Exclusive-or of the 64-bit words of `source` [bytes].");
   m.def("write", [](Bytes to, std::uint64_t word, bool streaming, const std::string &isa) {
     auto loops = bandwidth_loops(parse(isa));
     nb::gil_scoped_release free;
     loops.write(to.data(), word, to.size(), streaming);
-  }, "target"_a, "word"_a, "streaming"_a = false, "isa"_a = "", "Fill `target` [bytes] with a 64-bit word.");
+  }, "target"_a.noconvert(), "word"_a, "streaming"_a = false, "isa"_a = "", "Fill `target` [bytes] with a 64-bit word.");
   m.def("copy", [](Bytes to, ConstBytes from, bool streaming, const std::string &isa) {
     need_equal(to.size(), from.size());
     auto loops = bandwidth_loops(parse(isa));
     nb::gil_scoped_release free;
     loops.copy(to.data(), from.data(), to.size(), streaming);
-  }, "target"_a, "source"_a, "streaming"_a = false, "isa"_a = "", "Copy `source` [bytes] to `target`; they must not overlap.");
+  }, "target"_a.noconvert(), "source"_a.noconvert(), "streaming"_a = false, "isa"_a = "", "Copy `source` [bytes] to `target`; they must not overlap.");
   m.def("triad", [](Doubles to, ConstDoubles a, ConstDoubles b, double scale, bool streaming, const std::string &isa) {
     need_equal(to.size(), a.size());
     need_equal(to.size(), b.size());
     auto loops = bandwidth_loops(parse(isa));
     nb::gil_scoped_release free;
     loops.triad(to.data(), a.data(), b.data(), scale, to.size(), streaming);
-  }, "target"_a, "a"_a, "b"_a, "scale"_a, "streaming"_a = false, "isa"_a = "", "target = a + scale * b [n].");
+  }, "target"_a.noconvert(), "a"_a.noconvert(), "b"_a.noconvert(), "scale"_a, "streaming"_a = false, "isa"_a = "", "target = a + scale * b [n].");
 
   m.def("time_mix", [](const std::string &mix, std::size_t bytes, const std::vector<int> &cpus, int passes,
                        int repeats, bool streaming, const std::string &isa) {

@@ -61,13 +61,13 @@ def nursery_of(kind: str, folder: Path) -> Iterator[Nursery]:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": source},
+        start_new_session=True,
     )
     with process:
         try:
             yield Nursery(process)
         finally:
-            process.stdin.close()
-            process.wait(timeout=30)
+            os.killpg(process.pid, signal.SIGKILL)  # with the victims that a failed test left alive
 
 
 @pytest.fixture(scope="session")

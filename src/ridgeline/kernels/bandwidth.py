@@ -6,7 +6,6 @@ TRITON_INTERPRET=1 python -m pytest tests/kernels
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
@@ -41,12 +40,12 @@ def _multiprocessors(buffer: torch.Tensor) -> int:
 
 
 @triton.jit
-def _xor(a: Any, b: Any) -> Any:
+def _xor(a, b):
     return a ^ b
 
 
 @triton.jit
-def _read(source: Any, out: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def _read(source, out, count, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
@@ -70,6 +69,6 @@ def copier(target: torch.Tensor, source: torch.Tensor) -> Callable[[], torch.Ten
 
 
 @triton.jit
-def _copy(source: Any, target: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def _copy(source, target, count, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)

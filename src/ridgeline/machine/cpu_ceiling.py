@@ -100,7 +100,7 @@ def _between_nodes(here: Topology, size: int, say: Progress) -> Iterator[Ceiling
 
 def _pair(here: Topology, near: Node, far: Node, size: int) -> Iterator[Ceiling]:
     cpus = [c for c in _one_per_core(here) if c in near.cpus]
-    size = min(size, far.memory_bytes // (4 * len(cpus)) // 4096 * 4096)  # a bound node must hold it
+    size = min(size, max(LADDER[0], far.memory_bytes // (4 * len(cpus)) // 4096 * 4096))  # a bound node must hold it
     where = Placement(node=far.id, cpus=tuple(cpus), memory="bind")
     with placed(where, on=here):
         for mix in ("read", "copy"):
