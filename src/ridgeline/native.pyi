@@ -8,53 +8,26 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+
 def instruction_sets() -> list[str]:
     """Instruction sets compiled in and usable on this CPU, weakest first."""
 
 def chosen_instruction_set() -> str:
     """The one in use: the strongest, or what RIDGELINE_ISA says."""
 
-def read(
-    source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    isa: str = "",
-) -> int:
+def read(source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], isa: str = '') -> int:
     """Exclusive-or of the 64-bit words of `source` [bytes]."""
 
-def write(
-    target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
-    word: int,
-    streaming: bool = False,
-    isa: str = "",
-) -> None:
+def write(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], word: int, streaming: bool = False, isa: str = '') -> None:
     """Fill `target` [bytes] with a 64-bit word."""
 
-def copy(
-    target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
-    source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    streaming: bool = False,
-    isa: str = "",
-) -> None:
+def copy(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], streaming: bool = False, isa: str = '') -> None:
     """Copy `source` [bytes] to `target`; they must not overlap."""
 
-def triad(
-    target: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
-    a: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    b: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    scale: float,
-    streaming: bool = False,
-    isa: str = "",
-) -> None:
+def triad(target: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], a: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], scale: float, streaming: bool = False, isa: str = '') -> None:
     """target = a + scale * b [n]."""
 
-def time_mix(
-    mix: str,
-    bytes: int,
-    cpus: Sequence[int],
-    passes: int = 1,
-    repeats: int = 1,
-    streaming: bool = False,
-    isa: str = "",
-) -> list[int]:
+def time_mix(mix: str, bytes: int, cpus: Sequence[int], passes: int = 1, repeats: int = 1, streaming: bool = False, isa: str = '') -> list[int]:
     """
     Nanoseconds per round of read | write | copy | triad, one pinned thread per CPU (-1: not pinned), `bytes` of its own memory each.
     """

@@ -61,6 +61,10 @@ async def stream(request):
     return StreamingResponse(parts())
 
 
+def never(line):
+    pytest.fail(f"it should not have come to: {line}")
+
+
 ROUTES = [
     Route("/", index),
     Route("/deep/er", index),
@@ -147,6 +151,12 @@ def test_an_unexpected_error_goes_to_the_log(url, client, caplog):
     assert "secret path" in caplog.text
 
 
+def test_the_users_own_errors_are_not_logged(url, client, caplog):
+    client.get(url + "/bad")
+    time.sleep(0.05)
+    assert caplog.records == []
+
+
 def test_a_body_within_the_limit_arrives_whole(url, client):
     assert client.post(url + "/echo", content=b"x" * 1000).json() == {"bytes": 1000}
     assert client.post(url + "/echo", content=iter([b"x" * 400, b"y" * 600])).json() == {"bytes": 1000}
@@ -158,6 +168,14 @@ def test_a_body_over_the_limit_is_refused_declared_or_chunked(url, client, size)
     chunked = client.post(url + "/echo", content=(b"x" * 1000 for _ in range(-(-size // 1000))))
     for answer in (declared, chunked):
         assert (answer.status_code, answer.json()) == (413, {"error": "the body is larger than 1000 bytes."})
+
+
+def test_a_client_that_sends_before_it_listens_still_reads_the_refusal(url):
+    address = ("127.0.0.1", httpx.URL(url).port)
+    with socket.create_connection(address, timeout=10) as wire:
+        wire.sendall(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6000000\r\n\r\n")
+        wire.sendall(b"x" * 6_000_000)
+        assert wire.recv(1000).startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_never_ends_meets_the_deadline(url):
@@ -272,7 +290,7 @@ def test_a_handler_that_blocks_its_thread_does_not_hold_up_the_answer(url, clien
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
 def test_a_host_that_others_can_reach_needs_a_token(host):
     with pytest.raises(InputError, match="can be reached from other machines"):
-        serve(app(ROUTES), host=host, port=0, announce=lambda line: None)
+        serve(app(ROUTES), host=host, port=0, announce=never)
 
 
 def test_with_a_token_every_address_may_be_served():
@@ -291,13 +309,13 @@ def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} on 127.0.0.1 is already in use"):
-            serve(app(ROUTES), port=port, announce=lambda line: None)
+            serve(app(ROUTES), port=port, announce=never)
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("no.such.host.invalid", 0)])
 def test_an_address_that_cannot_be_is_a_sentence(host, port):
     with pytest.raises(InputError, match=r"\.$"):
-        serve(app(ROUTES, token=TOKEN), host=host, port=port, announce=lambda line: None)
+        serve(app(ROUTES, token=TOKEN), host=host, port=port, announce=never)
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn"])
@@ -352,7 +370,7 @@ def test_a_signal_ends_it_in_order_even_with_a_request_under_way(stop, tmp_path)
                 assert answer.status_code == 200
                 assert next(answer.iter_text()) == "tick"
                 child.send_signal(stop)
-            out, err = child.communicate(timeout=15)
+                out, err = child.communicate(timeout=15)  # while the stream is still open
         finally:
             child.kill()
     assert "closed" in out
