@@ -142,8 +142,9 @@ def test_domains_follow_the_last_level_cache(memory_path: Path):
 
 
 def test_an_instruction_cache_is_no_data_cache(memory_path: Path):
-    levels = [c.level for c in build("plain", memory_path).caches]
-    assert levels == [1] * 4 + [2] * 4 + [3]
+    tree = Recording(memory_path).node(0, [0], GiB, (10,)).core([0]).online([0], [0])
+    tree.cache(1, "64K", [0], "Instruction").cache(1, "48K", [0], "Data").cache(2, "2048K", [0])
+    assert [(c.level, c.bytes) for c in topology(memory_path).caches] == [(1, 48 << 10), (2, 2 << 20)]
 
 
 def test_an_arm_core_is_named_by_its_part_number(memory_path: Path):
@@ -171,6 +172,12 @@ def test_the_model_is_found_whatever_the_architecture_calls_it(cpuinfo: str, mod
 def test_offline_cpus_are_left_out(memory_path: Path):
     here = build("one_thread_of_four", memory_path)
     assert here.usable_cpus == tuple(c.id for c in here.cpus) == here.nodes[0].cpus == (0, 4, 8)
+
+
+def test_a_cpu_whose_folder_is_a_link_to_nowhere_is_not_there(memory_path: Path):
+    """So hwloc's recordings show a CPU that was switched off."""
+    Recording(memory_path, old=True).grid(1, 2).link(f"{CPU}/cpu2", "gone")
+    assert topology(memory_path).usable_cpus == (0, 1)
 
 
 def test_a_cpu_whose_node_is_offline_has_no_node(memory_path: Path):

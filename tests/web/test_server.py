@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -334,7 +335,7 @@ def test_without_its_libraries_the_server_names_the_extra(monkeypatch, module):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order_even_with_a_request_under_way(stop, tmp_path):
+def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
     script = textwrap.dedent("""
         import asyncio
         from contextlib import asynccontextmanager
@@ -354,7 +355,11 @@ def test_a_signal_ends_it_in_order_even_with_a_request_under_way(stop, tmp_path)
                     await asyncio.sleep(0.05)
             return StreamingResponse(parts())
 
-        guarded = app([Route("/", forever)], token="auto", lifespan=lifespan)
+        async def stuck(request):
+            print("reached", flush=True)
+            await asyncio.sleep(60)
+
+        guarded = app([Route("/", forever), Route("/stuck", stuck)], token="auto", lifespan=lifespan)
         serve(guarded, port=0, announce=lambda line: print(line, flush=True))
         print("after", flush=True)
     """)
@@ -366,9 +371,15 @@ def test_a_signal_ends_it_in_order_even_with_a_request_under_way(stop, tmp_path)
             with (
                 httpx.Client(**CLIENT, follow_redirects=True) as client,
                 client.stream("GET", address) as answer,
+                ExitStack() as ends,
             ):
                 assert answer.status_code == 200
                 assert next(answer.iter_text()) == "tick"
+                if stop == signal.SIGINT:
+                    wire = ends.enter_context(socket.create_connection(("127.0.0.1", answer.url.port)))
+                    cookie = answer.request.headers["cookie"]
+                    wire.sendall(f"GET /stuck HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+                    assert child.stdout.readline() == "reached\n"
                 child.send_signal(stop)
                 out, err = child.communicate(timeout=15)  # while the stream is still open
         finally:

@@ -1,0 +1,72 @@
+"""A workload of faults: one well-behaved contender, and others that crash, hang, refuse, lie or chatter.
+
+`who` chooses which of them race; everything else is as small as it can be.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ridgeline.lab import Case, Check, Steps, Work
+from ridgeline.machine import Placement
+
+FAULTS = ("crash", "killed", "hang", "refuse", "raises", "wrong", "late", "chatty", "slow")
+
+
+class Subjects:
+    name = "subjects"
+
+    def cases(self, profile):
+        return [Case({"who": "chatty", "n": 1000}), Case({"who": "slow", "n": 1000}), Case({"who": "wrong", "n": 1000})]
+
+    def work(self, case):
+        return Work(items=case["n"], unit="sums", flops=case["n"], bytes={"memory": 8 * case["n"]})
+
+    def contenders(self, case):
+        return ["ridgeline", *case["who"].split("+")]
+
+    def missing(self, case):
+        return {"unheard-of": "peers"}
+
+    def prepare(self, case: Case, contender: str, place: Placement):
+        state = {"offset": 0, "sum": 0, "steps": 0}
+        if contender == "refuse":
+            raise RuntimeError("this peer wants\nanother version")
+
+        def reset():
+            state["offset"] += 1
+
+        def step():
+            state["steps"] += 1
+            if contender == "crash" and state["steps"] > 200:
+                print("last words", file=sys.stderr, flush=True)
+                os._exit(7)
+            if contender == "killed" and state["steps"] > 200:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if contender == "hang" and state["steps"] > 200:
+                time.sleep(3600)
+            if contender == "raises" and state["steps"] > 200:
+                raise ValueError("no more")
+            if contender == "chatty":
+                print("{not json}")
+            times = 5 if contender == "slow" else 1
+            for _ in range(times):
+                state["sum"] = sum(range(state["offset"], state["offset"] + case["n"]))
+
+        def result():
+            wrong = contender == "wrong" or (contender == "late" and state["offset"] > 5)
+            return state["offset"], state["sum"] + wrong
+
+        settings = {"rank": os.environ.get("RANK"), "prefix": sys.prefix, "start": place.cpus}
+        return Steps(step, result, reset, settings=settings, extras=lambda: {"steps": state["steps"]})
+
+    def check(self, case, result):
+        offset, found = result
+        wanted = sum(range(offset, offset + case["n"]))
+        return Check(ok=found == wanted, error=float(abs(found - wanted)), quality={"exact": float(found == wanted)})
+
+
+workload = Subjects()
