@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ridgeline import lab, machine
     from ridgeline.errors import RidgelineError
-    from ridgeline.machine import Placement, Topology, ceilings, placed, plan, topology
+    from ridgeline.machine.ceiling import ceilings
+    from ridgeline.machine.placement import Placement, placed
+    from ridgeline.machine.plan import plan
+    from ridgeline.machine.topology import Topology, topology
 
 __version__ = "0.1.0"
 

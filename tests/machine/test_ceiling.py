@@ -246,7 +246,7 @@ def test_on_several_nodes_every_pair_of_cpus_and_memory_is_measured(tiny: None, 
 
         def __exit__(self, *_) -> None: ...
 
-    monkeypatch.setattr(cpu_ceiling.native, "time_mix", time_mix)
+    monkeypatch.setattr(cpu_ceiling, "time_mix", time_mix)
     monkeypatch.setattr(cpu_ceiling, "placed", Standing)
     monkeypatch.setattr(cpu_ceiling, "_libraries", lambda: iter(()))
     cpus = tuple(Cpu(c, c // 2, c, c // 2, True) for c in range(4))

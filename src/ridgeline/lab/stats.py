@@ -95,11 +95,14 @@ def _exp(logs: Estimate) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    """The largest rank r for which order statistics r and n-1-r still cover the median; 0 when none does."""
+    """The largest rank r for which order statistics r and n-1-r still cover the median; 0 when none does.
+
+    They miss it on one side when at most r of n values fall below it: the lower tail of a fair coin.
+    """
     tail, total, rank = (1 - confidence) / 2, 0.0, 0
     for k in range(n // 2):
         total += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
         if total > tail:
             break
-        rank = k + 1
+        rank = k
     return min(rank, (n - 1) // 2)

@@ -72,13 +72,13 @@ class CpuTimer:
 
     def flush(self) -> None:
         """Write a buffer of twice the last-level cache."""
-        from ridgeline import native
+        from ridgeline.native import write
 
         if self._evictor is None:
             import numpy as np
 
             self._evictor = np.empty(2 * self._cache_bytes, np.uint8)
-        native.write(self._evictor, now_ns())
+        write(self._evictor, now_ns())
 
 
 class CudaTimer:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ridgeline import native
 from ridgeline.machine import numa
 from ridgeline.machine.ceiling import Ceiling, Progress
 from ridgeline.machine.clock import CpuTimer
 from ridgeline.machine.placement import Placement, placed
 from ridgeline.machine.topology import Node, Topology
+from ridgeline.native import time_mix
 
 MIXES = ("read", "write", "copy", "triad")
 LADDER = tuple(1 << k for k in (14, 17, 19, 21, 23, 25, 27))  # 16 KiB … 128 MiB per thread
@@ -71,7 +71,7 @@ def _memory(mix: str, size: int, cpus: list[int], node: int | None = None, memor
     passes = max(1, ROUND_BYTES // size)
     best: list[float] = []
     for streaming in (False, True) if mix != "read" else (False,):
-        rounds = native.time_mix(mix, size, cpus, passes=passes, repeats=ROUNDS, streaming=streaming)
+        rounds = time_mix(mix, size, cpus, passes=passes, repeats=ROUNDS, streaming=streaming)
         rates = sorted(_moved(mix, size) * passes * len(cpus) / ns for ns in rounds)
         best = max(best, rates, key=lambda r: r[-1] if r else 0.0)
     return Ceiling(

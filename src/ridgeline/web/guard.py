@@ -121,6 +121,11 @@ async def _in_time(app: App, scope: Scope, receive: Receive, send: Send) -> None
         failed = not task.cancelled() and task.exception() is not None
         if failed and not begun.is_set():
             await _answer(send, _Answer(500, "the server failed on this request; its log says why."))
+    except asyncio.CancelledError:
+        # The server stops and this is the request's last moment; going on raising would only print a traceback.
+        if not begun.is_set():
+            left = True
+            await _answer(send, _Answer(503, "the server is stopping.", ((b"connection", b"close"),)))
     finally:
         waiting.cancel()
         task.cancel()

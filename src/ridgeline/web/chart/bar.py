@@ -83,7 +83,7 @@ def _drawn(
     for group in dict.fromkeys(row.group for row in rows):
         if group:
             y += 4
-            parts.append(label(group, 0 if stacked else 2, y + 14, width - 4, class_="group"))
+            parts.append(label(group, left if stacked else 2, y + 14, width - 4, class_="group"))
             y += 22
         for row, text in zip(rows, texts, strict=True):
             if row.group != group:

@@ -1,0 +1,149 @@
+"""The lab judged by simulation: equal is SAME, five percent is found, weather never makes a false FASTER.
+
+    python -m pytest tests/lab/test_verdict.py
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.lab import analyse, verdict
+from ridgeline.lab.baton import Entrant
+from ridgeline.lab.measure import Lane as Racing
+from ridgeline.lab.measure import Plan, _Judge
+from ridgeline.lab.record import Lane
+from ridgeline.lab.verdict import Comparison, Validity
+
+
+def race(rng: random.Random, slowdown: float, *, rounds: int, noise: float, weather: str) -> tuple[Lane, Lane]:
+    """Two contenders, turn by turn in shuffled order, under weather that lasts for many turns."""
+    lanes: dict[str, list[float]] = {"ours": [], "theirs": []}
+    storm = 1.0
+    for _ in range(rounds):
+        for name in rng.sample(["ours", "theirs"], 2):
+            if weather == "drift":
+                storm *= rng.lognormvariate(0, 0.01)
+            elif weather == "bursts" and rng.random() < 0.1:
+                storm = rng.choice([1.0, 1.0, 1.5, 2.5])
+            base = 100.0 * (slowdown if name == "theirs" else 1.0)
+            lanes[name].append(base * storm * rng.lognormvariate(0, noise))
+    return Lane("theirs", tuple(lanes["theirs"])), Lane("ours", tuple(lanes["ours"]))
+
+
+def words(slowdown: float, trials: int, seed: int, **how) -> Counter[Comparison]:
+    rng = random.Random(seed)
+    return Counter(verdict.in_race(*race(rng, slowdown, **how))[1] for _ in range(trials))
+
+
+def raced(slowdown: float, trials: int, seed: int, **how) -> Counter[Comparison]:
+    """The same, ended by the lab's own stopping rule instead of after a fixed number of rounds."""
+    rng, found = random.Random(seed), Counter()
+    for _ in range(trials):
+        whole = race(rng, slowdown, rounds=Plan().most_rounds, **how)
+        judge = _Judge(Plan())
+        for rounds in range(1, Plan().most_rounds + 1):
+            theirs, ours = (replace(lane, samples_ns=lane.samples_ns[:rounds]) for lane in whole)
+            seen = [Racing(Entrant(x.contender, x.contender), list(x.samples_ns)) for x in (ours, theirs)]
+            if judge.settled(seen, rounds):
+                break
+        found[verdict.in_race(theirs, ours)[1]] += 1
+    return found
+
+
+@pytest.mark.parametrize("weather", ["calm", "drift", "bursts"])
+def test_equal_contenders_are_same_in_95_of_100_noisy_trials(weather):
+    found = raced(1.0, 100, 1, noise=0.03, weather=weather)
+    assert found[Comparison.SAME] >= 95, found
+
+
+@pytest.mark.parametrize("weather", ["calm", "drift", "bursts"])
+def test_five_percent_slower_is_found_in_95_of_100_noisy_trials(weather):
+    found = raced(1.05, 100, 2, noise=0.03, weather=weather)
+    assert found[Comparison.SLOWER] >= 95, found
+    assert not found[Comparison.FASTER]
+
+
+@pytest.mark.parametrize("weather", ["calm", "drift", "bursts"])
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.4])
+@pytest.mark.parametrize("rounds", [5, 12, 40])
+def test_no_weather_makes_equals_differ(weather, noise, rounds):
+    found = words(1.0, 300, rounds, rounds=rounds, noise=noise, weather=weather)
+    assert found[Comparison.FASTER] + found[Comparison.SLOWER] <= 1, found
+
+
+def test_too_little_evidence_is_unclear_not_same():
+    found = words(1.0, 50, 3, rounds=8, noise=0.2, weather="calm")
+    assert found[Comparison.SAME] <= 2, found
+    assert found[Comparison.UNCLEAR] >= 45, found
+
+
+def test_verdicts_are_said_of_them_and_mirror_when_sides_change():
+    rng = random.Random(4)
+    theirs, ours = race(rng, 1.5, rounds=30, noise=0.02, weather="calm")
+    assert verdict.in_race(theirs, ours)[1] is Comparison.SLOWER
+    assert verdict.in_race(ours, theirs)[1] is Comparison.FASTER
+
+
+def test_the_margin_decides_what_is_worth_a_word():
+    rng = random.Random(6)
+    theirs, ours = race(rng, 1.05, rounds=60, noise=0.005, weather="calm")
+    assert verdict.in_race(theirs, ours, margin=0.03)[1] is Comparison.SLOWER
+    assert verdict.in_race(theirs, ours, margin=0.10)[1] is Comparison.SAME
+
+
+def test_a_wrong_output_is_wrong_and_shows_no_time(record):
+    bad = {"ok": False, "error": 3.5, "quality": {}, "note": "off by a row"}
+    made = record({"ridgeline": [100.0] * 20, "peer": [90.0] * 20}, checks={"peer": bad})
+    row = analyse.rows(made)[1]
+    assert row.judged.validity is Validity.WRONG
+    assert "error 3.5" in row.judged.advice
+    assert "off by a row" in row.judged.advice
+    assert (row.judged.time, row.ratio, row.comparison, row.items_per_s) == (None, None, None, None)
+
+
+def test_validity_is_derived_from_what_was_recorded(record):
+    steady = {"ridgeline": [100.0, 101.0, 99.0] * 8}
+    made = record(steady)
+    judge = lambda r: verdict.judge(r, r.contenders[0])  # noqa: E731
+    assert judge(made).validity is Validity.VALID
+    assert judge(record({"ridgeline": [100.0, 400.0] * 8})).validity is Validity.NOISY
+    assert judge(record({"ridgeline": [100.0] * 4})).validity is Validity.INCOMPLETE
+    crashed = replace(made, contenders=(replace(made.contenders[0], failure="was killed by SIGSEGV"),))
+    assert judge(crashed).validity is Validity.INCOMPLETE
+    assert "SIGSEGV" in judge(crashed).advice
+
+
+@pytest.mark.parametrize(
+    ("after", "device", "word"),
+    [
+        ({"gpu": {"throttle_reasons": ["hardware thermal slowdown"]}}, "cuda", "hardware thermal slowdown"),
+        ({"quota_throttled": 4}, "cpu", "cgroup CPU quota"),
+        ({"thermal_events": 9}, "cpu", "CPU heat"),
+    ],
+)
+def test_a_machine_that_was_held_back_is_throttled_and_says_by_what(record, after, device, word):
+    made = record({"ridgeline": [100.0, 101.0] * 8})
+    weather = {"before": made.weather["before"], "after": {**made.weather["after"], **after}}
+    judged = verdict.judge(replace(made, weather=weather, case={**made.case, "device": device}), made.contenders[0])
+    assert judged.validity is Validity.THROTTLED
+    assert word in judged.advice
+
+
+def test_the_share_of_the_ceiling_is_floor_over_time(record):
+    row = analyse.rows(record({"ridgeline": [12.8] * 12}))[0]
+    # 64 bytes at 10 GB/s take 6.4 ns, 16 FLOP at 10 GFLOP/s 1.6 ns: memory binds, and half of it was reached.
+    assert row.limit.resource == "memory"
+    assert row.share == pytest.approx(0.5)
+    assert row.items_per_s == pytest.approx(8 / 12.8e-9)
+
+
+def test_nothing_derived_is_stored(record):
+    from ridgeline.lab.record import to_json
+
+    text = str(to_json(record({"ridgeline": [1.0] * 12})))
+    for word in ("median", "throughput", "items_per_s", "verdict", "ratio", "speedup", "share"):
+        assert word not in text
