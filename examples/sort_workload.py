@@ -1,6 +1,6 @@
 """A workload of one's own, whole: sorting, raced against Python's sort.
 
-    ridgeline bench examples/sort_workload.py --case n=100000
+ridgeline bench examples/sort_workload.py --case n=100000
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lab's commands from the outside: what they print, what they write, how they leave.
 
-    python -m pytest tests/cli/test_bench.py
+python -m pytest tests/cli/test_bench.py
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def test_records_can_be_listed_shown_and_exported(cli, finished, tmp_path):
     samples = sum(len(c["samples_ns"]) for c in raw["contenders"])
     for name in ("x.csv", "x.parquet", "x.json"):
         assert cli("records", "export", out, "-o", tmp_path / name).returncode == 0
-    rows = list(csv.DictReader((tmp_path / "x.csv").open()))
+    with (tmp_path / "x.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
     assert len(rows) == samples
     assert {r["contender"] for r in rows} == {c["contender"] for c in raw["contenders"]}
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -128,7 +129,9 @@ def test_bad_input_is_one_sentence(cli, words, code, says, tmp_path):
 
 
 def test_a_workload_of_ones_own_that_lacks_a_method_is_told_so(cli, tmp_path):
-    (tmp_path / "half.py").write_text("class W:\n    name = 'half'\n    def cases(self, profile): return []\nworkload = W()\n")
+    (tmp_path / "half.py").write_text(
+        "class W:\n    name = 'half'\n    def cases(self, profile): return []\nworkload = W()\n"
+    )
     done = cli("bench", tmp_path / "half.py", "--out", tmp_path / "o")
     assert done.returncode == 2
     assert "lacks: work, contenders, prepare, check" in done.stderr

@@ -1,6 +1,6 @@
 """Two runs compared: through their shared peers where they have some, honestly unclear where they have none.
 
-    python -m pytest tests/lab/test_compare.py
+python -m pytest tests/lab/test_compare.py
 """
 
 from __future__ import annotations

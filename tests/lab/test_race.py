@@ -1,6 +1,6 @@
 """Races with contenders that misbehave: each leaves with its reason, and the others go on.
 
-    python -m pytest tests/lab/test_race.py
+python -m pytest tests/lab/test_race.py
 """
 
 from __future__ import annotations

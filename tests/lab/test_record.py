@@ -1,6 +1,6 @@
 """Record files: what was written is read back, what is damaged is named.
 
-    python -m pytest tests/lab/test_record.py
+python -m pytest tests/lab/test_record.py
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from ridgeline.lab import record as records
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=8), st.lists(st.floats(1, 1e12), max_size=20), min_size=1, max_size=4
-    )
+    st.dictionaries(st.text(min_size=1, max_size=8), st.lists(st.floats(1, 1e12), max_size=20), min_size=1, max_size=4)
 )
 def test_a_record_survives_its_journey(tmp_path_factory, times):
     folder = tmp_path_factory.mktemp("records")
@@ -52,7 +50,8 @@ def test_damage_in_the_middle_names_the_line(tmp_path, record):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"), [({"schema": 99}, "schema 99"), ({"hello": 1}, "schema None"), ({"schema": 1}, "line 1 is no record")]
+    ("line", "says"),
+    [({"schema": 99}, "schema 99"), ({"hello": 1}, "schema None"), ({"schema": 1}, "line 1 is no record")],
 )
 def test_a_foreign_file_is_refused_by_line(tmp_path, line, says):
     file = tmp_path / "other.jsonl"

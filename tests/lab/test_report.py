@@ -1,6 +1,6 @@
 """The page: drawn by a real browser, from made-up records, hostile names included.
 
-    python -m pytest tests/lab/test_report.py
+python -m pytest tests/lab/test_report.py
 """
 
 from __future__ import annotations

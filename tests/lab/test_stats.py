@@ -1,6 +1,6 @@
 """Intervals that cover what they say they cover, whatever the shape of the noise.
 
-    python -m pytest tests/lab/test_stats.py
+python -m pytest tests/lab/test_stats.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lab judged by simulation: equal is SAME, five percent is found, weather never makes a false FASTER.
 
-    python -m pytest tests/lab/test_verdict.py
+python -m pytest tests/lab/test_verdict.py
 """
 
 from __future__ import annotations

@@ -396,3 +396,10 @@ def test_a_list_reads_back_and_its_ranges_too(cpus: frozenset[int]):
 def test_memory_in_a_node_counts_once(memory_path: Path):
     Recording(memory_path).grid(2, 1)
     assert topology(memory_path).usable_memory_bytes == 8 * GiB * 1024
+
+
+def test_a_gpus_own_memory_is_not_ours_to_fill(recorded):
+    here = topology(recorded["nvidiagpunumanodes"])
+    assert here.memory_nodes == (0, 8)
+    assert here.gpu_memory_nodes == tuple(range(250, 256))
+    assert here.usable_memory_bytes == sum(n.memory_bytes for n in here.nodes if n.id in (0, 8))

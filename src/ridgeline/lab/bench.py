@@ -87,6 +87,8 @@ def bench(ask: Ask, watcher: Watcher | None = None) -> list[Record]:
     here = topology()
     device = choose_device(ask.device, here)
     points = plan_points(ask, device, watcher)
+    for point in points:
+        placements(ask.plan.placement, point.case, here)  # a place that is not there is told before anything is made
     make_folder(ask.out)
     with lock(ask.out / ".lock", timeout=0):
         kept = _resumed(ask.out)
@@ -127,10 +129,12 @@ def plan_points(ask: Ask, device: str, watcher: Watcher) -> list[Point]:
     points: list[Point] = []
     for reference in ask.workloads:
         workload = load(reference)
-        if device.partition(":")[0] not in devices_of(workload):
+        kind = device.partition(":")[0]
+        if kind not in devices_of(workload):
             watcher.say(f"{workload.name} does not run on {device}; it is left out.")
             continue
-        cases = [replace(c, device=device) for c in workload.cases(ask.profile)]
+        fitting = (c for c in workload.cases(ask.profile) if c.device in ("any", kind))
+        cases = [replace(c, device=device) for c in fitting]
         if ask.cases:
             cases = [own_case(cases[0], words) for words in ask.cases]
         if ask.ranks is not None:

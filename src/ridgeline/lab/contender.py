@@ -119,7 +119,7 @@ def serve(orders: TextIO, answers: TextIO) -> None:
     contender = Contender()
 
     def answer(body: dict[str, Any]) -> None:
-        answers.write(json.dumps(body) + "\n")
+        answers.write(json.dumps(body, default=_plain) + "\n")
         answers.flush()
 
     home = str(Path(ridgeline.__file__).resolve().parent)
@@ -133,6 +133,11 @@ def serve(orders: TextIO, answers: TextIO) -> None:
             answer({"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"})
     with suppress(Exception):
         contender.close({})
+
+
+def _plain(value: Any) -> Any:
+    """Libraries answer in numbers of their own; a record holds plain ones."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def _start_on(cpu: int) -> None:

@@ -28,10 +28,13 @@ class Profile(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a sweep: its parameters, the device it runs on, how many ranks take part."""
+    """One point of a sweep: its parameters, the device it runs on, how many ranks take part.
+
+    A workload leaves the device open ("any") unless a case makes sense on one kind only; the bench fills it in.
+    """
 
     params: Mapping[str, Scalar]
-    device: str = "cpu"
+    device: str = "any"
     ranks: int = 1
 
     def __getitem__(self, name: str) -> Any:

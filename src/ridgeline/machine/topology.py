@@ -69,6 +69,7 @@ class Topology:
     nics: tuple[Nic, ...]
     limits: limits.Limits = field(default_factory=limits.Limits)
     model: str = "unknown CPU"
+    gpu_memory_nodes: tuple[int, ...] = ()  # nodes that are a GPU's own memory (POWER9, Grace)
     notes: tuple[str, ...] = ()  # what could not be known, in sentences
 
     @property
@@ -77,9 +78,12 @@ class Topology:
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:
-        """Nodes that have memory and that this process may allocate from."""
-        allowed = self.limits.memory_nodes
-        return tuple(n.id for n in self.nodes if n.memory_bytes and (allowed is None or n.id in allowed))
+        """Nodes that have memory of the host's own and that this process may allocate from."""
+        barred = {n.id for n in self.nodes if self.limits.memory_nodes is not None} - set(
+            self.limits.memory_nodes or ()
+        )
+        barred |= set(self.gpu_memory_nodes)
+        return tuple(n.id for n in self.nodes if n.memory_bytes and n.id not in barred)
 
     @property
     def usable_memory_bytes(self) -> int:
@@ -140,6 +144,7 @@ def topology(root: str | Path = "/") -> Topology:
         nics=nics,
         limits=limits.limits(tree) if tree.live else limits.Limits(),
         model=_model(tree),
+        gpu_memory_nodes=tuple(sorted(memory_nodes)),
         notes=tuple(notes),
     )
 

@@ -26,8 +26,11 @@ class Matmul:
     devices = ("cpu", "cuda")
 
     def cases(self, profile: Profile) -> Iterable[Case]:
-        sizes = (256, 1024) if profile is Profile.QUICK else (128, 256, 512, 1024, 2048, 4096, 8192)
-        return [Case({"n": n, "dtype": "float32"}) for n in sizes]
+        quick = profile is Profile.QUICK
+        shared = (256, 1024) if quick else (128, 256, 512, 1024, 2048)
+        large = (8192,) if quick else (4096, 8192)  # minutes on a CPU, milliseconds on a GPU
+        cases = [Case({"n": n, "dtype": "float32"}) for n in shared]
+        return cases + [Case({"n": n, "dtype": "bfloat16"}, device="cuda") for n in (*shared, *large)]
 
     def work(self, case: Case) -> Work:
         n, size = case["n"], {"float64": 8, "float32": 4}.get(case["dtype"], 2)
