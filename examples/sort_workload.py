@@ -5,6 +5,8 @@ ridgeline bench examples/sort_workload.py --case n=100000
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
@@ -46,7 +48,7 @@ class Sort:
     def check(self, case: Case, result: tuple) -> Check:
         """Of the timed buffers: rising, and the same numbers."""
         numbers, found = result
-        rising = all(a <= b for a, b in zip(found, found[1:], strict=False))
+        rising = all(a <= b for a, b in pairwise(found))
         return Check(ok=rising and sum(found) == np.float64(sum(sorted(numbers))), note="rising, none lost")
 
 
