@@ -27,7 +27,6 @@ compiled = pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "BLOCK", BLOCK)
-    monkeypatch.setattr(bandwidth, "COPY_BLOCK", min(BLOCK, bandwidth.COPY_BLOCK))
 
 
 def check_reader(size: int, device: str) -> None:
@@ -39,24 +38,10 @@ def check_reader(size: int, device: str) -> None:
     assert found.nbytes < 64 << 10
 
 
-def check_copier(size: int, device: str) -> None:
-    data = torch.from_numpy(np.random.default_rng(size).integers(-(2**31), 2**31, size, dtype=np.int32))
-    whole = torch.full((size + 64,), -7, dtype=torch.int32, device=device)
-    bandwidth.copier(whole[:size], data.to(device))()
-    assert torch.equal(whole[:size].cpu(), data)
-    assert bool((whole[size:] == -7).all()), "wrote past the end"
-
-
 @interpreted
 @pytest.mark.parametrize("size", SIZES)
 def test_the_reader_sees_every_element_once(size: int):
     check_reader(size, "cpu")
-
-
-@interpreted
-@pytest.mark.parametrize("size", SIZES)
-def test_the_copier_copies_every_element_and_no_more(size: int):
-    check_copier(size, "cpu")
 
 
 @compiled
@@ -64,13 +49,6 @@ def test_the_copier_copies_every_element_and_no_more(size: int):
 @pytest.mark.parametrize("size", [*SIZES, (1 << 24) + 3])
 def test_on_a_gpu_the_reader_sees_every_element_once(size: int):
     check_reader(size, "cuda")
-
-
-@compiled
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", [*SIZES, (1 << 24) + 3])
-def test_on_a_gpu_the_copier_copies_every_element_and_no_more(size: int):
-    check_copier(size, "cuda")
 
 
 @compiled

@@ -33,7 +33,6 @@ print("ld.global.v4" in text or "ld.global.L" in text, len(text))
 """
 SIGNATURES = {
     "_read": {"source": "*i32", "out": "*i32", "count": "i64", "BLOCK": "constexpr"},
-    "_copy": {"source": "*i32", "target": "*i32", "count": "i64", "BLOCK": "constexpr"},
 }
 
 

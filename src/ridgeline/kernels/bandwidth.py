@@ -13,7 +13,6 @@ import triton.language as tl
 
 BLOCK = 8192  # elements per step; 32 KB in flight per program
 PROGRAMS_PER_SM = 16
-COPY_BLOCK = 4096  # one 16-KB block per program: many short programs keep the memory busy
 
 
 def reader(buffer: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -54,21 +53,3 @@ def _read(source, out, count, BLOCK: tl.constexpr):
         at = start + lanes
         seen ^= tl.load(source + at, mask=at < count, other=0)
     tl.store(out + program, tl.reduce(seen, 0, _xor))
-
-
-def copier(target: torch.Tensor, source: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A step that copies `source` [n] int32 to `target`, each element read and written once."""
-    count = source.numel()
-    programs = max(1, triton.cdiv(count, COPY_BLOCK))
-
-    def step() -> torch.Tensor:
-        _copy[(programs,)](source, target, count, BLOCK=COPY_BLOCK, num_warps=8)
-        return target
-
-    return step
-
-
-@triton.jit
-def _copy(source, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)

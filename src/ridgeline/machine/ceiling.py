@@ -54,16 +54,15 @@ class Ceilings:
     measured: tuple[Ceiling, ...] = field(default_factory=tuple)
 
     def bandwidth(self, mix: str, working_set: int, threads: int = 1) -> Ceiling | None:
-        """The ceiling of an access mix for a working set, as kept by the nearest smaller rung.
+        """The ceiling of an access mix for a working set: the higher of the two rungs around it.
 
-        A smaller set lives in a faster cache, so the rung below can only be too high, never too low.
+        Below lies a faster cache; above, on GPUs, a size that fills the machine better.
         """
         rungs = [c for c in self.measured if c.kind == mix and c.memory_node is None and c.bytes]
         rungs = [c for c in rungs if c.threads == _nearest(threads, {r.threads for r in rungs})]
-        below = [c for c in rungs if c.bytes and c.bytes * (c.threads or 1) <= working_set]
-        if below:
-            return max(below, key=lambda c: c.bytes or 0)
-        return min(rungs, key=lambda c: c.bytes or 0, default=None)
+        rungs.sort(key=lambda c: c.bytes or 0)
+        above = next((i for i, c in enumerate(rungs) if (c.bytes or 0) * (c.threads or 1) > working_set), len(rungs))
+        return max(rungs[max(0, above - 1) : above + 1], key=lambda c: c.value, default=None)
 
     def compute(self, dtype: str) -> Ceiling | None:
         """The best matrix product seen in a data type, by whichever library."""

@@ -80,7 +80,7 @@ def _memory(torch: Any, timer: CudaTimer, mix: str, size: int, device: Any) -> C
 
     Small sets are walked many times inside one CUDA graph: the ceiling is the memory's, not the launch's.
     """
-    passes = max(1, min(64, (1 << 28) // size))
+    passes = max(1, min(64, (1 << 31) // size))
     buffer = torch.randint(0, 1 << 30, (size // 4,), dtype=torch.int32, device=device)
     step: Callable[[], Any]
     if mix == "read":

@@ -1,4 +1,4 @@
-"""`copy`: move bytes from one buffer to another, on the CPU by the native loop, on a GPU by a Triton kernel.
+"""`copy`: move bytes from one buffer to another, on the CPU by the native loop, on a GPU by a graph.
 
     ridgeline bench copy --case bytes=67108864
 
@@ -48,36 +48,59 @@ class Copy:
         return Check(ok=wrong == 0, error=float(wrong), note="bytes that differ")
 
 
+class _Buffers:
+    """Source and target, taken anew before every turn.
+
+    Which physical pages a process happens to hold decides how they collide in its caches: with buffers kept for a
+    whole race, equal copies of 1 MiB differed by a tenth. Fresh pages each turn make that noise instead of bias.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._turn = size, 0
+        self.source = self.target = _aligned(0)
+        self.renew()
+
+    def renew(self) -> None:
+        import numpy as np
+
+        self._turn += 1
+        source, target = _aligned(self._size), _aligned(self._size)  # before the old ones are let go
+        words = np.arange(self._size // 8, dtype=np.uint64)
+        source[: words.nbytes] = (words * 0x9E3779B97F4A7C15 + self._turn).view(np.uint8)
+        target[:] = 0
+        self.source, self.target = source, target
+
+    def both(self) -> tuple[Any, Any]:
+        return self.source, self.target
+
+
 def _on_cpu(case: Case, contender: str) -> Run:
-    import numpy as np
-
-    # Streaming stores want 64-byte alignment, which numpy does not promise.
-    source, target = (_aligned(case["bytes"]) for _ in range(2))
-    state = {"turn": 0}
-
-    def reset() -> None:
-        state["turn"] += 1
-        source.view(np.uint64)[:] = np.arange(len(source) // 8, dtype=np.uint64) * 0x9E3779B97F4A7C15 + state["turn"]
-
-    def result() -> tuple[Any, Any]:
-        return source, target
-
-    streaming = 2 * case["bytes"] >= STREAMING_FROM
+    held = _Buffers(case["bytes"])
     if contender == "ridgeline":
         from ridgeline import native
 
+        streaming = 2 * case["bytes"] >= STREAMING_FROM
         settings = {"streaming": streaming, "isa": native.chosen_instruction_set()}
-        return Steps(lambda: native.copy(target, source, streaming), result, reset, settings=settings)
+        return Steps(lambda: native.copy(held.target, held.source, streaming), held.both, held.renew, settings=settings)
     if contender == "numpy":
-        return Steps(lambda: np.copyto(target, source), result, reset)
+        import numpy as np
+
+        return Steps(lambda: np.copyto(held.target, held.source), held.both, held.renew)
     import torch
 
     torch.set_num_threads(1)
-    to, of = torch.from_numpy(target), torch.from_numpy(source)
-    return Steps(lambda: to.copy_(of), result, reset, settings={"threads": 1})
+    tensors = {}
+
+    def renew() -> None:
+        held.renew()
+        tensors["to"], tensors["of"] = torch.from_numpy(held.target), torch.from_numpy(held.source)
+
+    renew()
+    return Steps(lambda: tensors["to"].copy_(tensors["of"]), held.both, renew, settings={"threads": 1})
 
 
 def _aligned(size: int) -> Any:
+    """Streaming stores want 64-byte alignment, which numpy does not promise."""
     import numpy as np
 
     room = np.empty(size + 64, np.uint8)
@@ -86,17 +109,26 @@ def _aligned(size: int) -> Any:
 
 
 def _on_gpu(case: Case, contender: str) -> Run:
+    """Ours is the library's copy inside a CUDA graph: the same bytes, a shorter way to the device."""
     import torch
 
-    from ridgeline.kernels import bandwidth
-
-    source, target = (torch.empty(case["bytes"] // 4, dtype=torch.int32, device=case.device) for _ in range(2))
-    step = bandwidth.copier(target, source) if contender == "ridgeline" else lambda: target.copy_(source)
+    source, target = (torch.empty(case["bytes"], dtype=torch.uint8, device=case.device) for _ in range(2))
 
     def reset() -> None:
         source.random_()
+        target.zero_()
 
-    return Steps(step, lambda: (source, target), reset)
+    def eager() -> None:
+        target.copy_(source)
+
+    if contender != "ridgeline":
+        return Steps(eager, lambda: (source, target), reset)
+    eager()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        eager()
+    return Steps(graph.replay, lambda: (source, target), reset, settings={"launch": "graph"})
 
 
 workload = Copy()
