@@ -63,7 +63,7 @@ def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None
         "case": {"n": 8, "device": "cpu", "ranks": 1},
         "work": {
             "items": 8, "unit": "rows", "flops": 16, "bytes": {"memory": 64}, "dtype": "float32", "mix": "copy",
-            "working_set": None, "threads": 1,
+            "working_set": None, "threads": 1, "launches": 1,
         },
         "placement": ({"node": None, "cpus": [0], "memory": "local", "gpu": None},),
         "machine": facts(),

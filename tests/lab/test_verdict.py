@@ -147,3 +147,15 @@ def test_nothing_derived_is_stored(record):
     text = str(to_json(record({"ridgeline": [1.0] * 12})))
     for word in ("median", "throughput", "items_per_s", "verdict", "ratio", "speedup", "share"):
         assert word not in text
+
+
+def test_a_result_above_its_ceiling_raises_the_ceiling(record):
+    made = record({"ridgeline": [3.2] * 12, "peer": [6.4] * 12})
+    assert analyse.rows(made)[0].share == pytest.approx(2), "64 bytes at 10 GB/s should take 6.4 ns"
+    raised = replace(made, ceilings=analyse.raised(made.ceilings, made))
+    assert analyse.rows(raised)[0].share == pytest.approx(1)
+    assert analyse.rows(raised)[1].share == pytest.approx(0.5)
+    assert "raised" in raised.ceilings["memory"]["what"]
+    assert raised.ceilings["compute"] == made.ceilings["compute"]
+    slower = record({"ridgeline": [12.8] * 12})
+    assert analyse.raised(slower.ceilings, slower) == slower.ceilings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from ridgeline.web import binary
 class Limit:
     """A resource the work needs and the rate this machine can give it at (B/s or FLOP/s)."""
 
-    resource: str  # memory | compute | pcie
+    resource: str  # memory | compute | pcie | launch
     amount: float
     rate: float
     what: str  # the ceiling in words
@@ -121,7 +122,7 @@ def failed(records: list[Record]) -> list[str]:
 def limits(record: Record) -> list[Limit]:
     """Every resource the work names and a ceiling was measured for."""
     work, told = record.work, record.ceilings
-    amounts = {"compute": work["flops"], **work["bytes"]}
+    amounts = {"compute": work["flops"], "launch": work["launches"], **work["bytes"]}
     return [
         Limit(name, amount, told[name]["rate"], told[name]["what"])
         for name, amount in amounts.items()
@@ -136,6 +137,7 @@ def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
         "memory": found.bandwidth(work.mix, moved, work.threads) if work.bytes.get("memory") else None,
         "compute": found.compute(work.dtype) if work.flops else None,
         "pcie": found.transfer("h2d", int(work.bytes["pcie"])) if work.bytes.get("pcie") else None,
+        "launch": found.launch(),
     }
     return {resource: ceiling for resource, ceiling in told.items() if ceiling is not None}
 
@@ -144,7 +146,7 @@ def held_against(found: Ceilings, work: Work) -> dict[str, Any]:
     """The same, as the record keeps them (rates in B/s and FLOP/s)."""
     return {
         resource: {
-            "rate": ceiling.base,
+            "rate": _rate(ceiling),
             "name": _name(ceiling),
             "what": f"{ceiling.value:,.1f} {ceiling.unit} {_name(ceiling)}",
         }
@@ -152,10 +154,32 @@ def held_against(found: Ceilings, work: Work) -> dict[str, Any]:
     }
 
 
+def raised(ceilings: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """The same limits after the race: whoever was faster than a ceiling has shown that it lies higher.
+
+    Ceilings are found in a moment, races in minutes; a result over 100 % would only say that the moment was bad.
+    """
+    binding = _binding(limits(record))
+    times = [judged.time.value / 1e9 for lane in record.contenders if (judged := verdict.judge(record, lane)).time]
+    if binding is None or not times or binding.amount / min(times) <= binding.rate:
+        return dict(ceilings)
+    rate = binding.amount / min(times)
+    old = ceilings[binding.resource]
+    what = f"{old['what']}, raised to {rate:.4g}/s by this race"
+    return {**ceilings, binding.resource: {**old, "rate": rate, "what": what}}
+
+
+def _rate(ceiling: Ceiling) -> float:
+    """B/s, FLOP/s, launches/s."""
+    return 1 / ceiling.base if ceiling.kind == "launch" else ceiling.base
+
+
 def _name(ceiling: Ceiling) -> str:
     """ "float32 matmul (torch)", "copy of 64 MiB by 2 threads" """
     if ceiling.kind == "matmul":
         return f"{ceiling.dtype} matmul ({ceiling.how})"
+    if ceiling.kind == "launch":
+        return "per launch by graph"
     threads = f" by {ceiling.threads} threads" if (ceiling.threads or 1) > 1 else ""
     how = f"{ceiling.how} " if ceiling.how else ""
     return f"{how}{ceiling.kind} of {binary(ceiling.bytes or 0)}{threads}"

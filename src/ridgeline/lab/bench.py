@@ -172,7 +172,7 @@ def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, w
                     here=here,
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
                 )
-                yield record.from_race(
+                made = record.from_race(
                     point.workload.name,
                     point.case,
                     work,
@@ -184,6 +184,7 @@ def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, w
                     missing_peers(point.workload, point.case),
                     command(point),
                 )
+                yield replace(made, ceilings=analyse.raised(made.ceilings, made))
 
 
 def entrants(point: Point, ask: Ask) -> list[Entrant]:

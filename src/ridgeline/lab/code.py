@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from functools import cache
@@ -29,7 +30,7 @@ def version() -> dict[str, Any]:
     """The code block of a record."""
     return {
         "ridgeline": ridgeline.__version__,
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("RIDGELINE_COMMIT"),  # a tree may travel without .git
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "tree": tree_hash(),
         "python": sys.version.split()[0],

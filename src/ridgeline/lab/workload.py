@@ -55,7 +55,7 @@ class Work:
     """The compulsory work of one step: each input read once, each output written once, each product done once.
 
     `bytes` is by medium: memory, pcie, wire. `mix`, `working_set` and `threads` choose the memory ceiling the
-    result is held against, `dtype` the compute ceiling.
+    result is held against, `dtype` the compute ceiling. `launches` are the fewest kernels a GPU must be given.
     """
 
     items: float
@@ -66,6 +66,7 @@ class Work:
     mix: str = "copy"
     working_set: int | None = None
     threads: int = 1
+    launches: int = 1
 
 
 @dataclass(frozen=True)
