@@ -40,9 +40,9 @@ def rival(commit: str) -> Entrant:
 
 
 def _export(root: Path, commit: str, target: Path) -> None:
-    archive = subprocess.Popen(["git", "-C", str(root), "archive", commit], stdout=subprocess.PIPE)
-    unpacked = subprocess.run(["tar", "-x", "-C", str(target)], stdin=archive.stdout)
-    if archive.wait() or unpacked.returncode:
+    with subprocess.Popen(["git", "-C", str(root), "archive", commit], stdout=subprocess.PIPE) as archive:
+        unpacked = subprocess.run(["tar", "-x", "-C", str(target)], stdin=archive.stdout)
+    if archive.returncode or unpacked.returncode:
         raise InputError(f"commit {commit[:7]} could not be exported from git.")
 
 

@@ -1,0 +1,50 @@
+"""Another version of our own code, built beside the cache and raced from its own tree.
+
+python -m pytest tests/lab/test_against.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import ridgeline
+from ridgeline.errors import InputError
+from ridgeline.lab import analyse
+from ridgeline.lab.against import rival
+from ridgeline.lab.baton import ContenderLost, Entrant, Team
+
+ROOT = Path(ridgeline.__file__).resolve().parents[2]
+in_git = (
+    shutil.which("git") and not subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True).returncode
+)
+pytestmark = [
+    pytest.mark.skipif(not in_git, reason="not a git checkout"),
+    pytest.mark.xdist_group("busy"),
+]
+
+
+def test_a_commit_is_built_and_races_from_its_own_tree(run, known_ceilings):
+    entrant = rival("HEAD")
+    assert entrant.name.startswith("ridgeline@")
+    with Team(entrant):
+        pass  # the greeting proves where the code comes from
+    record = run(workload="ridgeline.workloads.spin", rivals=[entrant], budget_s=5.0)[0]
+    rows = {row.lane.contender: row for row in analyse.rows(record)}
+    assert rows[entrant.name].judged.time, rows[entrant.name].judged.advice
+    assert rows[entrant.name].comparison in ("SAME", "UNCLEAR"), "the same code but for uncommitted changes"
+    assert rival("HEAD") == entrant, "a second time nothing is built"
+
+
+def test_a_rival_that_runs_from_elsewhere_is_refused(tmp_path):
+    (tmp_path / "src").mkdir()
+    with pytest.raises(ContenderLost, match="runs the code of"):
+        Team(Entrant("ridgeline@x", "ridgeline", tree=str(tmp_path / "src")))
+
+
+def test_a_commit_that_is_not_there_is_named():
+    with pytest.raises(InputError, match="no commit 'nonsense'"):
+        rival("nonsense")
