@@ -149,7 +149,7 @@ def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[in
             return number - 1, "nobody left"
         for lane in order.sample(racing, len(racing)):
             with _survived(lane, paddock):
-                _turn(lane, plan, number)
+                _turn(lane, plan)
         spent = (time.monotonic() - start) / plan.budget_s
         watch(number, min(1.0, spent))
         verdict = judge.settled([lane for lane in racing if lane.racing], number)
@@ -160,10 +160,11 @@ def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[in
     return plan.most_rounds, "rounds"
 
 
-def _turn(lane: Lane, plan: Plan, number: int) -> None:
+def _turn(lane: Lane, plan: Plan) -> None:
     assert lane.team is not None  # noqa: S101  a racing lane has one
+    # The same core for everyone (see contender.py), and from the end: low-numbered ones serve interrupts.
     cpus = lane.placed["cpus"]
-    starts = [{"start_cpu": cpus[(number + rank) % len(cpus)]} for rank in range(lane.team.ranks)]
+    starts = [{"start_cpu": cpus[-1 - rank % len(cpus)]} for rank in range(lane.team.ranks)]
     sent = time.perf_counter_ns()
     answers = lane.team.do("turn", plan.timeout_s, starts, samples=lane.samples_per_turn, cold=plan.cold)
     whole = time.perf_counter_ns() - sent
