@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bandwidth.hpp"
+#include "bind.hpp"
 #include "isa.hpp"
 #include "spin.hpp"
 
@@ -72,4 +73,6 @@ NB_MODULE(native, m) {
     nb::gil_scoped_release free;
     return spin(steps, seed);
   }, "steps"_a, "seed"_a = 1, "A busy loop of `steps` dependent steps with a known answer.");
+
+  bind_resample(m);
 }

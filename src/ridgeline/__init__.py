@@ -14,12 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline import lab, machine
+    from ridgeline import errors, lab, machine, trajectory
     from ridgeline.errors import RidgelineError
     from ridgeline.machine.ceiling import ceilings
     from ridgeline.machine.placement import Placement, placed
     from ridgeline.machine.plan import plan
     from ridgeline.machine.topology import Topology, topology
+    from ridgeline.trajectory import resample
 
 __version__ = "0.1.0"
 
@@ -29,11 +30,14 @@ _HOMES = {
     "RidgelineError": "ridgeline.errors",
     "Topology": "ridgeline.machine",
     "ceilings": "ridgeline.machine",
+    "errors": "ridgeline.errors",
     "lab": "ridgeline.lab",
     "machine": "ridgeline.machine",
     "placed": "ridgeline.machine",
     "plan": "ridgeline.machine",
+    "resample": "ridgeline.trajectory",
     "topology": "ridgeline.machine",
+    "trajectory": "ridgeline.trajectory",
 }
 
 __all__ = [
@@ -42,11 +46,14 @@ __all__ = [
     "Topology",
     "__version__",
     "ceilings",
+    "errors",
     "lab",
     "machine",
     "placed",
     "plan",
+    "resample",
     "topology",
+    "trajectory",
 ]
 
 

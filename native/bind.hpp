@@ -1,0 +1,8 @@
+// The faces of native/ that do not fit into module.cpp: one function per part, called once at import.
+#pragma once
+
+namespace nanobind { class module_; }
+
+namespace ridgeline {
+void bind_resample(nanobind::module_ &m);
+}

@@ -1,0 +1,60 @@
+// Trajectories onto new stamps: one merge over stamps and targets, then every channel by its kind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "isa.hpp"
+
+namespace ridgeline {
+
+enum class Kind { linear, previous, nearest, cubic, slerp, angle };
+enum class Outside { clamp, nan, extrapolate };
+enum class ValueType { f16, bf16, f32, f64 };
+enum class TimeType { f32, f64, i64 };
+
+struct Channels {
+  std::int64_t start, stop;
+  Kind kind;
+};
+
+// Strides are in elements. A trajectory b has stamps times[b, 0 … length) and targets at[b, 0 … targets): rows of
+// a padded batch, or, with `offsets`, slices of one long packed array.
+struct ResampleJob {
+  const void *values;
+  std::int64_t value_stride[3]; // batch, stamp, channel
+  ValueType value_type;
+  const void *times;
+  std::int64_t time_stride[2];
+  TimeType time_type;
+  const void *at;
+  std::int64_t at_stride[2];
+  void *out;
+  std::int64_t out_stride[3];
+  bool out_is_wide; // float32 for f16, bf16, f32; float64 for f64; else out has the type of the values
+  std::uint8_t *mask;          // [batch, targets] contiguous, or null
+  const std::int64_t *lengths; // [batch], or null
+  const std::int64_t *at_lengths;
+  const std::int64_t *offsets; // [batch + 1], or null
+  std::int64_t batch, stamps, targets, channels;
+  std::vector<Channels> groups;
+  Outside outside;
+  bool has_gap;
+  double gap_float; // the largest span that is bridged, in the type of the times
+  std::int64_t gap_int;
+  const void *scale, *shift; // [channels] of the compute type, or both null
+};
+
+using ResampleRows = void (*)(const ResampleJob &job, std::int64_t from, std::int64_t to);
+ResampleRows resample_rows(Isa isa);
+
+void resample(const ResampleJob &job, Isa isa, int threads);
+
+// The first stamp that is smaller than the one before it, or not a number: {trajectory, index}, or {-1, -1}.
+struct Fault {
+  std::int64_t trajectory, index;
+};
+Fault first_disorder(const ResampleJob &job);
+
+} // namespace ridgeline

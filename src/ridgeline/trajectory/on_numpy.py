@@ -1,0 +1,197 @@
+"""resample on the CPU, numpy in and out: validation here, the loops in native/resample_loops.cpp."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ridgeline import native
+from ridgeline.errors import InputError
+from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.shape import Batch, policies, shaped
+
+VALUE_TYPES = ("float16", "float32", "float64")
+BYTES_PER_THREAD = 2 << 20  # starting a thread costs as much as moving this
+EXACT_IN_FLOAT64 = 2**53
+
+
+def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
+    values = np.asarray(values)
+    if values.dtype.name not in VALUE_TYPES:
+        if values.dtype.kind not in "iub":
+            raise InputError(f"values are {values.dtype}; give float16, float32, float64 or integers.")
+        values = values.astype(np.float64)
+    wanted = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
+    if wanted.name not in VALUE_TYPES:
+        raise InputError(f"dtype {wanted} cannot hold NaN; give float16, float32 or float64.")
+    return run(values, times, at, out=out, wanted=wanted, value_type=values.dtype.name, **how)
+
+
+def run(
+    values: Any, times: Any, at: Any, *, out: Any, wanted: Any, value_type: str, kind: Any, quaternion: str,
+    outside: str, max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
+    return_mask: bool,
+) -> Any:  # fmt: skip
+    """The same for values that may be bfloat16 under another name (torch's, seen as uint16)."""
+    policies(outside, quaternion)
+    times, at = clocks(np.asarray(times), np.asarray(at))
+    lengths, at_lengths, offsets = (_counts(c) for c in (lengths, at_lengths, offsets))
+    batch = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    counted(batch, lengths, at_lengths, offsets)
+    if sort:
+        batch, values, times = _sorted(batch, values, times, lengths, offsets, at)
+    if check:
+        trajectory, index = native.first_disorder(batch.times, lengths, offsets)
+        if trajectory >= 0:
+            raise disorder(trajectory, index, batch, offsets)
+    if outside == "raise":
+        _inside(batch, lengths, at_lengths, offsets)
+    compute = np.dtype(np.float64 if value_type == "float64" else np.float32)
+    stored = np.dtype(np.uint16) if value_type == "bfloat16" else np.dtype(value_type)
+    direct = wanted in (stored, compute)
+    result = _room(out, batch, wanted if direct else compute, direct)
+    mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
+    scaling = affine(normalize, batch.channels)
+    gap_int, gap_float = _gap(max_gap, batch.times.dtype)
+    native.resample(
+        batch.values,
+        batch.times,
+        batch.at,
+        result,
+        mask,
+        lengths,
+        at_lengths,
+        offsets,
+        list(groups(kind, batch.channels)),
+        "clamp" if outside == "raise" else outside,
+        gap_float,
+        gap_int,
+        *(scaling and [a.astype(compute) for a in scaling] or (None, None)),
+        value_type,
+        result.dtype == compute and stored != compute,
+        _threads(batch, compute.itemsize),
+    )
+    answer = result if direct else result.astype(wanted)
+    if out is not None:
+        if not direct:
+            out[...] = answer.reshape(out.shape)
+        answer = out
+    else:
+        answer = answer.reshape(batch.result_shape)
+    return (answer, mask.view(np.bool_).reshape(batch.mask_shape)) if mask is not None else answer
+
+
+def clocks(times: Any, at: Any) -> tuple[Any, Any]:
+    """Stamps and targets in one type: int64, float64 or float32; integers and floats do not mix beyond 2⁵³."""
+    for name, clock in (("times", times), ("at", at)):
+        if clock.dtype.kind not in "iuf":
+            raise InputError(f"{name} are {clock.dtype}; give float64, int64 or float32.")
+    if times.dtype.kind in "iu" and at.dtype.kind in "iu":
+        return times.astype(np.int64, copy=False), at.astype(np.int64, copy=False)
+    for name, clock in (("times", times), ("at", at)):
+        if clock.dtype.kind in "iu" and clock.size and int(np.abs(clock).max()) > EXACT_IN_FLOAT64:
+            raise InputError(
+                f"{name} are {clock.dtype} beyond 2^53 and the other clock is floating; give both as int64."
+            )
+    if times.dtype == at.dtype == np.float32:
+        return times, at
+    return times.astype(np.float64, copy=False), at.astype(np.float64, copy=False)
+
+
+def counted(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
+    """lengths, at_lengths and offsets point into the arrays, or are refused by their first wrong entry."""
+    stamps = int(batch.values.shape[1])
+    limits = (("lengths", lengths, stamps), ("at_lengths", at_lengths, batch.targets))
+    for name, counts, most in limits:
+        if counts is None:
+            continue
+        if counts.shape != (batch.batch,):
+            raise InputError(f"{name} has {counts.size} entries for {batch.batch} trajectories.")
+        wrong = np.flatnonzero((counts < 0) | (counts > most))
+        if wrong.size:
+            raise InputError(f"{name}[{wrong[0]}] is {counts[wrong[0]]}; it must lie between 0 and {most}.")
+    if offsets is not None:
+        steps = np.diff(offsets)
+        if offsets[0] < 0 or offsets[-1] > stamps or (steps < 0).any():
+            raise InputError(f"offsets must rise from 0 to {stamps}; they go from {offsets[0]} to {offsets[-1]}.")
+
+
+def disorder(trajectory: int, index: int, batch: Batch, offsets: Any) -> InputError:
+    row = batch.times[0 if offsets is not None else trajectory]
+    place = index + (int(offsets[trajectory]) if offsets is not None else 0)
+    now, before = row[place], row[place - 1] if index else row[place]
+    return InputError(
+        f"times of trajectory {trajectory} are not sorted: index {index} is {now}"
+        f"{f' after {before}' if index else ''}; sort them, or say sort=True."
+    )
+
+
+def _counts(counts: Any) -> Any:
+    return None if counts is None else np.ascontiguousarray(counts, np.int64)
+
+
+def _gap(max_gap: Any, clock: Any) -> tuple[int | None, float | None]:
+    """(for int64 stamps, for floating ones)"""
+    if max_gap is None:
+        return None, None
+    if not max_gap >= 0:
+        raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
+    return (int(max_gap), None) if clock == np.int64 else (None, float(max_gap))
+
+
+def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
+    """Where the loops write: the caller's `out` seen as [B, T, D], or fresh memory."""
+    shape = (batch.batch, batch.targets, batch.channels)
+    if out is None:
+        return np.empty(shape, dtype)
+    if tuple(out.shape) != batch.result_shape:
+        raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
+    if not direct or out.dtype != dtype:
+        return np.empty(shape, dtype)
+    for axis in range(3 - out.ndim):
+        out = out[None] if axis == 0 and len(batch.mask_shape) == 1 else out[..., None]
+    return out
+
+
+def _threads(batch: Batch, size: int) -> int:
+    moved = batch.batch * batch.channels * (batch.targets + int(batch.values.shape[1])) * size
+    return int(max(1, min(len(os.sched_getaffinity(0)), moved // BYTES_PER_THREAD)))
+
+
+def _ends(batch: Batch, lengths: Any, offsets: Any) -> tuple[Any, Any]:
+    """First and one past the last stamp of each trajectory, as indices into its row."""
+    if offsets is not None:
+        return offsets[:-1], offsets[1:] if lengths is None else np.minimum(offsets[1:], offsets[:-1] + lengths)
+    count = np.full(batch.batch, batch.times.shape[1], np.int64) if lengths is None else lengths
+    return np.zeros(batch.batch, np.int64), count
+
+
+def _inside(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
+    first, last = _ends(batch, lengths, offsets)
+    for b in range(batch.batch):
+        row = batch.times[0 if offsets is not None else b][first[b] : last[b]]
+        targets = batch.at[b] if at_lengths is None else batch.at[b][: at_lengths[b]]
+        bad = np.flatnonzero((targets < row[0]) | (targets > row[-1])) if row.size else np.arange(targets.size)
+        if bad.size:
+            span = f"{row[0]} to {row[-1]}" if row.size else "nothing"
+            raise InputError(
+                f"target {bad[0]} of trajectory {b} is {targets[bad[0]]}, outside its stamps ({span}); "
+                "choose outside='clamp', 'nan' or 'extrapolate'."
+            )
+
+
+def _sorted(batch: Batch, values: Any, times: Any, lengths: Any, offsets: Any, at: Any) -> tuple[Batch, Any, Any]:
+    """Stamps and values in rising order, stable, each trajectory by itself."""
+    first, last = _ends(batch, lengths, offsets)
+    clock, data = batch.times.copy(), batch.values.copy()
+    if offsets is None and batch.times.strides[0] == 0:
+        clock = np.array(batch.times)
+    for b in range(batch.batch):
+        row = 0 if offsets is not None else b
+        piece = slice(int(first[b]), int(last[b]))
+        order = np.argsort(clock[row, piece], kind="stable")
+        clock[row, piece] = clock[row, piece][order]
+        data[row, piece] = data[row, piece][order]
+    return Batch(data, clock, batch.at, batch.batch, batch.result_shape, batch.mask_shape), data, clock
