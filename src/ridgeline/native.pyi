@@ -34,3 +34,13 @@ def time_mix(mix: str, bytes: int, cpus: Sequence[int], passes: int = 1, repeats
 
 def spin(steps: int, seed: int = 1) -> int:
     """A busy loop of `steps` dependent steps with a known answer."""
+
+def resample(values: Annotated[NDArray, dict(device='cpu', writable=False)], times: Annotated[NDArray, dict(device='cpu', writable=False)], at: Annotated[NDArray, dict(device='cpu', writable=False)], out: Annotated[NDArray, dict(device='cpu')], mask: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')] | None, lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, at_lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, channels: Sequence[tuple[int, int, str]], outside: str, gap_float: float | None, gap_int: int | None, scale: Annotated[NDArray, dict(device='cpu', writable=False)] | None, shift: Annotated[NDArray, dict(device='cpu', writable=False)] | None, value_type: str, out_is_wide: bool, threads: int, isa: str = '') -> None:
+    """
+    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resample.
+    """
+
+def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)], lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> tuple[int, int]:
+    """
+    (trajectory, index) of the first stamp that is smaller than the one before or NaN; (-1, -1) if none is.
+    """

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ridgeline import workloads
 from ridgeline.cli import tables
-from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout
+from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout, tell
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import analyse, report
 from ridgeline.lab.against import rival
@@ -20,7 +20,7 @@ from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Ask, Point, Watcher
 from ridgeline.lab.bench import bench as run_bench
 from ridgeline.lab.measure import Plan
-from ridgeline.lab.record import Record
+from ridgeline.lab.record import FILE, Record
 from ridgeline.lab.workload import Profile
 from ridgeline.machine import Placement
 
@@ -95,9 +95,9 @@ def bench(
     try:
         records = _watched(ask, console, quiet or as_json)
     except KeyboardInterrupt:
-        console.print(
-            f"Stopped; what was measured stays in {out / 'records.jsonl'}. The same command goes on from there."
-        )
+        kept = out / FILE
+        stays = f"what was measured stays in {kept}; the same command goes on from there" if kept.exists() else ""
+        tell(f"Stopped; {stays or 'nothing was measured yet'}.", console)
         raise
     page = report.write(records, out)
     bad = analyse.failed(records)
@@ -105,11 +105,11 @@ def bench(
         print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
     else:
         answer = stdout()
-        for table in tables.races(records):
+        for table in tables.races(records, answer.width):
             answer.print(table)
-        answer.print(f"Report: {page}")
+        tell(f"Report: {page}", answer)
     for sentence in bad:
-        console.print(f"[red]{sentence}[/]")
+        console.print(sentence, style="red", markup=False, highlight=False)
     if bad:
         raise typer.Exit(Exit.FINDINGS)
 
@@ -147,7 +147,7 @@ def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
     """Run with a live display on stderr; lines of what was skipped or resumed are always said."""
 
     def say(sentence: str) -> None:
-        console.print(f"[dim]{sentence}[/]")
+        console.print(sentence, style="dim", markup=False, highlight=False)
 
     if quiet or not console.is_terminal:
         found = run_bench(ask, Watcher(say=say))
@@ -165,7 +165,7 @@ def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
                 progress.update(task, description=f"{point.workload.name}  {point.case.label}")
 
             def done(record: Record) -> None:
-                progress.update(task, completed=round(progress.tasks[0].completed + 0.5))
+                progress.update(task, completed=int(progress.tasks[0].completed) + 1)
 
             watcher = Watcher(
                 start=lambda points, skipped: progress.update(task, total=len(points), completed=skipped),
@@ -175,12 +175,12 @@ def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
                     task, completed=int(progress.tasks[0].completed) + share * 0.99
                 ),
                 done=done,
-                say=lambda s: progress.console.print(f"[dim]{s}[/]"),
+                say=say,
             )
             found = run_bench(ask, watcher)
     absent = {peer: extra for record in found for peer, extra in record.missing.items()}
     for peer, extra in absent.items():
-        say(f"{peer} is not installed and was left out: pip install 'ridgeline\\[{extra}]'")
+        say(f"{peer} is not installed and was left out: pip install 'ridgeline[{extra}]'")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import tables
-from ridgeline.cli.speak import Json, print_json, stderr, stdout
+from ridgeline.cli.speak import Json, note, print_json, stdout
 from ridgeline.errors import Exit, InputError
 from ridgeline.lab import compare as comparing
 from ridgeline.lab import record, verdict
@@ -28,19 +28,21 @@ def compare(
 
       ridgeline compare main.jsonl mine.jsonl --margin 0.05 --json
 
-    Exit 0: same or faster; 3: something is slower; 4: unclear; 5: not comparable.
+    Exit 0: same or faster; 3: something is slower; 4: unclear; 5: not comparable (a case lost its valid time).
     """
     if not 0 < margin < 1:
         raise InputError(f"--margin {margin:g} is no share between 0 and 1; 0.03 is three percent.")
     before, after = record.read(a), record.read(b)
-    for side in (before, after):
-        if side.warning:
-            stderr().print(f"note: {side.warning}")
+    note(before.warning)
+    note(after.warning)
     found = comparing.changes(before.records, after.records, margin)
     code = comparing.exit_code(found)
     if as_json:
         print_json({"changes": [c.to_json() for c in found], "exit": int(code)})
     else:
         stdout().print(tables.changes(found))
+    for side, alone in zip((a, b), comparing.unmatched(before.records, after.records), strict=True):
+        if alone:
+            note(f"{alone} case{'s' * (alone > 1)} only in '{side}', with nothing to compare.")
     if code is not Exit.OK:
         raise typer.Exit(code)

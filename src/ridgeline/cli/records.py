@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import tables
-from ridgeline.cli.speak import Json, print_json, stderr, stdout
+from ridgeline.cli.speak import Json, note, print_json, stderr, stdout, tell
 from ridgeline.errors import InputError, MissingExtra, unknown
 from ridgeline.lab import analyse, record
 from ridgeline.lab.record import Record, Records
@@ -50,7 +50,7 @@ def show(
         print_json(record.to_json(chosen[-1]))
         return
     answer = stdout()
-    for part in tables.races(chosen[-1:]):
+    for part in tables.races(chosen[-1:], answer.width):
         answer.print(part)
     answer.print(tables.facts(chosen[-1]))
 
@@ -75,13 +75,13 @@ def export(
         raise InputError(f"cannot tell the format of '{out}'; end it with .json, .csv or .parquet.")
     with publish(out) as temporary:
         writers[out.suffix](found.records, temporary)
-    stderr().print(f"{sum(len(lane.samples_ns) for r in found.records for lane in r.contenders)} samples → {out}")
+    samples = sum(len(lane.samples_ns) for r in found.records for lane in r.contenders)
+    tell(f"{samples} samples → {out}", stderr())
 
 
 def _read(file: Path) -> Records:
     found = record.read(file)
-    if found.warning:
-        stderr().print(f"note: {found.warning}")
+    note(found.warning)
     return found
 
 

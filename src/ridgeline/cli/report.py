@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.speak import Json, print_json, stderr, stdout
+from ridgeline.cli.speak import Json, note, print_json, tell
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, record
 from ridgeline.lab import report as making
@@ -29,8 +29,7 @@ def report(
     records: list[record.Record] = []
     for file in files:
         found = record.read(file)
-        if found.warning:
-            stderr().print(f"note: {found.warning}")
+        note(found.warning)
         records += found.records
     if not records:
         raise InputError(f"'{files[0]}' holds no record yet; run ridgeline bench first.")
@@ -39,4 +38,4 @@ def report(
     if as_json:
         print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
     else:
-        stdout().print(f"Report: {page}")
+        tell(f"Report: {page}")

@@ -21,6 +21,17 @@ def print_json(answer: Any) -> None:
     sys.stdout.write("\n")
 
 
+def tell(sentence: str, console: Console | None = None) -> None:
+    """A line as it is: names are not markup, and a path stays in one piece."""
+    (console or stdout()).print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(sentence: str | None) -> None:
+    """What the answer leaves out, on stderr."""
+    if sentence:
+        tell(f"note: {sentence}", stderr())
+
+
 def stdout() -> Console:
     """Where answers go; a pipe has no width of its own, so it gets one that holds our tables."""
     console = Console()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.lab import analyse
@@ -16,6 +17,8 @@ from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Validity
 from ridgeline.web import si
 
+COLUMNS = ("case, contender", "median", "rate", "of ceiling", "time ÷ ours", "verdict")
+WIDE = 90  # what a whole table needs
 COLOURS = {
     "VALID": "green",
     "NOISY": "yellow",
@@ -33,39 +36,46 @@ def coloured(word: str | None) -> str:
     return f"[{COLOURS[word]}]{word}[/]" if word else ""
 
 
-def races(records: Sequence[Record]) -> Iterator[RenderableType]:
-    """One table per workload; a peer's verdict is relative to ours (SLOWER: the peer is slower)."""
+def races(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableType]:
+    """One table per workload; a peer's verdict is relative to ours (SLOWER: the peer is slower).
+
+    On a narrow screen, rate and share of the ceiling make room for the names and the verdict.
+    """
+    columns = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
     for name in dict.fromkeys(r.workload for r in records):
-        table = Table(title=name, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-        for column in ("case, contender", "median", "rate", "of ceiling", "time ÷ ours", "verdict", ""):
-            right = column in ("median", "rate", "of ceiling", "time ÷ ours")
-            table.add_column(column, justify="right" if right else "left", no_wrap=column != "case, contender")
+        table = Table(title=escape(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+        for column in columns:
+            words = column in ("case, contender", "verdict")
+            table.add_column(column, justify="left" if words else "right", no_wrap=not words)
+        own = [r for r in records if r.workload == name]
+        table.columns[0].min_width = max(2 + len(lane.contender) for r in own for lane in r.contenders)
         advice: list[str] = []
-        for record in (r for r in records if r.workload == name):
-            table.add_row(f"[dim]{record.label}[/]")
+        for record in own:
+            table.add_row(f"[dim]{escape(record.label)}[/]")
             for row in analyse.rows(record):
-                table.add_row(*_cells(row))
+                cells = _cells(row)
+                table.add_row(*(cells[column] for column in columns))
                 if row.judged.validity is not Validity.VALID:
-                    advice.append(
-                        f"{row.lane.contender}, {record.label}: {coloured(row.judged.validity)}, {row.judged.advice}"
-                    )
+                    who = escape(f"{row.lane.contender}, {record.label}")
+                    advice.append(f"{who}: {coloured(row.judged.validity)}, {escape(row.judged.advice)}")
             table.add_section()
         yield table
         yield from advice
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
     time, ratio = row.judged.time, row.ratio
-    contender = f"  [bold]{row.lane.contender}[/]" if row.ours else f"  {row.lane.contender}"
-    return [
-        contender,
+    contender = escape(row.lane.contender)
+    doubt = row.judged.validity if row.judged.validity is not Validity.VALID else None
+    cells = (
+        f"  [bold]{contender}[/]" if row.ours else f"  {contender}",
         f"{si(time.value / 1e9, 's')} [dim]±{time.relative:.1%}[/]" if time else "–",
         si(row.items_per_s, rate_unit(row.record)) if row.items_per_s else "",
         f"{row.share:.0%} {row.limit.resource}" if row.share and row.limit else "",
         f"{ratio.value:.3f} [dim]±{(ratio.high - ratio.low) / 2:.3f}[/]" if ratio else "",
-        coloured(row.comparison),
-        coloured(row.judged.validity) if row.judged.validity is not Validity.VALID else "",
-    ]
+        " ".join(filter(None, (coloured(row.comparison), coloured(doubt)))),
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def changes(found: Sequence[Change]) -> Table:
@@ -73,10 +83,11 @@ def changes(found: Sequence[Change]) -> Table:
     for column in ("workload", "case", "time B ÷ A", "verdict", "how compared"):
         table.add_column(column, justify="right" if "÷" in column else "left")
     for change in found:
-        ratio = f"{change.ratio.value:.3f} [dim]{change.ratio.low:.3f}–{change.ratio.high:.3f}[/]"
-        word = change.comparison
-        colour = {"FASTER": "green", "SLOWER": "red"}.get(word, COLOURS[word])
-        table.add_row(change.after.workload, change.after.label, ratio, f"[{colour}]{word}[/]", change.basis)
+        ratio, word, verdict = change.ratio, change.comparison, ""
+        if word:
+            verdict = f"[{ {'FASTER': 'green', 'SLOWER': 'red'}.get(word, COLOURS[word]) }]{word}[/]"
+        times = f"{ratio.value:.3f} [dim]{ratio.low:.3f}–{ratio.high:.3f}[/]" if ratio else "–"
+        table.add_row(escape(change.after.workload), escape(change.after.label), times, verdict, escape(change.basis))
     return table
 
 
@@ -84,8 +95,9 @@ def listing(records: Sequence[Record]) -> Table:
     table = Table("id", "time", "workload", "case", "commit", "contenders", box=box.SIMPLE_HEAD, pad_edge=False)
     for record in records:
         commit = (record.code["commit"] or "")[:7] + ("+" if record.code["dirty"] else "")
-        words = ", ".join(f"{r.lane.contender} {coloured(r.judged.validity)}" for r in analyse.rows(record))
-        table.add_row(record.id[:8], record.time[:16], record.workload, record.label, commit, words)
+        words = ", ".join(f"{escape(r.lane.contender)} {coloured(r.judged.validity)}" for r in analyse.rows(record))
+        told = (record.id[:8], record.time[:16], record.workload, record.label, commit)
+        table.add_row(*map(escape, told), words)
     return table
 
 
@@ -105,5 +117,5 @@ def facts(record: Record) -> Table:
         "repeat": record.command,
     }
     for name, value in rows.items():
-        table.add_row(f"[dim]{name}[/]", value)
+        table.add_row(f"[dim]{name}[/]", escape(value))
     return table

@@ -27,12 +27,12 @@ def _at_most(stamp, key, STRICT: tl.constexpr):
 @triton.jit
 def _search(times, step, n, key, STRICT: tl.constexpr):
     """The last index whose stamp is <= key (< key if STRICT), or -1; key [targets]."""
-    size = (n + PIVOTS - 1) // PIVOTS
+    size = tl.maximum((n + PIVOTS - 1) // PIVOTS, 1)
     passed = tl.zeros(key.shape, tl.int32)
-    for k in tl.static_range(PIVOTS):
-        known = k * size < n
-        pivot = tl.load(times + k * size * step, mask=known, other=0)
-        passed += (_at_most(pivot, key, STRICT) & known).to(tl.int32)
+    for k in tl.static_range(PIVOTS):  # those beyond the end repeat the last stamp, and are not counted below
+        pivot = tl.load(times + tl.minimum(k * size, n - 1) * step, mask=n > 0, other=0)
+        passed += _at_most(pivot, key, STRICT).to(tl.int32)
+    passed = tl.minimum(passed, (n + size - 1) // size)
     low = tl.maximum(passed - 1, 0) * size
     while size > 1:  # the answer is in [low, low + size); all targets halve together
         half = size // 2
@@ -76,11 +76,9 @@ def _ratio(above, below, C: tl.constexpr):
 
 
 @triton.jit
-def _frame(values, row, d, step, d_step, live, inside, WIDE: tl.constexpr, C: tl.constexpr):
+def _frame(values, row, d, step, d_step, live, inside, STEP: tl.constexpr, C: tl.constexpr):
     """Channels d of frame `row`: [targets, channels] in the compute type."""
-    if WIDE:
-        row = row.to(tl.int64)
-    where = values + (row * step)[:, None] + (d * d_step)[None, :]
+    where = values + tl.multiple_of(row * step, STEP)[:, None] + (d * d_step)[None, :]
     return tl.load(where, mask=live[:, None] & inside[None, :], other=0).to(C)
 
 
@@ -126,29 +124,31 @@ def resample(
     C: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     EXTEND: tl.constexpr = OUTSIDE == "extrapolate" and KIND != "previous" and KIND != "nearest"
 
+    INDEX: tl.constexpr = tl.int64 if WIDE else tl.int32
+
     b = (tl.program_id(0) // tiles).to(tl.int64)
-    lane = (tl.program_id(0) % tiles) * BT + tl.arange(0, BT)
+    lane = (tl.program_id(0) % tiles).to(INDEX) * BT + tl.arange(0, BT)
     wanted = lane < targets
     live = wanted
     if at_lengths is not None:
         live = live & (lane < tl.load(at_lengths + b))
-    # Batch strides change with the batch's shape, their common divisor does not: told to the compiler, rows
-    # stay loadable in 16-byte pieces without compiling anew.
-    n = stamps
+    # Strides change with the batch's shape, what divides them seldom does: told to the compiler, frames are
+    # read in 16-byte pieces without compiling anew for every shape.
+    n = stamps.to(INDEX)
     if offsets is not None:
         first = tl.load(offsets + b)
-        n = (tl.load(offsets + b + 1) - first).to(tl.int32)
+        n = (tl.load(offsets + b + 1) - first).to(INDEX)
         times += first * t_stamp
         values += tl.multiple_of(first * v_stamp, V_STEP)
     else:
         times += b * t_batch
         values += tl.multiple_of(b * v_batch, V_STEP)
     if lengths is not None:
-        n = tl.minimum(n.to(tl.int64), tl.load(lengths + b)).to(tl.int32)
+        n = tl.minimum(n.to(tl.int64), tl.load(lengths + b)).to(INDEX)
     out += tl.multiple_of(b * o_batch, O_STEP)
 
     key = tl.load(at + b * a_batch + lane * a_target, mask=live, other=0)
-    live = live & (key == key) & (n > 0)
+    live = live & (key == key) & (tl.zeros_like(lane) < n)
     found = _search(times, t_stamp, n, key, False)
     last = n - 1
     under = found < 0
@@ -172,7 +172,7 @@ def resample(
         open_ = open_ | (live & (i < last) & outside)
         stamp = tl.load(times + i * t_stamp, mask=live, other=0)
     j = tl.where(open_, i + 1, i)
-    j = _last_equal(times, t_stamp, n, j, open_)
+    pass
     right = tl.load(times + j * t_stamp, mask=open_, other=1)
     left = tl.where(open_, stamp, tl.zeros_like(stamp))
     span = right - left
@@ -205,18 +205,15 @@ def resample(
         h_p = _ratio(tl.where(has_p, left - t_p, span), span, C)[:, None]
         h_q = _ratio(tl.where(has_q, t_q - right, span), span, C)[:, None]
 
-    out_row = lane
-    if WIDE:
-        out_row = lane.to(tl.int64)
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
         inside = d < D
         weight = w[:, None]
-        a = _frame(values, i, d, v_stamp, v_channel, live, inside, WIDE, C)
+        a = _frame(values, i, d, v_stamp, v_channel, live, inside, V_STEP, C)
         if KIND == "previous" or KIND == "nearest":
             y = a
         else:
-            c = _frame(values, j, d, v_stamp, v_channel, open_, inside, WIDE, C)
+            c = _frame(values, j, d, v_stamp, v_channel, open_, inside, V_STEP, C)
             if KIND == "linear":
                 y = tl.where(weight == 0, a, kinds.linear(a, c, weight))
             if KIND == "angle":
@@ -226,8 +223,8 @@ def resample(
                 c4 = tl.reshape(c, [BT, BD // 4, 4])
                 y = tl.reshape(kinds.slerp(a4, c4, weight, DOUBLE, EXTEND), [BT, BD])
             if KIND == "cubic":
-                before = _frame(values, p, d, v_stamp, v_channel, has_p, inside, WIDE, C)
-                after = _frame(values, q, d, v_stamp, v_channel, has_q, inside, WIDE, C)
+                before = _frame(values, p, d, v_stamp, v_channel, has_p, inside, V_STEP, C)
+                after = _frame(values, q, d, v_stamp, v_channel, has_q, inside, V_STEP, C)
                 y = kinds.cubic(before, a, c, after, weight, has_p[:, None], has_q[:, None], h_p, h_q)
                 y = tl.where(weight == 0, a, y)
         if scale is not None:
@@ -235,5 +232,5 @@ def resample(
         if shift is not None:
             y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
         y = tl.where(live[:, None], y, float("nan"))
-        to = out + (out_row * o_target)[:, None] + (d * o_channel)[None, :]
+        to = out + tl.multiple_of(lane * o_target, O_STEP)[:, None] + (d * o_channel)[None, :]
         tl.store(to, y.to(out.dtype.element_ty), mask=wanted[:, None] & inside[None, :])

@@ -27,6 +27,8 @@ def rival(commit: str) -> Entrant:
     root = Path(_git(Path(ridgeline.__file__).resolve().parent, "rev-parse", "--show-toplevel", failing=no_checkout))
     no_commit = f"there is no commit '{commit}' in this checkout"
     full = _git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
+    no_lab = f"commit {full[:7]} is older than the lab and cannot take part in a race"
+    _git(root, "cat-file", "-e", f"{full}:src/ridgeline/lab/contender.py", failing=no_lab)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "against"
     base.mkdir(parents=True, exist_ok=True)
     tag = f"{full[:12]}-{sys.implementation.cache_tag}"

@@ -23,6 +23,8 @@ from typing import Any
 from ridgeline.lab.contender import PROTOCOL
 
 START_TIMEOUT_S = 120.0
+LOOK_EVERY_S = 1.0  # a child can die while a process it forked holds its pipe open
+LAST_WORDS = 64 << 10  # bytes of its output that are searched for them
 
 OUSTING = """
 import sys
@@ -82,15 +84,15 @@ class Team:
         self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any
     ) -> list[dict[str, Any]]:
         """Give all ranks one order and gather their answers; one deadline for all."""
-        deadline = time.monotonic() + timeout_s
         own = per_rank or [{}] * len(self._processes)
         for process, special in zip(self._processes, own, strict=True):
             process.order({"do": what, **order, **special})
-        answers = [p.answer(deadline - time.monotonic()) for p in self._processes]
+        began = time.monotonic()
+        answers = [p.answer(timeout_s, began) for p in self._processes]
         for rank, answer in enumerate(answers):
             if "failed" in answer:
-                where = f"rank {rank}: " if len(answers) > 1 else ""
-                raise ContenderLost(f"{where}{answer['failed']}")
+                where = f"in rank {rank} " if len(answers) > 1 else ""
+                raise ContenderLost(f"{where}raised {answer['failed']}")
         return answers
 
     def kill(self) -> None:
@@ -135,7 +137,7 @@ class _Process:
     """One child with a pipe each way; stderr goes to a file that is read only when it dies."""
 
     def __init__(self, entrant: Entrant, env: Mapping[str, str]) -> None:
-        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  lives as long as the child
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the child
         orders_out, self._orders = os.pipe()
         self._answers, answers_in = os.pipe()
         try:
@@ -161,26 +163,35 @@ class _Process:
         except BrokenPipeError:
             raise ContenderLost(self._cause_of_death()) from None
 
-    def answer(self, timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
+    def answer(self, timeout_s: float, began: float | None = None) -> dict[str, Any]:
+        """The next line it says, as an object; numbers that JSON has no word for (NaN, infinity) come as None."""
+        deadline = (time.monotonic() if began is None else began) + timeout_s
         while b"\n" not in self._pending:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self.kill()
-                raise ContenderLost(f"gave no answer within {timeout_s:.0f} s and was stopped")
-            piece = os.read(self._answers, 1 << 20)
-            if not piece:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._answers], [], [], min(left, LOOK_EVERY_S))
+            if ready:
+                piece = os.read(self._answers, 1 << 20)
+                if not piece:
+                    raise ContenderLost(self._cause_of_death())
+                self._pending += piece
+            elif self._child.poll() is not None:
                 raise ContenderLost(self._cause_of_death())
-            self._pending += piece
+            elif not left:
+                self.kill()
+                raise ContenderLost(f"gave no answer within {timeout_s:.3g} s and was stopped; --timeout gives it more")
         line, _, self._pending = self._pending.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
+        try:
+            found = json.loads(line, parse_constant=lambda _: None)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ContenderLost(f"wrote into the lab's own pipe: {line[:80].decode(errors='replace')!r}")
         return found
 
     def kill(self) -> None:
         """End the child and whatever it started; safe to call twice."""
-        if self._child.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+        if self._child.returncode is None:  # its group goes by its number until someone has waited for it
+            self._kill_group()
             self._child.wait()
         for fd in (self._orders, self._answers):
             with suppress(OSError):
@@ -188,17 +199,22 @@ class _Process:
         self._orders = self._answers = -1
         self._log.close()
 
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
     def _cause_of_death(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(5)
+        self._kill_group()  # what it forked is not left behind
         code = self._child.returncode
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code is not None and code < 0
-            else f"exited with code {code}"
-        )
-        self._log.seek(0)
-        lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        if code is None:
+            how = "closed its pipe"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LAST_WORDS))
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return f"{how}: {lines[-1][:300]}" if lines else how
 
 

@@ -99,7 +99,7 @@ def bench(ask: Ask, watcher: Watcher | None = None) -> list[Record]:
         todo = []
         for point in points:
             old = kept.get(_key(point, ask, here))
-            if old is not None:
+            if old is not None and [x.contender for x in old.contenders] == [e.name for e in entrants(point, ask)]:
                 found.append(old)
             else:
                 todo.append(point)
@@ -135,12 +135,17 @@ def plan_points(ask: Ask, device: str, watcher: Watcher) -> list[Point]:
             continue
         fitting = (c for c in workload.cases(ask.profile) if c.device in ("any", kind))
         cases = [replace(c, device=device) for c in fitting]
-        if ask.cases:
+        if ask.cases and cases:
             cases = [own_case(cases[0], words) for words in ask.cases]
         if ask.ranks is not None:
             if ask.ranks < 1:
                 raise InputError(f"--ranks {ask.ranks}: ask for 1 or more.")
             cases = [replace(c, ranks=ask.ranks) for c in cases]
+        for case in cases:
+            if OURS not in workload.contenders(case):
+                raise InputError(
+                    f"the contenders of '{workload.name}' lack '{OURS}', the one that peers are held against."
+                )
         points += [Point(reference, workload, case) for case in cases]
     if not points:
         raise InputError(f"nothing to measure on {device}; name a workload that runs there.")
@@ -182,7 +187,7 @@ def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, w
                     version,
                     analyse.held_against(limits, work),
                     missing_peers(point.workload, point.case),
-                    command(point),
+                    command(point, ask),
                 )
                 yield replace(made, ceilings=analyse.raised(made.ceilings, made))
 
@@ -198,12 +203,19 @@ def entrants(point: Point, ask: Ask) -> list[Entrant]:
     return [*mine, *ask.rivals, *rest]
 
 
-def command(point: Point) -> str:
+def command(point: Point, ask: Ask) -> str:
     """What reproduces a record."""
-    words = ",".join(f"{k}={v}" for k, v in point.case.params.items())
+    case, node = point.case, ask.plan.placement.node
     name = point.workload.name if not point.reference.endswith(".py") else point.reference
-    ranks = ["--ranks", str(point.case.ranks)] if point.case.ranks > 1 else []
-    return shlex.join(["ridgeline", "bench", name, "--device", point.case.device, "--case", words, *ranks])
+    words = ["ridgeline", "bench", name, "--device", case.device]
+    words += ["--case", ",".join(f"{k}={v}" for k, v in case.params.items())]
+    words += ["--profile", ask.profile] if ask.profile is not Profile.QUICK else []
+    words += ["--ranks", str(case.ranks)] if case.ranks > 1 else []
+    words += ["--node", str(node)] if node is not None else []
+    words += ["--cold"] if ask.plan.cold else []
+    words += [word for rival in ask.rivals for word in ("--against", rival.name.partition("@")[2])]
+    words += [word for peer, path in ask.pythons.items() for word in ("--python", f"{peer}={path}")]
+    return shlex.join(words)
 
 
 def _share(deadline: float | None, cases_left: int) -> float | None:
@@ -214,7 +226,7 @@ def _key(point: Point, ask: Ask, here: Topology) -> str:
     where = [asdict(p) for p in placements(ask.plan.placement, point.case, here)]
     # As JSON has it: tuples are lists there.
     case, where = json.loads(json.dumps([point.case.to_json(), where]))
-    return record.key(point.workload.name, case, where, facts(here), code.version())
+    return record.key(point.workload.name, case, where, ask.plan.cold, facts(here), code.version())
 
 
 def make_folder(out: Path) -> None:

@@ -9,7 +9,6 @@ that is said. `ridgeline bench --against COMMIT` races two versions directly and
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,64 +28,79 @@ class Change:
 
     before: Record
     after: Record
-    ratio: Estimate  # time of B / time of A
-    comparison: Comparison
-    basis: str  # how the two were made comparable
+    ratio: Estimate | None  # time of B / time of A; None where one of them has no valid time
+    comparison: Comparison | None
+    basis: str  # how the two were made comparable, or why they are not
 
     def to_json(self) -> dict[str, Any]:
         return {
             "workload": self.after.workload,
             "case": dict(self.after.case),
             "verdict": self.comparison,
-            "ratio": self.ratio.value,
-            "ratio_interval": [self.ratio.low, self.ratio.high],
+            "ratio": self.ratio.value if self.ratio else None,
+            "ratio_interval": [self.ratio.low, self.ratio.high] if self.ratio else None,
             "basis": self.basis,
             "records": [self.before.id, self.after.id],
         }
 
 
 def changes(a: Iterable[Record], b: Iterable[Record], margin: float = verdict.MARGIN) -> list[Change]:
-    """Every case both sets have (the latest record of each); NotComparable when there is none."""
-    old, new = ({r.subject: r for r in records} for records in (a, b))
-    shared = [subject for subject in new if subject in old]
+    """Every case both sets have on one kind of machine (the latest record of each).
+
+    NotComparable when there is none, or none with a valid time on both sides.
+    """
+    old, new = ({_place(r): r for r in records} for records in (a, b))
+    shared = [place for place in new if place in old]
     if not shared:
+        if {subject for subject, _ in old} & {subject for subject, _ in new}:
+            raise NotComparable("the records come from different kinds of machine; compare runs of one kind.")
         raise NotComparable("the two have no case in common; record the same workloads and cases in both.")
-    alike = [s for s in shared if old[s].machine["fingerprint"] == new[s].machine["fingerprint"]]
-    if not alike:
-        raise NotComparable("the records come from different kinds of machine; compare runs of one kind.")
-    found = [change for s in alike if (change := _change(old[s], new[s], margin)) is not None]
-    if not found:
-        raise NotComparable("no case in common has a valid time of ours on both sides.")
+    found = [_change(old[place], new[place], margin) for place in shared]
+    if not any(change.comparison for change in found):
+        raise NotComparable(f"no case in common has a valid time of ours on both sides: {found[0].basis}.")
     return found
 
 
+def unmatched(a: Iterable[Record], b: Iterable[Record]) -> tuple[int, int]:
+    """How many cases only A has, and only B."""
+    old, new = ({_place(r) for r in records} for records in (a, b))
+    return len(old - new), len(new - old)
+
+
 def exit_code(found: Iterable[Change]) -> Exit:
-    """SLOWER outweighs UNCLEAR outweighs the rest."""
+    """SLOWER outweighs a case that lost its time, which outweighs UNCLEAR, which outweighs the rest."""
     words = {change.comparison for change in found}
     if Comparison.SLOWER in words:
         return Exit.SLOWER
+    if None in words:
+        return Exit.NOT_COMPARABLE
     return Exit.UNCLEAR if Comparison.UNCLEAR in words else Exit.OK
 
 
-def _change(before: Record, after: Record, margin: float) -> Change | None:
-    ours = [_lane(r, OURS) or r.contenders[0] for r in (before, after)]
-    if any(verdict.judge(r, lane).time is None for r, lane in zip((before, after), ours, strict=True)):
-        return None
+def _place(record: Record) -> tuple[str, str]:
+    return record.subject, record.machine["fingerprint"]
+
+
+def _change(before: Record, after: Record, margin: float) -> Change:
+    ours = [_lane(r, OURS) for r in (before, after)]
+    for side, record, lane in zip("AB", (before, after), ours, strict=True):
+        if lane is None:
+            return Change(before, after, None, None, f"{side} has no contender '{OURS}'")
+        judged = verdict.judge(record, lane)
+        if judged.time is None:
+            return Change(before, after, None, None, f"{side} is {judged.validity}: {judged.advice}")
+    own_before, own_after = (lane for lane in ours if lane is not None)
     if before.id == after.id:
-        ratio, word = verdict.in_race(ours[1], ours[0], margin)
-        return Change(before, after, ratio, word, "one and the same record")
+        return Change(before, after, *verdict.in_race(own_after, own_before, margin), "one and the same record")
     peers = _shared_peers(before, after)
-    old, new = (_logs(lane, [_must(r, p) for p in peers]) for r, lane in zip((before, after), ours, strict=True))
-    ratio, sure = (_exp(stats.difference(new, old, c)) for c in (stats.CONFIDENCE, stats.SURE))
-    basis = (
-        f"relative to {', '.join(peers)} in the same race"
-        if peers
-        else "separate runs, no shared peer: weather included"
-    )
+    old, new = _relative(own_before, [p for p, _ in peers]), _relative(own_after, [p for _, p in peers])
+    ratio, sure = (stats.unpaired_ratio(new, old, c) for c in (stats.CONFIDENCE, stats.SURE))
+    names = ", ".join(lane.contender for lane, _ in peers)
+    basis = f"relative to {names} in the same race" if peers else "separate runs, no shared peer: weather included"
     return Change(before, after, ratio, verdict.compare(ratio, sure, margin), basis)
 
 
-def _shared_peers(before: Record, after: Record) -> list[str]:
+def _shared_peers(before: Record, after: Record) -> list[tuple[Lane, Lane]]:
     """Peers with valid times on both sides and the same settings and libraries."""
     if before.code["libraries"] != after.code["libraries"]:
         return []
@@ -96,28 +110,17 @@ def _shared_peers(before: Record, after: Record) -> list[str]:
         if lane.contender == OURS or other is None or other.settings != lane.settings:
             continue
         if verdict.judge(before, other).time and verdict.judge(after, lane).time:
-            shared.append(lane.contender)
+            shared.append((other, lane))
     return shared
 
 
-def _logs(lane: Lane, peers: list[Lane]) -> list[float]:
-    """log of our time, less the mean log of the peers' in the same round."""
-    own = [math.log(t) for t in stats.turns(lane.samples_ns, lane.samples_per_turn)]
-    if not peers:
+def _relative(lane: Lane, peers: list[Lane]) -> list[float]:
+    """Our time over the peers' (their geometric mean), round by round; our time itself if there are none."""
+    own, *others = (stats.turns(x.samples_ns, x.samples_per_turn) for x in (lane, *peers))
+    if not others:
         return own
-    rounds = zip(*([math.log(t) for t in stats.turns(p.samples_ns, p.samples_per_turn)] for p in peers), strict=False)
-    return [o - statistics.fmean(p) for o, p in zip(own, rounds, strict=False)]
+    return [o / statistics.geometric_mean(p) for o, p in zip(own, zip(*others, strict=False), strict=False)]
 
 
 def _lane(record: Record, name: str) -> Lane | None:
     return next((lane for lane in record.contenders if lane.contender == name), None)
-
-
-def _must(record: Record, name: str) -> Lane:
-    lane = _lane(record, name)
-    assert lane is not None  # noqa: S101  _shared_peers looked
-    return lane
-
-
-def _exp(logs: Estimate) -> Estimate:
-    return Estimate(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)

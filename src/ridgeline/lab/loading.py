@@ -24,7 +24,10 @@ def load(reference: str) -> Workload:
             raise InputError(f"'{reference}' cannot be loaded as Python.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # a file of the user's own: anything can be in it
+            raise InputError(f"'{reference}' cannot be loaded: {type(error).__name__}: {error}.") from error
     else:
         module = importlib.import_module(reference)
     found: Workload | None = getattr(module, "workload", None)

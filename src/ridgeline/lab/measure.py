@@ -1,6 +1,6 @@
 """The fair race: subject and peers timed in turn, in shuffled order, under the same weather.
 
-    race = measure(reference, workload, case, entrants, plan=Plan(budget_s=10))
+    race = measure(reference, case, entrants, plan=Plan(budget_s=10), paddock=paddock, here=topology())
 
 Rounds go on until the intervals are narrow enough, the noise has plateaued, or the budget is out. A contender
 that crashes, hangs or is wrong leaves the race with its reason; the others go on.
@@ -23,7 +23,6 @@ from ridgeline.machine import plan as spread
 from ridgeline.machine.placement import resolve
 from ridgeline.machine.weather import weather
 
-FEWEST_ROUNDS = 5  # even when the budget is out: an interval needs something to stand on
 PLATEAU_ROUNDS = 96  # no talk of a plateau before
 
 
@@ -155,7 +154,7 @@ def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[in
         verdict = judge.settled([lane for lane in racing if lane.racing], number)
         if verdict:
             return number, verdict
-        if spent >= 1 and number >= min(plan.least_rounds, FEWEST_ROUNDS):
+        if spent >= 1 and number >= stats.FEWEST:  # an interval needs something to stand on
             return number, "budget"
     return plan.most_rounds, "rounds"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,11 +20,19 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.lab.measure import Plan, Race
-from ridgeline.lab.workload import Case, Work
+from ridgeline.lab.workload import Case, Work, label
 from ridgeline.store import append_lines, read_lines
 
 SCHEMA = 1
 FILE = "records.jsonl"
+NEEDED = {
+    "case": ("device", "ranks"),
+    "work": ("items", "unit", "flops", "bytes", "launches"),
+    "machine": ("fingerprint", "cpu", "gpus", "nics", "nodes", "llc_domains", "usable_cpus", "memory_bytes"),
+    "code": ("commit", "dirty", "libraries"),
+    "race": ("rounds", "ended"),
+    "weather": ("before", "after"),
+}  # what a reader may count on
 
 
 @dataclass(frozen=True)
@@ -63,18 +72,21 @@ class Record:
 
     @property
     def key(self) -> str:
-        return key(self.workload, self.case, self.placement, self.machine, self.code)
+        return key(self.workload, self.case, self.placement, self.cold, self.machine, self.code)
 
     @property
     def subject(self) -> str:
         """What a record is about, whatever code and weather it was made in: what `compare` matches by."""
-        return _digest(self.workload, self.case, self.placement)
+        return _digest(self.workload, self.case, self.placement, self.cold)
+
+    @property
+    def cold(self) -> bool:
+        """Whether the caches were emptied before every sample: another question than the warm one."""
+        return bool(self.plan.get("cold"))
 
     @property
     def label(self) -> str:
-        words = " ".join(f"{k}={v}" for k, v in self.case.items() if k not in ("device", "ranks"))
-        ranks = f" · {self.case['ranks']} ranks" if self.case.get("ranks", 1) > 1 else ""
-        return f"{words} · {self.case.get('device', 'cpu')}{ranks}"
+        return label(self.case) + (" · cold" if self.cold else "")
 
 
 @dataclass(frozen=True)
@@ -96,11 +108,12 @@ def key(
     workload: str,
     case: Mapping[str, Any],
     placement: Iterable[Mapping[str, Any]],
+    cold: bool,
     machine: Mapping[str, Any],
     code: Mapping[str, Any],
 ) -> str:
     """Two runs with one key would measure the same thing: a stopped bench skips keys it has."""
-    return _digest(workload, case, list(placement), machine["fingerprint"], code["tree"], code["libraries"])
+    return _digest(workload, case, list(placement), cold, machine["fingerprint"], code["tree"], code["libraries"])
 
 
 def from_race(
@@ -188,9 +201,18 @@ def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
             )
             for lane in line["contenders"]
         )
-        return Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})
+        made = Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})
     except (TypeError, KeyError) as wrong:
         raise InputError(f"'{file}' line {number} is no record: {wrong}.") from None
+    for part, names in NEEDED.items():
+        held = line[part]
+        lacking = [name for name in names if not isinstance(held, dict) or name not in held]
+        if lacking:
+            raise InputError(f"'{file}' line {number} is no record: its {part} lacks {', '.join(lacking)}.")
+    for lane in lanes:
+        if not all(isinstance(ns, int | float) and 0 < ns < math.inf for ns in lane.samples_ns):
+            raise InputError(f"'{file}' line {number} is no record: {lane.contender} has a time that is none.")
+    return made
 
 
 def _digest(*parts: object) -> str:

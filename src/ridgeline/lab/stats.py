@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
+FEWEST = 6  # observations: the whole range of five covers the median with 94 % only
 RESAMPLES = 4000
 # Student's t at 99.9 %, two-sided, by degrees of freedom: for races too short for a sign test to be sure.
 SURE = 0.999
@@ -64,22 +65,19 @@ def paired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: flo
 
 
 def unpaired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """theirs / ours from separate races, by resampling each side's turns (counts may differ)."""
-    logs = [math.log(t) for t in theirs], [math.log(o) for o in ours]
-    return _exp(difference(*logs, confidence))
+    """theirs / ours from separate races: medians, with an interval by resampling each side's turns.
 
-
-def difference(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """median(theirs) − median(ours) with a bootstrap interval."""
+    Counts may differ.
+    """
     if not theirs or not ours:
         return Estimate(math.nan, math.nan, math.nan, 0)
     rng = random.Random(0)  # noqa: S311  the same records give the same verdict
     draws = sorted(
-        statistics.median(rng.choices(theirs, k=len(theirs))) - statistics.median(rng.choices(ours, k=len(ours)))
+        statistics.median(rng.choices(theirs, k=len(theirs))) / statistics.median(rng.choices(ours, k=len(ours)))
         for _ in range(RESAMPLES)
     )
     cut = int((1 - confidence) / 2 * RESAMPLES)
-    value = statistics.median(theirs) - statistics.median(ours)
+    value = statistics.median(theirs) / statistics.median(ours)
     return Estimate(value, draws[cut], draws[-1 - cut], min(len(theirs), len(ours)))
 
 

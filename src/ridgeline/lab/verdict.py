@@ -4,8 +4,8 @@ Validity: VALID, or why not (each with a sentence of advice). Comparison: FASTER
 *them* relative to *us*, from the ratio their time / our time:
 
     SAME      its whole 95 % interval lies within the margin: shown to be equivalent
-    SLOWER    it lies beyond the margin, and 99.9 % sure above 1
-    FASTER    it lies beyond the margin, and 99.9 % sure below 1
+    SLOWER    the ratio lies beyond the margin, and is above 1 with 99.9 % certainty
+    FASTER    the ratio lies beyond the margin, and is below 1 with 99.9 % certainty
     UNCLEAR   anything else: look longer, or in calmer weather
 
 A claim of a difference needs more certainty than a claim of sameness: a report holds dozens of comparisons, and
@@ -24,7 +24,6 @@ from ridgeline.lab.stats import Estimate
 
 MARGIN = 0.03  # differences within this are not worth a word
 NOISY = 0.05  # relative half-width of the median's interval beyond which a time is not to be quoted
-LEAST_SAMPLES = 5
 
 
 class Validity(StrEnum):
@@ -53,15 +52,15 @@ class Judged:
 
 def judge(record: Record, lane: Lane) -> Judged:
     if lane.failure is not None:
-        return Judged(Validity.INCOMPLETE, f"{lane.contender} {lane.failure}", None)
+        return Judged(Validity.INCOMPLETE, f"it {lane.failure}", None)
     if lane.check is not None and not lane.check["ok"]:
         error = lane.check.get("error")
         size = f" (error {error:.3g})" if error is not None else ""
         note = f": {lane.check['note']}" if lane.check.get("note") else ""
         return Judged(Validity.WRONG, f"the output failed its check{size}{note}; no time is shown", None)
-    if lane.check is None or len(lane.samples_ns) < LEAST_SAMPLES:
-        return Judged(Validity.INCOMPLETE, f"only {len(lane.samples_ns)} samples; give it more --budget", None)
     time = stats.median(stats.turns(lane.samples_ns, lane.samples_per_turn))
+    if lane.check is None or time.n < stats.FEWEST:
+        return Judged(Validity.INCOMPLETE, f"it had {time.n} turns only; give it more --budget", None)
     reasons = throttled(record)
     if reasons:
         return Judged(

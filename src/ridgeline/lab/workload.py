@@ -19,6 +19,7 @@ from ridgeline.machine import Placement
 OURS = "ridgeline"
 Scalar = int | float | str | bool
 Result = Any
+BINARY = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 class Profile(StrEnum):
@@ -42,9 +43,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """ "bytes=1048576 · cpu" """
-        words = [f"{k}={v}" for k, v in self.params.items()]
-        return " · ".join([" ".join(words), self.device, *([f"{self.ranks} ranks"] if self.ranks > 1 else [])])
+        return label(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {**self.params, "device": self.device, "ranks": self.ranks}
@@ -120,6 +119,25 @@ class Steps:
     extras: Callable[[], Mapping[str, Any]] = dict
 
 
+def label(case: Mapping[str, Any]) -> str:
+    """A case as people read it; sizes that are round in binary are written so.
+
+    >>> label({"bytes": 67108864, "dtype": "int8", "device": "cpu", "ranks": 4})
+    'bytes=64 MiB dtype=int8 · cpu · 4 ranks'
+    """
+    words = [f"{k}={_size(v) if k.endswith('bytes') else v}" for k, v in case.items() if k not in ("device", "ranks")]
+    ranks = case.get("ranks", 1)
+    return " · ".join([" ".join(words), str(case.get("device", "cpu")), *([f"{ranks} ranks"] if ranks > 1 else [])])
+
+
+def _size(value: Scalar) -> Scalar:
+    """Exact: 1025 KiB, never 1 MiB."""
+    for unit, size in reversed(BINARY.items()):
+        if isinstance(value, int) and value and value % size == 0:
+            return f"{value // size} {unit}"
+    return value
+
+
 def devices_of(workload: Workload) -> Sequence[str]:
     """The kinds of device a workload can run on ("cpu" unless it says more)."""
     return getattr(workload, "devices", ("cpu",))
@@ -162,9 +180,12 @@ def _cast(name: str, value: str, like: Scalar) -> Scalar:
         if isinstance(like, bool):
             return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
         if isinstance(like, int):
-            return int(value.replace("_", ""), 0) if not _is_float(value) else int(float(value))
+            number, unit = value.strip(), 1
+            if number[-3:] in BINARY:
+                number, unit = number[:-3].strip(), BINARY[number[-3:]]
+            return unit * (int(number.replace("_", ""), 0) if not _is_float(number) else int(float(number)))
         return type(like)(value)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise InputError(f"--case {name}={value}: expected something like {like!r}.") from None
 
 

@@ -56,7 +56,9 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
         return None
     keys = set(normalize)
     if keys not in ({"mean", "std"}, {"q01", "q99"}):
-        raise InputError(f"normalize= wants mean and std, or q01 and q99; it has {', '.join(sorted(keys)) or 'nothing'}.")
+        raise InputError(
+            f"normalize= wants mean and std, or q01 and q99; it has {', '.join(sorted(keys)) or 'nothing'}."
+        )
     low, high = (np.asarray(normalize[k], np.float64).reshape(-1) for k in sorted(keys))
     for name, given in zip(sorted(keys), (low, high), strict=True):
         if given.shape not in ((1,), (channels,)):

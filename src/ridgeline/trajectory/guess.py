@@ -19,20 +19,35 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
-
-KINDS = ("linear", "previous", "nearest", "cubic", "slerp", "angle")
+from ridgeline.trajectory.channels import KINDS
 
 _ANGLES = frozenset({"yaw", "roll", "pitch", "heading", "theta", "angle", "bearing", "azimuth", "psi"})
 # A yaw rate wraps at nothing; a reset, a variance or an error of an angle is no angle either.
 _NO_ANGLES = frozenset(
-    "rate rates speed vel velocity acc accel acceleration var variance std covariance test ratio innov innovation "
-    "integral integ reset counter trim offset bias delta gain limit max min torque effort valid deg degrees".split()
+    {
+        "rate",
+        "rates",
+        "speed",
+        "vel",
+        "velocity",
+        "acc",
+        "accel",
+        "acceleration",
+        "var",
+        "variance",
+        "std",
+        "covariance",
+    }
+    | {"test", "ratio", "innov", "innovation", "integral", "integ", "reset", "counter", "trim", "offset", "bias"}
+    | {"delta", "gain", "limit", "max", "min", "torque", "effort", "valid", "deg", "degrees"}
 )
 _UNIT_NORM = 0.02  # quaternions are logged as float32, sometimes as int16
 _SUFFIX = re.compile(r"(.*?)(?:[._\s]?)(q?[xyzw])$", re.IGNORECASE)
 _INDEX = re.compile(r"(.+?)\[(\d+)\]$")
 _QUATERNION = frozenset({"wxyz", "xyzw"})
-_QUATERNION_NAME = re.compile(r"(^|[/._])(q|quat|quaternion|orientation|rotation|q_[a-z0-9_]+)(\[\d\])?$", re.IGNORECASE)
+_QUATERNION_NAME = re.compile(
+    r"(^|[/._])(q|quat|quaternion|orientation|rotation|q_[a-z0-9_]+)(\[\d\])?$", re.IGNORECASE
+)
 
 
 def guess_kind(name: str, columns: Sequence[str], values: np.ndarray[Any, Any]) -> str:

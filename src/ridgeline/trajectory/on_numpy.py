@@ -12,21 +12,23 @@ from ridgeline.errors import InputError
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
-VALUE_TYPES = ("float16", "float32", "float64")
+F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
+NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
+STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
 BYTES_PER_THREAD = 2 << 20  # starting a thread costs as much as moving this
 EXACT_IN_FLOAT64 = 2**53
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
     values = np.asarray(values)
-    if values.dtype.name not in VALUE_TYPES:
+    if values.dtype not in NAMES:
         if values.dtype.kind not in "iub":
             raise InputError(f"values are {values.dtype}; give float16, float32, float64 or integers.")
         values = values.astype(np.float64)
     wanted = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
-    if wanted.name not in VALUE_TYPES:
+    if wanted not in NAMES:
         raise InputError(f"dtype {wanted} cannot hold NaN; give float16, float32 or float64.")
-    return run(values, times, at, out=out, wanted=wanted, value_type=values.dtype.name, **how)
+    return run(values, times, at, out=out, wanted=wanted, value_type=NAMES[values.dtype], **how)
 
 
 def run(
@@ -47,10 +49,9 @@ def run(
         if trajectory >= 0:
             raise disorder(trajectory, index, batch, offsets)
     if outside == "raise":
-        _inside(batch, lengths, at_lengths, offsets)
-    compute = np.dtype(np.float64 if value_type == "float64" else np.float32)
-    stored = np.dtype(np.uint16) if value_type == "bfloat16" else np.dtype(value_type)
-    direct = wanted in (stored, compute)
+        refuse_outside(batch, lengths, at_lengths, offsets)
+    compute, stored = F64 if value_type == "float64" else F32, STORED[value_type]
+    direct = wanted is stored or wanted is compute or wanted in (stored, compute)
     result = _room(out, batch, wanted if direct else compute, direct)
     mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
     scaling = affine(normalize, batch.channels)
@@ -68,7 +69,7 @@ def run(
         "clamp" if outside == "raise" else outside,
         gap_float,
         gap_int,
-        *(scaling and [a.astype(compute) for a in scaling] or (None, None)),
+        *([a.astype(compute) for a in scaling] if scaling else (None, None)),
         value_type,
         result.dtype == compute and stored != compute,
         _threads(batch, compute.itemsize),
@@ -85,6 +86,8 @@ def run(
 
 def clocks(times: Any, at: Any) -> tuple[Any, Any]:
     """Stamps and targets in one type: int64, float64 or float32; integers and floats do not mix beyond 2⁵³."""
+    if times.dtype is F64 and at.dtype is F64:
+        return times, at
     for name, clock in (("times", times), ("at", at)):
         if clock.dtype.kind not in "iuf":
             raise InputError(f"{name} are {clock.dtype}; give float64, int64 or float32.")
@@ -138,7 +141,7 @@ def _gap(max_gap: Any, clock: Any) -> tuple[int | None, float | None]:
         return None, None
     if not max_gap >= 0:
         raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
-    return (int(max_gap), None) if clock == np.int64 else (None, float(max_gap))
+    return (int(max_gap), None) if clock == I64 else (None, float(max_gap))
 
 
 def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
@@ -168,7 +171,7 @@ def _ends(batch: Batch, lengths: Any, offsets: Any) -> tuple[Any, Any]:
     return np.zeros(batch.batch, np.int64), count
 
 
-def _inside(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
+def refuse_outside(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
     first, last = _ends(batch, lengths, offsets)
     for b in range(batch.batch):
         row = batch.times[0 if offsets is not None else b][first[b] : last[b]]

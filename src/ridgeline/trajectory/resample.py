@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.trajectory.channels import Kinds
+from ridgeline.trajectory.on_numpy import resample_numpy
 
 __all__ = ["resample"]
 
@@ -76,7 +77,7 @@ def resample(
             return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
-        from ridgeline.trajectory.on_numpy import resample_numpy as engine
+        engine = resample_numpy
     return engine(
         values,
         times,

@@ -24,14 +24,11 @@ import numpy as np
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
+from ridgeline.trajectory.timeline import SPANS, Array, Track, grid, near, spanned, to_ns, track
 
-Array = np.ndarray[Any, Any]
 Span = Literal["intersection", "union", "auto"]
 
-SPANS = ("intersection", "union", "auto")
 NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-DENSE = 50  # samples; with fewer, the ragged edges of a stream cost more than 2 % of the log
-COVER = 0.5  # of the longest dense stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,44 +127,37 @@ def align(
     _check_request(streams, hz, at, span, tolerance=tolerance, max_gap=max_gap)
     whole = any(s.times.dtype == np.int64 for s in streams) or (at is not None and np.asarray(at).dtype.kind in "iu")
     moves = _moves(streams, shifts or {})
-    tracks: dict[str, _Track] = {}
-    seen: dict[tuple[int, float], _Track] = {}  # streams of one topic share their stamps: look at them once
-    warnings: list[str] = []
+    tracks: dict[str, Track] = {}
+    seen: dict[tuple[int, float], Track] = {}  # streams of one topic share their stamps: look at them once
     lonely: dict[str, list[str]] = {}
     for stream in streams:
         key = (id(stream.times), moves.get(stream.name, 0.0))
-        track = seen.get(key) or seen.setdefault(key, _track(stream, key[1], whole, sort))
-        if track.distinct < 2:
-            lonely.setdefault(f"{track.distinct}", []).append(stream.name)
+        if key not in seen:
+            seen[key] = track(stream.name, stream.times, key[1], whole, sort)
+        if seen[key].distinct < 2:
+            lonely.setdefault("one stamp only" if seen[key].distinct else "no samples", []).append(stream.name)
         else:
-            tracks[stream.name] = track
-    for count, names in lonely.items():
-        why = "no samples" if count == "0" else "one stamp only"
-        warnings.append(f"left out for {why}: {_named(names)}.")
+            tracks[stream.name] = seen[key]
+    warnings = [f"left out for {why}: {_named(names)}." for why, names in lonely.items()]
     if not tracks:
-        raise InputError(f"no stream has two different stamps ({'; '.join(warnings)[:-1]}); there is nothing to align.")
-    if at is None:
-        start, end = _span(tracks, span, whole)
-        grid = _grid(start, end, Fraction(str(hz)), whole)
+        raise InputError(f"no stream has two different stamps; {' '.join(warnings)}")
+    if hz is not None:
+        ticks = grid(*spanned(tracks.values(), span), Fraction(str(hz)), whole)
     else:
-        grid = np.asarray(at, np.int64 if np.asarray(at).dtype.kind in "iu" else np.float64)
-        grid = _to_ns(grid) if whole and grid.dtype != np.int64 else grid
+        ticks = _stamps("at", np.asarray(at), None)
+        ticks = to_ns(ticks) if whole and ticks.dtype != np.int64 else ticks
     columns: dict[str, Array] = {}
     masks: dict[str, Array] = {}
-    known: dict[int, Array] = {}
-    for stream in streams:
-        if stream.name in tracks:
-            track = tracks[stream.name]
-            near = known.get(id(track))
-            if near is None:
-                near = known[id(track)] = _near(track, grid, tolerance, whole)
-            columns[stream.name], masks[stream.name] = _column(stream, track, grid, near, max_gap, whole, device)
-    empty = [name for name, mask in masks.items() if len(grid) and not mask.any()]
+    known = {id(t): near(t, ticks, tolerance, whole) for t in seen.values() if t.distinct > 1}
+    kept = [s for s in streams if s.name in tracks]
+    for stream in kept:
+        line = tracks[stream.name]
+        columns[stream.name], masks[stream.name] = _column(stream, line, ticks, known[id(line)], max_gap, whole, device)
+    empty = [name for name, mask in masks.items() if len(ticks) and not mask.any()]
     if empty:
         warnings.append(f"nothing is known on this clock of {_named(empty)}; a larger max_gap or tolerance may help.")
-    labels = {s.name: s.columns for s in streams if s.name in columns}
-    kinds = {s.name: s.how for s in streams if s.name in columns}
-    return Aligned(grid, columns, masks, labels, kinds, hz, tuple(warnings))
+    labels = {s.name: s.columns for s in kept}
+    return Aligned(ticks, columns, masks, labels, {s.name: s.how for s in kept}, hz, tuple(warnings))
 
 
 def indexed(name: str, width: int) -> tuple[str, ...]:
@@ -218,36 +208,36 @@ def _stamps(name: str, times: Array, unit: str | None) -> Array:
 
 
 def _column(
-    stream: Stream, track: _Track, grid: Array, near: Array, max_gap: float | None, whole: bool, device: str
+    stream: Stream, line: Track, ticks: Array, there: Array, max_gap: float | None, whole: bool, device: str
 ) -> tuple[Array, Array]:
-    values = stream.values if track.order is None else stream.values[track.order]
+    values = stream.values if line.order is None else stream.values[line.order]
     gap = None if max_gap is None else (round(max_gap * 1e9) if whole else max_gap)
     if values.dtype.kind != "f" and stream.how in ("previous", "nearest"):
         # The index of the sample is resampled, so that integers of any width come back as they were.
-        index, mask = _resampled(np.arange(len(values), dtype=np.float64), track, grid, stream.how, gap, device)
-        mask = mask & near
+        index, mask = _resampled(np.arange(len(values), dtype=np.float64), line, ticks, stream.how, gap, device)
+        mask = mask & there
         out: Array = values[np.where(mask, index, 0).astype(np.int64)]
         out[~mask] = 0
         return out, mask
     floats = values if values.dtype.kind == "f" else values.astype(np.float64)
-    out, mask = _resampled(floats, track, grid, stream.how, gap, device)
-    mask = mask & near
+    out, mask = _resampled(floats, line, ticks, stream.how, gap, device)
+    mask = mask & there
     out[~mask] = np.nan
     return out, mask
 
 
 def _resampled(
-    values: Array, track: _Track, grid: Array, kind: str, gap: float | None, device: str
+    values: Array, line: Track, ticks: Array, kind: str, gap: float | None, device: str
 ) -> tuple[Array, Array]:
     from ridgeline.trajectory.resample import resample
 
     ask: dict[str, Any] = {"kind": kind, "outside": "clamp", "max_gap": gap, "return_mask": True}
     if device == "cpu":
-        out, mask = resample(np.ascontiguousarray(values), track.times, grid, **ask)
+        out, mask = resample(np.ascontiguousarray(values), line.times, ticks, **ask)
         return np.asarray(out), np.asarray(mask)
     import torch
 
-    there = [torch.as_tensor(np.ascontiguousarray(a), device=device) for a in (values, track.times, grid)]
+    there = [torch.as_tensor(np.ascontiguousarray(a), device=device) for a in (values, line.times, ticks)]
     out, mask = resample(*there, **ask)
     return out.cpu().numpy(), mask.cpu().numpy()
 

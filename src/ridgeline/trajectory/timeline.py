@@ -20,6 +20,7 @@ Array = np.ndarray[Any, Any]
 SPANS = ("intersection", "union", "auto")
 DENSE = 50  # samples; with fewer, the ragged edges of a stream cost more than 2 % of the log
 COVER = 0.5  # of the longest dense stream
+MOST_ROWS = 100_000_000  # a day at 1 kHz is 86 million
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,9 @@ def track(name: str, stamps: Array, shift: float, whole: bool, sort: bool) -> Tr
     return Track(name, times, order, distinct)
 
 
-def spanned(tracks: Mapping[str, Track], span: Span, whole: bool) -> tuple[Any, Any]:
-    unique = list({id(t): t for t in tracks.values()}.values())
+def spanned(tracks: Iterable[Track], span: str) -> tuple[Any, Any]:
+    """First and last stamp of the grid; the rules stand in `align`."""
+    unique = list({id(t): t for t in tracks}.values())
     if span == "union":
         return min(t.times[0] for t in unique), max(t.times[-1] for t in unique)
     if span == "auto":
@@ -72,17 +74,15 @@ def grid(start: Any, end: Any, hz: Fraction, whole: bool) -> Array:
     """Ticks of `hz` from `start` to `end`; each is rounded by itself, so nothing drifts, however long."""
     if not whole:
         count = int(np.floor((float(end) - float(start)) * float(hz) * (1 + 1e-12) + 1e-9)) + 1
-        ticks: Array = np.arange(count, dtype=np.float64) * hz.denominator / hz.numerator
-        return float(start) + ticks
+        ticks: Array = float(start) + np.arange(_checked(count), dtype=np.float64) * hz.denominator / hz.numerator
+        return np.minimum(ticks, float(end))
     period, rest = divmod(10**9 * hz.denominator, hz.numerator)
     count = int(Fraction(int(end) - int(start)) * hz / 10**9) + 1
-    k = np.arange(count, dtype=np.int64)
-    spare = count * rest * 2 >= 2**62
-    fine = (
-        np.array([(int(i) * rest * 2 + hz.numerator) // (2 * hz.numerator) for i in k], np.int64)
-        if spare
-        else (k * (rest * 2) + hz.numerator) // (2 * hz.numerator)
-    )
+    k = np.arange(_checked(count), dtype=np.int64)
+    if count * rest * 2 < 2**62:
+        fine = (k * (rest * 2) + hz.numerator) // (2 * hz.numerator)
+    else:  # a rate with many digits over a long log: beyond int64, so in Python's own integers
+        fine = np.array([(i * rest * 2 + hz.numerator) // (2 * hz.numerator) for i in range(count)], np.int64)
     found: Array = np.int64(start) + k * np.int64(period) + fine
     return found
 
@@ -96,6 +96,15 @@ def near(track: Track, grid: Array, tolerance: float | None, whole: bool) -> Arr
     nearest = np.minimum(np.abs(grid - track.times[right - 1]), np.abs(track.times[right] - grid))
     # Half a nanosecond of slack: seconds in float64 are rarely what they were typed as.
     return inside & (nearest <= (round(tolerance * 1e9) if whole else tolerance + 5e-10))
+
+
+def _checked(count: int) -> int:
+    if count > MOST_ROWS:
+        raise InputError(
+            f"that clock has {count} ticks; some stamps are far apart (look with `ridgeline streams`): "
+            "leave that topic out, or use span 'intersection'."
+        )
+    return count
 
 
 def to_ns(seconds: Array) -> Array:

@@ -1,0 +1,206 @@
+"""Recordings to files on one clock, one at a time or many: what `ridgeline resample` does.
+
+An output carries the key of what made it (input, size, time of change, settings), so a second run skips what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, RidgelineError, StoreError
+from ridgeline.store import ChunkSet, discard_dir
+from ridgeline.trajectory import readers, writers
+from ridgeline.trajectory.guess import check_kind, matching
+from ridgeline.trajectory.readers import Ask
+from ridgeline.trajectory.stream import Aligned, Span, Stream, align
+from ridgeline.trajectory.writers import npz
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides what comes out."""
+
+    hz: float
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    topics: tuple[str, ...] = ()
+    max_gap: float | None = None
+    tolerance: float | None = None
+    shifts: Mapping[str, float] = field(default_factory=dict)
+    span: Span = "auto"
+    sort: bool = False
+    fps: float | None = None
+    clock: str | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of one input."""
+
+    input: Path
+    output: Path
+    rows: int = 0
+    columns: int = 0
+    episodes: int = 0
+    skipped: bool = False  # it was there already
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def aligned(path: Path, settings: Settings, device: str = "cpu", say: Say | None = None) -> list[Aligned]:
+    """The episodes of one recording on their clocks."""
+    notes = say or (lambda _: None)
+    ask = Ask(settings.fps, settings.clock, settings.unit, notes)
+    streams = readers.read(path, settings.topics, ask)
+    names = [s.name for s in streams]
+    kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in matching(names, word)}
+    told: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
+    found = []
+    for episode in readers.episodes(told).values():
+        one = align(
+            episode,
+            hz=settings.hz,
+            tolerance=settings.tolerance,
+            shifts={w: v for w, v in settings.shifts.items() if matching(names, w)},
+            span=settings.span,
+            max_gap=settings.max_gap,
+            sort=settings.sort,
+            device=device,
+        )
+        for warning in one.warnings:
+            notes(warning)
+        found.append(one)
+    return found
+
+
+def convert(path: Path, out: Path, form: str, settings: Settings, *, force: bool = False, device: str = "cpu") -> Done:
+    """One recording to one file; an error leaves what was there."""
+    key = key_of([path], settings)
+    if not force and out.exists() and writers.meta(out, form) == key:
+        return Done(path, out, skipped=True)
+    notes: list[str] = []
+    episodes = aligned(path, settings, device, notes.append)
+    writers.write(out, episodes, form, key)
+    return _done(path, out, episodes, notes)
+
+
+def convert_many(
+    paths: Sequence[Path],
+    out: Path,
+    form: str,
+    settings: Settings,
+    *,
+    force: bool = False,
+    device: str = "cpu",
+    each: Callable[[Done], None] = lambda _: None,
+) -> list[Done]:
+    """Many recordings: a file each below the folder `out`, or one LeRobot dataset; a failed one stops no other."""
+    if form == "lerobot":
+        return _dataset(paths, out, settings, force=force, device=device, each=each)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"'{out}' is a file, and {len(paths)} recordings need a folder; choose another name.")
+    results = []
+    for path, name in zip(paths, output_names(paths), strict=True):
+        target = out / f"{name}{writers.FORMATS[form]}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            done = convert(path, target, form, settings, force=force, device=device)
+        except OSError as error:
+            raise StoreError(f"'{out}' cannot be made: {error.strerror}; choose another place.") from error
+        except RidgelineError as error:
+            done = Done(path, target, error=str(error))
+        results.append(done)
+        each(done)
+    return results
+
+
+def key_of(paths: Sequence[Path], settings: Settings) -> dict[str, Any]:
+    """What an output is made of: inputs as they are now, and the settings."""
+    inputs = []
+    for path in paths:
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else []
+        stats = [f.stat() for f in files]
+        changed = max((s.st_mtime_ns for s in stats), default=0)
+        inputs.append({"name": path.name, "bytes": sum(s.st_size for s in stats), "changed_ns": changed})
+    plain = asdict(settings)
+    return {"inputs": inputs, "settings": {**plain, "topics": list(settings.topics)}}
+
+
+def output_names(paths: Sequence[Path]) -> list[str]:
+    """A name per input, by its stem; where two are alike, by as much of the path as tells them apart.
+
+    >>> output_names([Path("a/log.ulg"), Path("b/log.ulg"), Path("c.csv")])
+    ['a-log', 'b-log', 'c']
+    """
+    stems = [p.with_suffix("") if p.suffix else p for p in paths]
+    names = [s.name for s in stems]
+    for depth in range(2, 8):
+        twice = {n for n in names if names.count(n) > 1}
+        if not twice:
+            return names
+        names = ["-".join(s.parts[-depth:]).strip("/") if n in twice else n for n, s in zip(names, stems, strict=True)]
+    return [f"{n}-{i}" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+def _dataset(
+    paths: Sequence[Path], out: Path, settings: Settings, *, force: bool, device: str, each: Callable[[Done], None]
+) -> list[Done]:
+    """One LeRobot folder. What is resampled is kept in chunks beside it until every input has succeeded."""
+    key = key_of(paths, settings)
+    had = None if force else writers.meta(out, "lerobot")
+    if had == {**key, "failed": []}:
+        results = [Done(path, out, skipped=True) for path in paths]
+        for done in results:
+            each(done)
+        return results
+    store = out.parent / f".{out.name}.episodes"
+    if force and store.is_dir():
+        discard_dir(store)
+    results = []
+    with ChunkSet(store, key=key, total=len(paths), suffix=".npz") as chunks:
+        ready = set(chunks.done())
+        for number, path in enumerate(paths):
+            done = (
+                Done(path, out, skipped=True)
+                if number in ready
+                else _chunk(chunks, number, path, out, settings, device)
+            )
+            results.append(done)
+            each(done)
+        good = chunks.done()
+        if good:
+            episodes = [e for number in good for e in npz.load(chunks.file(number))]
+            failed = [str(r.input) for r in results if r.error]
+            writers.write(out, episodes, "lerobot", {**key, "failed": failed})
+    if all(r.error is None for r in results) or not good:
+        discard_dir(store)
+    return results
+
+
+def _chunk(chunks: ChunkSet, number: int, path: Path, out: Path, settings: Settings, device: str) -> Done:
+    notes: list[str] = []
+    try:
+        episodes = aligned(path, settings, device, notes.append)
+    except RidgelineError as error:
+        return Done(path, out, error=str(error))
+    with chunks.writing(number) as tmp, tmp.open("wb") as file:
+        import numpy as np
+
+        np.savez(file, **npz.arrays(episodes, {}))
+    return _done(path, out, episodes, notes)
+
+
+def _done(path: Path, out: Path, episodes: Sequence[Aligned], notes: Sequence[str]) -> Done:
+    return Done(
+        path,
+        out,
+        rows=sum(len(e.times) for e in episodes),
+        columns=max(sum(len(labels) for labels in e.labels.values()) for e in episodes),
+        episodes=len(episodes),
+        notes=tuple(dict.fromkeys(notes)),
+    )

@@ -1,0 +1,170 @@
+"""resample for torch tensors: on the CPU through the native loops, on a GPU through the Triton kernel.
+
+Gradients with respect to the values come from `differentiable.py`, the same answer written in torch operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ridgeline.errors import InputError
+from ridgeline.trajectory import on_numpy
+from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.shape import Batch, policies, shaped
+
+VALUES = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+CLOCKS = (torch.float64, torch.int64, torch.float32)
+
+
+def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **how: Any) -> Any:
+    if values.dtype not in VALUES:
+        raise InputError(f"values are {values.dtype}; give float16, bfloat16, float32 or float64.")
+    times, at = (torch.as_tensor(c, device=values.device) for c in (times, at))
+    if times.dtype != at.dtype or times.dtype not in CLOCKS:
+        raise InputError(f"times are {times.dtype} and at {at.dtype}; give both as float64, int64 or float32.")
+    wanted = dtype if dtype is not None else out.dtype if out is not None else values.dtype
+    if wanted not in VALUES:
+        raise InputError(f"dtype {wanted} cannot hold NaN; give float16, bfloat16, float32 or float64.")
+    if values.requires_grad and torch.is_grad_enabled():
+        if out is not None:
+            raise InputError("out= cannot be used while gradients are recorded; leave it out, or use torch.no_grad().")
+        from ridgeline.trajectory.differentiable import resample_with_gradient
+
+        return resample_with_gradient(values, times, at, dtype=wanted, **how)
+    engine = on_gpu if values.is_cuda else _on_cpu
+    return engine(values, times, at, wanted=wanted, out=out, **how)
+
+
+def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_mask: bool, **how: Any) -> Any:
+    """The native loops on the tensors' own memory; bfloat16, which numpy lacks, travels as uint16."""
+    narrow = values.dtype is torch.bfloat16
+    inside = wanted in (values.dtype, _compute(values.dtype))
+    direct = wanted if inside else _compute(values.dtype)
+    room = out if out is not None and out.dtype == direct else None
+    answer = on_numpy.run(
+        _numpy(values.detach()),
+        _numpy(times),
+        _numpy(at),
+        out=_numpy(room) if room is not None else None,
+        wanted=np.dtype("u2") if direct is torch.bfloat16 else np.dtype(VALUES[direct]),
+        value_type="bfloat16" if narrow else VALUES[values.dtype],
+        return_mask=return_mask,
+        **{k: _counts(v) if k in ("lengths", "at_lengths", "offsets") else v for k, v in how.items()},
+    )
+    array, mask = answer if return_mask else (answer, None)
+    result = room
+    if room is None:
+        result = torch.from_numpy(array)
+        result = (result.view(torch.bfloat16) if direct is torch.bfloat16 else result).to(wanted)
+        if out is not None:
+            if tuple(out.shape) != tuple(result.shape):
+                raise InputError(f"out has shape {list(out.shape)}, the result has {list(result.shape)}.")
+            result = out.copy_(result)
+    return (result, torch.from_numpy(mask)) if return_mask else result
+
+
+def on_gpu(
+    values: Any, times: Any, at: Any, *, wanted: Any, out: Any, kind: Any, quaternion: str, outside: str, max_gap: Any,
+    lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool, return_mask: bool,
+) -> Any:  # fmt: skip
+    """The Triton kernel; with check=False and out= it neither synchronises nor allocates."""
+    from ridgeline.kernels.resample import run
+
+    policies(outside, quaternion)
+    lengths, at_lengths, offsets = (
+        None if c is None else torch.as_tensor(c, dtype=torch.int64, device=values.device).contiguous()
+        for c in (lengths, at_lengths, offsets)
+    )
+    batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
+    if check or sort or outside == "raise":
+        _validated(batch, lengths, at_lengths, offsets, outside, sort)
+    if sort:
+        values, times = _sorted(batch, lengths, offsets)
+        batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:])) if offsets is None else batch
+    compute = _compute(values.dtype)
+    direct = wanted if wanted in (values.dtype, compute) else compute
+    shape = (batch.batch, batch.targets, batch.channels)
+    if out is not None and tuple(out.shape) != batch.result_shape:
+        raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
+    room = out.view(shape) if out is not None and out.dtype == direct else values.new_empty(shape, dtype=direct)
+    mask = torch.empty(shape[:2], dtype=torch.bool, device=values.device) if return_mask else None
+    scaling = affine(normalize, batch.channels)
+    scale, shift = (
+        (torch.as_tensor(a, dtype=compute, device=values.device) for a in scaling) if scaling else (None, None)
+    )
+    packed = offsets is not None
+    run(
+        batch.values[0] if packed else batch.values,
+        batch.times[0] if packed else batch.times,
+        batch.at,
+        room,
+        mask,
+        lengths=lengths,
+        at_lengths=at_lengths,
+        offsets=offsets,
+        channels=groups(kind, batch.channels),
+        outside="clamp" if outside == "raise" else outside,
+        max_gap=max_gap,
+        scale=scale,
+        shift=shift,
+    )
+    answer = room.view(batch.result_shape).to(wanted)
+    if out is not None and answer.data_ptr() != out.data_ptr():
+        answer = out.copy_(answer)
+    return (answer, mask.view(batch.mask_shape)) if mask is not None else answer
+
+
+def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outside: str, sort: bool) -> None:
+    """The CPU's checks on copies of the stamps: they are small beside the values."""
+    host = Batch(
+        batch.values,
+        batch.times.cpu().numpy(),
+        batch.at.cpu().numpy(),
+        batch.batch,
+        batch.result_shape,
+        batch.mask_shape,
+    )
+    counts = [None if c is None else c.cpu().numpy() for c in (lengths, at_lengths, offsets)]
+    on_numpy.counted(host, *counts)
+    if sort:
+        return
+    from ridgeline import native
+
+    trajectory, index = native.first_disorder(host.times, counts[0], counts[2])
+    if trajectory >= 0:
+        raise on_numpy.disorder(trajectory, index, host, counts[2])
+    if outside == "raise":
+        on_numpy.refuse_outside(host, *counts)
+
+
+def _sorted(batch: Any, lengths: Any, offsets: Any) -> tuple[Any, Any]:
+    if offsets is not None:
+        raise InputError("sort=True is not there for packed tensors on a GPU; sort them first.")
+    clock = batch.times.clone()
+    if lengths is not None:  # what is beyond the length stays behind it
+        beyond = torch.arange(clock.shape[1], device=clock.device)[None] >= lengths[:, None]
+        top = torch.iinfo(clock.dtype).max if clock.dtype is torch.int64 else float("inf")
+        clock = clock.masked_fill(beyond, top)
+    order = clock.sort(dim=1, stable=True).indices
+    width = batch.values.shape[2]
+    return batch.values.gather(1, order[..., None].expand(-1, -1, width)), batch.times.gather(1, order)
+
+
+def _compute(dtype: Any) -> Any:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def _numpy(tensor: Any) -> Any:
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def _counts(counts: Any) -> Any:
+    return counts.cpu().numpy() if isinstance(counts, torch.Tensor) else counts

@@ -1,0 +1,106 @@
+"""What all readers share: fields of a topic become streams, and what is left out is said."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import unknown
+from ridgeline.trajectory.guess import groups
+from ridgeline.trajectory.stream import Stream, indexed
+from ridgeline.trajectory.timeline import Array
+
+WIDEST = 256  # columns of one field; images and point clouds are wider, and are no trajectories
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a reader cannot know from the file alone."""
+
+    fps: float | None = None  # for recordings without stamps
+    clock: str | None = None  # the time column of a table
+    unit: str | None = None  # of that column: ns, us, ms, s
+    say: Callable[[str], None] = field(default=_silent, compare=False)  # where notes go
+
+
+def streams_of(topic: str, times: Array, fields: Mapping[str, Array], episode: str = "") -> list[Stream]:
+    """One stream per quantity of a topic; `fields` are arrays [S] or [S, D] under their own names."""
+    found = []
+    for name, members in groups(fields):
+        parts = [fields[m] for m in members]
+        alike = len({(p.dtype, p.ndim) for p in parts}) == 1
+        bundles = (
+            [(name, members)] if len(parts) == 1 or (alike and parts[0].ndim == 1) else [(m, (m,)) for m in members]
+        )
+        for title, names in bundles:
+            values = fields[names[0]] if len(names) == 1 else np.stack([fields[n] for n in names], axis=1)
+            labels = names if values.ndim == 2 and len(names) > 1 else ()
+            found.append(
+                Stream(
+                    _joined(topic, title),
+                    times,
+                    values,
+                    columns=tuple(_joined(topic, n) for n in labels)
+                    or (indexed(_joined(topic, title), values.shape[1]) if values.ndim == 2 else ()),
+                    episode=episode,
+                )
+            )
+    return found
+
+
+def chosen(known: Iterable[str], words: Sequence[str] | None, path: object) -> set[str]:
+    """The topics that must be read so that every word can be answered; a word that means none is an error."""
+    topics = list(known)
+    if not words:
+        return set(topics)
+    out: set[str] = set()
+    for word in words:
+        hits = {t for t in topics if _means(word, t)}
+        if not hits:
+            raise unknown(f"topic in '{path}'", word, topics)
+        out |= hits
+    return out
+
+
+def numeric(values: Sequence[Any]) -> Array | None:
+    """Values of one field as [S] or [S, D] numbers; None where they are something else or change their shape."""
+    try:
+        found = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return None
+    if found.dtype.kind not in "fiub" or found.ndim > 3 or (found.ndim > 1 and not found.size):
+        return None
+    flat: Array = found.reshape(len(found), -1) if found.ndim > 1 else found
+    return None if flat.ndim == 2 and flat.shape[1] > WIDEST else flat
+
+
+def said(ask: Ask, topic: str, names: Sequence[str]) -> None:
+    """Name the fields that were left out."""
+    if names:
+        rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        where = f"{topic}: " if topic else ""
+        ask.say(f"{where}left out, not numeric or too wide: {', '.join(names[:5])}{rest}.")
+
+
+def _means(word: str, topic: str) -> bool:
+    return word == topic or word.startswith(f"{topic}/") or topic.startswith(f"{word}/") or _fits(word, topic)
+
+
+def _fits(word: str, topic: str) -> bool:
+    """A pattern may speak of the topic alone or of streams below it."""
+    if not any(c in word for c in "*?["):
+        return False
+    depth = topic.count("/") + 1
+    return fnmatch.fnmatchcase(topic, word) or fnmatch.fnmatchcase(topic, "/".join(word.split("/")[:depth]))
+
+
+def _joined(topic: str, name: str) -> str:
+    return f"{topic}/{name}" if topic else name

@@ -1,0 +1,171 @@
+"""A LeRobot v3.0 dataset: meta/{info.json, stats.json, tasks.parquet, episodes/}, data/chunk-000/file-000.parquet.
+
+Each stream is a feature: `actions` becomes `action`, everything else `observation.NAME`. Features cannot be null, so
+what is masked is NaN (integers with something masked become float32).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import InputError, MissingExtra
+from ridgeline.store import publish_dir, read_manifest
+from ridgeline.trajectory.stream import Aligned
+from ridgeline.trajectory.timeline import Array
+from ridgeline.trajectory.writers import table
+
+VERSION = "v3.0"
+FILE = "chunk-000/file-000.parquet"
+TASK = "resampled"
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+
+def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise MissingExtra("writing LeRobot datasets", "robot") from None
+    rates = {e.hz for e in episodes}
+    rate = rates.pop() if len(rates) == 1 else None
+    if rate is None:
+        raise InputError("a LeRobot dataset has one fps; align every episode with the same hz.")
+    fps = int(rate) if float(rate).is_integer() else rate
+    features, labels = _features(episodes), table.labels(episodes)
+    lengths = [len(e.times) for e in episodes]
+    counts = _bookkeeping(lengths, fps)
+    columns = {name: values for name, (_, values) in features.items()}
+    info = {
+        "codebase_version": VERSION,
+        "robot_type": None,
+        "total_episodes": len(episodes),
+        "total_frames": sum(lengths),
+        "total_tasks": 1,
+        "chunks_size": 1000,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 200,
+        "fps": fps,
+        "splits": {"train": f"0:{len(episodes)}"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": None,
+        "features": {
+            **{name: _feature(v, _short(labels[stream])) for name, (stream, v) in features.items()},
+            **{name: _feature(v, None) for name, v in counts.items()},
+        },
+    }
+    with publish_dir(path, meta) as tmp:
+        for name in (f"data/{FILE}", f"meta/episodes/{FILE}"):
+            (tmp / name).parent.mkdir(parents=True)
+        whole = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
+        parquet.write_table(arrow.table(whole), tmp / "data" / FILE, compression="zstd")
+        parquet.write_table(arrow.table(_episodes(lengths, {**columns, **counts})), tmp / "meta" / "episodes" / FILE)
+        # LeRobot reads tasks through pandas, whose index is the task's sentence.
+        tasks = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
+        words = {"index_columns": ["__index_level_0__"], "column_indexes": [], "columns": [], "pandas_version": "2.0.0"}
+        parquet.write_table(
+            tasks.replace_schema_metadata({b"pandas": json.dumps(words).encode()}), tmp / "meta" / "tasks.parquet"
+        )
+        (tmp / "meta" / "info.json").write_text(json.dumps(info, indent=4))
+        stats = {name: stats_of(v) for name, v in {**columns, **counts}.items()}
+        (tmp / "meta" / "stats.json").write_text(json.dumps(stats, indent=4))
+
+
+def meta(path: Path) -> dict[str, Any] | None:
+    return dict(read_manifest(path).meta) if path.is_dir() else None
+
+
+def stats_of(values: Array) -> dict[str, list[float | None]]:
+    """min, max, mean, std, count and quantiles per channel, NaN left out; null for a channel that has nothing else."""
+    wide = values.reshape(len(values), -1).astype(np.float64)
+    out: dict[str, list[float | None]] = {name: [] for name in ("min", "max", "mean", "std", *QUANTILES)}
+    for channel in wide.T:
+        known = channel[np.isfinite(channel)]
+        found = (
+            [known.min(), known.max(), known.mean(), known.std(), *np.quantile(known, list(QUANTILES.values()))]
+            if known.size
+            else [None] * len(out)
+        )
+        for name, value in zip(out, found, strict=True):
+            out[name].append(None if value is None else float(value))
+    return {**out, "count": [len(values)]}
+
+
+def feature_name(stream: str) -> str:
+    """LeRobot's names hold no slash.
+
+    >>> feature_name("actions"), feature_name("obs/joint_pos"), feature_name("/imu/gyro")
+    ('action', 'observation.joint_pos', 'observation.imu.gyro')
+    """
+    plain = stream.strip("/").replace("/", ".")
+    if plain in ("action", "actions"):
+        return "action"
+    if plain.startswith(("action.", "observation.", "next.")) or plain == "observation":
+        return plain
+    return f"observation.{plain.removeprefix('obs.')}"
+
+
+def _features(episodes: Sequence[Aligned]) -> dict[str, tuple[str, Array]]:
+    """(stream, values) by feature; two streams that want one name are an error."""
+    found: dict[str, tuple[str, Array]] = {}
+    for stream, (values, mask) in table.stacked(episodes).items():
+        name = feature_name(stream)
+        if name in found:
+            raise InputError(f"streams '{found[name][0]}' and '{stream}' would both be '{name}'; leave one out.")
+        if values.dtype.kind in "iub" and not mask.all():
+            values = np.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan).astype(np.float32)
+        plain = np.int64 if values.dtype.kind in "iu" else values.dtype
+        found[name] = (stream, values.astype(np.float32 if values.dtype.kind == "f" else plain, copy=False))
+    return found
+
+
+def _bookkeeping(lengths: Sequence[int], fps: float) -> dict[str, Array]:
+    frames = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
+    return {
+        "timestamp": (frames / fps).astype(np.float32),
+        "frame_index": frames,
+        "episode_index": np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
+        "index": np.arange(len(frames), dtype=np.int64),
+        "task_index": np.zeros(len(frames), np.int64),
+    }
+
+
+def _episodes(lengths: Sequence[int], columns: dict[str, Array]) -> dict[str, Any]:
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    zeros = np.zeros(len(lengths), np.int64)
+    rows: dict[str, Any] = {
+        "episode_index": np.arange(len(lengths)),
+        "tasks": [[TASK]] * len(lengths),
+        "length": np.asarray(lengths, np.int64),
+        "data/chunk_index": zeros,
+        "data/file_index": zeros,
+        "dataset_from_index": starts,
+        "dataset_to_index": ends,
+        "meta/episodes/chunk_index": zeros,
+        "meta/episodes/file_index": zeros,
+    }
+    for name, values in columns.items():
+        stats = [stats_of(values[a:b]) for a, b in zip(starts, ends, strict=True)]
+        rows |= {f"stats/{name}/{what}": [s[what] for s in stats] for what in stats[0]}
+    return rows
+
+
+def _feature(values: Array, names: Sequence[str] | None) -> dict[str, Any]:
+    width = values.shape[1] if values.ndim == 2 else 1
+    return {"dtype": values.dtype.name, "shape": [width], "names": list(names) if names else None}
+
+
+def _short(labels: Sequence[str]) -> list[str]:
+    return [label.rpartition("/")[2] for label in labels]
+
+
+def _arrow(arrow: Any, values: Array) -> Any:
+    if values.ndim == 1:
+        return arrow.array(values)
+    flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+    return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])

@@ -1,0 +1,47 @@
+"""Parquet: a time column, then one column per channel; what is masked is null."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import MissingExtra
+from ridgeline.store import publish
+from ridgeline.trajectory.stream import Aligned
+from ridgeline.trajectory.writers import table
+
+_KEY = b"ridgeline"
+
+
+def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise MissingExtra("writing Parquet", "parquet") from None
+    name, times = table.clock(episodes)
+    columns: dict[str, Any] = {name: arrow.array(times)}
+    if len(episodes) > 1:
+        columns["episode_index"] = arrow.array(table.episode_index(episodes))
+    names = table.labels(episodes)
+    for stream, (values, mask) in table.stacked(episodes).items():
+        gaps = None if mask.all() else ~mask
+        for i, label in enumerate(names[stream]):
+            channel = values if values.ndim == 1 else np.ascontiguousarray(values[:, i])
+            columns[label] = arrow.array(channel, mask=gaps)
+    words = {"kinds": dict(episodes[0].kinds), "hz": episodes[0].hz, "meta": meta}
+    whole = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(words).encode()})
+    with publish(path) as tmp:
+        parquet.write_table(whole, tmp, compression="zstd", compression_level=1, use_dictionary=False)
+
+
+def meta(path: Path) -> dict[str, Any] | None:
+    from pyarrow.parquet import read_schema
+
+    words = (read_schema(path).metadata or {}).get(_KEY)
+    found: dict[str, Any] | None = json.loads(words)["meta"] if words else None
+    return found

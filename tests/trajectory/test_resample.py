@@ -1,0 +1,313 @@
+"""resample against the slow reference: every kind, layout, clock, policy; numpy and torch; gradients.
+
+python -m pytest tests/trajectory/test_resample.py
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trajectory.reference import resample_one
+
+from ridgeline import native, resample
+from ridgeline.errors import InputError
+
+KINDS = ("linear", "previous", "nearest", "cubic", "slerp", "angle")
+TOLERANCE = {"float16": 4e-3, "float32": 3e-6, "float64": 1e-11}
+EPOCH_NS = 1_700_000_000_000_000_000
+
+
+def close(found, wanted, tolerance, kind="linear"):
+    """Within tolerance of the largest value; angles modulo a turn; NaN in the same places."""
+    found = np.asarray(found, np.float64)
+    assert np.array_equal(np.isnan(found), np.isnan(wanted)), "NaN in other places"
+    error = np.abs(found - wanted)
+    if kind == "angle":
+        error = np.abs([math.remainder(x, math.tau) for x in (found - wanted).ravel() if x == x])
+    scale = max(1.0, float(np.nanmax(np.abs(wanted), initial=0)))
+    assert np.nanmax(error, initial=0) <= tolerance * scale
+
+
+@st.composite
+def trajectories(draw, kind, clock):
+    """One trajectory with duplicate stamps and gaps, and targets inside, on, and outside of its stamps."""
+    stamps = draw(st.integers(0, 12))
+    width = 4 * draw(st.integers(1, 2)) if kind == "slerp" else draw(st.integers(1, 5))
+    steps = draw(st.lists(st.sampled_from([0, 1, 1, 2, 3, 40]), min_size=stamps, max_size=stamps))
+    seed = draw(st.integers(0, 2**31))
+    rng = np.random.default_rng(seed)
+    units = np.cumsum(np.array(steps, np.int64)) if stamps else np.zeros(0, np.int64)
+    values = rng.standard_normal((stamps, width)) * (2 if kind == "angle" else 1)
+    last = int(units[-1]) if stamps else 0
+    quarters = rng.integers(-8, 4 * last + 9, draw(st.integers(0, 9)))
+    if clock == "int64":
+        return values, EPOCH_NS + units * 4_000_000, EPOCH_NS + quarters * 1_000_000
+    dtype = np.dtype(clock)
+    origin = 1.7e9 if clock == "float64" else 0.0
+    return values, (origin + units * 0.5).astype(dtype), (origin + quarters * 0.125).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clock", ["float64", "int64", "float32"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_kind_agrees_with_the_reference(kind, clock, data):
+    values, times, at = data.draw(trajectories(kind, clock))
+    outside = data.draw(st.sampled_from(["clamp", "nan", "extrapolate"]))
+    gap = data.draw(st.sampled_from([None, 3]))
+    if gap is not None and clock == "int64":
+        gap *= 4_000_000
+    dtype = data.draw(st.sampled_from(["float16", "float32", "float64"]))
+    given_values = values.astype(dtype)
+    wanted, mask = resample_one(given_values.astype(np.float64), times, at, kind, outside, gap)
+    found, shown = resample(given_values, times, at, kind=kind, outside=outside, max_gap=gap, return_mask=True)
+    assert found.dtype == np.dtype(dtype)
+    assert np.array_equal(shown, mask)
+    tolerance = TOLERANCE[dtype] * (30 if outside == "extrapolate" else 1) * (20 if kind == "cubic" else 1)
+    close(found, wanted, tolerance, kind)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_batches_ragged_packed_strided_and_shared_are_the_same_as_one_by_one(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    batch, stamps, width, count = (data.draw(st.integers(low, high)) for low, high in ((1, 5), (1, 9), (1, 6), (0, 7)))
+    lengths = rng.integers(0, stamps + 1, batch)
+    wanted_counts = rng.integers(0, count + 1, batch)
+    values = rng.standard_normal((batch, stamps, width)).astype(np.float32)
+    times = np.cumsum(rng.integers(0, 3, (batch, stamps)), 1).astype(np.float64)
+    at = rng.uniform(-1, stamps * 2, (batch, count))
+    one_by_one, masks = [], []
+    for b in range(batch):
+        got, mask = resample_one(values[b, : lengths[b]], times[b, : lengths[b]], at[b])
+        got[wanted_counts[b] :], mask[wanted_counts[b] :] = np.nan, False
+        one_by_one.append(got)
+        masks.append(mask)
+    wanted, mask = np.array(one_by_one).reshape(batch, count, width), np.array(masks).reshape(batch, count)
+    how = {"lengths": lengths, "at_lengths": wanted_counts, "return_mask": True}
+    found, shown = resample(values, times, at, **how)
+    close(found, wanted, 3e-6)
+    assert np.array_equal(shown, mask)
+    # strided: channels first in memory, every second stamp, targets reversed in memory
+    spread = np.zeros((width, 2 * stamps, batch), np.float32)
+    spread[:, ::2] = values.transpose(2, 1, 0)
+    strided = spread[:, ::2].transpose(2, 1, 0)
+    clock = np.asfortranarray(times)
+    close(resample(strided, clock, at[:, ::-1].copy()[:, ::-1], **how)[0], wanted, 3e-6)
+    # packed
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    packed = np.concatenate([values[b, : lengths[b]] for b in range(batch)]).reshape(-1, width)
+    stamps_packed = np.concatenate([times[b, : lengths[b]] for b in range(batch)])
+    found, shown = resample(packed, stamps_packed, at, offsets=offsets, at_lengths=wanted_counts, return_mask=True)
+    close(found, wanted, 3e-6)
+    assert np.array_equal(shown, mask)
+    # shared clocks
+    alike = resample(values, times[0], at[0])
+    for b in range(batch):
+        close(alike[b], resample_one(values[b], times[0], at[0])[0], 3e-6)
+    # into a buffer of the caller's, also one with gaps between its rows
+    room = np.full((batch, count, 2 * width), -7, np.float32)[:, :, ::2]
+    assert resample(values, times, at, out=room, lengths=lengths, at_lengths=wanted_counts) is room
+    close(room, wanted, 3e-6)
+
+
+@pytest.mark.parametrize("isa", native.instruction_sets())
+def test_all_instruction_sets_agree(isa, monkeypatch):
+    rng = np.random.default_rng(3)
+    for width in (1, 3, 8, 33):
+        values = rng.standard_normal((3, 50, width)).astype(np.float32)
+        times = np.cumsum(rng.uniform(0.01, 0.1, (3, 50)), 1)
+        at = np.sort(rng.uniform(0, times.max(), (3, 31)), 1)
+        out = np.empty((3, 31, width), np.float32)
+        groups = [(0, width, "linear")]
+        native.resample(
+            values,
+            times,
+            at,
+            out,
+            None,
+            None,
+            None,
+            None,
+            groups,
+            "clamp",
+            None,
+            None,
+            None,
+            None,
+            "float32",
+            False,
+            2,
+            isa,
+        )
+        for b in range(3):
+            close(out[b], resample_one(values[b], times[b], at[b])[0], 3e-6)
+
+
+def test_an_hour_of_nanoseconds_is_exact_to_float32():
+    rng = np.random.default_rng(1)
+    n = 900_000
+    times = EPOCH_NS + np.arange(n) * 4_000_000 + rng.integers(-900_000, 900_000, n)
+    values = np.sin(np.arange(n) * 0.01).astype(np.float32)
+    at = np.linspace(times[0], times[-1], 5000).astype(np.int64)
+    wanted = np.interp((at - times[0]).astype(float), (times - times[0]).astype(float), values.astype(float))
+    close(resample(values, times, at), wanted, 1e-6)
+
+
+@pytest.mark.parametrize("type_name", ["float16", "bfloat16"])
+def test_half_types_are_rounded_to_nearest_even_and_keep_their_extremes(type_name):
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, type_name)
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    every = bits.view(dtype)
+    held = resample(every, torch.arange(len(every), dtype=torch.float64), torch.arange(len(every), dtype=torch.float64))
+    nan = torch.isnan(every)
+    assert torch.equal(torch.isnan(held), nan)
+    assert torch.equal(held[~nan].view(torch.int16), every[~nan].view(torch.int16)), "every number survives"
+    rng = torch.Generator().manual_seed(0)
+    pairs = torch.randn(4000, generator=rng).to(dtype)
+    at = torch.arange(3999, dtype=torch.float64) + 0.5
+    wide = resample(pairs, torch.arange(4000, dtype=torch.float64), at, dtype=torch.float32)
+    narrow = resample(pairs, torch.arange(4000, dtype=torch.float64), at)
+    assert torch.equal(narrow.view(torch.int16), wide.to(dtype).view(torch.int16)), "as torch itself rounds"
+
+
+def test_kinds_per_channel_and_the_rest_is_linear():
+    times, at = np.array([0.0, 1.0]), np.array([0.25])
+    values = np.array([[0, 0, 0, 0, 1, 3.1, 5.0], [1, 0, 0, 1, 0, -3.1, 9.0]])
+    found = resample(values, times, at, kind=[(slice(1, 5), "slerp"), (slice(5, 6), "angle"), (slice(0, 1), "nearest")])
+    assert found[0, 0] == 0
+    assert np.allclose(found[0, 1:5], [0, 0, math.sin(math.pi / 8), math.cos(math.pi / 8)])
+    assert abs(found[0, 5]) == pytest.approx(3.1 + 0.25 * (math.tau - 6.2))
+    assert found[0, 6] == 6.0
+
+
+def test_a_nan_value_spoils_only_what_is_between():
+    values, times = np.array([1.0, np.nan, 3.0, 4.0]), np.arange(4.0)
+    found = resample(values, times, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5]))
+    assert np.array_equal(np.isnan(found), [False, True, True, True, False, False])
+
+
+@pytest.mark.parametrize("how", [{"mean": [1.0, 2.0], "std": [2.0, 0.0]}, {"q01": [0.0, 2.0], "q99": [4.0, 2.0]}])
+def test_normalising_happens_in_the_same_pass(how):
+    values, times = np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([0.0, 1.0])
+    found = resample(values, times, np.array([0.5]), normalize=how)
+    first = (2.0 - 1.0) / 2.0 if "mean" in how else 2 * 2.0 / 4.0 - 1
+    assert found.tolist() == [[first, 0.0]], "a channel without spread comes out 0"
+
+
+def test_unsorted_stamps_are_named_or_sorted():
+    values, times = np.arange(6.0).reshape(2, 3, 1), np.array([[0.0, 1, 2], [0, 2, 1]])
+    with pytest.raises(InputError, match="trajectory 1 .*index 2 is 1.0 after 2.0"):
+        resample(values, times, np.array([0.5]))
+    assert resample(values, times, np.array([1.0]), sort=True)[:, 0, 0].tolist() == [1.0, 5.0]
+    with pytest.raises(InputError, match="index 0 is nan"):
+        resample(np.ones(2), np.array([np.nan, 1.0]), np.array([0.5]))
+
+
+def test_outside_can_be_an_error_that_names_the_target():
+    with pytest.raises(InputError, match="target 1 of trajectory 0 is 9.0"):
+        resample(np.arange(3.0), np.arange(3.0), np.array([1.0, 9.0]), outside="raise")
+    assert resample(np.arange(3.0), np.arange(3.0), np.array([1.5]), outside="raise").tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "cubik"}, "did you mean 'cubic'"),
+        ({"outside": "wrap"}, "no policy for targets outside 'wrap'"),
+        ({"quaternion": "zyxw"}, "quaternion order"),
+        ({"kind": "slerp"}, "channels 0 to 2 are 2"),
+        ({"kind": [(slice(0, 2), "linear"), (slice(1, 2), "angle")]}, "channel 1 is given two kinds"),
+        ({"kind": [(slice(0, 9), "linear")]}, "names no run of the 2 channels"),
+        ({"times": np.arange(3.0)}, "4 stamps, times .* has 3"),
+        ({"at": np.zeros((2, 3))}, "beside one trajectory"),
+        ({"lengths": [9]}, r"lengths\[0\] is 9; it must lie between 0 and 4"),
+        ({"lengths": [1, 2]}, "2 entries for 1 trajectories"),
+        ({"offsets": [0, 9]}, "offsets must rise from 0 to 4"),
+        ({"max_gap": -1.0}, "max_gap is -1.0"),
+        ({"normalize": {"mean": 0}}, "wants mean and std"),
+        ({"normalize": {"mean": [0] * 3, "std": [1] * 3}}, "3 numbers for 2 channels"),
+        ({"dtype": np.int32}, "cannot hold NaN"),
+        ({"values": np.array(["a"] * 4)}, "values are <U1"),
+        ({"out": np.empty((9, 9))}, r"out has shape \[9, 9\]"),
+        ({"times": EPOCH_NS + np.arange(4), "at": np.array([0.5])}, "give both as int64"),
+    ],
+)
+def test_bad_input_is_one_sentence(change, says):
+    call = {"values": np.zeros((4, 2)), "times": np.arange(4.0), "at": np.array([0.5]), **change}
+    with pytest.raises(InputError, match=says):
+        resample(call.pop("values"), call.pop("times"), call.pop("at"), **call)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 3, 0), (2, 1, 2)])
+@pytest.mark.parametrize("count", [0, 2])
+def test_empty_and_single_are_defined(shape, count):
+    batch, stamps, width = shape
+    found, mask = resample(
+        np.ones(shape), np.arange(float(stamps)), np.linspace(0, 1, count), return_mask=True, outside="nan"
+    )
+    assert found.shape == (batch, count, width)
+    assert mask.all() == (not mask.size or (stamps > 1 or count == 0))
+    assert np.array_equal(~np.isnan(found).any(-1), mask | (width == 0))
+
+
+class TestTorch:
+    torch = pytest.importorskip("torch")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_tensors_in_tensors_out_with_the_same_answer(self, kind):
+        torch = self.torch
+        rng = np.random.default_rng(0)
+        values = rng.standard_normal((3, 20, 8)).astype(np.float32)
+        times, at = np.sort(rng.uniform(0, 9, (3, 20)), 1), rng.uniform(-1, 10, (3, 15))
+        wanted, mask = resample(values, times, at, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        given = map(torch.tensor, (values, times, at))
+        found, shown = resample(*given, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        assert isinstance(found, torch.Tensor)
+        assert np.array_equal(found.numpy(), wanted, equal_nan=True)
+        assert np.array_equal(shown.numpy(), mask)
+
+    def test_expanded_and_transposed_tensors_and_out(self):
+        torch = self.torch
+        base = torch.randn(5, 8)
+        values = base.t().expand(3, 8, 5)
+        times, at = torch.arange(8.0).double(), torch.linspace(0, 7, 4).double()
+        out = torch.empty(3, 4, 5)
+        assert resample(values, times, at, out=out) is out
+        assert torch.allclose(out, resample(values.contiguous(), times, at))
+        wide = torch.empty(3, 4, 5, dtype=torch.float64)
+        assert resample(values, times, at, out=wide) is wide
+        assert torch.allclose(wide.float(), out)
+
+    def test_clocks_must_be_of_one_type(self):
+        torch = self.torch
+        with pytest.raises(InputError, match="times are torch.int64 and at torch.float32"):
+            resample(torch.zeros(2), torch.tensor([0, 1]), torch.tensor([0.5]))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("layout", ["batch", "ragged", "packed"])
+    def test_gradients_are_right(self, kind, layout):
+        torch = self.torch
+        rng = torch.Generator().manual_seed(1)
+        values = torch.randn(2, 7, 4, generator=rng, dtype=torch.float64)
+        times = torch.tensor([[0.0, 1, 1, 2, 4, 5, 7], [0, 2, 3, 3.5, 3.5, 6, 8]], dtype=torch.float64)
+        at = torch.tensor([[0.3, 1.0, 1.7, 4.5], [0.1, 2.9, 3.7, 5.0]], dtype=torch.float64)
+        how = {"kind": kind, "normalize": {"mean": 0.5, "std": 2.0}}
+        if layout == "ragged":
+            how["lengths"] = [6, 7]
+        if layout == "packed":
+            values, times, how["offsets"] = values.reshape(14, 4), times.reshape(14), [0, 7, 14]
+        values.requires_grad_()
+        assert torch.autograd.gradcheck(lambda v: resample(v, times, at, **how), (values,), atol=1e-6)
+
+    def test_masked_targets_send_no_gradient(self):
+        torch = self.torch
+        values = torch.tensor([0.0, 1.0, 9.0], requires_grad=True)
+        found = resample(values, torch.tensor([0.0, 1, 9]), torch.tensor([0.5, 5.0]), max_gap=2.0)
+        found.nansum().backward()
+        assert values.grad.tolist() == [0.5, 0.5, 0.0]
