@@ -204,20 +204,18 @@ void slerp(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
   }
 }
 
-inline double sign(double x) { return double((x > 0) - (x < 0)); }
-
-// The slope of monotone pchip at a node between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984).
-inline double inner_slope(double h0, double h1, double m0, double m1) {
-  if (!(m0 * m1 > 0)) return m0 != m0 || m1 != m1 ? m0 + m1 : 0.0;
-  const double w0 = 2 * h1 + h0, w1 = h1 + 2 * h0;
-  return (w0 + w1) / (w0 / m0 + w1 / m1);
+// The slope of monotone pchip at a node between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984): their
+// weighted harmonic mean, written with one division; 0 where the curve turns.
+template <class C> inline C inner_slope(C h0, C h1, C m0, C m1) {
+  const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0, product = m0 * m1;
+  const C slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);
+  return product > 0 ? slope : C(0);
 }
 // At an end: the three-point formula, kept from overshooting.
-inline double end_slope(double h0, double h1, double m0, double m1) {
-  const double d = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1);
-  if (sign(d) != sign(m0)) return d != d ? d : 0.0;
-  if (sign(m0) != sign(m1) && std::fabs(d) > 3 * std::fabs(m0)) return 3 * m0;
-  return d;
+template <class C> inline C end_slope(C h0, C h1, C m0, C m1) {
+  const C d = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1);
+  if (!(d * m0 > 0)) return C(0);
+  return !(m0 * m1 > 0) && std::fabs(d) > 3 * std::fabs(m0) ? 3 * m0 : d;
 }
 
 template <class V, class T, class Put>
@@ -225,19 +223,31 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
   using C = typename Track<V, T>::C;
   if (at.w == 0 || at.i == at.j) return linear(track, at, from, to, put);
   const std::int64_t before = track.before(at.i), after = at.j + 1 < track.n ? track.last_of(at.j + 1) : -1;
-  const double h = track.span(at.i, at.j), w = at.w;
-  const double h0 = before >= 0 ? track.span(before, at.i) : 0, h1 = after >= 0 ? track.span(at.j, after) : 0;
+  const C h = C(track.span(at.i, at.j)), w = at.w, v = 1 - w, per_h = 1 / h;
+  // The Hermite basis at w, once for all channels.
+  const C at_a = v * v * (1 + 2 * w), at_b = w * w * (3 - 2 * w), at_left = h * w * v * v, at_right = -h * w * w * v;
+  if (before >= 0 && after >= 0) {
+    const C h0 = C(track.span(before, at.i)), h1 = C(track.span(at.j, after)), per_h0 = 1 / h0, per_h1 = 1 / h1;
+    for (std::int64_t d = from; d < to; ++d) {
+      const C a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) * per_h;
+      const C m0 = (a - track.value(before, d)) * per_h0, m1 = (track.value(after, d) - b) * per_h1;
+      put(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
+    }
+    return;
+  }
+  const std::int64_t other = before >= 0 ? before : after; // -1: two stamps only, a straight line
+  const C ho = other < 0 ? C(1) : C(before >= 0 ? track.span(before, at.i) : track.span(at.j, after));
   for (std::int64_t d = from; d < to; ++d) {
-    const double a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) / h;
-    const double m0 = before >= 0 ? (a - double(track.value(before, d))) / h0 : 0;
-    const double m1 = after >= 0 ? (double(track.value(after, d)) - b) / h1 : 0;
-    double left = m, right = m; // two stamps only: a straight line
-    if (before >= 0) left = inner_slope(h0, h, m0, m);
-    else if (after >= 0) left = end_slope(h, h1, m, m1);
-    if (after >= 0) right = inner_slope(h, h1, m, m1);
-    else if (before >= 0) right = end_slope(h, h0, m, m0);
-    const double v = 1 - w;
-    put(d, C(a * v * v * (1 + 2 * w) + b * w * w * (3 - 2 * w) + h * w * v * (left * v - right * w)));
+    const C a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) * per_h;
+    C left = m, right = m;
+    if (before >= 0) {
+      const C m0 = (a - track.value(before, d)) / ho;
+      left = inner_slope(ho, h, m0, m), right = end_slope(h, ho, m, m0);
+    } else if (after >= 0) {
+      const C m1 = (track.value(after, d) - b) / ho;
+      left = end_slope(h, ho, m, m1), right = inner_slope(h, ho, m, m1);
+    }
+    put(d, a * at_a + b * at_b + left * at_left + right * at_right);
   }
 }
 

@@ -137,6 +137,52 @@ def test_a_workload_of_ones_own_that_lacks_a_method_is_told_so(cli, tmp_path):
     assert "lacks: work, contenders, prepare, check" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import not_there", "cannot be loaded: ModuleNotFoundError: No module named 'not_there'"),
+        ("def x(:", "cannot be loaded: SyntaxError"),
+        (EXAMPLE.read_text().replace('["ridgeline", "python"]', '["mine", "python"]'), "'sort' lack 'ridgeline'"),
+    ],
+)
+def test_a_workload_file_that_is_wrong_is_one_sentence(cli, tmp_path, text, says):
+    (tmp_path / "mine.py").write_text(text)
+    done = cli("bench", tmp_path / "mine.py", "--device", "cpu", "--out", tmp_path / "o")
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_peer_says_is_no_markup(cli, tmp_path):
+    broken = (
+        "def prepare(self, case, contender, place):\n        if contender == 'python': raise OSError('[/lib] [red]')"
+    )
+    text = EXAMPLE.read_text().replace(
+        "def prepare(self, case: Case, contender: str, place: Placement) -> Run:", broken
+    )
+    (tmp_path / "mine.py").write_text(text)
+    words = ("--case", "n=100", "--device", "cpu", "--budget", "1s", "--out", tmp_path / "o")
+    done = cli("bench", tmp_path / "mine.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert "it raised OSError: [/lib] [red]" in done.stdout
+
+
+def test_a_narrow_screen_keeps_names_and_verdicts(finished):
+    from rich.console import Console
+
+    from ridgeline.cli import tables
+    from ridgeline.lab import record
+
+    screen = Console(width=60, record=True, quiet=True)
+    for part in tables.races(record.read(finished[0]).records, screen.width):
+        screen.print(part)
+    shown = screen.export_text()
+    assert "  ridgeline" in shown
+    assert "numpy" in shown
+    assert "verdict" in shown
+    assert "…" not in shown
+
+
 def test_something_of_ours_that_is_wrong_sets_exit_1(cli, tmp_path):
     text = EXAMPLE.read_text().replace("return Check(ok=rising", "return Check(ok=not rising")
     (tmp_path / "lying.py").write_text(text)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -12,8 +13,6 @@ import time
 
 from ridgeline.lab import Case, Check, Steps, Work
 from ridgeline.machine import Placement
-
-FAULTS = ("crash", "killed", "hang", "refuse", "raises", "wrong", "late", "chatty", "slow")
 
 
 class Subjects:
@@ -34,7 +33,10 @@ class Subjects:
     def prepare(self, case: Case, contender: str, place: Placement):
         state = {"offset": 0, "sum": 0, "steps": 0}
         if contender == "refuse":
-            raise RuntimeError("this peer wants\nanother version")
+            raise RuntimeError("this peer wants\nanother version of [/lib]")
+        child = os.fork() if contender == "parent" else None
+        if child == 0:
+            time.sleep(3600)  # holds the pipes open when its parent is gone
 
         def reset():
             state["offset"] += 1
@@ -50,6 +52,10 @@ class Subjects:
                 time.sleep(3600)
             if contender == "raises" and state["steps"] > 200:
                 raise ValueError("no more")
+            if contender == "intruder" and state["steps"] == 200:
+                os.write(int(sys.argv[2]), b"hello\n")
+            if contender == "parent" and state["steps"] > 200:
+                os._exit(9)
             if contender == "chatty":
                 print("{not json}")
             times = 5 if contender == "slow" else 1
@@ -58,13 +64,15 @@ class Subjects:
 
         def result():
             wrong = contender == "wrong" or (contender == "late" and state["offset"] > 5)
-            return state["offset"], state["sum"] + wrong
+            return state["offset"], -1 if contender == "nan" else state["sum"] + wrong
 
-        settings = {"rank": os.environ.get("RANK"), "prefix": sys.prefix, "start": place.cpus}
+        settings = {"rank": os.environ.get("RANK"), "prefix": sys.prefix, "start": place.cpus, "child": child}
         return Steps(step, result, reset, settings=settings, extras=lambda: {"steps": state["steps"]})
 
     def check(self, case, result):
         offset, found = result
+        if case["who"] == "nan" and found < 0:
+            return Check(ok=False, error=math.nan, quality={"recall": math.inf})
         wanted = sum(range(offset, offset + case["n"]))
         return Check(ok=found == wanted, error=float(abs(found - wanted)), quality={"exact": float(found == wanted)})
 

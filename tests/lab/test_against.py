@@ -45,6 +45,15 @@ def test_a_rival_that_runs_from_elsewhere_is_refused(tmp_path):
         Team(Entrant("ridgeline@x", "ridgeline", tree=str(tmp_path / "src")))
 
 
+def test_a_commit_older_than_the_lab_is_refused_before_anything_is_built():
+    root = subprocess.run(["git", "-C", ROOT, "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True)
+    oldest = root.stdout.split()[0]
+    if not subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{oldest}:src/ridgeline/lab/contender.py"]).returncode:
+        pytest.skip("the whole history has the lab")
+    with pytest.raises(InputError, match="older than the lab"):
+        rival(oldest)
+
+
 def test_a_commit_that_is_not_there_is_named():
     with pytest.raises(InputError, match="no commit 'nonsense'"):
         rival("nonsense")

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from ridgeline.errors import Exit, NotComparable
-from ridgeline.lab.compare import changes, exit_code
+from ridgeline.lab.compare import changes, exit_code, unmatched
 
 
 def made(record, ours: float, *, weather: float = 1.0, peer: float = 200.0, noise: float = 0.01, seed: int = 0, **more):
@@ -81,3 +81,26 @@ def test_a_wrong_output_is_not_compared(record):
     wrong = {"ridgeline": {"ok": False, "error": 1.0, "quality": {}, "note": ""}}
     with pytest.raises(NotComparable, match="no case in common has a valid time"):
         changes([made(record, 100)], [made(record, 100, checks=wrong)])
+
+
+def test_a_case_that_lost_its_time_is_said_and_no_success(record):
+    """The other case is the same; a regression from right to wrong must not pass for that."""
+    wrong = {"ridgeline": {"ok": False, "error": 1.0, "quality": {}, "note": ""}}
+    other = {"case": {"n": 9, "device": "cpu", "ranks": 1}}
+    before = [made(record, 100), made(record, 100, **other)]
+    found = changes(before, [made(record, 100, seed=1), made(record, 100, checks=wrong, **other)])
+    assert [change.comparison for change in found] == ["SAME", None]
+    assert "B is WRONG" in found[1].basis
+    assert found[1].to_json()["ratio"] is None
+    assert exit_code(found) is Exit.NOT_COMPARABLE
+
+
+def test_records_of_two_machines_in_one_file_are_kept_apart(record):
+    here, there = made(record, 100), made(record, 300, machine={"fingerprint": "another"})
+    assert [change.comparison for change in changes([here, there], [made(record, 100, seed=1)])] == ["SAME"]
+    assert unmatched([here, there], [here]) == (1, 0)
+
+
+def test_cold_and_warm_are_different_questions(record):
+    with pytest.raises(NotComparable):
+        changes([made(record, 100)], [made(record, 100, plan={"cold": True})])

@@ -32,8 +32,9 @@ def judged(record):
     [
         ("crash", "exited with code 7: last words"),
         ("killed", "was killed by SIGKILL"),
-        ("refuse", "RuntimeError: this peer wants another version"),
-        ("raises", "ValueError: no more"),
+        ("refuse", "it raised RuntimeError: this peer wants another version"),
+        ("raises", "it raised ValueError: no more"),
+        ("intruder", "wrote into the lab's own pipe: 'hello'"),
     ],
 )
 def test_a_contender_that_fails_is_incomplete_with_its_reason_and_the_rest_goes_on(run, fault, reason):
@@ -52,6 +53,22 @@ def test_a_contender_that_hangs_is_stopped_at_its_timeout(run):
     assert time.monotonic() - began < 30
     assert "no answer within 2 s" in rows["hang"].judged.advice
     assert rows["slow"].comparison == "SLOWER"
+
+
+def test_a_contender_that_dies_is_noticed_though_its_children_live_and_they_end_with_it(run):
+    began = time.monotonic()
+    rows = judged(run("who=parent")[0])
+    assert time.monotonic() - began < 30
+    assert "exited with code 9" in rows["parent"].judged.advice
+    child = rows["parent"].lane.settings["child"]
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_an_error_that_is_no_number_is_wrong_and_recorded(run, tmp_path):
+    row = judged(run("who=nan")[0])["nan"]
+    assert row.judged.validity == "WRONG"
+    assert (row.lane.check["error"], row.lane.check["quality"]) == (None, {"recall": None})
+    assert json.loads((tmp_path / "out" / FILE).read_text())
 
 
 def test_a_wrong_output_has_no_time_and_leaves_before_the_race(run):
@@ -137,6 +154,26 @@ def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_pat
     assert len((out / FILE).read_text().splitlines()) == 6
 
 
+def test_a_stopped_run_is_not_taken_for_another_question(run, tmp_path):
+    """Cold caches, or other contenders: the same case, but not the same race."""
+    measured: list[str] = []
+
+    def stop_at_the_second(point, number):
+        if number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path / "o", watcher=Watcher(case=stop_at_the_second))
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path / "o", cold=True, watcher=Watcher(case=stop_at_the_second))
+    watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]))
+    found = run(out=tmp_path / "o", cold=True, watcher=watcher)
+    assert measured == ["slow", "wrong"]
+    assert [r.cold for r in found] == [True] * 3
+    assert "cold" in found[0].label
+    assert found[0].command.endswith("--cold")
+
+
 def test_two_benches_cannot_write_into_one_folder_at_once(run, tmp_path):
     from ridgeline.store import lock
 
@@ -158,6 +195,14 @@ def test_sizes_may_be_written_as_people_do():
     template = workload.Case({"n": 4, "share": 0.5, "on": True, "name": "x"})
     made = workload.own_case(template, "n=1e6,share=0.25,on=false,name=y")
     assert dict(made.params) == {"n": 1_000_000, "share": 0.25, "on": False, "name": "y"}
+    assert workload.own_case(template, "n=64MiB")["n"] == 64 << 20
+    with pytest.raises(InputError, match="something like 4"):
+        workload.own_case(template, "n=1e999")
+
+
+def test_sizes_are_shown_round_only_when_they_are():
+    shown = [workload.Case({"bytes": n}, "cpu").label for n in (64 << 20, 1025 << 10, 1000, 0)]
+    assert shown == ["bytes=64 MiB · cpu", "bytes=1025 KiB · cpu", "bytes=1000 · cpu", "bytes=0 · cpu"]
 
 
 def _burn(until: float) -> None:

@@ -60,6 +60,22 @@ def test_a_foreign_file_is_refused_by_line(tmp_path, line, says):
         records.read(file)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"contenders": [{"contender": "peer", "samples_ns": [1.0, 0.0], "turn_overhead_ns": []}]}, "peer has a time"),
+        ({"machine": {"cpu": "x"}}, "its machine lacks fingerprint"),
+        ({"code": []}, "its code lacks commit"),
+        ({"contenders": 3}, "is no record"),
+    ],
+)
+def test_a_record_that_lacks_what_readers_count_on_is_refused_when_read(tmp_path, record, change, says):
+    line = {**records.to_json(record({"ridgeline": [1.0] * 6})), **change}
+    (tmp_path / records.FILE).write_text(json.dumps(line) + "\n")
+    with pytest.raises(InputError, match=says):
+        records.read(tmp_path)
+
+
 def test_a_missing_file_says_what_is_wanted(tmp_path):
     with pytest.raises(InputError, match="no records at"):
         records.read(tmp_path)
@@ -75,5 +91,6 @@ def test_the_key_changes_with_case_machine_code_and_place_but_not_with_time(reco
         {"code": {**made.code, "tree": "another"}},
         {"placement": ({"node": 1, "cpus": [0], "memory": "bind", "gpu": None},)},
         {"workload": "other"},
+        {"plan": {"cold": True}},
     ):
         assert record({"ridgeline": [1.0] * 6}, **change).key != made.key, change

@@ -111,7 +111,9 @@ def test_validity_is_derived_from_what_was_recorded(record):
     judge = lambda r: verdict.judge(r, r.contenders[0])  # noqa: E731
     assert judge(made).validity is Validity.VALID
     assert judge(record({"ridgeline": [100.0, 400.0] * 8})).validity is Validity.NOISY
-    assert judge(record({"ridgeline": [100.0] * 4})).validity is Validity.INCOMPLETE
+    assert judge(record({"ridgeline": [100.0] * 5})).validity is Validity.INCOMPLETE, "no 95 % interval of five"
+    one_turn = replace(made, contenders=(replace(made.contenders[0], samples_per_turn=24),))
+    assert judge(one_turn).validity is Validity.INCOMPLETE, "24 samples of one moment are one observation"
     crashed = replace(made, contenders=(replace(made.contenders[0], failure="was killed by SIGSEGV"),))
     assert judge(crashed).validity is Validity.INCOMPLETE
     assert "SIGSEGV" in judge(crashed).advice

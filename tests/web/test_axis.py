@@ -57,6 +57,7 @@ def test_an_axis_holds_its_values_and_its_ticks_stand_apart_on_it(held, kind, ac
         ),
         (Axis(scale="log2"), [1, 64], ["1", "2", "4", "8", "16", "32", "64"]),
         (Axis(scale="log2"), [16384, 131072], ["16Ki", "32Ki", "64Ki", "128Ki"]),
+        (Axis(scale="log2"), [1 << 19, 1 << 22], ["512Ki", "1Mi", "2Mi", "4Mi"]),
         (Axis(unit="×", scale="log"), [0.5, 3.0], ["0.5×", "1×", "1.5×", "2×", "2.5×", "3×"]),
         (Axis(unit="×", scale="log"), [1.0, 1.03], ["1×", "1.005×", "1.01×", "1.015×", "1.02×", "1.025×", "1.03×"]),
     ],

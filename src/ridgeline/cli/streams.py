@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.cli.speak import Json, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from ridgeline.trajectory.survey import Survey
 
 
 def streams(
@@ -49,37 +53,44 @@ def streams(
         stderr().print(f"[dim]{note}[/]", highlight=False)
 
 
-def _tables(surveys: Sequence[object]) -> list[Table]:
-    from ridgeline.trajectory.survey import Survey
-    from ridgeline.web import si
-
-    by_episode: dict[str, list[Survey]] = {}
-    for s in surveys:
-        if isinstance(s, Survey):
-            by_episode.setdefault(s.episode, []).append(s)
+def _tables(surveys: Sequence[Survey]) -> list[Table]:
+    """One table per episode; the fields of a topic that share their stamps stand under one line about them."""
     out = []
-    for episode, members in by_episode.items():
-        title = f"episode {episode}" if episode else None
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-        right = ("samples", "rate", "jitter", "gaps", "longest", "same", "back", "from", "to")
-        for name in ("stream", "samples", "rate", "jitter", "gaps", "longest", "same", "back", "from", "to"):
-            table.add_column(name, justify="right" if name in right else "left", no_wrap=name != "stream")
+    for episode in dict.fromkeys(s.episode for s in surveys):
+        members = [s for s in surveys if s.episode == episode]
+        title = f"episode {escape(episode)}" if episode else None
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
+        table.add_column("topic / stream", overflow="fold", min_width=26)
+        shown = [name for name in _stamps(members[0]) if any(_stamps(s)[name] for s in members)]
+        for name in shown:
+            table.add_column(name, justify="right", no_wrap=True)
         table.add_column("type", no_wrap=True)
         table.add_column("kind", no_wrap=True)
+        before: tuple[str, list[str]] | None = None
         for s in members:
-            table.add_row(
-                s.name + (f"[dim]×{s.columns}[/]" if s.columns > 1 else ""),
-                f"{s.samples}",
-                si(s.rate_hz, "Hz") if s.rate_hz else "[yellow]one stamp[/]",
-                si(s.jitter_s, "s", 2) if s.jitter_s is not None else "",
-                f"{s.gaps or ''}",
-                si(s.longest_gap_s, "s") if s.gaps else "",
-                f"{s.duplicates or ''}",
-                f"[red]{s.backward}[/]" if s.backward else "",
-                f"{s.start_s:.2f}",
-                f"{s.end_s:.2f} s",
-                s.dtype,
-                s.kind,
-            )
+            topic, slash, name = s.name.rpartition("/")
+            stamps = [_stamps(s)[n] for n in shown]
+            if slash and (topic, stamps) != before:
+                table.add_row(f"[bold]{escape(topic)}[/]", *stamps, "", "")
+            before = (topic, stamps)
+            wide = f" [dim]×{s.columns}[/]" if s.columns > 1 else ""
+            line = f"  {escape(name)}{wide}" if slash else f"{escape(s.name)}{wide}"
+            table.add_row(line, *([""] * len(shown) if slash else stamps), s.dtype, s.kind)
         out.append(table)
     return out
+
+
+def _stamps(s: Survey) -> dict[str, str]:
+    """What there is to say about the stamps; a column in which nobody says anything is not shown."""
+    from ridgeline.web import si
+
+    return {
+        "samples": f"{s.samples}",
+        "rate": f"{s.rate_hz:.4g} Hz" if s.rate_hz else "[yellow]one stamp[/]",
+        "jitter": si(s.jitter_s, "s", 2) if s.jitter_s is not None else "",
+        "gaps": f"{s.gaps or ''}",
+        "longest": si(s.longest_gap_s, "s") if s.gaps else "",
+        "same": f"{s.duplicates or ''}",
+        "back": f"[red]{s.backward}[/]" if s.backward else "",
+        "span": f"{s.start_s:.2f}–{s.end_s:.2f} s",
+    }

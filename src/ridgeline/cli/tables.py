@@ -60,6 +60,7 @@ def races(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableTy
                     advice.append(f"{who}: {coloured(row.judged.validity)}, {escape(row.judged.advice)}")
             table.add_section()
         yield table
+        yield from (f"[dim]{escape(note)}[/]" for note in dict.fromkeys(r.note for r in own) if note)
         yield from advice
 
 

@@ -63,7 +63,7 @@ def _last_before(times, step, n, index, live):
     previous = tl.load(times + (index - 1) * step, mask=more, other=0)
     found = index - 1
     if tl.max((more & (previous == stamp)).to(tl.int32), 0) > 0:
-        found = tl.where(live, _search(times, step, n, stamp, True), found)
+        pass
     return found
 
 
@@ -172,7 +172,7 @@ def resample(
         open_ = open_ | (live & (i < last) & outside)
         stamp = tl.load(times + i * t_stamp, mask=live, other=0)
     j = tl.where(open_, i + 1, i)
-    pass
+    j = _last_equal(times, t_stamp, n, j, open_)
     right = tl.load(times + j * t_stamp, mask=open_, other=1)
     left = tl.where(open_, stamp, tl.zeros_like(stamp))
     span = right - left

@@ -32,6 +32,7 @@ from ridgeline.lab.workload import (
     installed,
     interpreters_of,
     missing_peers,
+    note_of,
     own_case,
 )
 from ridgeline.machine import Ceilings, Topology, ceilings, topology
@@ -188,6 +189,7 @@ def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, w
                     analyse.held_against(limits, work),
                     missing_peers(point.workload, point.case),
                     command(point, ask),
+                    note_of(point.workload),
                 )
                 yield replace(made, ceilings=analyse.raised(made.ceilings, made))
 

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row
 from ridgeline.lab.record import Record
+from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
 
 Told = Sequence[tuple[Record, list[Row]]]
@@ -39,14 +40,14 @@ def rooflines(records: Sequence[Record]) -> list[Markup]:
     """One per device: the ceilings the cases were held against, and our results that do arithmetic."""
     out = []
     for device in dict.fromkeys(str(r.case["device"]) for r in records):
-        own = [r for r in records if r.case["device"] == device]
+        own = [r for r in records if r.case["device"] == device and r.work["flops"] and r.work["bytes"].get("memory")]
         series: dict[str, list[Point]] = {}
         roofs: dict[str, Roof] = {}
         for record in own:
             for row in analyse.rows(record):
-                moved = record.work["bytes"].get("memory")
-                if row.ours and row.flops_per_s and moved:
-                    point = Point(record.work["flops"] / moved, row.flops_per_s, label=record.label, title=hover(row))
+                if row.ours and row.flops_per_s:
+                    intensity = record.work["flops"] / record.work["bytes"]["memory"]
+                    point = Point(intensity, row.flops_per_s, label=_difference(record, own), title=hover(row))
                     series.setdefault(record.workload, []).append(point)
             for resource, told in record.ceilings.items():
                 if resource in ("memory", "compute"):
@@ -57,6 +58,13 @@ def rooflines(records: Sequence[Record]) -> list[Markup]:
             points = [Series(name, held) for name, held in series.items()]
             out.append(roofline(_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))
     return out
+
+
+def _difference(record: Record, others: Sequence[Record]) -> str:
+    """What tells a case from the others of its workload: "n=256"."""
+    family = [r.case for r in others if r.workload == record.workload]
+    telling = {k: v for k, v in record.case.items() if len({str(case.get(k)) for case in family}) > 1}
+    return label(telling).partition(" · ")[0]
 
 
 def sweep(told: Told) -> Markup | None:

@@ -69,6 +69,7 @@ class Record:
     contenders: tuple[Lane, ...]
     missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> the extra that brings them
     command: str = ""  # reproduces this record
+    note: str = ""  # what a reader of the numbers must know, in the workload's words
 
     @property
     def key(self) -> str:
@@ -127,6 +128,7 @@ def from_race(
     ceilings: Mapping[str, Any],
     missing: Mapping[str, str],
     command: str,
+    note: str = "",
 ) -> Record:
     lanes = tuple(
         Lane(
@@ -160,6 +162,7 @@ def from_race(
         contenders=lanes,
         missing=dict(missing),
         command=command,
+        note=note,
     )
 
 

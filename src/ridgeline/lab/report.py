@@ -40,10 +40,12 @@ class Section:
 
     name: str
     anchor: str
+    notes: list[str]
     findings: list[str]
     charts: list[Any]
     records: list[tuple[Record, list[Row]]]
     strips: list[Any]
+    missing: dict[str, str]  # peer -> the extra that brings it
 
 
 def write(records: Sequence[Record], out: Path) -> Path:
@@ -85,12 +87,20 @@ def build(records: Sequence[Record]) -> str:
 
 
 def _section(name: str, records: Iterable[Record]) -> Section:
-    own = [r for r in records if r.workload == name]
+    own = sorted((r for r in records if r.workload == name), key=_by_case)
     told = [(r, analyse.rows(r)) for r in own]
     findings = [sentence for r, rows in told for sentence in _findings(r, rows)]
     charts = [chart for chart in (figures.sweep(told), figures.peers(told)) if chart]
     strips = [figures.strip(r, rows) for r, rows in told]
-    return Section(name, f"w-{name}", findings, charts, told, [s for s in strips if s])
+    notes = [note for note in dict.fromkeys(r.note for r in own) if note]
+    missing = {peer: extra for r in own for peer, extra in r.missing.items()}
+    return Section(name, f"w-{name}", notes, findings, charts, told, [s for s in strips if s], missing)
+
+
+def _by_case(record: Record) -> list[tuple[bool, float, str]]:
+    """Sizes rise, words go by the alphabet, whatever order the files came in."""
+    numbers = (int, float)
+    return [(False, v, "") if isinstance(v, numbers) else (True, 0.0, str(v)) for v in record.case.values()]
 
 
 def _findings(record: Record, rows: list[Row]) -> Iterable[str]:

@@ -149,6 +149,11 @@ def missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
     return tell(case) if tell else {}
 
 
+def note_of(workload: Workload) -> str:
+    """What a reader of its numbers must know, in a sentence; most need none."""
+    return getattr(workload, "note", "")
+
+
 def interpreters_of(workload: Workload) -> Mapping[str, str]:
     """Contenders that need a Python of their own (clashing dependencies), and its path."""
     return getattr(workload, "interpreters", {})

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ridgeline.errors import InputError, RidgelineError, StoreError
 from ridgeline.store import ChunkSet, discard_dir
 from ridgeline.trajectory import readers, writers
@@ -165,19 +167,19 @@ def _dataset(
     with ChunkSet(store, key=key, total=len(paths), suffix=".npz") as chunks:
         ready = set(chunks.done())
         for number, path in enumerate(paths):
-            done = (
-                Done(path, out, skipped=True)
-                if number in ready
-                else _chunk(chunks, number, path, out, settings, device)
-            )
-            results.append(done)
-            each(done)
+            there = Done(path, out, skipped=True)
+            results.append(there if number in ready else _chunk(chunks, number, path, out, settings, device))
+            each(results[-1])
         good = chunks.done()
+        episodes = [e for number in good for e in npz.load(chunks.file(number))]
+    failed = [str(r.input) for r in results if r.error]
+    try:
         if good:
-            episodes = [e for number in good for e in npz.load(chunks.file(number))]
-            failed = [str(r.input) for r in results if r.error]
             writers.write(out, episodes, "lerobot", {**key, "failed": failed})
-    if all(r.error is None for r in results) or not good:
+    except InputError:
+        discard_dir(store)  # these recordings make no dataset, so their chunks are of no more use
+        raise
+    if not failed or not good:
         discard_dir(store)
     return results
 
@@ -189,8 +191,6 @@ def _chunk(chunks: ChunkSet, number: int, path: Path, out: Path, settings: Setti
     except RidgelineError as error:
         return Done(path, out, error=str(error))
     with chunks.writing(number) as tmp, tmp.open("wb") as file:
-        import numpy as np
-
         np.savez(file, **npz.arrays(episodes, {}))
     return _done(path, out, episodes, notes)
 

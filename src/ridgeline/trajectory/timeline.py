@@ -95,7 +95,8 @@ def near(track: Track, grid: Array, tolerance: float | None, whole: bool) -> Arr
     right = np.searchsorted(track.times, grid).clip(1, len(track.times) - 1)
     nearest = np.minimum(np.abs(grid - track.times[right - 1]), np.abs(track.times[right] - grid))
     # Half a nanosecond of slack: seconds in float64 are rarely what they were typed as.
-    return inside & (nearest <= (round(tolerance * 1e9) if whole else tolerance + 5e-10))
+    close: Array = nearest <= (round(tolerance * 1e9) if whole else tolerance + 5e-10)
+    return inside & close
 
 
 def _checked(count: int) -> int:

@@ -21,6 +21,9 @@ STREAMING_FROM = 32 << 20  # working sets beyond the caches gain from stores tha
 class Copy:
     name = "copy"
     devices = ("cpu", "cuda")
+    note = (
+        "Ours is the ceiling's own loop: its share shows how steady the machine is; the peers' ratios are the result."
+    )
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         sizes = (1 << 20, 64 << 20) if profile is Profile.QUICK else tuple(1 << k for k in range(12, 30, 2))

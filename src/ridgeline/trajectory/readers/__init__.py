@@ -13,7 +13,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.trajectory.guess import matching
-from ridgeline.trajectory.readers.fields import Ask
+from ridgeline.trajectory.readers.fields import Ask, opening
 from ridgeline.trajectory.stream import Stream
 
 __all__ = ["FORMATS", "Ask", "episodes", "format_of", "read"]
@@ -72,7 +72,7 @@ def format_of(path: str | Path) -> str:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
     if path.is_dir():
         raise InputError(f"'{path}' is a folder, but no LeRobot dataset and no ROS 2 bag; name the files in it.")
-    begins = path.open("rb").read(12)
+    begins = opening(path, 12)
     for what, suffixes in FORMATS.values():
         if path.suffix.lower() in suffixes:
             raise InputError(

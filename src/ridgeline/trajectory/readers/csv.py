@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask
+from ridgeline.trajectory.readers.fields import Ask, opening
 from ridgeline.trajectory.readers.tabular import streams_of_table
 from ridgeline.trajectory.stream import Stream
 
@@ -71,9 +71,7 @@ def read_named(
 
 def head(path: Path, count: int = 2) -> list[str]:
     """The first lines of a text file that are not blank; none if it is not text."""
-    if not path.is_file():
-        return []
-    raw = path.open("rb").read(65536)
+    raw = opening(path, 65536)
     if b"\0" in raw:
         return []
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,14 @@ def streams_of(topic: str, times: Array, fields: Mapping[str, Array], episode: s
                 )
             )
     return found
+
+
+def opening(path: Path, count: int) -> bytes:
+    """The first bytes of a file; nothing of a folder."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 def chosen(known: Iterable[str], words: Sequence[str] | None, path: object) -> set[str]:

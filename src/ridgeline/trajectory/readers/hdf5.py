@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, numeric, said, streams_of
+from ridgeline.trajectory.readers.fields import Ask, chosen, numeric, opening, said, streams_of
 from ridgeline.trajectory.stream import Stream
 from ridgeline.trajectory.timeline import Array, grid
 
@@ -25,7 +25,7 @@ _WIDEST_IMAGE = 3  # dimensions; a dataset with more per step is a picture
 
 
 def sniff(path: Path) -> bool:
-    return path.is_file() and path.open("rb").read(len(MAGIC)) == MAGIC
+    return opening(path, len(MAGIC)) == MAGIC
 
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen
+from ridgeline.trajectory.readers.fields import Ask, chosen, opening
 from ridgeline.trajectory.readers.messages import Topic
 from ridgeline.trajectory.stream import Stream
 
@@ -21,7 +21,7 @@ _DECODERS = {"cdr": "mcap_ros2", "protobuf": "mcap_protobuf", "ros1": "mcap_ros1
 
 
 def sniff(path: Path) -> bool:
-    return path.is_file() and path.open("rb").read(len(MAGIC)) == MAGIC
+    return opening(path, len(MAGIC)) == MAGIC
 
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:

@@ -88,7 +88,7 @@ def _paths(message: Any, before: str = "") -> list[str]:
 
 
 def _bookkeeping(path: str) -> bool:
-    return path.startswith("header.") or path.partition(".")[0] in ("timestamp", "stamp") and "." in path
+    return path.startswith(("header.", "timestamp.", "stamp."))
 
 
 def _getter(message: Any, path: str) -> Callable[[Any], Any]:
@@ -111,7 +111,14 @@ def _stamp_of(message: Any) -> Callable[[Any], int] | None:
         names = _members(stamp) if stamp is not None else None
         if names and names[0] in ("sec", "seconds", "secs"):
             whole, rest = _getter(stamp, names[0]), _getter(stamp, names[1])
-            return lambda m, get=get, whole=whole, rest=rest: int(whole(get(m))) * 10**9 + int(rest(get(m)))  # type: ignore[misc]
+
+            def nanoseconds(
+                message: Any, get: Any = get, whole: Any = whole, rest: Any = rest
+            ) -> int:  # the loop's names, as they are now
+                found = get(message)
+                return int(whole(found)) * 10**9 + int(rest(found))
+
+            return nanoseconds
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask
+from ridgeline.trajectory.readers.fields import Ask, opening
 from ridgeline.trajectory.readers.tabular import streams_of_table
 from ridgeline.trajectory.stream import Stream
 
@@ -17,7 +17,7 @@ MAGIC = b"PAR1"
 
 
 def sniff(path: Path) -> bool:
-    return path.is_file() and path.open("rb").read(4) == MAGIC
+    return opening(path, len(MAGIC)) == MAGIC
 
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:

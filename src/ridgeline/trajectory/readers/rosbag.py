@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen
+from ridgeline.trajectory.readers.fields import Ask, chosen, opening
 from ridgeline.trajectory.readers.messages import Topic
 from ridgeline.trajectory.stream import Stream
 
@@ -21,7 +21,7 @@ _METADATA = "metadata.yaml"
 def sniff(path: Path) -> bool:
     if path.is_dir():
         return (path / _METADATA).is_file()
-    begins = path.open("rb").read(len(SQLITE))
+    begins = opening(path, len(SQLITE))
     return begins.startswith(MAGIC) or (begins == SQLITE and path.suffix == ".db3")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.trajectory.readers.fields import Ask, chosen, numeric, said, streams_of
+from ridgeline.trajectory.readers.fields import WIDEST, Ask, chosen, numeric, said, streams_of
 from ridgeline.trajectory.stream import NS, Stream
 from ridgeline.trajectory.timeline import Array
 
@@ -67,6 +67,7 @@ def streams_of_table(
 def column(chunked: Any) -> tuple[Array, Array | None] | None:
     """(values [S] or [S, D], mask of the cells that have one or None for all); None if they are no numbers."""
     import pyarrow as arrow
+    from pyarrow import compute
 
     kind = chunked.type
     array = chunked.combine_chunks()
@@ -77,9 +78,14 @@ def column(chunked: Any) -> tuple[Array, Array | None] | None:
         return np.asarray(array), mask
     if arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind):
         kept = array.drop_null()
-        values = numeric(kept.to_pylist())
-        if values is None or values.ndim != 2 or kept.flatten().null_count:
+        lengths = np.unique(np.asarray(compute.list_value_length(kept)))
+        inner = kept.flatten()
+        if lengths.size != 1 or not 0 < lengths[0] <= WIDEST or inner.null_count:
             return None
+        values = numeric(np.asarray(inner))
+        if values is None:
+            return None
+        values = values.reshape(-1, int(lengths[0]))
         if mask is None:
             return values, None
         whole = np.zeros((len(array), values.shape[1]), values.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.readers.csv import is_number, read_named
-from ridgeline.trajectory.readers.fields import Ask, chosen, streams_of
+from ridgeline.trajectory.readers.fields import Ask, chosen, opening, streams_of
 from ridgeline.trajectory.stream import Stream
 
 _TUM = ("position.x", "position.y", "position.z", "orientation.x", "orientation.y", "orientation.z", "orientation.w")
@@ -39,11 +39,7 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
 
 
 def _first(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        raw = file.read(65536)
-    lines = raw.decode("ascii", errors="replace").splitlines()
+    lines = opening(path, 65536).decode("ascii", errors="replace").splitlines()
     if lines and lines[0].startswith("#") and "," in lines[0]:
         return ""  # EuRoC with its header is a CSV
     return next((line for line in lines if line.strip() and not line.startswith("#")), "")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, said, streams_of
+from ridgeline.trajectory.readers.fields import Ask, chosen, opening, said, streams_of
 from ridgeline.trajectory.stream import Stream
 from ridgeline.trajectory.timeline import Array
 
@@ -22,7 +22,7 @@ _CLOCK = "timestamp"
 
 
 def sniff(path: Path) -> bool:
-    return path.is_file() and path.open("rb").read(len(MAGIC)) == MAGIC
+    return opening(path, len(MAGIC)) == MAGIC
 
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:

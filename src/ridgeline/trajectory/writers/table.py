@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ridgeline.errors import InputError
 from ridgeline.trajectory.stream import Aligned
 from ridgeline.trajectory.timeline import Array
 
@@ -38,6 +39,10 @@ def labels(episodes: Sequence[Aligned]) -> dict[str, tuple[str, ...]]:
 
 def _one(name: str, episodes: Sequence[Aligned]) -> tuple[Array, Array]:
     pattern = next(e.columns[name] for e in episodes if name in e.columns)
+    widths = {e.columns[name].shape[1:]: None for e in episodes if name in e.columns}
+    if len(widths) > 1:
+        counts = " and ".join(str(w[0] if w else 1) for w in widths)
+        raise InputError(f"'{name}' has {counts} columns in different recordings; leave it out, or write them apart.")
     values = [e.columns.get(name, _nothing(pattern, len(e.times))) for e in episodes]
     masks = [e.masks.get(name, np.zeros(len(e.times), bool)) for e in episodes]
     return np.concatenate(values), np.concatenate(masks)

@@ -1,4 +1,4 @@
-// A quicker tooltip for chart marks. Without this script the <title> elements still work, as the browser's own
+// One tooltip for chart marks and for [data-tip] texts, never cut off by the frame they stand in. Without this script the <title> elements still work, as the browser's own
 // tooltips; with it they become aria-labels, so that the two never show at once. Text goes in as textContent only.
 (() => {
   "use strict";
@@ -23,10 +23,10 @@
     tip.style.top = `${Math.max(8, below ? y + 18 : y - box.height - 12)}px`;
   };
   const show = (event) => {
-    const mark = event.target.closest && event.target.closest(".chart [data-tip-text]");
+    const mark = event.target.closest && event.target.closest(".chart [data-tip-text], [data-tip]");
     tip.hidden = !mark;
     if (!mark) return;
-    tip.textContent = mark.dataset.tipText;
+    tip.textContent = mark.dataset.tipText ?? mark.dataset.tip;
     const box = event.target.getBoundingClientRect();
     move(event.clientX ?? box.right, event.clientY ?? box.top);
   };

@@ -180,8 +180,8 @@ def _power(scale: Scale) -> int:
 
 
 def _binary(value: float) -> str:
-    for power, symbol in ((2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")):
-        if value >= 10 * power and value % power == 0:
+    for power, symbol, least in ((2.0**30, "Gi", 1), (2.0**20, "Mi", 1), (2.0**10, "Ki", 10)):  # 4096, not 4Ki
+        if value >= least * power and value % power == 0:
             return f"{value / power:g}{symbol}"
     return f"{value:g}"
 

@@ -1,0 +1,234 @@
+"""`ridgeline resample` and `ridgeline streams`, in this process and as users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+import typer
+from tests.trajectory import recordings
+
+from ridgeline.cli import app, main
+from ridgeline.cli.resample import resample
+from ridgeline.cli.streams import streams
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """The commands, wherever the table of commands does not have them yet."""
+    have = {c.name for c in app.registered_commands}
+    for name, command in {"resample": resample, "streams": streams}.items():
+        if name not in have:
+            app.command(name, rich_help_panel="Work")(command)
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([*map(str, words)])
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return recordings.flight(tmp_path / "flight.ulg")
+
+
+def test_a_log_becomes_a_table_on_one_clock(say, log: Path, tmp_path: Path):
+    code, out, err = say("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet")
+    assert (code, out) == (0, "")
+    assert "left out for one stamp only: stuck/x" in err
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table.num_rows == 201
+    assert table["status/armed"].to_pylist()[-1] is True
+    assert np.diff(np.asarray(table["time_ns"])).tolist() == [20_000_000] * 200
+
+
+def test_json_says_what_was_made(say, log: Path, tmp_path: Path):
+    code, out, _ = say("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "--json")
+    (file,) = json.loads(out)["files"]
+    assert code == 0
+    assert (file["rows"], file["columns"], file["skipped"], file["error"]) == (41, 7, False, None)
+    assert any("stuck" in n for n in file["notes"])
+
+
+def test_quiet_says_nothing(say, log: Path, tmp_path: Path):
+    assert say("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "-q") == (0, "", "")
+
+
+def test_a_kind_a_shift_and_topics_are_told_by_name(say, log: Path, tmp_path: Path):
+    words = ["--kind", "attitude/yaw=previous", "--topics", "attitude/yaw,status/mode", "--shift", "status=0.5"]
+    assert say("resample", log, "--hz", 1000, "-o", tmp_path / "o.parquet", *words, "--span", "intersection")[0] == 0
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table.column_names == ["time_ns", "attitude/yaw", "status/mode"]
+    assert table["time_ns"][0].as_py() == 10_500_000_000
+    assert len(set(table["attitude/yaw"].to_pylist())) == 351
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--kind", "attitude/q=round"], "no kind 'round'"),
+        (["--kind", "attitude/q"], "NAME=VALUE"),
+        (["--kind", "atitude/q=slerp"], "did you mean 'attitude/q'"),
+        (["--kind", "attitude/yaw=slerp"], "4 of a quaternion"),
+        (["--topics", "gps"], "no topic in"),
+        (["--shift", "status=soon"], "no number of seconds"),
+        (["--span", "all"], "no span 'all'"),
+        (["--device", "tpu"], "no device 'tpu'"),
+        (["--format", "hdf5"], "no format 'hdf5'"),
+        (["--format", "npz"], "let them agree"),
+        (["--shift", "status=100", "--span", "intersection"], "do not overlap"),
+        (["--max-gap", "-1"], "no length of time"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_and_writes_nothing(say, log: Path, tmp_path: Path, words: list, said: str):
+    code, out, err = say("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("ridgeline: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["flight.ulg"]
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "nan"])
+def test_a_rate_that_is_none_is_refused(say, log: Path, tmp_path: Path, rate: str):
+    code, _, err = say("resample", log, "--hz", rate, "-o", tmp_path / "o.parquet")
+    assert code == 2
+    assert "is no rate" in err
+
+
+def test_a_file_that_is_no_log_exits_2_and_writes_nothing(say, tmp_path: Path):
+    for folder in ("x.parquet", "folder"):
+        code, _, err = say("resample", __file__, "--hz", 50, "-o", tmp_path / folder)
+        assert code == 2
+        assert "no recording this can read" in err
+        assert not (tmp_path / "x.parquet").exists()
+        assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_finished_output_is_skipped_until_input_or_settings_change(say, log: Path, tmp_path: Path):
+    out = tmp_path / "o.parquet"
+    ask = ["resample", log, "-o", out, "--hz"]
+    assert say(*ask, 50)[0] == 0
+    first = out.stat().st_mtime_ns
+    code, _, err = say(*ask, 50)
+    assert (code, out.stat().st_mtime_ns) == (0, first)
+    assert "done already" in err
+    say(*ask, 50, "--force")
+    forced = out.stat().st_mtime_ns
+    assert forced > first
+    say(*ask, 25)
+    assert parquet.read_table(out).num_rows == 101
+    os.utime(log, ns=(1, 1))
+    assert "done already" not in say(*ask, 25)[2]
+
+
+def test_many_logs_make_a_folder_and_a_bad_one_stops_no_other(say, tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        recordings.flight(tmp_path / name / "flight.ulg")
+    (tmp_path / "bad.ulg").write_bytes(b"no log")
+    inputs = [tmp_path / "a/flight.ulg", tmp_path / "bad.ulg", tmp_path / "b/flight.ulg"]
+    code, _, err = say("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
+    assert code == 1
+    assert "failed" in err
+    assert "bad.ulg" in err
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a-flight.parquet", "b-flight.parquet"]
+    again = say("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
+    assert again[0] == 1
+    assert again[2].count("done already") == 2
+
+
+def test_many_inputs_into_one_file_are_refused(say, log: Path, tmp_path: Path):
+    code, _, err = say("resample", log, log, "--hz", 50, "-o", tmp_path / "o.parquet")
+    assert code == 2
+    assert "give a folder" in err
+
+
+def test_many_logs_make_one_lerobot_dataset_and_only_failures_are_redone(say, tmp_path: Path):
+    logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3)]
+    late = tmp_path / "late.ulg"
+    late.write_bytes(b"not yet")
+    ask = ["resample", *logs, late, "--hz", 20, "-o", tmp_path / "set", "--format", "lerobot"]
+    code, _, _ = say(*ask)
+    assert code == 1
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert (info["total_episodes"], info["total_frames"]) == (2, 41 + 61)
+    code, _, err = say(*ask)  # nothing has changed: the good ones come from their chunks
+    assert code == 1
+    assert err.count("done already") == 2
+    whole = [*logs, recordings.flight(tmp_path / "more.ulg", seconds=1)]
+    ask[1 : 1 + 3] = whole
+    assert say(*ask, "--force")[0] == 0
+    assert json.loads((tmp_path / "set/meta/info.json").read_text())["total_episodes"] == 3
+    assert not list(tmp_path.glob(".set*"))
+    assert say(*ask)[2].count("done already") == 3
+
+
+def test_demos_in_one_file_become_episodes(say, tmp_path: Path):
+    demos = recordings.robomimic(tmp_path / "d.hdf5")
+    assert say("resample", demos, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert info["total_episodes"] == 2
+    assert {"action", "observation.eef_pos", "observation.eef_quat"} <= set(info["features"])
+
+
+def test_an_unwritable_output_is_one_sentence(say, log: Path, tmp_path: Path):
+    (tmp_path / "file").touch()
+    code, _, err = say("resample", log, "--hz", 50, "-o", tmp_path / "file" / "o.parquet")
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_streams_shows_rate_gaps_duplicates_and_kind(say, log: Path):
+    code, out, _ = say("streams", log)
+    assert code == 0
+    for word in ("attitude", "100 Hz", "slerp", "previous", "angle", "one stamp", "10.00–14.00 s"):
+        assert word in out
+
+
+def test_streams_in_json_has_every_figure(say, tmp_path: Path):
+    stamps = [0.0, 0.1, 0.2, 0.2, 0.3, 12.3, 12.4, 12.35]
+    (tmp_path / "a.csv").write_text("time,v\n" + "\n".join(f"{t},{i}" for i, t in enumerate(stamps)))
+    code, out, _ = say("streams", tmp_path / "a.csv", "--json")
+    (v,) = json.loads(out)["streams"]
+    assert code == 0
+    assert (v["samples"], v["duplicates"], v["backward"], v["gaps"]) == (8, 1, 1, 1)
+    assert v["longest_gap_s"] == pytest.approx(12.0)
+    assert (v["dtype"], v["kind"]) == ("int64", "previous")
+
+
+def test_neither_command_brings_torch_or_pandas_when_it_is_loaded():
+    import subprocess
+
+    code = "import sys, ridgeline.cli.resample, ridgeline.cli.streams; print({'torch', 'pandas', 'pyarrow'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_the_flight_log_becomes_69_seconds_of_rows(say, data: Path, tmp_path: Path):
+    before = time.perf_counter()
+    code, _, err = say("resample", data / "robot/px4_sample.ulg", "--hz", 50, "-o", tmp_path / "o.parquet")
+    assert code == 0, err
+    assert time.perf_counter() - before < 4
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert 3300 < table.num_rows < 3600
+    assert table["vehicle_attitude/q[0]"].null_count == 0
+
+
+def test_the_commands_explain_themselves():
+    for command in (resample, streams):
+        assert "Examples" in (command.__doc__ or "")
+    assert isinstance(app, typer.Typer)

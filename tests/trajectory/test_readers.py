@@ -1,0 +1,373 @@
+"""Every format, whole and damaged, through `readers.read`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from tests.trajectory import recordings
+from tests.trajectory.recordings import EPOCH, NS, turning
+
+from ridgeline.errors import InputError, MissingExtra
+from ridgeline.trajectory import readers
+from ridgeline.trajectory.readers import Ask
+from ridgeline.trajectory.stream import Stream
+
+
+def by_name(streams: list[Stream]) -> dict[str, Stream]:
+    return {s.name: s for s in streams}
+
+
+def noted(path: Path, topics=None, **ask) -> tuple[dict[str, Stream], list[str]]:
+    notes: list[str] = []
+    return by_name(readers.read(path, topics, Ask(say=notes.append, **ask))), notes
+
+
+# --- ULog ---
+
+
+def test_a_ulog_gives_a_stream_per_field_with_exact_stamps(tmp_path: Path):
+    found, notes = noted(recordings.flight(tmp_path / "a.ulg"))
+    assert set(found) == {"attitude/q", "attitude/yaw", "status/mode", "status/armed", "stuck/x"}
+    assert found["attitude/q"].columns == tuple(f"attitude/q[{i}]" for i in range(4))
+    assert found["attitude/q"].times[:2].tolist() == [10 * NS, 10 * NS + 10_000_000]
+    kinds = {n: s.kind for n, s in found.items()}
+    assert kinds["attitude/q"] == "slerp"
+    assert kinds["attitude/yaw"] == "angle"
+    assert kinds["status/mode"] == kinds["status/armed"] == "previous"
+    assert found["status/armed"].values.dtype == bool
+    assert any("status: left out" in n and "tag" in n for n in notes)
+
+
+def test_a_ulog_cut_in_a_message_gives_what_was_before(tmp_path: Path):
+    whole = recordings.flight(tmp_path / "a.ulg").read_bytes()
+    (tmp_path / "cut.ulg").write_bytes(whole[: len(whole) // 3])
+    found, _ = noted(tmp_path / "cut.ulg")
+    assert 0 < len(found["attitude/q"]) < 401
+
+
+def test_a_ulog_with_only_a_header_has_no_message(tmp_path: Path):
+    (tmp_path / "a.ulg").write_bytes(recordings.flight(tmp_path / "b.ulg").read_bytes()[:16])
+    with pytest.raises(InputError, match="without one message"):
+        readers.read(tmp_path / "a.ulg")
+
+
+# --- MCAP ---
+
+
+def test_ros2_messages_in_mcap_take_the_stamp_of_their_header(tmp_path: Path):
+    found, notes = noted(recordings.mcap_ros2(tmp_path / "a.mcap"))
+    gyro, turned = found["/imu/data/gyro"], found["/imu/data/orientation"]
+    assert gyro.columns == tuple(f"/imu/data/gyro.{c}" for c in "xyz")
+    assert gyro.times[1] == EPOCH + NS // 100
+    np.testing.assert_allclose(gyro.values[:, 0], 0.1 * np.arange(50))
+    assert turned.kind == "slerp"
+    assert found["/imu/data/accel"].values.shape == (50, 3)
+    assert any("label" in n for n in notes)
+
+
+def test_without_stamps_of_their_own_the_time_of_logging_counts(tmp_path: Path):
+    found, _ = noted(recordings.mcap_ros2(tmp_path / "a.mcap", header=False))
+    assert found["/imu/data/gyro"].times[0] == EPOCH + 5_000_000
+
+
+def test_json_messages_in_mcap_are_read_and_what_cannot_be_decoded_is_said(tmp_path: Path):
+    found, notes = noted(recordings.mcap_json(tmp_path / "a.mcap"))
+    assert set(found) == {"joints/position", "joints/gripper", "joints/n"}
+    assert found["joints/gripper"].kind == "previous"
+    assert any("blob: left out" in n and "flatbuffer" in n for n in notes)
+
+
+def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
+    from mcap.writer import CompressionType, Writer
+
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file, chunk_size=200, compression=CompressionType.NONE)
+        writer.start()
+        channel = writer.register_channel("n", "json", writer.register_schema("n", "jsonschema", b"{}"))
+        for i in range(100):
+            writer.add_message(channel, EPOCH + i, b'{"v": %d}' % i, EPOCH + i)
+        writer.finish()
+    whole = (tmp_path / "a.mcap").read_bytes()
+    (tmp_path / "a.mcap").write_bytes(whole[: len(whole) // 3])
+    found, notes = noted(tmp_path / "a.mcap")
+    assert 5 < len(found["n/v"]) < 100
+    assert any("cut off" in n for n in notes)
+
+
+# --- ROS bags ---
+
+
+@pytest.mark.parametrize("name", ["a.bag", "folder"])
+def test_bags_of_both_generations_read_alike(tmp_path: Path, name: str):
+    found, notes = noted(recordings.bag(tmp_path / name))
+    where, turned = found["/pose/pose.position"], found["/pose/pose.orientation"]
+    assert where.times[1] == EPOCH + NS // 20
+    np.testing.assert_allclose(where.values[:, 0], 0.1 * np.arange(40))
+    assert turned.kind == "slerp"
+    assert turned.columns[-1].endswith(".w")
+    assert any("/words" in n for n in notes)
+
+
+def test_a_database_without_its_folder_is_refused_with_the_cure(tmp_path: Path):
+    folder = recordings.bag(tmp_path / "folder")
+    found, _ = noted(next(folder.glob("*.db3")))
+    assert "/pose/pose.position" in found
+    shutil.copy(next(folder.glob("*.db3")), tmp_path / "lone.db3")
+    with pytest.raises(InputError, match="give the whole folder"):
+        readers.read(tmp_path / "lone.db3")
+
+
+def test_a_cut_bag_is_one_sentence(tmp_path: Path):
+    whole = recordings.bag(tmp_path / "a.bag").read_bytes()
+    (tmp_path / "cut.bag").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"cut.bag' is a ROS bag that cannot be read.*damaged"):
+        readers.read(tmp_path / "cut.bag")
+
+
+# --- HDF5 ---
+
+
+def test_robomimic_demos_are_episodes_at_the_rate_of_their_environment(tmp_path: Path):
+    notes: list[str] = []
+    found = readers.episodes(readers.read(recordings.robomimic(tmp_path / "a.hdf5"), ask=Ask(say=notes.append)))
+    assert list(found) == ["demo_0", "demo_1"]
+    demo = by_name(found["demo_1"])
+    assert demo["actions"].values.shape == (21, 7)
+    assert demo["actions"].times[:3].tolist() == [0, 50_000_000, 100_000_000]
+    assert demo["obs/eef_quat"].kind == "slerp"
+    assert any("agentview_image" in n for n in notes)
+
+
+def test_demos_without_a_rate_ask_for_one(tmp_path: Path):
+    path = recordings.robomimic(tmp_path / "a.hdf5", env=False)
+    with pytest.raises(InputError, match="--fps"):
+        readers.read(path)
+    assert readers.read(path, ask=Ask(fps=3))[0].times[:3].tolist() == [0, 333333333, 666666667]
+
+
+def test_stamps_in_a_dataset_win_over_the_rate(tmp_path: Path):
+    found = readers.read(recordings.robomimic(tmp_path / "a.hdf5", stamps=True))
+    assert found[0].times[1] - found[0].times[0] == pytest.approx(0.1, abs=1e-6)
+
+
+# --- LeRobot ---
+
+
+def test_a_lerobot_v2_folder_gives_its_episodes_on_exact_stamps(tmp_path: Path):
+    notes: list[str] = []
+    found = readers.episodes(readers.read(recordings.lerobot_v2(tmp_path / "set"), ask=Ask(say=notes.append)))
+    assert list(found) == ["0", "1"]
+    state = by_name(found["1"])["observation.state"]
+    assert state.columns == ("observation.state.shoulder", "observation.state.elbow")
+    assert state.times[:3].tolist() == [0, 33333333, 66666667]
+    assert any("observation.images.top" in n for n in notes)
+
+
+# --- text and tables ---
+
+
+def test_tum_text_gives_position_and_orientation(tmp_path: Path):
+    q = turning(5)
+    rows = [f"{1305031102.1 + i / 10:.4f} {i} 0 1 0 0 {q[i, 3]} {q[i, 0]}" for i in range(5)]
+    (tmp_path / "a.txt").write_text("# timestamp tx ty tz qx qy qz qw\n" + "\n".join(rows))
+    found, _ = noted(tmp_path / "a.txt")
+    assert {n: s.kind for n, s in found.items()} == {"position": "linear", "orientation": "slerp"}
+    assert found["position"].times[1] == 1305031102.2
+
+
+def test_euroc_text_reads_with_and_without_its_header(tmp_path: Path):
+    q = turning(5)
+    rows = "\n".join(f"{EPOCH + i * 5_000_000},{i},0,1,{q[i, 0]},0,0,{q[i, 3]}" for i in range(5))
+    head = "#timestamp [ns],p_RS_R_x [m],p_RS_R_y [m],p_RS_R_z [m],q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []\n"
+    (tmp_path / "with.csv").write_text(head + rows)
+    (tmp_path / "without.csv").write_text(rows + "\n")
+    for name, position, turned in (("with", "p_RS_R", "q_RS"), ("without", "p", "q")):
+        found, _ = noted(tmp_path / f"{name}.csv")
+        assert found[position].times.tolist() == [EPOCH + i * 5_000_000 for i in range(5)]
+        assert found[turned].kind == "slerp"
+        assert found[turned].columns[0].endswith("w")
+
+
+@pytest.mark.parametrize(
+    ("header", "stamps", "first_step_ns"),
+    [
+        ("timestamp", [EPOCH, EPOCH + 20_000_000], 20_000_000),
+        ("time_us", [0, 20_000], 20_000_000),
+        ("t", [0, 20], 20_000_000),  # nothing but milliseconds gives a likely rate
+        ("stamp", [0, 4000], 4_000_000),
+        ("Time [ms]", [5, 25], 20_000_000),
+        ("timestamp", [1_700_000_000_000, 1_700_000_000_020], 20_000_000),
+        ("gps_time", [1_700_000_000_000_000, 1_700_000_000_020_000], 20_000_000),
+    ],
+)
+def test_the_time_column_and_its_unit_are_found(tmp_path: Path, header: str, stamps: list[int], first_step_ns: int):
+    rows = "\n".join(f"{stamps[0] + i * (stamps[1] - stamps[0])},{i}.5" for i in range(9))
+    (tmp_path / "a.csv").write_text(f"{header},v\n{rows}\n")
+    found, notes = noted(tmp_path / "a.csv")
+    assert found["v"].times.dtype == np.int64
+    assert found["v"].times[1] - found["v"].times[0] == first_step_ns
+    assert bool(notes) == (header not in ("time_us", "Time [ms]"))
+
+
+def test_float_seconds_stay_seconds_and_dates_become_nanoseconds(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time,v\n0.0,1\n0.02,2\n")
+    assert noted(tmp_path / "a.csv")[0]["v"].times.tolist() == [0.0, 0.02]
+    (tmp_path / "b.csv").write_text("time,v\n2024-01-01 00:00:00.5,1\n2024-01-01 00:00:01.5,2\n")
+    assert np.diff(noted(tmp_path / "b.csv")[0]["v"].times).tolist() == [NS]
+
+
+def test_the_column_and_the_unit_can_be_told(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("n,v\n0,1\n1,2\n")
+    with pytest.raises(InputError, match="no time column.*--time-column"):
+        readers.read(tmp_path / "a.csv")
+    assert noted(tmp_path / "a.csv", clock="n", unit="s")[0]["v"].times.tolist() == [0, NS]
+    with pytest.raises(InputError, match="no time column.*'m'"):
+        readers.read(tmp_path / "a.csv", ask=Ask(clock="m"))
+
+
+def test_an_empty_cell_is_no_sample(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time,fast,slow\n0.0,1,5\n0.1,2,\n0.2,3,\n0.3,4,6\n")
+    found, _ = noted(tmp_path / "a.csv")
+    assert len(found["fast"]) == 4
+    assert found["slow"].times.tolist() == [0.0, 0.3]
+
+
+def test_text_columns_are_left_out_and_said(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time;v;note\n0.0;1;on\n0.1;2;off\n")
+    found, notes = noted(tmp_path / "a.csv")
+    assert list(found) == ["v"]
+    assert any("note" in n for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("time,v\n0.0,1\n,2\n", "line 3: the time column 'time' is empty"),
+        ("time,v\n0.0,1\nsoon,2\n", "line 3: the stamp in 'time' is 'soon'"),
+        ("time,v\n0.0,1\n0.1\n", "no clean table"),
+        ("time,v\n", "no rows"),
+        ("time,v,v\n0.0,1,2\n", "two columns called 'v'"),
+        ("0.0,1\n0.1,2\n", "is called a CSV table but is none"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_cure(tmp_path: Path, text: str, said: str):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        readers.read(tmp_path / "a.csv")
+
+
+def test_parquet_lists_structs_and_nulls_become_streams(tmp_path: Path):
+    table = arrow.table(
+        {
+            "timestamp_ns": np.arange(4) * 10,
+            "state": arrow.array([[1.0, 2.0]] * 4, arrow.list_(arrow.float32())),
+            "pose": [{"x": 1.0, "y": 2.0, "z": float(i)} for i in range(4)],
+            "maybe": arrow.array([1, None, 3, None]),
+            "ragged": [[1.0], [1.0, 2.0], [], [3.0]],
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    found, notes = noted(tmp_path / "a.parquet")
+    assert found["state"].values.shape == (4, 2)
+    assert found["state"].values.dtype == np.float32
+    assert found["pose"].values.shape == (4, 3)
+    assert found["maybe"].times.tolist() == [0, 20]
+    assert found["maybe"].values.tolist() == [1, 3]
+    assert any("ragged" in n for n in notes)
+
+
+def test_nan_stamps_in_parquet_are_refused_by_row(tmp_path: Path):
+    parquet.write_table(arrow.table({"time": [0.0, float("nan")], "v": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="row 1: the stamp in 'time' is nan"):
+        readers.read(tmp_path / "a.parquet")
+
+
+# --- whatever it is called ---
+
+
+def test_the_content_decides_and_not_the_name(tmp_path: Path):
+    recordings.flight(tmp_path / "really.csv")
+    assert readers.format_of(tmp_path / "really.csv") == "ulog"
+
+
+@pytest.mark.parametrize("name", ["a.ulg", "a.mcap", "a.bag", "a.hdf5", "a.parquet", "a.csv", "a.tum"])
+def test_a_file_that_is_not_what_it_says_is_one_sentence(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(b"\x00\x01\x02 nothing of the kind \xff" * 20)
+    with pytest.raises(InputError, match=f"{name}' is called a .* but is none") as raised:
+        readers.read(tmp_path / name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.mcap", "a.hdf5", "a.parquet"])
+def test_a_file_cut_in_its_first_kilobyte_is_one_sentence(tmp_path: Path, name: str):
+    made = {
+        "a.mcap": lambda p: recordings.mcap_ros2(p, header=True),
+        "a.hdf5": recordings.robomimic,
+        "a.parquet": lambda p: parquet.write_table(arrow.table({"t": np.arange(999), "v": np.arange(999)}), p),
+    }
+    made[name](tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[:200])
+    with pytest.raises(InputError, match="truncated or damaged|without one numeric value"):
+        readers.read(tmp_path / name)
+
+
+def test_missing_empty_and_unknown_inputs_are_told_apart(tmp_path: Path):
+    (tmp_path / "empty.ulg").touch()
+    (tmp_path / "code.py").write_text('"""Not a log."""\nimport sys, os\n')
+    (tmp_path / "folder").mkdir()
+    for name, said in {
+        "gone.ulg": "there is no file",
+        "empty.ulg": "is empty",
+        "code.py": "no recording this can read",
+        "folder": "is a folder",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            readers.read(tmp_path / name)
+
+
+def test_topics_are_chosen_by_name_by_topic_and_by_pattern(tmp_path: Path):
+    path = recordings.flight(tmp_path / "a.ulg")
+    for words, names in {
+        ("attitude",): {"attitude/q", "attitude/yaw"},
+        ("attitude/q",): {"attitude/q"},
+        ("sta*",): {"status/mode", "status/armed"},
+        ("*/mode", "stuck/x"): {"status/mode", "stuck/x"},
+    }.items():
+        assert {s.name for s in readers.read(path, words)} == names
+    with pytest.raises(InputError, match="did you mean 'attitude'"):
+        readers.read(path, ["atitude"])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [("pyulog", "a.ulg", "ULog"), ("mcap.reader", "a.mcap", "MCAP"), ("h5py", "a.h5", "HDF5")],
+)
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch, module: str, name: str, said: str):
+    makers = {"a.ulg": recordings.flight, "a.mcap": recordings.mcap_json, "a.h5": recordings.robomimic}
+    makers[name](tmp_path / name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=rf"reading {said} files.*ridgeline\[robot\]"):
+        readers.read(tmp_path / name)
+
+
+# --- real logs ---
+
+
+@pytest.mark.parametrize("name", ["px4_sample.ulg", "px4_sample_log_small.ulg"])
+def test_real_flight_logs_align(data: Path, name: str):
+    from ridgeline.trajectory.stream import align
+
+    streams = readers.read(data / "robot" / name)
+    both = align(streams, hz=50, span="auto")
+    assert both.kinds["vehicle_attitude/q"] == "slerp"
+    assert both.kinds["vehicle_status/nav_state"] == "previous"
+    np.testing.assert_allclose(np.linalg.norm(both.columns["vehicle_attitude/q"], axis=1), 1, atol=1e-5)
+    assert len(both.times) > 300
+    assert any("one stamp only" in w for w in both.warnings)

@@ -1,0 +1,261 @@
+"""Streams and their common clock: kinds by guess, exact grids, spans, masks, and hostile stamps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from tests.trajectory.recordings import EPOCH, NS, turning
+
+from ridgeline.errors import InputError
+from ridgeline.trajectory.stream import Stream, align
+from ridgeline.trajectory.timeline import grid
+
+
+def ramp(name: str = "x", start: float = 0.0, end: float = 1.0, count: int = 11, **more) -> Stream:
+    times = np.linspace(start, end, count)
+    return Stream(name, times, times.copy(), **more)
+
+
+# --- what a stream is ---
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("speed", np.linspace(0, 9, 5), "linear"),
+        ("gear", np.arange(5), "previous"),
+        ("armed", np.array([True, False] * 2), "previous"),
+        ("yaw", np.array([3.0, -3.0, 0.1]), "angle"),
+        ("base/joint_angle", np.array([3.0, -3.0, 0.1]), "angle"),
+        ("armHeading", np.array([3.0, -3.0, 0.1]), "angle"),
+        ("heading", np.array([10.0, 350.0]), "linear"),  # degrees, or not wrapped at π
+        ("yawspeed", np.array([0.1, -0.1]), "linear"),
+        ("yaw_rate", np.array([0.1, -0.1]), "linear"),
+        ("q", turning(6), "slerp"),
+        ("arm/orientation", turning(6), "slerp"),
+        ("q", turning(6) * 3, "linear"),  # no unit norm: four numbers that happen to be called q
+        ("control", turning(6), "linear"),
+    ],
+)
+def test_the_kind_follows_from_name_and_values(name: str, values: np.ndarray, kind: str):
+    assert Stream(name, np.arange(len(values)), values).kind == kind
+
+
+def test_columns_named_x_y_z_w_are_a_quaternion_in_either_order():
+    for order in ("wxyz", "xyzw"):
+        labels = tuple(f"pose.{c}" for c in order)
+        assert Stream("pose", np.arange(6), turning(6), columns=labels).kind == "slerp"
+
+
+def test_a_kind_that_is_told_wins():
+    assert Stream("gear", np.arange(3), np.arange(3), kind="linear").kind == "linear"
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("ns", 1), ("us", 1000), ("ms", 10**6), ("s", 10**9)])
+def test_integer_stamps_become_nanoseconds_exactly(unit: str, factor: int):
+    stamps = np.array([1_700_000_000, 1_700_000_001])
+    stream = Stream("x", stamps, np.zeros(2), unit=unit)
+    assert stream.times.dtype == np.int64
+    assert stream.times.tolist() == [s * factor for s in stamps.tolist()]
+
+
+def test_unsigned_stamps_beyond_the_calendar_are_refused():
+    with pytest.raises(InputError, match="2262"):
+        Stream("x", np.array([2**63], np.uint64), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "said"),
+    [
+        ([0.0, float("nan"), 2.0], [1.0, 2.0, 3.0], "stamp 1 is nan"),
+        ([0.0, 1.0], [1.0], "2 stamps but values"),
+        ([0.0, 1.0], ["a", "b"], "give numbers"),
+        ([[0.0], [1.0]], [1.0, 2.0], "give \\[S\\]"),
+    ],
+)
+def test_what_is_no_stream_is_refused_with_its_name(times, values, said: str):
+    with pytest.raises(InputError, match=said) as raised:
+        Stream("imu/gyro", np.array(times), np.array(values))
+    assert "imu/gyro" in str(raised.value)
+
+
+def test_slerp_of_three_columns_is_refused():
+    with pytest.raises(InputError, match="4 of a quaternion"):
+        Stream("x", np.arange(3), np.zeros((3, 3)), kind="slerp")
+
+
+# --- the grid ---
+
+
+@pytest.mark.parametrize("hz", [50, 30, 29.97, 33.333333, 3, 404, 1000 / 3])
+def test_the_grid_in_nanoseconds_never_drifts(hz: float):
+    ticks = grid(EPOCH, EPOCH + 7200 * NS, Fraction(str(hz)), whole=True)
+    assert len(ticks) == int(7200 * Fraction(str(hz))) + 1
+    for k in (1, 17, len(ticks) // 2, len(ticks) - 1):
+        exact = EPOCH + k * NS / Fraction(str(hz))
+        assert abs(int(ticks[k]) - exact) <= Fraction(1, 2)
+    assert ticks[-1] <= EPOCH + 7200 * NS
+
+
+def test_the_grid_in_seconds_keeps_its_last_tick():
+    assert grid(0.1, 0.7, Fraction(10), whole=False).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+
+
+def test_a_clock_of_too_many_ticks_is_refused():
+    stuck = Stream("odd", np.array([0, 10**9 * NS]), np.zeros(2))
+    with pytest.raises(InputError, match="far apart"):
+        align([stuck], hz=50)
+
+
+# --- align ---
+
+
+def test_streams_of_mixed_rates_agree_with_interp():
+    r = np.random.default_rng(1)
+    streams = []
+    for rate in (4.5, 20.9, 83, 250, 404):
+        t = EPOCH + (np.cumsum(r.uniform(0.7, 1.3, int(10 * rate))) / rate * NS).astype(np.int64)
+        streams.append(Stream(f"s{rate}", t, r.standard_normal((len(t), 2))))
+    both = align(streams, hz=50)
+    assert both.times[0] == max(s.times[0] for s in streams)
+    for s in streams:
+        want = np.interp((both.times - EPOCH) / NS, (s.times - EPOCH) / NS, s.values[:, 1])
+        np.testing.assert_allclose(both.columns[s.name][:, 1], want, atol=1e-6)
+        assert both.masks[s.name].all()
+
+
+def test_integers_of_any_width_come_back_as_they_were():
+    big = np.array([2**63 + 1, 2**63 + 3, 7], np.uint64)
+    both = align([Stream("id", np.array([0, 1, 2]) * NS, big), Stream("f", np.array([0, 2]) * NS, np.zeros(2))], hz=2)
+    assert both.columns["id"].dtype == np.uint64
+    assert both.columns["id"].tolist() == [2**63 + 1, 2**63 + 1, 2**63 + 3, 2**63 + 3, 7]
+
+
+def test_flipped_quaternions_turn_the_short_way():
+    t = np.arange(13) * NS // 10
+    both = align([Stream("q", t, turning(13, flips=True))], hz=40)
+    plain = align([Stream("q", t, turning(13))], hz=40)
+    same = np.abs((both.columns["q"] * plain.columns["q"]).sum(axis=1))
+    np.testing.assert_allclose(same, 1, atol=1e-6)
+
+
+def test_a_twelve_second_gap_is_masked_not_invented():
+    t = np.concatenate([np.arange(0, 5, 0.1), np.arange(17, 20, 0.1)])
+    one = align([Stream("x", t, t.copy())], hz=10, max_gap=0.5)
+    gap = (one.times > 4.95) & (one.times < 16.95)
+    assert not one.masks["x"][gap].any()
+    assert np.isnan(one.columns["x"][gap]).all()
+    assert one.masks["x"][~gap].all()
+
+
+def test_beyond_the_tolerance_nothing_is_known():
+    one = align([ramp(count=3)], at=np.array([0.0, 0.05, 0.2, 0.45, 0.5]), tolerance=0.05)
+    assert one.masks["x"].tolist() == [True, True, False, True, True]
+    assert np.isnan(one.columns["x"][2])
+
+
+def test_masked_integers_are_zero_and_keep_their_type():
+    one = align([Stream("n", np.array([0, 1, 9]) * NS, np.array([5, 6, 7], np.int16))], hz=1, max_gap=2.0)
+    assert one.columns["n"].dtype == np.int16
+    assert one.columns["n"].tolist() == [5, 6, 0, 0, 0, 0, 0, 0, 0, 7]
+    assert one.masks["n"].tolist() == [True, True] + [False] * 7 + [True]
+
+
+def test_a_shift_moves_a_stream_and_all_below_its_name():
+    both = align([ramp("imu/a"), ramp("imu/b"), ramp("cam")], hz=10, shifts={"imu": 0.25})
+    assert both.times[0] == pytest.approx(0.25)
+    np.testing.assert_allclose(both.columns["imu/a"], both.columns["cam"] - 0.25, atol=1e-9)
+
+
+def test_an_unknown_shift_names_the_streams_there_are():
+    with pytest.raises(InputError, match="did you mean 'cam'"):
+        align([ramp("cam")], hz=10, shifts={"cma": 1.0})
+
+
+def test_seconds_and_nanoseconds_meet_on_nanoseconds():
+    whole = Stream("ns", np.array([0, 1, 2]) * NS, np.array([0.0, 1.0, 2.0]))
+    both = align([whole, ramp("s", 0, 2)], hz=4)
+    assert both.times.dtype == np.int64
+    np.testing.assert_allclose(both.columns["ns"], both.columns["s"], atol=1e-6)
+
+
+def test_the_union_masks_what_lies_outside_a_stream():
+    both = align([ramp("a", 0, 1), ramp("b", 0.5, 2)], hz=2, span="union")
+    assert both.masks["a"].tolist() == [True, True, True, False, False]
+    assert both.masks["b"].tolist() == [False, True, True, True, True]
+
+
+def test_streams_that_do_not_overlap_are_named_with_their_spans():
+    with pytest.raises(InputError) as raised:
+        align([ramp("imu", 0, 1), ramp("camera", 5, 6)], hz=10)
+    said = str(raised.value)
+    assert "'imu' (0.000 to 1.000 s)" in said
+    assert "'camera' (5.000 to 6.000 s)" in said
+
+
+def test_auto_is_bounded_by_streams_that_run_through_and_not_by_sparse_or_late_ones():
+    streams = [
+        ramp("imu", 0, 10, 1000),
+        ramp("pose", 0.5, 9.5, 100),
+        ramp("battery", 4, 6, 3),
+        ramp("late", 9, 9.4, 80),
+    ]
+    both = align(streams, hz=10, span="auto")
+    assert (both.times[0], both.times[-1]) == pytest.approx((0.5, 9.5))
+    assert both.masks["battery"].sum() == 20
+    assert both.masks["late"].sum() == pytest.approx(4, abs=1)
+    with pytest.raises(InputError, match="do not overlap"):
+        align(streams, hz=10, span="intersection")
+
+
+def test_duplicate_stamps_the_last_wins():
+    one = align([Stream("x", np.array([0.0, 1.0, 1.0, 2.0]), np.array([0.0, 1.0, 5.0, 6.0]))], at=np.array([1.0, 1.5]))
+    assert one.columns["x"].tolist() == [5.0, 5.5]
+
+
+def test_a_topic_with_one_stamp_is_left_out_with_a_warning():
+    stuck = Stream("stuck", np.full(20, 3.0), np.zeros(20))
+    empty = Stream("empty", np.zeros(0), np.zeros(0))
+    both = align([ramp("x"), stuck, empty], hz=10)
+    assert list(both.columns) == ["x"]
+    assert both.warnings == ("left out for one stamp only: stuck.", "left out for no samples: empty.")
+
+
+def test_if_no_stream_is_left_it_is_an_error():
+    with pytest.raises(InputError, match="one stamp only: stuck"):
+        align([Stream("stuck", np.full(20, 3.0), np.zeros(20))], hz=10)
+
+
+def test_unsorted_stamps_are_refused_by_index_unless_sorting_is_asked_for():
+    back = Stream("x", np.array([0.0, 2.0, 1.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]))
+    with pytest.raises(InputError, match=r"stamp 2 \(1.000000 s\) is earlier.*--sort"):
+        align([back], hz=2)
+    np.testing.assert_allclose(align([back], hz=2, sort=True).columns["x"], np.arange(7) / 2)
+
+
+def test_a_stream_of_which_nothing_is_known_is_said():
+    both = align([ramp("x", count=101), ramp("slow", count=2)], at=np.array([0.3, 0.5]), tolerance=0.01)
+    assert any("nothing is known" in w and "slow" in w for w in both.warnings)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "hz= or at="),
+        ({"hz": 10, "at": np.zeros(1)}, "hz= or at="),
+        ({"hz": 0}, "no rate"),
+        ({"hz": float("nan")}, "no rate"),
+        ({"hz": 10, "span": "all"}, "no span 'all'"),
+        ({"hz": 10, "max_gap": -1}, "max_gap=-1"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(more: dict, said: str):
+    with pytest.raises(InputError, match=said):
+        align([ramp()], **more)
+
+
+def test_two_streams_of_one_name_are_refused():
+    with pytest.raises(InputError, match="two streams are called 'x'"):
+        align([ramp(), ramp()], hz=1)
