@@ -29,7 +29,7 @@ check: $(VENV)/.native ## format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.deps ## format and fix what can be fixed
+format: $(VENV)/.native ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -50,7 +50,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/preflight $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -U 'pip>=25.1'
-	$(PIP) install -q -c constraints.txt $$(sed -n 's/^torch==/torch==/p' constraints.txt)
+	$(PIP) install -q -c constraints.txt $$(grep '^torch==' constraints.txt)
 	$(PIP) install -q -c constraints.txt scikit-build-core nanobind cmake ninja
 	@touch $@
 

@@ -6,6 +6,7 @@ python -m pytest tests/cli/test_bench.py
 from __future__ import annotations
 
 import csv
+import io
 import json
 import subprocess
 import sys
@@ -173,7 +174,7 @@ def test_a_narrow_screen_keeps_names_and_verdicts(finished):
     from ridgeline.cli import tables
     from ridgeline.lab import record
 
-    screen = Console(width=60, record=True, quiet=True)
+    screen = Console(width=60, record=True, file=io.StringIO())
     for part in tables.races(record.read(finished[0]).records, screen.width):
         screen.print(part)
     shown = screen.export_text()

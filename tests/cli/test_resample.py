@@ -152,6 +152,17 @@ def test_many_logs_make_a_folder_and_a_bad_one_stops_no_other(say, tmp_path: Pat
     assert again[2].count("done already") == 2
 
 
+def test_if_every_input_fails_the_exit_is_2_and_nothing_is_made(say, tmp_path: Path):
+    for name in ("a.ulg", "b.ulg"):
+        (tmp_path / name).write_bytes(b"no [robot]")
+    for more in ([], ["--format", "lerobot"]):
+        code, _, err = say("resample", tmp_path / "a.ulg", tmp_path / "b.ulg", "--hz", 5, "-o", tmp_path / "out", *more)
+        assert code == 2
+        assert err.count("failed") == 2
+        assert "[robot]" in err  # brackets of a message are no markup
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ulg", "b.ulg"]
+
+
 def test_many_inputs_into_one_file_are_refused(say, log: Path, tmp_path: Path):
     code, _, err = say("resample", log, log, "--hz", 50, "-o", tmp_path / "o.parquet")
     assert code == 2
@@ -214,7 +225,7 @@ def test_streams_in_json_has_every_figure(say, tmp_path: Path):
 def test_neither_command_brings_torch_or_pandas_when_it_is_loaded():
     import subprocess
 
-    code = "import sys, ridgeline.cli.resample, ridgeline.cli.streams; print({'torch', 'pandas', 'pyarrow'} & set(sys.modules))"
+    code = "import sys, ridgeline.cli.resample, ridgeline.cli.streams; print({'torch', 'pandas'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -21,14 +21,16 @@ if not CUDA:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 pytest.importorskip("triton")
 
-from ridgeline.kernels import resample  # noqa: E402
 from tests.kernels import reference_resample as reference  # noqa: E402
+
+from ridgeline.kernels import resample  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 KINDS = ["linear", "previous", "nearest", "angle", "slerp", "cubic"]
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 STAMPS = [torch.float64, torch.int64, torch.float32]
 OUTSIDE = ["clamp", "nan", "extrapolate"]
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
 # Lanes that are masked out divide by zero; NumPy, behind the interpreter, says so.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device here")
@@ -47,8 +49,8 @@ class Case:
 
 
 def make(
-    batch, stamps, targets, channels, *, seed=0, dtype=torch.float32, clock=torch.float64, layout="padded", ragged=False,
-    shared=False, duplicates=0.2, holes=0.0, strided=False, outside="clamp", max_gap=None, scaled=False,
+    batch, stamps, targets, channels, *, seed=0, dtype=torch.float32, clock=torch.float64, layout="padded",
+    ragged=False, shared=False, duplicates=0.2, holes=0.0, strided=False, outside="clamp", max_gap=None, scaled=False,
 ):  # fmt: skip
     """Stamps are quarters, so weights are exact and no kind sits on a knife's edge by rounding."""
     r = np.random.default_rng(seed)
@@ -147,7 +149,7 @@ def cases(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(cases(), st.booleans())
 def test_any_batch_is_resampled_as_the_reference_says(case, strided):
     check(case, strided=strided)
@@ -252,7 +254,10 @@ def test_a_long_trajectory_is_searched_to_its_end():
 
 
 def test_neighbouring_groups_of_one_kind_are_one_launch():
-    assert resample._merged(((0, 2, "linear"), (2, 5, "linear"), (5, 6, "angle"))) == [(0, 5, "linear"), (5, 6, "angle")]
+    assert resample._merged(((0, 2, "linear"), (2, 5, "linear"), (5, 6, "angle"))) == [
+        (0, 5, "linear"),
+        (5, 6, "angle"),
+    ]
 
 
 # ---- where there is a GPU ----

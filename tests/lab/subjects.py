@@ -54,7 +54,7 @@ class Subjects:
                 raise ValueError("no more")
             if contender == "intruder" and state["steps"] == 200:
                 os.write(int(sys.argv[2]), b"hello\n")
-            if contender == "parent" and state["steps"] > 200:
+            if contender == "parent" and state["offset"] > 3:
                 os._exit(9)
             if contender == "chatty":
                 print("{not json}")

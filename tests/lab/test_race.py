@@ -44,7 +44,7 @@ def test_a_contender_that_fails_is_incomplete_with_its_reason_and_the_rest_goes_
     assert rows[fault].judged.time is None
     assert rows["ridgeline"].judged.time
     assert rows["slow"].comparison == "SLOWER"
-    assert rows["slow"].ratio.value == pytest.approx(5, rel=0.25)
+    assert 3 < rows["slow"].ratio.value < 10, "five times the work, in any weather"
 
 
 def test_a_contender_that_hangs_is_stopped_at_its_timeout(run):
@@ -60,8 +60,11 @@ def test_a_contender_that_dies_is_noticed_though_its_children_live_and_they_end_
     rows = judged(run("who=parent")[0])
     assert time.monotonic() - began < 30
     assert "exited with code 9" in rows["parent"].judged.advice
-    child = rows["parent"].lane.settings["child"]
-    assert not Path(f"/proc/{child}").exists()
+    child = Path(f"/proc/{rows['parent'].lane.settings['child']}")
+    deadline = time.monotonic() + 5
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(child)
 
 
 def test_an_error_that_is_no_number_is_wrong_and_recorded(run, tmp_path):
@@ -259,6 +262,14 @@ def test_ctrl_c_leaves_whole_records_and_no_process_behind(tmp_path, known_ceili
         assert json.loads(line)["workload"] == "spin"
     time.sleep(0.2)
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def _alive(process: Path) -> bool:
+    """Not gone, and not merely waiting to be buried by whoever inherited it."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _children(pid: int) -> list[int]:

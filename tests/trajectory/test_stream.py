@@ -62,7 +62,7 @@ def test_integer_stamps_become_nanoseconds_exactly(unit: str, factor: int):
 
 
 def test_unsigned_stamps_beyond_the_calendar_are_refused():
-    with pytest.raises(InputError, match="2262"):
+    with pytest.raises(InputError, match="is no time"):
         Stream("x", np.array([2**63], np.uint64), np.zeros(1))
 
 
@@ -104,9 +104,10 @@ def test_the_grid_in_seconds_keeps_its_last_tick():
 
 
 def test_a_clock_of_too_many_ticks_is_refused():
-    stuck = Stream("odd", np.array([0, 10**9 * NS]), np.zeros(2))
-    with pytest.raises(InputError, match="far apart"):
-        align([stuck], hz=50)
+    for far in (10**6, 10**9):
+        odd = Stream("odd", np.array([0, 1, far]) * NS, np.zeros(3))
+        with pytest.raises(InputError, match="ticks: the stamps of 'odd'"):
+            align([odd], hz=50)
 
 
 # --- align ---
@@ -204,7 +205,7 @@ def test_auto_is_bounded_by_streams_that_run_through_and_not_by_sparse_or_late_o
     ]
     both = align(streams, hz=10, span="auto")
     assert (both.times[0], both.times[-1]) == pytest.approx((0.5, 9.5))
-    assert both.masks["battery"].sum() == 20
+    assert both.masks["battery"].sum() == 21
     assert both.masks["late"].sum() == pytest.approx(4, abs=1)
     with pytest.raises(InputError, match="do not overlap"):
         align(streams, hz=10, span="intersection")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ridgeline.cli.speak import Device, Json, Quiet, print_json, stderr
 from ridgeline.errors import Exit, InputError, MissingExtra, unknown
@@ -90,7 +91,7 @@ def resample(
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
     chosen = writers.format_for(out, form)
-    folder = chosen == "lerobot" or out.suffix.lower() not in writers.FORMATS.values()
+    folder = chosen == "lerobot" or writers.format_for(out) is None
     if len(inputs) > 1 and not folder:
         raise InputError(f"--out '{out}' is one file, and there are {len(inputs)} inputs; give a folder.")
     place = _device(device)
@@ -119,17 +120,20 @@ def _answer(results: Sequence[Done], out: Path, as_json: bool, quiet: bool) -> N
         print_json({"out": str(out), "files": [asdict(r) for r in results]})
         return
     console = stderr()
+
+    def line(text: str) -> None:  # paths and errors hold brackets, which are no markup
+        console.print(text, highlight=False, soft_wrap=True)
+
     for r in results:
         if r.error:
-            console.print(f"[red]failed[/] {r.input}: {r.error}", highlight=False, soft_wrap=True)
+            line(f"[red]failed[/] {escape(f'{r.input}: {r.error}')}")
         elif r.skipped:
-            console.print(f"[dim]{r.input} is done already ({r.output}); --force redoes it.[/]", soft_wrap=True)
+            line(f"[dim]{escape(f'{r.input} is done already ({r.output})')}; --force redoes it.[/]")
         elif not quiet:
             for note in r.notes:
-                console.print(f"[dim]{note}[/]", highlight=False, soft_wrap=True)
+                line(f"[dim]{escape(note)}[/]")
             many = f", {r.episodes} episodes" if r.episodes > 1 else ""
-            line = f"{r.input} → {r.output}: {r.rows} rows × {r.columns} columns{many}"
-            console.print(line, highlight=False, soft_wrap=True)
+            line(escape(f"{r.input} → {r.output}: {r.rows} rows × {r.columns} columns{many}"))
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def streams(
     for part in _tables(surveys):
         stdout().print(part)
     for note in dict.fromkeys(notes):
-        stderr().print(f"[dim]{note}[/]", highlight=False)
+        stderr().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
 
 
 def _tables(surveys: Sequence[Survey]) -> list[Table]:

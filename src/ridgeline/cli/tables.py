@@ -39,28 +39,29 @@ def coloured(word: str | None) -> str:
 def races(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableType]:
     """One table per workload; a peer's verdict is relative to ours (SLOWER: the peer is slower).
 
-    On a narrow screen, rate and share of the ceiling make room for the names and the verdict.
+    On a narrow screen, rate and share of the ceiling make room for the names and the verdict; a column that has
+    nothing to say is left out on any.
     """
-    columns = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
     for name in dict.fromkeys(r.workload for r in records):
+        told = [(r, [(row, _cells(row)) for row in analyse.rows(r)]) for r in records if r.workload == name]
+        lines = [cells for _, rows in told for _, cells in rows]
+        wanted = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
+        columns = [c for c in wanted if any(cells[c] for cells in lines)]
         table = Table(title=escape(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
         for column in columns:
             words = column in ("case, contender", "verdict")
             table.add_column(column, justify="left" if words else "right", no_wrap=not words)
-        own = [r for r in records if r.workload == name]
-        table.columns[0].min_width = max(2 + len(lane.contender) for r in own for lane in r.contenders)
         advice: list[str] = []
-        for record in own:
+        for record, rows in told:
             table.add_row(f"[dim]{escape(record.label)}[/]")
-            for row in analyse.rows(record):
-                cells = _cells(row)
+            for row, cells in rows:
                 table.add_row(*(cells[column] for column in columns))
                 if row.judged.validity is not Validity.VALID:
                     who = escape(f"{row.lane.contender}, {record.label}")
                     advice.append(f"{who}: {coloured(row.judged.validity)}, {escape(row.judged.advice)}")
             table.add_section()
         yield table
-        yield from (f"[dim]{escape(note)}[/]" for note in dict.fromkeys(r.note for r in own) if note)
+        yield from (f"[dim]{escape(note)}[/]" for note in dict.fromkeys(r.note for r, _ in told) if note)
         yield from advice
 
 

@@ -53,8 +53,8 @@ def run(
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return run(
-                values, times, at, out, mask, lengths=lengths, at_lengths=at_lengths, offsets=offsets, channels=channels,
-                outside=outside, max_gap=max_gap, scale=scale, shift=shift,
+                values, times, at, out, mask, lengths=lengths, at_lengths=at_lengths, offsets=offsets,
+                channels=channels, outside=outside, max_gap=max_gap, scale=scale, shift=shift,
             )  # fmt: skip
     v, t, a, o = values.data_ptr(), times.data_ptr(), at.data_ptr(), out.data_ptr()
     m = None if mask is None else mask.data_ptr()
@@ -162,7 +162,7 @@ def _plan(
     reach = [(stamps, v_step[1]), (stamps, t_step[1]), (targets, out.stride(1)), (targets, at.stride(1))]
     wide = any(count * step >= 1 << 31 for count, step in reach)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
-    plan = []
+    plan: list[_Launch] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
         width = stop - start
         bd = min(WIDEST, triton.next_power_of_2(max(1, width)))

@@ -63,7 +63,7 @@ def _last_before(times, step, n, index, live):
     previous = tl.load(times + (index - 1) * step, mask=more, other=0)
     found = index - 1
     if tl.max((more & (previous == stamp)).to(tl.int32), 0) > 0:
-        pass
+        found = tl.where(live, _search(times, step, n, stamp, True), found)
     return found
 
 
@@ -71,7 +71,7 @@ def _last_before(times, step, n, index, live):
 def _ratio(above, below, C: tl.constexpr):
     """above / below, divided in float64 unless both fit float32, correctly rounded; 0 / 0 must not be asked."""
     if above.dtype == C:
-        return tl.div_rn(above, below) if C == tl.float32 else above / below
+        return above / below if above.dtype == tl.float64 else tl.div_rn(above, below)
     return (above.to(tl.float64) / below.to(tl.float64)).to(C)
 
 
@@ -161,7 +161,7 @@ def resample(
     else:
         if tl.max((live & under).to(tl.int32), 0) > 0:
             i = tl.where(under, _last_equal(times, t_stamp, n, i, live & under), i)
-        if EXTEND:
+        if EXTEND:  # noqa: SIM102 (one is decided by the compiler, one by the data)
             if tl.max((live & over).to(tl.int32), 0) > 0:
                 previous = _last_before(times, t_stamp, n, i, live & over)
                 i = tl.where(over & (previous >= 0), previous, i)

@@ -65,8 +65,12 @@ def cubic(before, a, b, after, w, has_before, has_after, h_before, h_after):
     m = b - a
     m0 = (a - before) / h_before
     m1 = (after - b) / h_after
-    left = tl.where(has_before, _inner_slope(h_before, 1.0, m0, m), tl.where(has_after, _end_slope(1.0, h_after, m, m1), m))
-    right = tl.where(has_after, _inner_slope(1.0, h_after, m, m1), tl.where(has_before, _end_slope(1.0, h_before, m, m0), m))
+    left = tl.where(
+        has_before, _inner_slope(h_before, 1.0, m0, m), tl.where(has_after, _end_slope(1.0, h_after, m, m1), m)
+    )
+    right = tl.where(
+        has_after, _inner_slope(1.0, h_after, m, m1), tl.where(has_before, _end_slope(1.0, h_before, m, m0), m)
+    )
     return a + w * (left + w * ((3 * m - 2 * left - right) + w * (left + right - 2 * m)))
 
 

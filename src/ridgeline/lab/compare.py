@@ -97,6 +97,9 @@ def _change(before: Record, after: Record, margin: float) -> Change:
     ratio, sure = (stats.unpaired_ratio(new, old, c) for c in (stats.CONFIDENCE, stats.SURE))
     names = ", ".join(lane.contender for lane, _ in peers)
     basis = f"relative to {names} in the same race" if peers else "separate runs, no shared peer: weather included"
+    if any(stats.median(side).relative > verdict.NOISY for side in (old, new)):
+        # Seen between equal codes: in six rounds the peers were preempted and ours was not, "five times faster".
+        return Change(before, after, ratio, Comparison.UNCLEAR, f"{basis}; too noisy to tell")
     return Change(before, after, ratio, verdict.compare(ratio, sure, margin), basis)
 
 

@@ -87,6 +87,7 @@ def convert(path: Path, out: Path, form: str, settings: Settings, *, force: bool
         return Done(path, out, skipped=True)
     notes: list[str] = []
     episodes = aligned(path, settings, device, notes.append)
+    _make(out.parent)
     writers.write(out, episodes, form, key)
     return _done(path, out, episodes, notes)
 
@@ -110,10 +111,7 @@ def convert_many(
     for path, name in zip(paths, output_names(paths), strict=True):
         target = out / f"{name}{writers.FORMATS[form]}"
         try:
-            out.mkdir(parents=True, exist_ok=True)
             done = convert(path, target, form, settings, force=force, device=device)
-        except OSError as error:
-            raise StoreError(f"'{out}' cannot be made: {error.strerror}; choose another place.") from error
         except RidgelineError as error:
             done = Done(path, target, error=str(error))
         results.append(done)
@@ -163,6 +161,7 @@ def _dataset(
     store = out.parent / f".{out.name}.episodes"
     if force and store.is_dir():
         discard_dir(store)
+    _make(out.parent)
     results = []
     with ChunkSet(store, key=key, total=len(paths), suffix=".npz") as chunks:
         ready = set(chunks.done())
@@ -182,6 +181,13 @@ def _dataset(
     if not failed or not good:
         discard_dir(store)
     return results
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder '{folder}' cannot be made: {error.strerror}; choose another place.") from error
 
 
 def _chunk(chunks: ChunkSet, number: int, path: Path, out: Path, settings: Settings, device: str) -> Done:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
-from ridgeline.trajectory.timeline import SPANS, Array, Track, grid, near, spanned, to_ns, track
+from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, near, spanned, to_ns, track
 
 Span = Literal["intersection", "union", "auto"]
 
@@ -51,7 +51,7 @@ class Stream:
         values = np.asarray(self.values)
         if values.dtype.kind not in "fiub":
             raise InputError(f"stream '{self.name}' holds {values.dtype} values; give numbers, or leave it out.")
-        times = _stamps(self.name, np.asarray(self.times), self.unit)
+        times = stamps(self.name, np.asarray(self.times), self.unit)
         if values.ndim not in (1, 2) or len(values) != len(times):
             raise InputError(
                 f"stream '{self.name}' has {len(times)} stamps but values {list(values.shape)}; give [S] or [S, D]."
@@ -142,9 +142,11 @@ def align(
     if not tracks:
         raise InputError(f"no stream has two different stamps; {' '.join(warnings)}")
     if hz is not None:
-        ticks = grid(*spanned(tracks.values(), span), Fraction(str(hz)), whole)
+        start, end = spanned(tracks.values(), span)
+        check_span(start, end, hz, whole, tracks.values())
+        ticks = grid(start, end, Fraction(str(hz)), whole)
     else:
-        ticks = _stamps("at", np.asarray(at), None)
+        ticks = stamps("at", np.asarray(at), None)
         ticks = to_ns(ticks) if whole and ticks.dtype != np.int64 else ticks
     columns: dict[str, Array] = {}
     masks: dict[str, Array] = {}
@@ -189,15 +191,17 @@ def _moves(streams: Sequence[Stream], shifts: Mapping[str, float]) -> dict[str, 
     return {name: float(shift) for word, shift in shifts.items() for name in matching(names, word)}
 
 
-def _stamps(name: str, times: Array, unit: str | None) -> Array:
+def stamps(name: str, times: Array, unit: str | None) -> Array:
+    """Stamps as streams keep them: int64 nanoseconds from integers, exactly; float64 seconds from the rest."""
     if unit is not None and unit not in NS:
         raise unknown("unit of time", unit, NS)
     if times.ndim != 1 or times.dtype.kind not in "fiu":
         raise InputError(f"stream '{name}' has stamps {list(times.shape)} of {times.dtype}; give [S] numbers.")
     if times.dtype.kind in "iu":
         scale = NS[unit or "ns"]
-        if times.size and int(times.max()) > np.iinfo(np.int64).max // scale:
-            raise InputError(f"stream '{name}': stamp {int(times.max())} {unit or 'ns'} is beyond the year 2262.")
+        farthest = max(int(times.max()), -int(times.min())) if times.size else 0
+        if farthest > np.iinfo(np.int64).max // scale:
+            raise InputError(f"stream '{name}': a stamp of {farthest} {unit or 'ns'} is no time; the file is damaged.")
         found: Array = times.astype(np.int64, copy=False)
         return found if scale == 1 else found * scale
     bad = np.flatnonzero(~np.isfinite(times))

@@ -20,7 +20,9 @@ Array = np.ndarray[Any, Any]
 SPANS = ("intersection", "union", "auto")
 DENSE = 50  # samples; with fewer, the ragged edges of a stream cost more than 2 % of the log
 COVER = 0.5  # of the longest dense stream
-MOST_ROWS = 100_000_000  # a day at 1 kHz is 86 million
+MOST_TICKS = 100_000_000  # a day at 1 kHz is 86 million
+MOST_PER_SAMPLE = 1_000  # beyond FEW_TICKS: 1 Hz brought to 1 kHz
+FEW_TICKS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,10 @@ class Track:
     times: Array
     order: Array | None  # of the samples, where they had to be sorted
     distinct: int
+
+    @property
+    def length(self) -> float:
+        return float(self.times[-1]) - float(self.times[0])  # damaged stamps may be farther apart than int64 holds
 
 
 def track(name: str, stamps: Array, shift: float, whole: bool, sort: bool) -> Track:
@@ -58,8 +64,8 @@ def spanned(tracks: Iterable[Track], span: str) -> tuple[Any, Any]:
         return min(t.times[0] for t in unique), max(t.times[-1] for t in unique)
     if span == "auto":
         dense = [t for t in unique if t.distinct >= DENSE] or unique
-        longest = max(t.times[-1] - t.times[0] for t in dense)
-        unique = [t for t in dense if t.times[-1] - t.times[0] >= longest * COVER]
+        longest = max(t.length for t in dense)
+        unique = [t for t in dense if t.length >= longest * COVER]
     first = max(unique, key=lambda t: t.times[0])
     last = min(unique, key=lambda t: t.times[-1])
     if first.times[0] > last.times[-1]:
@@ -74,11 +80,11 @@ def grid(start: Any, end: Any, hz: Fraction, whole: bool) -> Array:
     """Ticks of `hz` from `start` to `end`; each is rounded by itself, so nothing drifts, however long."""
     if not whole:
         count = int(np.floor((float(end) - float(start)) * float(hz) * (1 + 1e-12) + 1e-9)) + 1
-        ticks: Array = float(start) + np.arange(_checked(count), dtype=np.float64) * hz.denominator / hz.numerator
+        ticks: Array = float(start) + np.arange(count, dtype=np.float64) * hz.denominator / hz.numerator
         return np.minimum(ticks, float(end))
     period, rest = divmod(10**9 * hz.denominator, hz.numerator)
     count = int(Fraction(int(end) - int(start)) * hz / 10**9) + 1
-    k = np.arange(_checked(count), dtype=np.int64)
+    k = np.arange(count, dtype=np.int64)
     if count * rest * 2 < 2**62:
         fine = (k * (rest * 2) + hz.numerator) // (2 * hz.numerator)
     else:  # a rate with many digits over a long log: beyond int64, so in Python's own integers
@@ -99,13 +105,15 @@ def near(track: Track, grid: Array, tolerance: float | None, whole: bool) -> Arr
     return inside & close
 
 
-def _checked(count: int) -> int:
-    if count > MOST_ROWS:
+def check_span(start: Any, end: Any, hz: float, whole: bool, tracks: Iterable[Track]) -> None:
+    """Refuse a clock that one damaged stamp has stretched beyond all reason."""
+    ticks = (float(end) - float(start)) * hz / (1e9 if whole else 1)
+    longest = max(tracks, key=lambda t: t.length)
+    if ticks > MOST_TICKS or (ticks > FEW_TICKS and ticks > MOST_PER_SAMPLE * len(longest.times)):
         raise InputError(
-            f"that clock has {count} ticks; some stamps are far apart (look with `ridgeline streams`): "
-            "leave that topic out, or use span 'intersection'."
+            f"that clock has {ticks:.3g} ticks: the stamps of '{longest.name}' reach from {_shown(longest)}; mend or "
+            "leave out that stream (`ridgeline streams` shows its gaps)."
         )
-    return count
 
 
 def to_ns(seconds: Array) -> Array:

@@ -6,6 +6,8 @@ module per format with `sniff(path)` and `read(path, topics, ask)`; the librarie
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +39,8 @@ def read(path: str | Path, topics: Sequence[str] | None = None, ask: Ask | None 
     name = format_of(path)
     what = FORMATS[name][0]
     try:
-        found: list[Stream] = _module(name).read(path, topics or None, ask or Ask())
+        with contextlib.redirect_stdout(io.StringIO()):  # some libraries print their warnings among our answers
+            found: list[Stream] = _module(name).read(path, topics or None, ask or Ask())
     except RidgelineError:
         raise
     except MemoryError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, opening
@@ -54,11 +55,19 @@ def read_named(
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise InputError(f"'{path}' has two columns called '{twice}'; rename one.")
+    end = _torn_end(path)
+
+    def torn(row: Any) -> str:
+        if end is None or row.text != end:
+            return "error"
+        ask.say(f"'{path}' was cut off within its last line; that line is left out.")
+        return "skip"
+
     try:
         table = arrow_csv.read_csv(
             path,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=torn),
         )
     except ArrowInvalid as error:
         raise InputError(
@@ -97,6 +106,14 @@ def clean(name: str) -> str:
     """
     plain = name.strip().strip('"').lstrip("#% ").strip()
     return plain if _KEEPS.search(plain) else _UNIT.sub("", plain) or plain
+
+
+def _torn_end(path: Path) -> str | None:
+    """The last line, where it does not end."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 65536))
+        tail = file.read()
+    return None if tail.endswith(b"\n") else tail.rpartition(b"\n")[2].decode("utf-8", errors="replace")
 
 
 def _delimiter(line: str) -> str | None:

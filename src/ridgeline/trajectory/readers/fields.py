@@ -37,10 +37,7 @@ def streams_of(topic: str, times: Array, fields: Mapping[str, Array], episode: s
     found = []
     for name, members in groups(fields):
         parts = [fields[m] for m in members]
-        alike = len({(p.dtype, p.ndim) for p in parts}) == 1
-        bundles = (
-            [(name, members)] if len(parts) == 1 or (alike and parts[0].ndim == 1) else [(m, (m,)) for m in members]
-        )
+        bundles = [(name, members)] if len(parts) == 1 or _alike(parts) else [(m, (m,)) for m in members]
         for title, names in bundles:
             values = fields[names[0]] if len(names) == 1 else np.stack([fields[n] for n in names], axis=1)
             labels = names if values.ndim == 2 and len(names) > 1 else ()
@@ -79,7 +76,7 @@ def chosen(known: Iterable[str], words: Sequence[str] | None, path: object) -> s
     return out
 
 
-def numeric(values: Sequence[Any]) -> Array | None:
+def numeric(values: Sequence[Any] | Array) -> Array | None:
     """Values of one field as [S] or [S, D] numbers; None where they are something else or change their shape."""
     try:
         found = np.asarray(values)
@@ -97,6 +94,13 @@ def said(ask: Ask, topic: str, names: Sequence[str]) -> None:
         rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
         where = f"{topic}: " if topic else ""
         ask.say(f"{where}left out, not numeric or too wide: {', '.join(names[:5])}{rest}.")
+
+
+def _alike(parts: Sequence[Array]) -> bool:
+    """One type; or floats beside integers, as text gives them when a column happens to hold 0 and 1 only."""
+    kinds = {p.dtype for p in parts}
+    mixed = {k.kind for k in kinds}
+    return all(p.ndim == 1 for p in parts) and (len(kinds) == 1 or ("f" in mixed and "b" not in mixed))
 
 
 def _means(word: str, topic: str) -> bool:

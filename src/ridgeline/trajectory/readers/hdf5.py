@@ -16,7 +16,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, chosen, numeric, opening, said, streams_of
-from ridgeline.trajectory.stream import Stream
+from ridgeline.trajectory.stream import Stream, stamps
 from ridgeline.trajectory.timeline import Array, grid
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -79,16 +79,16 @@ def _demo(
     for name in odd:
         left[name] = None
         del fields[name]
-    times = _clock(sets[clock][()], rate, steps, path, episode) if clock else _even(rate, steps, path)
+    times = _clock(sets[clock][()], steps, episode) if clock else _even(rate, steps, path)
     return streams_of("", times, fields, episode)
 
 
-def _clock(stamps: Any, rate: float | None, steps: int, path: Path, episode: str) -> Array:
+def _clock(given: Any, steps: int, episode: str) -> Array:
     from ridgeline.trajectory.readers.tabular import unit_of
 
-    times = np.asarray(stamps).reshape(steps, -1)[:, 0]
+    times = np.asarray(given).reshape(steps, -1)[:, 0]
     unit, _ = unit_of(times, "timestamps")
-    return Stream(f"{path} {episode} timestamps", times, np.zeros(steps), kind="linear", unit=unit).times
+    return stamps(f"{episode}/timestamps", times, unit)
 
 
 def _even(rate: float | None, steps: int, path: Path) -> Array:

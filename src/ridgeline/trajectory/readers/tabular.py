@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.readers.fields import WIDEST, Ask, chosen, numeric, said, streams_of
-from ridgeline.trajectory.stream import NS, Stream
+from ridgeline.trajectory.stream import NS, Stream, stamps
 from ridgeline.trajectory.timeline import Array
 
 EPISODES = ("episode_index", "episode", "episode_id")
@@ -170,7 +170,7 @@ def _times(chunked: Any, name: str, ask: Ask, path: object, row: Callable[[int],
     unit, how = (ask.unit, "as told") if ask.unit else unit_of(times, name)
     if how not in ("by its name", "as told"):
         ask.say(f"time column '{name}' read as {unit} ({how}); --time-unit says otherwise.")
-    return Stream(name, times, np.zeros(len(times)), kind="linear", unit=unit).times
+    return stamps(name, times, unit)
 
 
 def _parsed(array: Any, name: str, path: object, row: Callable[[int], str]) -> Any:

@@ -5,8 +5,6 @@ ridgeline streams flight.ulg
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, chosen, opening, said, streams_of
-from ridgeline.trajectory.stream import Stream
+from ridgeline.trajectory.stream import Stream, stamps
 from ridgeline.trajectory.timeline import Array
 
 MAGIC = b"ULog\x01\x12\x35"
@@ -31,8 +29,7 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
         from pyulog import ULog
     except ImportError:
         raise MissingExtra("reading ULog files", "robot") from None
-    with contextlib.redirect_stdout(io.StringIO()):  # the library prints its warnings there
-        log = ULog(str(path))
+    log = ULog(str(path))
     if log.file_corruption:
         ask.say(f"'{path}' is damaged in places; what could be read was.")
     if log.dropouts:
@@ -46,7 +43,7 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     for topic, data in named.items():
         if topic not in wanted:
             continue
-        times = data.data[_CLOCK].astype(np.int64) * 1_000
+        times = stamps(topic, data.data[_CLOCK], "us")
         types = {f.field_name: f.type_str for f in data.field_data}
         fields: dict[str, Array] = {}
         strings: list[str] = []
