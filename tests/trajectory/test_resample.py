@@ -202,7 +202,7 @@ def test_normalising_happens_in_the_same_pass(how):
 
 def test_unsorted_stamps_are_named_or_sorted():
     values, times = np.arange(6.0).reshape(2, 3, 1), np.array([[0.0, 1, 2], [0, 2, 1]])
-    with pytest.raises(InputError, match="trajectory 1 .*index 2 is 1.0 after 2.0"):
+    with pytest.raises(InputError, match=r"trajectory 1 .*index 2 is 1.0 after 2.0"):
         resample(values, times, np.array([0.5]))
     assert resample(values, times, np.array([1.0]), sort=True)[:, 0, 0].tolist() == [1.0, 5.0]
     with pytest.raises(InputError, match="index 0 is nan"):
@@ -210,7 +210,7 @@ def test_unsorted_stamps_are_named_or_sorted():
 
 
 def test_outside_can_be_an_error_that_names_the_target():
-    with pytest.raises(InputError, match="target 1 of trajectory 0 is 9.0"):
+    with pytest.raises(InputError, match=r"target 1 of trajectory 0 is 9.0"):
         resample(np.arange(3.0), np.arange(3.0), np.array([1.0, 9.0]), outside="raise")
     assert resample(np.arange(3.0), np.arange(3.0), np.array([1.5]), outside="raise").tolist() == [1.5]
 
@@ -286,7 +286,7 @@ class TestTorch:
 
     def test_clocks_must_be_of_one_type(self):
         torch = self.torch
-        with pytest.raises(InputError, match="times are torch.int64 and at torch.float32"):
+        with pytest.raises(InputError, match=r"times are torch.int64 and at torch.float32"):
             resample(torch.zeros(2), torch.tensor([0, 1]), torch.tensor([0.5]))
 
     @pytest.mark.parametrize("kind", KINDS)

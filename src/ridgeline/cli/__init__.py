@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 
 PANELS = {
+    "resample": "Work",
+    "streams": "Work",
     "machine": "Measure",
     "bench": "Measure",
     "report": "Judge",
@@ -76,9 +78,11 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, machine, records, report
+    from ridgeline.cli import bench, compare, machine, records, report, resample, streams
 
     commands: dict[str, Any] = {
+        "resample": resample.resample,
+        "streams": streams.streams,
         "machine": machine.machine,
         "bench": bench.bench,
         "report": report.report,

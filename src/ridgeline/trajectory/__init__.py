@@ -6,5 +6,6 @@ array([[5., 2.]])
 """
 
 from ridgeline.trajectory.resample import resample
+from ridgeline.trajectory.stream import Aligned, Stream, align
 
-__all__ = ["resample"]
+__all__ = ["Aligned", "Stream", "align", "resample"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline import native
 from ridgeline.errors import InputError
+from ridgeline.native import first_disorder
+from ridgeline.native import resample as native_resample
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
@@ -45,7 +46,7 @@ def run(
     if sort:
         batch, values, times = _sorted(batch, values, times, lengths, offsets, at)
     if check:
-        trajectory, index = native.first_disorder(batch.times, lengths, offsets)
+        trajectory, index = first_disorder(batch.times, lengths, offsets)
         if trajectory >= 0:
             raise disorder(trajectory, index, batch, offsets)
     if outside == "raise":
@@ -55,8 +56,9 @@ def run(
     result = _room(out, batch, wanted if direct else compute, direct)
     mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
     scaling = affine(normalize, batch.channels)
+    scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
     gap_int, gap_float = _gap(max_gap, batch.times.dtype)
-    native.resample(
+    native_resample(
         batch.values,
         batch.times,
         batch.at,
@@ -69,7 +71,8 @@ def run(
         "clamp" if outside == "raise" else outside,
         gap_float,
         gap_int,
-        *([a.astype(compute) for a in scaling] if scaling else (None, None)),
+        scale,
+        shift,
         value_type,
         result.dtype == compute and stored != compute,
         _threads(batch, compute.itemsize),

@@ -136,9 +136,9 @@ def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outsid
     on_numpy.counted(host, *counts)
     if sort:
         return
-    from ridgeline import native
+    from ridgeline.native import first_disorder
 
-    trajectory, index = native.first_disorder(host.times, counts[0], counts[2])
+    trajectory, index = first_disorder(host.times, counts[0], counts[2])
     if trajectory >= 0:
         raise on_numpy.disorder(trajectory, index, host, counts[2])
     if outside == "raise":
