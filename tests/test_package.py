@@ -17,11 +17,14 @@ PUBLIC = [
     "Topology",
     "__version__",
     "ceilings",
+    "errors",
     "lab",
     "machine",
     "placed",
     "plan",
+    "resample",
     "topology",
+    "trajectory",
 ]
 
 
