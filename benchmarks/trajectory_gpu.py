@@ -245,6 +245,7 @@ def sweep(copy: float) -> None:
                         resample.USUAL_TILE = resample.TILE[kind] = tile
                         resample.WARPS = warps
                         resample._plans.clear()
+                        resample._again = None
                         label = f"{kind} {tile} × {warps} warps"
                         line(label, dtype, copy, moved, values, times, at, out, channels=((0, D, kind),))
     finally:

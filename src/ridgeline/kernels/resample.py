@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+import weakref
 from typing import Any
 
 import torch
@@ -49,6 +50,20 @@ def run(
     linear for all. Neither allocates nor waits; the first call of a shape compiles, so make one before capturing
     a CUDA graph.
     """
+    if mask is lengths is at_lengths is offsets is scale is max_gap is None and outside == "clamp" and not channels:
+        again = _again
+        if (
+            again is not None
+            and again[0]() is values
+            and again[1]() is times
+            and again[2]() is at
+            and again[3]() is out
+            and again[4] == _looks(values, times, at, out)
+        ):
+            # The very tensors of the last call, as in a training loop or a graph: what was found then still holds.
+            direct, device, programs, stream, function, packed, pointers, fixed = again[5]
+            direct(programs, 1, 1, stream(device), function, packed, None, None, None, *pointers, *fixed)
+            return None
     device = values.get_device()
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -87,7 +102,33 @@ def run(
                 v + launch.v_at, t, a, o + launch.o_at, m if launch.masks else None, ln, al, of,
                 sc and sc + launch.c_at, sh and sh + launch.c_at, *launch.fixed,
             )  # fmt: skip
+    plain = rest == _NOTHING and max_gap is None and not channels and outside == "clamp"
+    if plain and len(plan) == 1 and plan[0].direct is not None:
+        _remember(values, times, at, out, device, plan[0], (v, t, a, o, *_NOTHING))
     return None
+
+
+def _looks(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor) -> tuple[Any, ...]:
+    """What an in-place change of a tensor (or of the current device) would change."""
+    return (
+        torch.cuda.current_device(),
+        values.data_ptr(), values.shape, values.stride(),
+        times.data_ptr(), times.stride(), at.data_ptr(), at.shape, at.stride(),
+        out.data_ptr(), out.shape, out.stride(),
+    )  # fmt: skip
+
+
+def _remember(
+    values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor, device: int, launch: _Launch,
+    pointers: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """Keep how the plain call on these tensors is launched, without keeping the tensors."""
+    global _again
+    seen = _looks(values, times, at, out)
+    how = (
+        launch.direct, device, launch.programs, launch.stream, launch.function, launch.packed, pointers, launch.fixed,
+    )  # fmt: skip
+    _again = (*(weakref.ref(x) for x in (values, times, at, out)), seen, how)
 
 
 class _Launch:
@@ -137,6 +178,7 @@ class _Launch:
 
 
 _plans: dict[Any, list[_Launch]] = {}
+_again: Any = None
 _NOTHING = (None,) * 6
 
 

@@ -19,6 +19,8 @@ from ridgeline.trajectory.on_numpy import resample_numpy
 
 __all__ = ["resample"]
 
+_run: Any = None  # the GPU's engine, once it has been imported
+
 
 def resample(
     values: Any,
@@ -71,9 +73,10 @@ def resample(
             and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
         ):
             # The whole way of a small call on a GPU is its launch: nothing else may stand in it.
-            from ridgeline.kernels.resample import run
-
-            run(values, times, at, out)
+            global _run
+            if _run is None:
+                from ridgeline.kernels.resample import run as _run
+            _run(values, times, at, out)
             return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
