@@ -234,7 +234,7 @@ def long() -> None:
 
 def sweep(copy: float) -> None:
     """Elements per program and warps; the best ones are the constants in ridgeline.kernels.resample."""
-    usual = resample.USUAL_TILE, resample.WARPS, dict(resample.TILE)
+    tiles, warps_of = dict(resample.TILE), dict(resample.WARPS)
     try:
         for kind in ("linear", "slerp", "cubic"):
             for dtype in (torch.bfloat16, torch.float32):
@@ -242,16 +242,15 @@ def sweep(copy: float) -> None:
                 moved = bytes_of(values, times, at, out)
                 for warps in (1, 2, 4, 8):
                     for tile in (512, 1024, 2048, 4096):
-                        resample.USUAL_TILE = resample.TILE[kind] = tile
-                        resample.WARPS = warps
+                        resample.TILE[kind], resample.WARPS[kind] = tile, warps
                         resample._plans.clear()
                         resample._again = None
                         label = f"{kind} {tile} × {warps} warps"
                         line(label, dtype, copy, moved, values, times, at, out, channels=((0, D, kind),))
     finally:
-        resample.USUAL_TILE, resample.WARPS = usual[:2]
-        resample.TILE.clear()
-        resample.TILE.update(usual[2])
+        for table, usual in ((resample.TILE, tiles), (resample.WARPS, warps_of)):
+            table.clear()
+            table.update(usual)
         resample._plans.clear()
 
 

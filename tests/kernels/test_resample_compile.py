@@ -33,7 +33,7 @@ def arguments(kind, dtype, clock, depth, outside):
     values, times = empty(256, 100, depth, dtype=dtype), empty(256, 100, dtype=clock)
     at, out, mask = empty(256, 50, dtype=clock), empty(256, 50, depth, dtype=dtype), empty(256, 50, dtype="bool")
     (launch,) = resample._plan(values, times, at, out, mask, None, ((0, depth, kind),), outside, 2.0)
-    return [values, times, at, out, mask, *[None] * 5, *launch.fixed]
+    return [values, times, at, out, mask, *[None] * 5, *launch.fixed], {"num_warps": launch.warps}
 
 def source(given):  # specialised as Triton's dispatch does
     signature, constants, attributes = {}, {}, {}
@@ -52,7 +52,8 @@ def source(given):  # specialised as Triton's dispatch does
 
 found = []
 for case in json.loads(sys.argv[1]):
-    ptx = triton.compile(source(arguments(*case)), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    given, options = arguments(*case)
+    ptx = triton.compile(source(given), target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
     assert ".target sm_90" in ptx, ptx[:500]
     loads = len(re.findall(r"ld\\.global\\S*\\.v(4\\.b32|2\\.b64)", ptx))
     stores = set(re.findall(r"st\\.global\\S*", ptx)) - {"st.global.b8"}

@@ -19,10 +19,13 @@ import triton
 
 from ridgeline.kernels import resample_kernel
 
-TILE = {"cubic": 1024, "slerp": 1024}  # elements (targets × channels) per program, where registers are short
-USUAL_TILE = 2048
+# Elements (targets × channels) and warps per program, as `benchmarks/trajectory_gpu.py --sweep` found them best on an
+# H200 (benchmarks/records/h200-trajectory-sweep.txt): small programs, many of them; cubic is short of registers.
+TILE = {"cubic": 512}
+USUAL_TILE = 1024
+WARPS = {"cubic": 2}
+USUAL_WARPS = 1
 WIDEST = 128  # channels at a time
-WARPS = 4
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
@@ -136,13 +139,13 @@ class _Launch:
 
     __slots__ = (
         "c_at", "direct", "fixed", "function", "masks", "o_at", "packed", "programs", "refused", "start", "stop",
-        "stream", "v_at",
+        "stream", "v_at", "warps",
     )  # fmt: skip
 
-    def __init__(self, start: int, stop: int, masks: bool, programs: int, fixed: tuple[Any, ...]) -> None:
+    def __init__(self, start: int, stop: int, masks: bool, programs: int, warps: int, fixed: tuple[Any, ...]) -> None:
         self.start, self.stop = start, stop
         self.masks = masks  # the first launch writes the mask
-        self.programs = programs
+        self.programs, self.warps = programs, warps
         self.fixed = fixed  # every argument that is no pointer
         self.direct: Any = None  # until Triton has compiled the kernel, and always in its interpreter
         self.refused = False
@@ -158,7 +161,8 @@ class _Launch:
             values[..., part], times, at, out[..., part], seen, lengths, at_lengths, offsets,
             None if scale is None else scale[part], None if shift is None else shift[part], *self.fixed,
         )  # fmt: skip
-        compiled = resample_kernel.resample[(self.programs,)](*arguments, num_warps=WARPS, enable_fp_fusion=True)
+        launch = resample_kernel.resample[(self.programs,)]
+        compiled = launch(*arguments, num_warps=self.warps, enable_fp_fusion=True)
         if compiled is None or self.refused:
             return
         try:
@@ -215,7 +219,7 @@ def _plan(
             width, bt, bd, kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
         )  # fmt: skip
-        plan.append(_Launch(start, stop, not plan, batch * tiles, fixed))
+        plan.append(_Launch(start, stop, not plan, batch * tiles, WARPS.get(kind, USUAL_WARPS), fixed))
     return plan
 
 
