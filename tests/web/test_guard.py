@@ -35,7 +35,7 @@ async def bad(request):
 
 
 async def broken(request):
-    raise RuntimeError("secret path /root/.ssh")
+    raise RuntimeError("secret path /home/someone/.ssh")
 
 
 async def slow(request):
