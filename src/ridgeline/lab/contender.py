@@ -144,7 +144,7 @@ def _start_on(cpu: int) -> None:
     """Begin the turn on this CPU, then be free again.
 
     The kernel lets a process wake where it last ran, so one contender could live on a quiet core and another on a
-    noisy one for a whole race (seen here: 12 % between equal codes). All turns of a race start on one core.
+    noisy one for a whole race. All turns of a race start on one core.
     """
     allowed = os.sched_getaffinity(0)
     if cpu in allowed:

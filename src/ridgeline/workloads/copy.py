@@ -54,8 +54,8 @@ class Copy:
 class _Buffers:
     """Source and target, taken anew before every turn.
 
-    Which physical pages a process happens to hold decides how they collide in its caches: with buffers kept for a
-    whole race, equal copies of 1 MiB differed by a tenth. Fresh pages each turn make that noise instead of bias.
+    Which physical pages a process happens to hold can decide how they collide in its caches. Fresh pages each turn
+    make that noise between turns instead of a bias for the whole race.
     """
 
     def __init__(self, size: int) -> None:
