@@ -31,7 +31,7 @@ def version() -> dict[str, Any]:
     return {
         "ridgeline": ridgeline.__version__,
         "commit": _git("rev-parse", "HEAD") or os.environ.get("RIDGELINE_COMMIT"),  # a tree may travel without .git
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "dirty": None if (changes := _git("status", "--porcelain", "--untracked-files=no")) is None else bool(changes),
         "tree": tree_hash(),
         "python": sys.version.split()[0],
         "libraries": {name: found for name in LIBRARIES if (found := _installed(name))},
