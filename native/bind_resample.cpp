@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -61,7 +60,7 @@ void bind_resample(nb::module_ &m) {
            std::optional<Counts> at_lengths, std::optional<Counts> offsets, const std::vector<Group> &channels,
            const std::string &outside, std::optional<double> gap_float, std::optional<std::int64_t> gap_int,
            std::optional<In> scale, std::optional<In> shift, const std::string &value_type, bool out_is_wide, int threads,
-           const std::string &isa) {
+           bool check, const std::string &isa) {
           ResampleJob job{};
           if (values.ndim() != 3 || at.ndim() != 2 || out.ndim() != 3)
             throw std::invalid_argument("values and out must be [batch, stamps, channels], at [batch, targets]");
@@ -95,12 +94,14 @@ void bind_resample(nb::module_ &m) {
           job.scale = scale ? scale->data() : nullptr, job.shift = shift ? shift->data() : nullptr;
           Isa set = parse(isa);
           nb::gil_scoped_release free;
-          resample(job, set, threads);
+          return resample(job, set, threads, check);
         },
         "values"_a, "times"_a, "at"_a, "out"_a, "mask"_a.none(), "lengths"_a.none(), "at_lengths"_a.none(),
         "offsets"_a.none(), "channels"_a, "outside"_a, "gap_float"_a.none(), "gap_int"_a.none(), "scale"_a.none(),
-        "shift"_a.none(), "value_type"_a, "out_is_wide"_a, "threads"_a, "isa"_a = "",
-        "values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resample.");
+        "shift"_a.none(), "value_type"_a, "out_is_wide"_a, "threads"_a, "check"_a = false,
+        "isa"_a = "",
+        "values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resample. "
+        "With `check` the first trajectory whose stamps are not in order, or -1.");
 
   m.def("first_disorder",
         [](In times, std::optional<Counts> lengths, std::optional<Counts> offsets) {
@@ -112,11 +113,10 @@ void bind_resample(nb::module_ &m) {
           job.offsets = offsets ? offsets->data() : nullptr;
           if (offsets) job.time_stride[0] = 0;
           nb::gil_scoped_release free;
-          Fault fault = first_disorder(job);
-          return std::make_pair(fault.trajectory, fault.index);
+          return first_disorder(job, chosen());
         },
         "times"_a, "lengths"_a.none(), "offsets"_a.none(),
-        "(trajectory, index) of the first stamp that is smaller than the one before or NaN; (-1, -1) if none is.");
+        "The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.");
 }
 
 } // namespace ridgeline

@@ -46,15 +46,16 @@ struct ResampleJob {
   const void *scale, *shift; // [channels] of the compute type, or both null
 };
 
-using ResampleRows = void (*)(const ResampleJob &job, std::int64_t from, std::int64_t to);
-ResampleRows resample_rows(Isa isa);
-
-void resample(const ResampleJob &job, Isa isa, int threads);
-
-// The first stamp that is smaller than the one before it, or not a number: {trajectory, index}, or {-1, -1}.
-struct Fault {
-  std::int64_t trajectory, index;
+// Over trajectories [from, to).
+struct ResampleLoops {
+  void (*rows)(const ResampleJob &job, std::int64_t from, std::int64_t to);
+  // The first one with a stamp that is smaller than the one before it, or not a number; -1 if none has.
+  std::int64_t (*disorder)(const ResampleJob &job, std::int64_t from, std::int64_t to);
 };
-Fault first_disorder(const ResampleJob &job);
+
+// With `check` the stamps are looked at first, a piece at a time while they are at hand: the answer is the first
+// trajectory out of order, or -1, and if there is one `out` holds nothing of use.
+std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check);
+std::int64_t first_disorder(const ResampleJob &job, Isa isa);
 
 } // namespace ridgeline

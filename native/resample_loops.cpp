@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "resample.hpp"
 
@@ -60,7 +61,14 @@ inline void narrow(float v, F16 &to) {
 template <class V> struct ComputeOf { using type = float; };
 template <> struct ComputeOf<double> { using type = double; };
 
-template <class T> inline bool disordered(T before, T now) { return !(now >= before); }
+#if defined(__AVX512F__)
+constexpr int kRegister = 64; // bytes
+#elif defined(__AVX__)
+constexpr int kRegister = 32;
+#else
+constexpr int kRegister = 16;
+#endif
+constexpr int kAhead = 512, kLinesAhead = 4; // bytes and cache lines; more or fewer were slower
 
 // Where a target falls: between stamps i and j with weight w, or nowhere.
 template <class C> struct Spot {
@@ -273,60 +281,76 @@ void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<
   }
 }
 
-// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths, a
-// block of targets at a time, then the channels in one straight loop.
-template <class V, class O, class T>
-void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O *__restrict out, std::int64_t out_step,
-               std::int64_t channels) {
-  using C = typename ComputeOf<V>::type;
-  constexpr std::int64_t kBlock = 64;
-  const T *__restrict stamps = track.times;
-  const std::int64_t last = track.n - 1;
-  std::int64_t i = 0;
-  for (std::int64_t base = 0; base < count; base += kBlock) {
-    const std::int64_t n = std::min(kBlock, count - base);
-    std::int64_t left[kBlock];
-    T gone[kBlock], span[kBlock];
-    C weight[kBlock];
-    for (std::int64_t k = 0; k < n; ++k) {
-      const T t = targets[base + k];
-      if (!(stamps[i] <= t)) i = std::max<std::int64_t>(0, track.bisect(t, -1, i + 1)); // targets went back
-      // Four stamps at a time, counted rather than branched on: the next target is one to four stamps on, and
-      // which of them no predictor knows.
-      while (i + 4 <= last) {
-        const int passed = (stamps[i + 1] <= t) + (stamps[i + 2] <= t) + (stamps[i + 3] <= t) + (stamps[i + 4] <= t);
-        i += passed;
-        if (passed < 4) break;
-      }
-      while (i < last && stamps[i + 1] <= t) ++i;
-      const bool held = i == last || !(stamps[i] <= t); // after the end, or before the beginning
-      left[k] = held && i != last ? track.last_of(0) : i;
-      gone[k] = held ? T(0) : t - stamps[i];
-      span[k] = held ? T(1) : stamps[i + 1] - stamps[i];
-    }
-    for (std::int64_t k = 0; k < n; ++k) weight[k] = C(gone[k]) / C(span[k]);
-    for (std::int64_t k = 0; k < n; ++k) {
-      const C w = weight[k];
-      const V *__restrict a = track.values + left[k] * track.value_step;
-      O *__restrict to = out + (base + k) * out_step;
-      if (w == 0) {
-        for (std::int64_t d = 0; d < channels; ++d) narrow(wide(a[d]), to[d]);
-      } else {
-        // Of equal stamps the last counts, on the right as on the left.
-        const V *__restrict b = track.values + track.last_of(left[k] + 1) * track.value_step;
-        for (std::int64_t d = 0; d < channels; ++d) {
-          const C from = wide(a[d]);
-          narrow(from + (wide(b[d]) - from) * w, to[d]);
-        }
-      }
-    }
+// Channels of one target, from `a` to `b` by `w`: several registers at a time where nothing has to be converted.
+// Written out, because the compiler's own loop checks its bounds for longer than a row of 32 channels takes.
+template <class V, class O, class C>
+inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict out, std::int64_t channels) {
+  std::int64_t d = 0;
+  if constexpr (std::is_same_v<V, C> && std::is_same_v<O, C>) {
+    typedef C Lane __attribute__((vector_size(kRegister)));
+    constexpr std::int64_t kLane = sizeof(Lane) / sizeof(C);
+    const auto lane = [&](std::int64_t at) {
+      Lane from, to;
+      std::memcpy(&from, a + at, sizeof from);
+      std::memcpy(&to, b + at, sizeof to);
+      to = from + (to - from) * w;
+      std::memcpy(out + at, &to, sizeof to);
+    };
+    for (; d + 4 * kLane <= channels; d += 4 * kLane) lane(d), lane(d + kLane), lane(d + 2 * kLane), lane(d + 3 * kLane);
+    for (; d + kLane <= channels; d += kLane) lane(d);
+  }
+  for (; d < channels; ++d) {
+    const C from = wide(a[d]);
+    narrow(from + (wide(b[d]) - from) * w, out[d]);
   }
 }
 
-template <class T> bool all_numbers(const T *targets, std::int64_t count) {
-  bool ok = true;
-  for (std::int64_t k = 0; k < count; ++k) ok &= targets[k] == targets[k];
-  return ok;
+// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths, the
+// channels of each target at once, so that the search for the next one is already under way meanwhile.
+template <class V, class O, class T>
+void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O *out, std::int64_t out_step,
+               std::int64_t channels, std::uint8_t *mask) {
+  using C = typename ComputeOf<V>::type;
+  const T *const first = track.times, *const end = first + track.n;
+  const T *next = first + 1; // the first stamp after the target
+  if (mask) std::memset(mask, 1, count);
+  for (std::int64_t k = 0; k < count; ++k, out += out_step) {
+    const T t = targets[k];
+    bool before = false;
+    if (!(next[-1] <= t)) { // it went back, or lies before the first stamp, or is no number
+      if (!(t == t)) {
+        for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
+        if (mask) mask[k] = 0;
+        continue;
+      }
+      const std::int64_t left = track.bisect(t, -1, next - first - 1);
+      before = left < 0;
+      next = first + (before ? track.last_of(0) : left) + 1;
+    } else {
+      // Four stamps at a time, counted rather than branched on: the next target is one to four stamps on, and
+      // which of them no predictor knows.
+      int passed = 4;
+      const auto four = [&] {
+        passed = (next[0] <= t) + (next[1] <= t) + (next[2] <= t) + (next[3] <= t);
+        next += passed;
+      };
+      if (next + 8 <= end) four(); // by far the most often; once more is what the loop is for
+      if (passed == 4)
+        for (int near = 0; near < 32 && passed == 4 && next + 4 <= end; ++near) four();
+      if (passed == 4 && next + 4 <= end) next = first + track.bisect(t, next - first - 1, track.n) + 1; // far ahead
+      if (next + 4 > end)
+        while (next < end && *next <= t) ++next;
+    }
+    const V *a = track.values + (next - first - 1) * track.value_step;
+    for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
+      __builtin_prefetch(reinterpret_cast<const char *>(a) + kAhead + 64 * line);
+    const C w = before || next == end ? C(0) : C(t - next[-1]) / C(next[0] - next[-1]);
+    if (w == 0) {
+      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(a[d]), out[d]);
+    } else { // of equal stamps the last counts, on the right as on the left
+      mix(a, track.values + track.last_of(next - first) * track.value_step, w, out, channels);
+    }
+  }
 }
 
 template <class V, class O, class T> void rows(const ResampleJob &job, std::int64_t from, std::int64_t to) {
@@ -346,9 +370,9 @@ template <class V, class O, class T> void rows(const ResampleJob &job, std::int6
                       n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
     const std::int64_t wanted = job.at_lengths ? std::min(job.targets, job.at_lengths[b]) : job.targets;
     const T *row = targets + b * job.at_stride[0];
-    if (plain && n > 0 && wanted == job.targets && all_numbers(row, wanted)) {
-      plain_row(track, row, wanted, static_cast<O *>(job.out) + b * job.out_stride[0], job.out_stride[1], job.channels);
-      if (job.mask) std::memset(job.mask + b * job.targets, 1, job.targets);
+    if (plain && n > 0 && wanted == job.targets) {
+      plain_row(track, row, wanted, static_cast<O *>(job.out) + b * job.out_stride[0], job.out_stride[1], job.channels,
+                job.mask ? job.mask + b * job.targets : nullptr);
       continue;
     }
     std::int64_t hint = -1;
@@ -379,9 +403,25 @@ template <class V, class O> void by_time(const ResampleJob &job, std::int64_t fr
   }
 }
 
-} // namespace
+template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t from, std::int64_t to) {
+  const T *times = static_cast<const T *>(job.times);
+  const std::int64_t step = job.time_stride[1];
+  if (job.time_stride[0] == 0 && !job.offsets && !job.lengths) to = std::min(to, from + 1); // one clock for all
+  for (std::int64_t b = from; b < to; ++b) {
+    const std::int64_t first = job.offsets ? job.offsets[b] : 0;
+    std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
+    if (job.lengths) n = std::min(n, job.lengths[b]);
+    const T *row = times + b * job.time_stride[0] + first * step;
+    bool ok = n == 0 || row[0] == row[0];
+    if (step == 1)
+      for (std::int64_t i = 1; i < n; ++i) ok &= row[i] >= row[i - 1]; // no early way out: the loop is vectorised
+    else
+      for (std::int64_t i = 1; i < n; ++i) ok &= row[i * step] >= row[(i - 1) * step];
+    if (!ok) return b;
+  }
+  return -1;
+}
 
-extern const ResampleRows resample_loop;
 void all_rows(const ResampleJob &job, std::int64_t from, std::int64_t to) {
   switch (job.value_type) {
   case ValueType::f16: return job.out_is_wide ? by_time<F16, float>(job, from, to) : by_time<F16, F16>(job, from, to);
@@ -390,7 +430,19 @@ void all_rows(const ResampleJob &job, std::int64_t from, std::int64_t to) {
   case ValueType::f64: return by_time<double, double>(job, from, to);
   }
 }
-const ResampleRows resample_loop = all_rows;
+
+std::int64_t all_disorder(const ResampleJob &job, std::int64_t from, std::int64_t to) {
+  switch (job.time_type) {
+  case TimeType::f32: return disorder<float>(job, from, to);
+  case TimeType::f64: return disorder<double>(job, from, to);
+  default: return disorder<std::int64_t>(job, from, to);
+  }
+}
+
+} // namespace
+
+extern const ResampleLoops resample_loops;
+const ResampleLoops resample_loops{all_rows, all_disorder};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

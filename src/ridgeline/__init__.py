@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.machine.placement import Placement, placed
     from ridgeline.machine.plan import plan
     from ridgeline.machine.topology import Topology, topology
-    from ridgeline.trajectory import resample
+    from ridgeline.trajectory import TrajectoryDataset, collate, resample
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,9 @@ _HOMES = {
     "Placement": "ridgeline.machine",
     "RidgelineError": "ridgeline.errors",
     "Topology": "ridgeline.machine",
+    "TrajectoryDataset": "ridgeline.trajectory",
     "ceilings": "ridgeline.machine",
+    "collate": "ridgeline.trajectory",
     "errors": "ridgeline.errors",
     "lab": "ridgeline.lab",
     "machine": "ridgeline.machine",
@@ -44,8 +46,10 @@ __all__ = [
     "Placement",
     "RidgelineError",
     "Topology",
+    "TrajectoryDataset",
     "__version__",
     "ceilings",
+    "collate",
     "errors",
     "lab",
     "machine",

@@ -49,6 +49,14 @@ class StoreError(RidgelineError):
     """A stored file is missing, damaged, locked, or could not be written."""
 
 
+class BatchError(RidgelineError):
+    """One batch of a stream failed: `index` says which, the cause is chained."""
+
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(f"batch {index}: {what}.")
+        self.index = index
+
+
 class NotComparable(RidgelineError):
     """Two things were asked to be compared that have nothing in common."""
 

@@ -142,6 +142,7 @@ def test_all_instruction_sets_agree(isa, monkeypatch):
             "float32",
             False,
             2,
+            False,
             isa,
         )
         for b in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from ridgeline.web import binary
 class Limit:
     """A resource the work needs and the rate this machine can give it at (B/s or FLOP/s)."""
 
-    resource: str  # memory | compute | pcie | launch
+    resource: str  # memory | compute | pcie (to the device) | pcie_back | launch
     amount: float
     rate: float
     what: str  # the ceiling in words
@@ -60,6 +61,12 @@ class Row:
     def share(self) -> float | None:
         """Floor over time: 1 is the ceiling itself."""
         return self.limit.floor_s / self.seconds if self.limit and self.seconds else None
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Median seconds of each stage of a step, where the contender took them apart."""
+        told: Mapping[str, list[float]] = self.lane.extras.get("stages_ns") or {}
+        return {stage: statistics.median(ns) / 1e9 for stage, ns in told.items() if ns}
 
     def to_json(self) -> dict[str, Any]:
         time, ratio, check = self.judged.time, self.ratio, self.lane.check or {}
@@ -137,6 +144,7 @@ def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
         "memory": found.bandwidth(work.mix, moved, work.threads) if work.bytes.get("memory") else None,
         "compute": found.compute(work.dtype) if work.flops else None,
         "pcie": found.transfer("h2d", int(work.bytes["pcie"])) if work.bytes.get("pcie") else None,
+        "pcie_back": found.transfer("d2h", int(work.bytes["pcie_back"])) if work.bytes.get("pcie_back") else None,
         "launch": found.launch(),
     }
     return {resource: ceiling for resource, ceiling in told.items() if ceiling is not None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row
 from ridgeline.lab.record import Record
+from ridgeline.lab.sweeps import Sweep, sweeps, telling
 from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
 
@@ -67,26 +68,25 @@ def _difference(record: Record, others: Sequence[Record]) -> str:
     return label(telling).partition(" · ")[0]
 
 
-def sweep(told: Told) -> Markup | None:
-    """Rate over the parameter that varies, where one numeric parameter takes three values or more."""
-    name = _swept(told)
-    if name is None:
-        return None
+def over(told: Told) -> list[Markup]:
+    """Rate over each parameter that was swept; see lab/sweeps.py."""
+    rows_of = {record.id: rows for record, rows in told}
+    return [_line(sweep, rows_of) for sweep in sweeps([record for record, _ in told])]
+
+
+def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
     series: dict[str, list[Point]] = {}
-    for record, rows in told:
-        for row in rows:
+    apart = telling(sweep)
+    for record in (record for family in sweep.families for record in family):
+        rest = [str(record.case[n]) if isinstance(record.case[n], str) else f"{n}={record.case[n]}" for n in apart]
+        for row in rows_of[record.id]:
             if row.items_per_s and row.judged.time:
-                time = row.judged.time
-                rest = [f"{k}={v}" for k, v in record.case.items() if k not in (name, "device", "ranks")]
-                items = record.work["items"] * 1e9
-                point = Point(
-                    record.case[name],
-                    row.items_per_s,
-                    (items / time.high, items / time.low),
-                    title=hover(row),
-                )
+                time, items = row.judged.time, record.work["items"] * 1e9
+                between = (items / time.high, items / time.low)
+                point = Point(record.case[sweep.name], row.items_per_s, between, title=hover(row))
                 series.setdefault(" ".join([row.lane.contender, *rest]), []).append(point)
-    record = told[0][0]
+    record = sweep.families[0][0]
+    name = f"{sweep.name} (and {sweep.along} with it)" if sweep.along else sweep.name
     return lines(
         [Series(n, p) for n, p in series.items()],
         title=f"{record.workload}: rate over {name}",
@@ -140,18 +140,6 @@ def strip(record: Record, rows: Sequence[Row]) -> Markup | None:
     if not lanes:
         return None
     return samples(lanes, title=f"{record.workload} {record.label}: all samples", axis=Axis(unit="s"))
-
-
-def _swept(told: Told) -> str | None:
-    if not told:
-        return None
-    values: dict[str, set[float]] = {}
-    for record, _ in told:
-        for name, value in record.case.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and name != "device":
-                values.setdefault(name, set()).add(value)
-    name, distinct = max(values.items(), key=lambda item: len(item[1]), default=("", set()))
-    return name if len(distinct) >= 3 and min(distinct) > 0 else None
 
 
 def _outermost(roofs: list[Roof]) -> list[Roof]:

@@ -53,8 +53,9 @@ class Case:
 class Work:
     """The compulsory work of one step: each input read once, each output written once, each product done once.
 
-    `bytes` is by medium: memory, pcie, wire. `mix`, `working_set` and `threads` choose the memory ceiling the
-    result is held against, `dtype` the compute ceiling. `launches` are the fewest kernels a GPU must be given.
+    `bytes` is by medium: memory, pcie (to the device), pcie_back, wire. `mix`, `working_set` and `threads` choose the
+    memory ceiling the result is held against, `dtype` the compute ceiling. `launches` are the fewest kernels a GPU must
+    be given.
     """
 
     items: float
@@ -108,7 +109,8 @@ class Workload(Protocol):
 class Steps:
     """A Run made of plain functions, for workloads that need no class.
 
-    `settings` are what the contender was tuned to; `extras` gives what it measured besides time.
+    `settings` are what the contender was tuned to; `extras` gives what it measured besides time. An extra of the form
+    "stages_ns": {stage: [ns of each step]} is shown stage by stage.
     """
 
     step: Callable[[], Any]

@@ -16,8 +16,33 @@ from ridgeline.trajectory.shape import Batch, policies, shaped
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
 NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
-BYTES_PER_THREAD = 2 << 20  # starting a thread costs as much as moving this
+BYTES_PER_THREAD = 256 << 10  # waking a thread costs as much as moving this
 EXACT_IN_FLOAT64 = 2**53
+
+
+def resample_plain(values: Any, times: Any, at: Any, check: bool) -> Any:
+    """The everyday call, three arrays [B, S, D], [B, S], [B, T] and nothing else said, without its formalities.
+
+    None if it is not that: then the ordinary way has the words for what is wrong, or the patience for what is rare.
+    """
+    shape, stamped, wanted = values.shape, times.shape, at.shape
+    value_type, clock = NAMES.get(values.dtype), times.dtype
+    if (
+        value_type is None
+        or len(shape) != 3
+        or stamped != shape[:2]
+        or len(wanted) != 2
+        or wanted[0] != shape[0]
+        or (clock is not F64 and clock is not F32 and clock is not I64)
+        or at.dtype is not clock
+    ):
+        return None
+    out = np.empty((shape[0], wanted[1], shape[2]), values.dtype)
+    trajectory = native_resample(
+        values, times, at, out, None, None, None, None, [(0, shape[2], "linear")], "clamp", None, None, None, None,
+        value_type, False, _threads(values.nbytes + out.nbytes), check,
+    )  # fmt: skip
+    return out if trajectory < 0 else None
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
@@ -45,10 +70,10 @@ def run(
     counted(batch, lengths, at_lengths, offsets)
     if sort:
         batch, values, times = _sorted(batch, values, times, lengths, offsets, at)
-    if check:
-        trajectory, index = first_disorder(batch.times, lengths, offsets)
+    if check and out is not None:  # before anything is written to the caller's memory; else along with the work
+        trajectory = first_disorder(batch.times, lengths, offsets)
         if trajectory >= 0:
-            raise disorder(trajectory, index, batch, offsets)
+            raise disorder(trajectory, batch, lengths, offsets)
     if outside == "raise":
         refuse_outside(batch, lengths, at_lengths, offsets)
     compute, stored = F64 if value_type == "float64" else F32, STORED[value_type]
@@ -58,7 +83,7 @@ def run(
     scaling = affine(normalize, batch.channels)
     scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
     gap_int, gap_float = _gap(max_gap, batch.times.dtype)
-    native_resample(
+    trajectory = native_resample(
         batch.values,
         batch.times,
         batch.at,
@@ -75,8 +100,11 @@ def run(
         shift,
         value_type,
         result.dtype == compute and stored != compute,
-        _threads(batch, compute.itemsize),
+        _threads((batch.batch * (batch.targets + int(batch.values.shape[1])) * batch.channels) * compute.itemsize),
+        check and out is None,
     )
+    if trajectory >= 0:
+        raise disorder(trajectory, batch, lengths, offsets)
     answer = result if direct else result.astype(wanted)
     if out is not None:
         if not direct:
@@ -124,13 +152,15 @@ def counted(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
             raise InputError(f"offsets must rise from 0 to {stamps}; they go from {offsets[0]} to {offsets[-1]}.")
 
 
-def disorder(trajectory: int, index: int, batch: Batch, offsets: Any) -> InputError:
-    row = batch.times[0 if offsets is not None else trajectory]
-    place = index + (int(offsets[trajectory]) if offsets is not None else 0)
-    now, before = row[place], row[place - 1] if index else row[place]
+def disorder(trajectory: int, batch: Batch, lengths: Any, offsets: Any) -> InputError:
+    """The stamps of this trajectory are out of order: say where."""
+    first, last = _ends(batch, lengths, offsets)
+    row = batch.times[0 if offsets is not None else trajectory][first[trajectory] : last[trajectory]]
+    ordered = np.concatenate([row[:1] == row[:1], row[1:] >= row[:-1]])
+    index = int(np.argmin(ordered))
     return InputError(
-        f"times of trajectory {trajectory} are not sorted: index {index} is {now}"
-        f"{f' after {before}' if index else ''}; sort them, or say sort=True."
+        f"times of trajectory {trajectory} are not sorted: index {index} is {row[index]}"
+        f"{f' after {row[index - 1]}' if index else ''}; sort them, or say sort=True."
     )
 
 
@@ -161,9 +191,9 @@ def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
     return out
 
 
-def _threads(batch: Batch, size: int) -> int:
-    moved = batch.batch * batch.channels * (batch.targets + int(batch.values.shape[1])) * size
-    return int(max(1, min(len(os.sched_getaffinity(0)), moved // BYTES_PER_THREAD)))
+def _threads(moved: int) -> int:
+    wanted = moved // BYTES_PER_THREAD
+    return min(len(os.sched_getaffinity(0)), wanted) if wanted > 1 else 1
 
 
 def _ends(batch: Batch, lengths: Any, offsets: Any) -> tuple[Any, Any]:

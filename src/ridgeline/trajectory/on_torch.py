@@ -138,9 +138,9 @@ def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outsid
         return
     from ridgeline.native import first_disorder
 
-    trajectory, index = first_disorder(host.times, counts[0], counts[2])
+    trajectory = first_disorder(host.times, counts[0], counts[2])
     if trajectory >= 0:
-        raise on_numpy.disorder(trajectory, index, host, counts[2])
+        raise on_numpy.disorder(trajectory, host, counts[0], counts[2])
     if outside == "raise":
         on_numpy.refuse_outside(host, *counts)
 

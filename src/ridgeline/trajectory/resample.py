@@ -14,8 +14,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from numpy import ndarray
+
 from ridgeline.trajectory.channels import Kinds
-from ridgeline.trajectory.on_numpy import resample_numpy
+from ridgeline.trajectory.on_numpy import resample_numpy, resample_plain
 
 __all__ = ["resample"]
 
@@ -80,6 +82,17 @@ def resample(
             return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
+        if (
+            kind == "linear"
+            and outside == "clamp"
+            and quaternion == "xyzw"
+            and not (sort or return_mask)
+            and max_gap is lengths is at_lengths is offsets is normalize is dtype is out is None
+            and type(values) is type(times) is type(at) is ndarray
+        ):
+            answer = resample_plain(values, times, at, check)
+            if answer is not None:
+                return answer
         engine = resample_numpy
     return engine(
         values,

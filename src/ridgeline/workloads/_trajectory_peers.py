@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ridgeline.lab.workload import installed
 
-def engine(name: str, kind: str) -> Callable[[Any, Any, Any], Any]:
-    return {"np.interp": by_interp, "numpy": by_numpy(kind), "torch": by_torch, "scipy": by_scipy(kind)}[name]
+Engine = Callable[[Any, Any, Any], Any]
+
+# What a reader of the record must know about each.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "np.interp": {"how": "one call per trajectory and channel"},
+    "numpy": {"how": "one searchsorted for all trajectories, fancy indexing"},
+    "torch": {"how": "searchsorted, gather of rows, lerp; eager"},
+    "torch.compile": {"how": "the same, compiled", "mode": "default", "dynamic": False},
+    "F.interpolate": {
+        "how": "mode linear",
+        "align_corners": True,
+        "stamps": "not looked at: right for uniform ones only",
+    },
+    "scipy": {"how": "PchipInterpolator, Slerp; one trajectory at a time"},
+}
+
+
+def engine(name: str, kind: str) -> Engine:
+    makers: dict[str, Callable[[], Engine]] = {
+        "np.interp": lambda: by_interp,
+        "numpy": lambda: by_numpy(kind),
+        "torch": lambda: by_torch(kind),
+        "torch.compile": lambda: compiled(kind),
+        "F.interpolate": lambda: by_interpolate,
+        "scipy": lambda: by_scipy(kind),
+    }
+    return makers[name]()
+
+
+def can_compile(device: str) -> bool:
+    """Whether torch.compile has what it needs: Triton for a GPU, a C++ compiler for the CPU."""
+    if not installed("torch"):
+        return False
+    return installed("triton") if device != "cpu" else shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def by_interp(values: Any, times: Any, at: Any) -> Any:
@@ -21,7 +56,7 @@ def by_interp(values: Any, times: Any, at: Any) -> Any:
     return out
 
 
-def by_numpy(kind: str) -> Callable[[Any, Any, Any], Any]:
+def by_numpy(kind: str) -> Engine:
     """One searchsorted over all trajectories, made monotone by an offset per row, then fancy indexing."""
     import numpy as np
 
@@ -43,20 +78,52 @@ def by_numpy(kind: str) -> Callable[[Any, Any, Any], Any]:
     return run
 
 
-def by_torch(values: Any, times: Any, at: Any) -> Any:
-    """searchsorted and gather, eager."""
+def by_torch(kind: str) -> Engine:
+    """searchsorted, then whole rows gathered: an index per row, where `gather` would want one per number."""
     import torch
 
-    v, t, a = (torch.as_tensor(x) for x in (values, times, at))
-    i = torch.searchsorted(t, a, right=True).clamp(1, t.shape[1] - 1)
-    left, right = t.gather(1, i - 1), t.gather(1, i)
-    w = ((a - left) / (right - left)).clamp(0, 1).unsqueeze(-1).to(v.dtype)
-    j = i.unsqueeze(-1).expand(-1, -1, v.shape[2])
-    x = v.gather(1, j - 1)
-    return x + (v.gather(1, j) - x) * w
+    def linear(values: Any, times: Any, at: Any) -> Any:
+        v, t, a = (torch.as_tensor(x) for x in (values, times, at))
+        i = torch.searchsorted(t, a, right=True).clamp(1, t.shape[1] - 1)
+        left, right = t.gather(1, i - 1), t.gather(1, i)
+        w = ((a - left) / (right - left)).clamp(0, 1).unsqueeze(-1).to(v.dtype)
+        rows = torch.arange(v.shape[0], device=v.device).unsqueeze(1)
+        return torch.lerp(v[rows, i - 1], v[rows, i], w)
+
+    def previous(values: Any, times: Any, at: Any) -> Any:
+        v, t, a = (torch.as_tensor(x) for x in (values, times, at))
+        i = (torch.searchsorted(t, a, right=True) - 1).clamp(min=0)
+        return v[torch.arange(v.shape[0], device=v.device).unsqueeze(1), i]
+
+    return {"linear": linear, "previous": previous}[kind]
 
 
-def by_scipy(kind: str) -> Callable[[Any, Any, Any], Any]:
+def compiled(kind: str) -> Engine:
+    """The same as one compiled graph; torch keeps what it compiled on disk for the next run.
+
+    Each case starts anew: after a handful of shapes torch would give up and quietly run it uncompiled.
+    """
+    import torch
+
+    torch.compiler.reset()
+    run: Engine = torch.compile(by_torch(kind), dynamic=False)
+
+    def step(values: Any, times: Any, at: Any) -> Any:
+        return run(*(torch.as_tensor(x) for x in (values, times, at)))
+
+    return step
+
+
+def by_interpolate(values: Any, times: Any, at: Any) -> Any:
+    """What many take for a resampler. It knows no stamps: from the first to the last in equal steps."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    v = torch.as_tensor(values).transpose(1, 2)
+    return interpolate(v, size=at.shape[1], mode="linear", align_corners=True).transpose(1, 2).contiguous()
+
+
+def by_scipy(kind: str) -> Engine:
     import numpy as np
 
     def run(values: Any, times: Any, at: Any) -> Any:

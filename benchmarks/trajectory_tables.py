@@ -1,0 +1,181 @@
+"""The tables of a trajectory study, in Markdown, from records: data types, batches, lengths, channels, kinds, GPUs,
+roofline, the million, training.
+
+    python benchmarks/trajectory_tables.py benchmarks/records/h200-trajectory.jsonl
+
+Nothing is typed in: rate is batch ÷ time, GB/s is compulsory bytes ÷ time, the share is of the ceiling measured on the
+same machine, a speed-up is that of the race. A table with fewer than two rows is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ridgeline.lab import analyse
+from ridgeline.lab.analyse import Row
+from ridgeline.lab.record import Record, read
+from ridgeline.web import si
+
+BASE = {"batch": 256, "stamps": 100, "targets": 50, "channels": 32, "kind": "linear", "clock": "uneven", "ranks": 1}
+Cells = Sequence[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", type=Path)
+    found = [r for path in parser.parse_args().records for r in read(path).records]
+    newest = {(r.machine["fingerprint"], r.workload, r.subject): r for r in found}
+    for fingerprint in dict.fromkeys(key[0] for key in newest):
+        own = [r for r in newest.values() if r.machine["fingerprint"] == fingerprint]
+        names = [own[0].machine["cpu"], *(g["name"] for g in own[0].machine["gpus"])]
+        print(f"# {' · '.join(names)}\n")
+        for device in dict.fromkeys(r.case["device"] for r in own):
+            tables(device, [r for r in own if r.case["device"] == device])
+
+
+def tables(device: str, records: list[Record]) -> None:
+    plain = [r for r in records if r.workload == "trajectory"]
+    for size in sorted({r.case["batch"] for r in plain}):
+        speeds(f"Data types, batch {size:,}, {device}", "dtype", chosen(plain, free=("dtype",), batch=size))
+        for dtype in dict.fromkeys(r.case["dtype"] for r in plain):
+            kinds = chosen(plain, free=("kind",), batch=size, dtype=dtype)
+            speeds(f"Kinds, batch {size:,}, {dtype}, {device}", "kind", kinds)
+    for dtype in dict.fromkeys(r.case["dtype"] for r in plain):
+        speeds(f"Batch, {dtype}, {device}", "batch", chosen(plain, free=("batch",), dtype=dtype))
+        lengths = chosen(plain, free=("stamps", "targets"), dtype=dtype)
+        speeds(f"Length, {dtype}, {device}", "stamps", lengths)
+        speeds(f"Channels, {dtype}, {device}", "channels", chosen(plain, free=("channels",), dtype=dtype))
+        for size in sorted({r.case["batch"] for r in plain}):
+            gpus(f"GPUs, batch {size:,} each, {dtype}", chosen(plain, free=("ranks",), dtype=dtype, batch=size))
+    roofline(f"Roofline, {device}", [r for r in plain if r.work["flops"]])
+    million(f"From host memory and back, {device}", [r for r in records if r.workload == "trajectory_million"])
+    training(f"Training, {device}", [r for r in records if r.workload == "trajectory_training"])
+
+
+def chosen(records: Iterable[Record], free: Sequence[str], **fixed: Any) -> list[Record]:
+    """The records that differ from the base, as `fixed` changes it, in nothing but `free`."""
+    wanted = {k: v for k, v in {**BASE, **fixed}.items() if k not in free}
+    fit = [r for r in records if all(r.case.get(k) == v for k, v in wanted.items())]
+    return sorted(fit, key=lambda r: [r.case[k] for k in free])
+
+
+def speeds(title: str, name: str, records: list[Record]) -> None:
+    def cells(record: Record, ours: Row, peers: list[Row]) -> Cells:
+        value = record.case[name]
+        shown = (
+            f"{value} → {record.case['targets']}"
+            if name == "stamps"
+            else f"{value:,}"
+            if value != str(value)
+            else value
+        )
+        moved = record.work["bytes"]["memory"] / seconds(ours)
+        return [
+            shown,
+            si(seconds(ours), "s"),
+            f"{ours.items_per_s:,.0f}",
+            f"{moved / 1e9:,.1f}",
+            share(ours),
+            versus(peers),
+        ]
+
+    heads = [name, "time", "trajectories/s", "GB/s", "of ceiling", "their time ÷ ours"]
+    write(title, heads, records, cells)
+
+
+def gpus(title: str, records: list[Record]) -> None:
+    alone = next((rate for r in records if r.case["ranks"] == 1 and (rate := of(r)[0].items_per_s)), None)
+
+    def cells(record: Record, ours: Row, peers: list[Row]) -> Cells:
+        ranks, rate = record.case["ranks"], ours.items_per_s or 0
+        gain = rate / alone if alone else float("nan")
+        total = f"{record.work['items']:,}"
+        return [str(ranks), total, si(seconds(ours), "s"), f"{rate:,.0f}", f"{gain:.2f} ×", f"{gain / ranks:.1%}"]
+
+    write(title, ["GPUs", "total batch", "time", "trajectories/s", "speed-up", "efficiency"], records, cells)
+
+
+def roofline(title: str, records: list[Record]) -> None:
+    def cells(record: Record, ours: Row, peers: list[Row]) -> Cells:
+        intensity = record.work["flops"] / record.work["bytes"]["memory"]
+        memory, compute = (record.ceilings.get(k, {}).get("rate") for k in ("memory", "compute"))
+        ridge = f"{compute / memory:.1f}" if memory and compute else "–"
+        bound = f"{si(intensity * memory, 'FLOP/s')}" if memory else "–"
+        done = si(ours.flops_per_s or 0, "FLOP/s")
+        return [record.label, f"{intensity:.3f}", ridge, bound, done, share(ours)]
+
+    heads = ["case", "FLOP per byte", "ridge", "memory allows", "measured", "of ceiling"]
+    write(title, heads, records, cells)
+
+
+def million(title: str, records: list[Record]) -> None:
+    """Every contender: what overlap gives is seen beside 'in turn'."""
+    lines = []
+    for record in records:
+        for row in of(record):
+            if row.seconds:
+                apart = " · ".join(f"{stage} {si(s, 's')}" for stage, s in row.stages.items())
+                up, down = (record.work["bytes"].get(k, 0) / row.seconds / 1e9 for k in ("pcie", "pcie_back"))
+                fill = f"{max(row.stages.values()) / row.seconds:.0%}" if row.stages else "–"
+                rate = f"{row.items_per_s:,.0f}"
+                links = f"{up:.1f} / {down:.1f}" if up else "–"
+                who = f"{record.label}, {row.lane.contender}"
+                lines.append([who, si(row.seconds, "s"), rate, apart, links, fill, share(row)])
+    heads = [
+        "case, contender",
+        "time",
+        "trajectories/s",
+        "stages",
+        "GB/s up / back",
+        "longest stage ÷ time",
+        "of ceiling",
+    ]
+    show(title, heads, lines, least=1)
+
+
+def training(title: str, records: list[Record]) -> None:
+    lines = []
+    for record in records:
+        for row in of(record):
+            if row.seconds:
+                train, wait = (row.stages.get(k, float("nan")) for k in ("train", "wait"))
+                steps = record.work["items"]
+                busy = f"{train / (train + wait):.1%}"
+                who = f"{record.label}, {row.lane.contender}"
+                lines.append([who, f"{row.items_per_s:.1f}", si(train / steps, "s"), si(wait / steps, "s"), busy])
+    show(title, ["case, contender", "steps/s", "train per step", "wait per step", "busy"], lines, least=1)
+
+
+def write(title: str, heads: Cells, records: list[Record], cells: Callable[[Record, Row, list[Row]], Cells]) -> None:
+    rows = [(r, of(r)) for r in records]
+    show(title, heads, [cells(r, told[0], told[1:]) for r, told in rows if told and told[0].seconds])
+
+
+def show(title: str, heads: Cells, lines: Sequence[Cells], least: int = 2) -> None:
+    if len(lines) >= least:
+        print(f"## {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines), end="\n\n")
+
+
+def of(record: Record) -> list[Row]:
+    """Ours first."""
+    return sorted(analyse.rows(record), key=lambda row: not row.ours)
+
+
+def seconds(row: Row) -> float:
+    return row.seconds or float("nan")
+
+
+def share(row: Row) -> str:
+    return f"{row.share:.0%} {row.limit.resource}" if row.share and row.limit else "–"
+
+
+def versus(peers: list[Row]) -> str:
+    return ", ".join(f"{p.lane.contender} {p.ratio.value:.2f} {p.comparison}" for p in peers if p.ratio) or "–"
+
+
+if __name__ == "__main__":
+    main()

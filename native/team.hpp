@@ -1,0 +1,14 @@
+// A team of threads that waits for work: starting one for every call costs as much as moving a megabyte.
+#pragma once
+
+#include <functional>
+
+namespace ridgeline {
+
+// The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
+// takes its pieces from a counter of its own, so whoever comes late leaves its share to the others. The threads run
+// where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller, while the team
+// is at work, works alone. After a fork the child forms a team of its own.
+void together(int threads, const std::function<void()> &work);
+
+} // namespace ridgeline

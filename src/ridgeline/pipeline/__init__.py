@@ -1,0 +1,15 @@
+"""Host → device → compute → host, overlapped.
+
+>>> import numpy as np
+>>> halves = stream(({"x": np.full(2, n)} for n in (2.0, 4.0)), lambda b: {"half": b["x"] / 2}, device="cpu")
+>>> [result["half"].tolist() for result in halves]
+[[1.0, 1.0], [2.0, 2.0]]
+"""
+
+from __future__ import annotations
+
+from ridgeline.pipeline.staging import pinned
+from ridgeline.pipeline.stream import Stream, stream
+from ridgeline.pipeline.timeline import STAGES, Intervals, busy
+
+__all__ = ["STAGES", "Intervals", "Stream", "busy", "pinned", "stream"]

@@ -1,0 +1,71 @@
+"""Host memory that a GPU's copy engine can reach by itself.
+
+The pages are our own, mapped when they are asked for and then registered with the driver: they lie where the
+calling thread stands *now*. torch's pinned allocator would hand out a block that another placement left behind,
+and rounds sizes up to a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+PORTABLE = 1  # cudaHostRegisterPortable: pinned for every GPU of this process
+HUGE = 2 << 20
+
+
+def pinned(shape: Sequence[int], dtype: Any = None) -> Any:
+    """An empty host tensor in pinned memory; plain memory where there is no GPU.
+
+    >>> pinned((2, 3)).shape
+    torch.Size([2, 3])
+    """
+    import torch
+
+    dtype = dtype or torch.float32
+    size = math.prod(shape) * dtype.itemsize
+    if not size or not torch.cuda.is_available():
+        return torch.empty(tuple(shape), dtype=dtype)
+    pages = _Pages(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(pages, dtype=dtype).view(tuple(shape))
+    if size >= HUGE:
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to pin
+    if int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), size, PORTABLE)) != 0:
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)  # some sandboxes allow only the driver's own
+    pages.registered = tensor.data_ptr()
+    return tensor
+
+
+class _Pages(mmap.mmap):
+    """Pages that tell the driver before they go; the tensors over them keep them alive."""
+
+    registered: int | None = None
+
+    def __del__(self) -> None:
+        if self.registered is not None:
+            with suppress(Exception):  # at the interpreter's end there may be no driver any more
+                import torch
+
+                torch.cuda.cudart().cudaHostUnregister(self.registered)
+
+
+class Slot:
+    """One place of the ring: pinned room by name, kept from batch to batch, grown when a batch is larger."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[str, str], Any] = {}
+
+    def room(self, side: str, name: str, shape: Sequence[int], dtype: Any) -> Any:
+        """A pinned tensor of this shape; what was in it is overwritten."""
+        import torch
+
+        size = math.prod(shape) * dtype.itemsize
+        room = self._rooms.get((side, name))
+        if room is None or room.numel() < size:
+            self._rooms.pop((side, name), None)  # the old pages go before new ones come
+            room = self._rooms[side, name] = pinned((size,), torch.uint8)
+        return room[:size].view(dtype).view(tuple(shape))

@@ -1,0 +1,90 @@
+"""`stream`: batches through a function on a device, copies and computation overlapped, results in order.
+
+with stream(batches, fn, device="cuda") as results:
+    for result in results:
+        ...
+    print(results.timeline())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from ridgeline.errors import InputError, MissingExtra
+from ridgeline.pipeline.batch import Out, Tensors
+from ridgeline.pipeline.timeline import Intervals, Log
+
+
+def stream(
+    batches: Iterable[Mapping[str, Any]],
+    fn: Callable[[Tensors], Mapping[str, Any]],
+    *,
+    device: Any,
+    depth: int = 2,
+    out: Out | None = None,
+) -> Stream:
+    """Send each batch to `device`, apply `fn` there, bring the answer back.
+
+    batches  dicts of tensors or numpy arrays in host memory, of any shape; pulled one by one, at most depth + 1
+             ahead of the result the caller has. Contiguous pinned tensors are copied straight from where they lie:
+             leave them alone until their result has come. Anything else is staged through the ring.
+    fn       a dict of tensors on the device → a dict of tensors on the device. It leaves its batch as it is and
+             gives fresh tensors, or parts of its batch. On a GPU it runs on a stream of its own, which waits for
+             what the caller's current stream holds.
+    depth    batches under way while the caller has a result
+    out      index → {name: host tensor} to write into, or None. Pinned ones are written by the GPU itself.
+
+    The results are host tensors and the caller's own: nothing here touches them again. An error names its batch
+    (`BatchError.index`) and comes after all results before it. Memory is pinned when the first batch is there, so
+    it lies where the calling thread then stands.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("streaming batches", "torch") from None
+    if depth < 1:
+        raise InputError(f"depth is {depth}; give 1 or more.")
+    where, log = torch.device(device), Log()
+    if where.type == "cpu":
+        from ridgeline.pipeline.plain import plain
+
+        return Stream(plain(batches, fn, out, log), log)
+    if where.type != "cuda":
+        raise InputError(f"there is no stream to device '{device}'; there are: cpu, cuda, cuda:N.")
+    if not torch.cuda.is_available():
+        raise InputError(f"device '{device}' is not here; use device='cpu'.")
+    from ridgeline.pipeline.overlapped import overlapped
+
+    where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
+    return Stream(overlapped(batches, fn, where, depth, out, log), log)
+
+
+class Stream:
+    """The results of a stream, in order. Leaving it early (`break` and `close`, or the end of a `with`) drains it."""
+
+    def __init__(self, results: Iterator[Tensors], log: Log) -> None:
+        self._results, self._log = results, log
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Tensors:
+        return next(self._results)
+
+    def timeline(self) -> list[Intervals]:
+        """The intervals of the batches that have come back: by CUDA events on a GPU, by the clock on the CPU."""
+        return self._log.all()
+
+    def close(self) -> None:
+        """Wait for what is under way and let go of the memory; safe to call twice."""
+        self._results.close()  # type: ignore[attr-defined]  # both ways are generators
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,49 @@
+"""When each batch went up, was computed and came back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STAGES = ("h2d", "compute", "d2h")
+KEPT = 1 << 16  # batches: a stream without end must not fill the memory with its own diary
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """One batch: begin and end of each stage, in seconds since the stream began."""
+
+    index: int
+    h2d: Interval
+    compute: Interval
+    d2h: Interval
+
+
+class Log:
+    """The intervals of the last batches, in order."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Intervals] = deque(maxlen=KEPT)
+
+    def add(self, intervals: Intervals) -> None:
+        self._kept.append(intervals)
+
+    def all(self) -> list[Intervals]:
+        return list(self._kept)
+
+
+def busy(timeline: Iterable[Intervals]) -> dict[str, float]:
+    """Seconds each stage was at work, summed over the batches.
+
+    >>> busy([Intervals(0, (0.0, 1.0), (1.0, 1.5), (1.5, 2.0)), Intervals(1, (1.0, 2.0), (2.0, 2.5), (2.5, 3.0))])
+    {'h2d': 2.0, 'compute': 1.0, 'd2h': 1.0}
+    """
+    seconds = dict.fromkeys(STAGES, 0.0)
+    for batch in timeline:
+        for stage in STAGES:
+            begin, end = getattr(batch, stage)
+            seconds[stage] += end - begin
+    return seconds

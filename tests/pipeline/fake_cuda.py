@@ -1,0 +1,52 @@
+"""CUDA's streams and events played on the CPU, so that the ring's own logic runs where there is no GPU.
+
+Work is done at once, in the order it is queued; what is tested is order, ownership, bounds and errors. That copies
+really overlap is tested on a GPU (test_gpu.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from ridgeline.pipeline import overlapped
+
+
+class Stream:
+    made: list[Stream] = []  # noqa: RUF012
+
+    def __init__(self, device=None):
+        self.drained = False
+        Stream.made.append(self)
+
+    def wait_stream(self, other):
+        pass
+
+    def wait_event(self, event):
+        assert event.time is not None, "waits for an event nobody recorded"
+
+    def synchronize(self):
+        self.drained = True
+
+
+class Event:
+    def __init__(self, enable_timing=False):
+        self.time = None
+
+    def record(self, stream):
+        self.time = time.perf_counter()
+
+    def synchronize(self):
+        assert self.time is not None
+
+    def elapsed_time(self, other):
+        return (other.time - self.time) * 1e3
+
+
+def install(monkeypatch, torch):
+    Stream.made.clear()
+    lanes = tuple(Stream() for _ in range(3))
+    monkeypatch.setattr(overlapped, "_streams", lambda device: lanes)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())

@@ -1,0 +1,56 @@
+"""The examples run as they stand, and say something true.
+
+python -m pytest tests/test_examples.py
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_basic_resampling():
+    said = run("resample_basic.py")
+    assert "(200, 7) at 200 uneven stamps → (103, 7) at 50 Hz" in said
+    known = [int(n) for n in re.search(r"known targets per trajectory: \[(.*?)\]", said)[1].split(", ")]
+    assert 0 < known[2] < known[0] < known[1] < 30  # shorter ones end earlier, and the stall is not made up
+    assert "gear [0, 0, 0, 0, 0, 1, 1, 1]" in said
+
+
+def test_training_through_a_dataloader_learns():
+    pytest.importorskip("torch")
+    said = run("resample_dataloader.py")
+    assert "216 items of 12 trajectories from memory, 7 columns" in said
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", said)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0] / 2
+
+
+@pytest.mark.ranks
+def test_scaling_prints_a_table_that_adds_up():
+    pytest.importorskip("torch")
+    rows = re.findall(r"^ +(\d+) +([\d,]+) +([\d.]+) +(\d+)%$", run("resample_scaling.py"), re.MULTILINE)
+    assert rows[0][0] == "1"
+    assert rows[0][2:] == ("1.00", "100")
+    first = int(rows[0][1].replace(",", ""))
+    for processes, rate, speedup, efficiency in rows:
+        assert int(rate.replace(",", "")) > 0
+        assert float(speedup) == pytest.approx(int(rate.replace(",", "")) / first, abs=0.011)
+        assert float(efficiency) / 100 == pytest.approx(float(speedup) / int(processes), abs=0.011)

@@ -1,0 +1,162 @@
+"""The trajectory workloads: what they count, who takes part, and that a wrong answer is seen.
+
+python -m pytest tests/workloads
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ridgeline.lab import Case, Profile
+from ridgeline.lab.loading import load
+from ridgeline.machine import Placement
+from ridgeline.workloads import reference
+from ridgeline.workloads.trajectory import BASE, KINDS
+
+torch = pytest.importorskip("torch")
+HERE = Placement()
+plain, million, training = (
+    load(reference(name)) for name in ("trajectory", "trajectory_million", "trajectory_training")
+)
+
+
+def small(**change):
+    return Case({**BASE, "batch": 6, "stamps": 12, "targets": 7, "channels": 4, **change}, "cpu")
+
+
+def steps(workload, case, contender):
+    """The run after a reset and two steps, and what the workload says of its result."""
+    run = workload.prepare(case, contender, HERE)
+    run.reset()
+    run.step()
+    run.reset()
+    run.step()
+    return run, workload.check(case, run.result())
+
+
+@pytest.mark.parametrize("kind", ["linear", *KINDS])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("clock", ["uneven", "uniform"])
+def test_every_contender_of_every_kind_is_right_and_its_settings_are_told(kind, dtype, clock):
+    case = small(kind=kind, dtype=dtype, clock=clock)
+    for contender in plain.contenders(case):
+        if contender != "torch.compile":  # half a minute each
+            run, check = steps(plain, case, contender)
+            assert check.ok, (contender, check)
+            assert check.quality["correlation"] > 0.999
+            assert run.settings
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own making
+def test_the_compiled_peer_is_right():
+    case = small()
+    if "torch.compile" not in plain.contenders(case):
+        pytest.skip("nothing to compile with")
+    assert steps(plain, case, "torch.compile")[1].ok
+
+
+@pytest.mark.parametrize("change", [lambda out: out + 1e-4, lambda out: out[::-1], lambda out: out * np.nan])
+def test_a_wrong_answer_is_seen(change):
+    case = small()
+    run = plain.prepare(case, "ridgeline", HERE)
+    run.step()
+    values, times, at, out = run.result()
+    assert not plain.check(case, (values, times, at, change(out))).ok
+
+
+def test_the_peer_that_knows_no_stamps_takes_part_where_they_are_uniform_only():
+    assert "F.interpolate" in plain.contenders(small(clock="uniform"))
+    assert "F.interpolate" not in plain.contenders(small())
+    assert "F.interpolate" not in plain.contenders(small(clock="uniform", kind="cubic"))
+    uneven = small()
+    run = plain.prepare(uneven, "F.interpolate", HERE)
+    run.step()
+    assert not plain.check(uneven, run.result()).ok  # and this is why
+    assert "uniform" in run.settings["stamps"]
+
+
+def test_the_compulsory_bytes_are_those_one_counts_by_hand():
+    case = Case({**BASE, "dtype": "bfloat16"}, "cuda")
+    assert plain.work(case).bytes == {"memory": 256 * 150 * (32 * 2 + 4)} == {"memory": 2_611_200}
+    assert plain.work(Case(BASE, "cuda")).bytes == {"memory": 5_068_800}
+    four = plain.work(replace(case, ranks=4))
+    assert (four.items, four.bytes["memory"]) == (1024, 4 * 2_611_200)
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile):
+    for workload in (plain, million, training):
+        cases = list(workload.cases(profile))
+        told = [(tuple(c.params.items()), c.device, c.ranks) for c in cases]
+        assert len(set(told)) == len(told)
+        assert all(workload.work(replace(c, device="cuda" if c.device == "any" else c.device)).items > 0 for c in cases)
+        assert all(workload.contenders(c)[0] == "ridgeline" for c in cases)
+    if profile is Profile.FULL:
+        gpu = [c.params for c in plain.cases(profile) if c.device in ("any", "cuda")]
+        assert {c["batch"] for c in gpu} >= {16, 256, 65536}
+        assert {c["stamps"] for c in gpu} >= {50, 100, 200, 400, 4096}
+        assert {c["channels"] for c in gpu} >= {8, 16, 32, 64, 128}
+        assert {c["dtype"] for c in gpu} == {"float16", "bfloat16", "float32", "float64"}
+        assert {c["kind"] for c in gpu} == {"linear", *KINDS}
+
+
+@pytest.mark.parametrize("contender", ["ridgeline", "numpy", "torch"])
+def test_the_million_is_right_in_every_chunk_and_tells_its_stages(contender):
+    (base,) = (c for c in million.cases(Profile.QUICK) if c.device == "cpu")
+    case = replace(base, params={**base.params, "trajectories": 1000, "chunk": 300})
+    run, check = steps(million, case, contender)
+    assert check.ok, check
+    assert check.quality["correlation"] > 0.999999
+    stages = run.extras()["stages_ns"]
+    assert list(stages) == ["h2d", "compute", "d2h"]
+    assert [len(samples) for samples in stages.values()] == [2, 2, 2]
+    assert min(stages["compute"]) > 0
+
+
+def test_a_chunk_that_never_came_back_is_seen():
+    (base,) = (c for c in million.cases(Profile.QUICK) if c.device == "cpu")
+    case = replace(base, params={**base.params, "trajectories": 1000, "chunk": 300})
+    run = million.prepare(case, "ridgeline", HERE)
+    run.step()
+    run.reset()  # the inputs are others now, and nothing has been computed from them
+    assert not million.check(case, run.result()).ok
+
+
+def test_the_million_counts_each_direction_by_itself():
+    work = million.work(Case({**million._fitting(_million()).params, "trajectories": 1_000_000}, "cuda"))
+    assert work.bytes == {"pcie": 1_000_000 * 120 * (14 + 1) * 4, "pcie_back": 1_000_000 * 100 * 14 * 4}
+    assert work.launches == 31
+
+
+def test_where_memory_is_short_fewer_trajectories_are_taken(monkeypatch):
+    from ridgeline.workloads import trajectory_million
+
+    monkeypatch.setattr(trajectory_million, "topology", lambda: type("Short", (), {"usable_memory_bytes": 16 << 30})())
+    case = million._fitting(_million())
+    assert case["trajectories"] == 250_000
+    assert sum(million._bytes(case)) * 3 <= 0.6 * (16 << 30)
+
+
+def _million():
+    from ridgeline.workloads.trajectory_million import BASE as WHOLE
+
+    return Case(WHOLE, "cuda")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("contender", ["ridgeline", "numpy in workers", "resampled before"])
+def test_all_three_loaders_feed_the_network_the_same(contender):
+    (base,) = (c for c in training.cases(Profile.QUICK) if c.device == "cpu")
+    tiny = {"batch": 8, "dataset": 40, "width": 16, "workers": 1, "steps": 3}
+    case = replace(base, params={**base.params, **tiny})
+    threads = torch.get_num_threads()
+    try:
+        run, check = steps(training, case, contender)
+        run.close()
+    finally:
+        torch.set_num_threads(threads)
+    assert check.ok, check
+    assert {stage: len(samples) for stage, samples in run.extras()["stages_ns"].items()} == {"train": 2, "wait": 2}
