@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import itertools
 import statistics
 import time
 import traceback
@@ -147,6 +148,9 @@ def right() -> None:
                 if kind == "angle":
                     error -= np.round(error / (2 * np.pi)) * 2 * np.pi
                 worst = np.nanmax(np.abs(error)) / max(1.0, np.nanmax(np.abs(want)))
+                if outside == "extrapolate" and kind in ("slerp", "angle"):  # which turn by a narrowed weight's error
+                    ends = times[:, -2:].double()
+                    worst /= max(1.0, float(((at[:, -1].double() - ends[:, 0]) / (ends[:, 1] - ends[:, 0])).max()))
                 fine = worst <= allowed and (mask.cpu().numpy() == want_mask).all()
                 fine = fine and (np.isnan(want) == np.isnan(out.double().cpu().numpy())).all()
                 if not fine or (clock == torch.float64 and dtype == torch.float32):
@@ -233,22 +237,28 @@ def long() -> None:
 
 
 def sweep(copy: float) -> None:
-    """Elements per program and warps; the best ones are the constants in ridgeline.kernels.resample."""
-    tiles, warps_of = dict(resample.TILE), dict(resample.WARPS)
+    """Targets and channels per program, warps, registers; the best stand as constants in ridgeline.kernels.resample."""
+    tables: tuple[dict[Any, Any], ...] = (resample.SHAPES, resample.WARPS, resample.REGISTERS)
+    before = [dict(table) for table in tables]
+    shapes = ((32, 32, 1), (16, 32, 1), (32, 16, 1), (32, 8, 1), (16, 16, 1), (64, 32, 2), (64, 8, 2))
     try:
-        for kind in ("linear", "slerp", "cubic"):
+        for kind, registers in (
+            ("linear", (0, 64)),
+            ("angle", (0, 64)),
+            ("slerp", (0, 64)),
+            ("cubic", (0, 96, 112, 128)),
+        ):
             for dtype in (torch.bfloat16, torch.float32):
                 values, times, at, out = batch(LARGE, dtype)
                 moved = bytes_of(values, times, at, out)
-                for warps in (1, 2, 4, 8):
-                    for tile in (512, 1024, 2048, 4096):
-                        resample.TILE[kind], resample.WARPS[kind] = tile, warps
-                        resample._plans.clear()
-                        resample._again = None
-                        label = f"{kind} {tile} × {warps} warps"
-                        line(label, dtype, copy, moved, values, times, at, out, channels=((0, D, kind),))
+                for most, (rows, wide, warps) in itertools.product(registers, shapes):
+                    resample.SHAPES[kind, dtype.itemsize], resample.WARPS[kind] = (rows, wide), warps
+                    resample.REGISTERS[kind] = most or 255
+                    resample._plans.clear()
+                    label = f"{kind} {rows}×{wide}, {warps} w{f', {most} r' if most else ''}"
+                    line(label, dtype, copy, moved, values, times, at, out, channels=((0, D, kind),))
     finally:
-        for table, usual in ((resample.TILE, tiles), (resample.WARPS, warps_of)):
+        for table, usual in zip(tables, before, strict=True):
             table.clear()
             table.update(usual)
         resample._plans.clear()

@@ -112,8 +112,9 @@ void bind_resample(nb::module_ &m) {
           job.lengths = counts(lengths, job.batch, "lengths");
           job.offsets = offsets ? offsets->data() : nullptr;
           if (offsets) job.time_stride[0] = 0;
+          const Isa isa = chosen();
           nb::gil_scoped_release free;
-          return first_disorder(job, chosen());
+          return first_disorder(job, isa);
         },
         "times"_a, "lengths"_a.none(), "offsets"_a.none(),
         "The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.");

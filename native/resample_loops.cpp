@@ -217,13 +217,13 @@ void slerp(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
 template <class C> inline C inner_slope(C h0, C h1, C m0, C m1) {
   const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0, product = m0 * m1;
   const C slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);
-  return product > 0 ? slope : C(0);
+  return product <= 0 ? C(0) : slope; // NaN stays NaN
 }
 // At an end: the three-point formula, kept from overshooting.
 template <class C> inline C end_slope(C h0, C h1, C m0, C m1) {
   const C d = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1);
-  if (!(d * m0 > 0)) return C(0);
-  return !(m0 * m1 > 0) && std::fabs(d) > 3 * std::fabs(m0) ? 3 * m0 : d;
+  if (d * m0 <= 0) return C(0);
+  return m0 * m1 <= 0 && std::fabs(d) > 3 * std::fabs(m0) ? 3 * m0 : d;
 }
 
 template <class V, class T, class Put>
@@ -344,7 +344,8 @@ void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O
     const V *a = track.values + (next - first - 1) * track.value_step;
     for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
       __builtin_prefetch(reinterpret_cast<const char *>(a) + kAhead + 64 * line);
-    const C w = before || next == end ? C(0) : C(t - next[-1]) / C(next[0] - next[-1]);
+    // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
+    const C w = before || next == end ? C(0) : C(double(t - next[-1]) / double(next[0] - next[-1]));
     if (w == 0) {
       for (std::int64_t d = 0; d < channels; ++d) narrow(wide(a[d]), out[d]);
     } else { // of equal stamps the last counts, on the right as on the left

@@ -1,11 +1,11 @@
 #include "team.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <array>
+#include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -59,15 +59,17 @@ public:
   }
 
   void grow(int wanted) {
-    sigset_t all, before; // signals are for the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (int(members.size()) >= wanted) return;
+    sigset_t most, before; // signals are for the program's own threads, except what a thread does to itself
+    sigfillset(&most);
+    for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&most, own);
+    pthread_sigmask(SIG_SETMASK, &most, &before);
     try {
       while (int(members.size()) < wanted) {
         members.emplace_back([this] { wait_and_work(); });
         pthread_setname_np(members.back().native_handle(), "ridgeline");
       }
-    } catch (const std::system_error &) { // no more threads to be had: those that are here do the work
+    } catch (const std::exception &) { // no more threads or memory to be had: those that are here do the work
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -78,7 +80,9 @@ public:
     wake(2);
     job();
     seats = 0; // whoever has not begun stays out
-    while (inside) breathe();
+    for (int k = 0; inside;)
+      if (k < kSpins) ++k, breathe();
+      else std::this_thread::yield(); // whoever is still inside may be waiting for this very CPU
   }
 
   const Place place;
@@ -126,29 +130,21 @@ private:
   std::atomic<int> seats{0}, inside{0}, sleeping{0};
 };
 
-// Never destroyed at exit: the threads sleep in it until the process is gone.
+// Never destroyed at exit: the threads sleep in it until the process is gone. Made when the module is loaded, not at
+// the first call: a child forked in the middle of that would wait for it for ever.
 Team *team = nullptr;
-std::mutex *turn = nullptr;
+std::mutex *turn = new std::mutex;
 
 void forget() { // in the child of a fork there are no threads, and a lock may have been held
   team = nullptr;
   turn = new std::mutex;
 }
-
-std::mutex &the_turn() {
-  static const bool once = [] {
-    turn = new std::mutex;
-    pthread_atfork(nullptr, nullptr, forget);
-    return true;
-  }();
-  (void)once;
-  return *turn;
-}
+[[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, forget);
 
 } // namespace
 
 void together(int threads, const std::function<void()> &work) {
-  std::unique_lock mine(the_turn(), std::defer_lock);
+  std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
   if (team && !(team->place == place)) {

@@ -6,9 +6,9 @@
 namespace ridgeline {
 
 // The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
-// takes its pieces from a counter of its own, so whoever comes late leaves its share to the others. The threads run
-// where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller, while the team
-// is at work, works alone. After a fork the child forms a team of its own.
+// takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.
+// The threads run where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller,
+// while the team is at work, works alone. After a fork the child forms a team of its own.
 void together(int threads, const std::function<void()> &work);
 
 } // namespace ridgeline

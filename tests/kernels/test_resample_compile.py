@@ -33,7 +33,7 @@ def arguments(kind, dtype, clock, depth, outside):
     values, times = empty(256, 100, depth, dtype=dtype), empty(256, 100, dtype=clock)
     at, out, mask = empty(256, 50, dtype=clock), empty(256, 50, depth, dtype=dtype), empty(256, 50, dtype="bool")
     (launch,) = resample._plan(values, times, at, out, mask, None, ((0, depth, kind),), outside, 2.0)
-    return [values, times, at, out, mask, *[None] * 5, *launch.fixed], {"num_warps": launch.warps}
+    return [values, times, at, out, mask, *[None] * 5, *launch.fixed], launch.options
 
 def source(given):  # specialised as Triton's dispatch does
     signature, constants, attributes = {}, {}, {}

@@ -19,13 +19,14 @@ import triton
 
 from ridgeline.kernels import resample_kernel
 
-# Elements (targets × channels) and warps per program, as `benchmarks/trajectory_gpu.py --sweep` found them best on an
-# H200 (benchmarks/records/h200-trajectory-sweep.txt): small programs, many of them; cubic is short of registers.
-TILE = {"cubic": 512}
-USUAL_TILE = 1024
-WARPS = {"cubic": 2}
-USUAL_WARPS = 1
-WIDEST = 128  # channels at a time
+# Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
+# found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
+# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames.
+SHAPES = {("slerp", 2): (32, 16), ("cubic", 2): (32, 8), ("cubic", 4): (32, 8), ("cubic", 8): (32, 8)}
+USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
+WARPS: dict[str, int] = {}
+REGISTERS = {"cubic": 96}  # at most
+INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
@@ -53,20 +54,6 @@ def run(
     linear for all. Neither allocates nor waits; the first call of a shape compiles, so make one before capturing
     a CUDA graph.
     """
-    if mask is lengths is at_lengths is offsets is scale is max_gap is None and outside == "clamp" and not channels:
-        again = _again
-        if (
-            again is not None
-            and again[0]() is values
-            and again[1]() is times
-            and again[2]() is at
-            and again[3]() is out
-            and again[4] == _looks(values, times, at, out)
-        ):
-            # The very tensors of the last call, as in a training loop or a graph: what was found then still holds.
-            direct, device, programs, stream, function, packed, pointers, fixed = again[5]
-            direct(programs, 1, 1, stream(device), function, packed, None, None, None, *pointers, *fixed)
-            return None
     device = values.get_device()
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -111,14 +98,33 @@ def run(
     return None
 
 
-def _looks(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor) -> tuple[Any, ...]:
-    """What an in-place change of a tensor (or of the current device) would change."""
-    return (
-        torch.cuda.current_device(),
-        values.data_ptr(), values.shape, values.stride(),
-        times.data_ptr(), times.stride(), at.data_ptr(), at.shape, at.stride(),
-        out.data_ptr(), out.shape, out.stride(),
-    )  # fmt: skip
+def again(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor) -> bool:
+    """Launch once more if these are the very tensors of the last plain call, as in a training loop: True if so.
+
+    What an in-place change of a tensor, or of the current device, would change is looked at again.
+    """
+    last = _last
+    if last is None or last[0]() is not values or last[1]() is not times or last[2]() is not at or last[3]() is not out:
+        return False
+    _, _, _, _, device, v, v_shape, v_step, t, t_step, a, a_shape, a_step, o, o_shape, o_step, launch, how = last
+    if (
+        values.data_ptr() != v
+        or out.data_ptr() != o
+        or times.data_ptr() != t
+        or at.data_ptr() != a
+        or values.shape != v_shape
+        or values.stride() != v_step
+        or times.stride() != t_step
+        or at.shape != a_shape
+        or at.stride() != a_step
+        or out.shape != o_shape
+        or out.stride() != o_step
+        or torch.cuda.current_device() != device
+    ):
+        return False
+    programs, stream, function, packed, arguments = how
+    launch(programs, 1, 1, stream(device), function, packed, None, None, None, *arguments)
+    return True
 
 
 def _remember(
@@ -126,26 +132,30 @@ def _remember(
     pointers: tuple[Any, ...],
 ) -> None:  # fmt: skip
     """Keep how the plain call on these tensors is launched, without keeping the tensors."""
-    global _again
-    seen = _looks(values, times, at, out)
-    how = (
-        launch.direct, device, launch.programs, launch.stream, launch.function, launch.packed, pointers, launch.fixed,
+    global _last
+    how = (launch.programs, launch.stream, launch.function, launch.packed, (*pointers, *launch.fixed))
+    v, t, a, o = pointers[:4]
+    _last = (
+        *(weakref.ref(x) for x in (values, times, at, out)), device, v, values.shape, values.stride(), t,
+        times.stride(), a, at.shape, at.stride(), o, out.shape, out.stride(), launch.direct, how,
     )  # fmt: skip
-    _again = (*(weakref.ref(x) for x in (values, times, at, out)), seen, how)
 
 
 class _Launch:
     """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "function", "masks", "o_at", "packed", "programs", "refused", "start", "stop",
-        "stream", "v_at", "warps",
+        "c_at", "direct", "fixed", "function", "masks", "o_at", "options", "packed", "programs", "refused", "start", "stop",
+        "stream", "v_at",
     )  # fmt: skip
 
-    def __init__(self, start: int, stop: int, masks: bool, programs: int, warps: int, fixed: tuple[Any, ...]) -> None:
+    def __init__(
+        self, start: int, stop: int, masks: bool, programs: int, options: dict[str, Any], fixed: tuple[Any, ...]
+    ) -> None:  # fmt: skip
         self.start, self.stop = start, stop
         self.masks = masks  # the first launch writes the mask
-        self.programs, self.warps = programs, warps
+        self.programs = programs
+        self.options = options  # of the compiler
         self.fixed = fixed  # every argument that is no pointer
         self.direct: Any = None  # until Triton has compiled the kernel, and always in its interpreter
         self.refused = False
@@ -162,7 +172,7 @@ class _Launch:
             None if scale is None else scale[part], None if shift is None else shift[part], *self.fixed,
         )  # fmt: skip
         launch = resample_kernel.resample[(self.programs,)]
-        compiled = launch(*arguments, num_warps=self.warps, enable_fp_fusion=True)
+        compiled = launch(*arguments, **self.options)
         if compiled is None or self.refused:
             return
         try:
@@ -182,7 +192,7 @@ class _Launch:
 
 
 _plans: dict[Any, list[_Launch]] = {}
-_again: Any = None
+_last: Any = None  # the last plain call
 _NOTHING = (None,) * 6
 
 
@@ -205,22 +215,35 @@ def _plan(
     v_step = (0, *values.stride()) if packed else values.stride()
     t_step = (0, *times.stride()) if packed else times.stride()
     m_step = (0, 0) if mask is None else mask.stride()
-    reach = [(stamps, v_step[1]), (stamps, t_step[1]), (targets, out.stride(1)), (targets, at.stride(1))]
-    wide = any(count * step >= 1 << 31 for count, step in reach)
+    rows = batch * targets
+    tensors = (values, times, at, out) if mask is None else (values, times, at, out, mask)
+    wide = rows >= 1 << 31 or any(_reach(x) >= 1 << 31 for x in tensors)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
     plan: list[_Launch] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
         width = stop - start
-        bd = min(WIDEST, triton.next_power_of_2(max(1, width)))
-        bt = min(max(16, min(128, TILE.get(kind, USUAL_TILE) // bd)), triton.next_power_of_2(targets))
-        tiles = triton.cdiv(targets, bt)
+        bt, bd = _shape(kind, width, values.element_size())
         fixed = (
-            stamps, targets, tiles, gap, *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
+            stamps, targets, rows, gap, *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
             width, bt, bd, kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
+            not INTERPRETED,
         )  # fmt: skip
-        plan.append(_Launch(start, stop, not plan, batch * tiles, WARPS.get(kind, USUAL_WARPS), fixed))
+        options = {"num_warps": WARPS.get(kind, 1), "enable_fp_fusion": True}
+        if kind in REGISTERS and values.dtype != torch.float64:
+            options["maxnreg"] = REGISTERS[kind]
+        plan.append(_Launch(start, stop, not plan, triton.cdiv(rows, bt), options, fixed))
     return plan
+
+
+def _shape(kind: str, width: int, size: int) -> tuple[int, int]:
+    """Targets and channels of one program."""
+    whole = triton.next_power_of_2(max(1, width))
+    if (kind, size) in SHAPES:
+        bt, bd = SHAPES[kind, size]
+        return bt, min(bd, whole)
+    bd = min(WIDEST, whole)
+    return max(16, min(128, USUAL_BYTES // (size * bd))), bd
 
 
 def _merged(channels: Channels) -> list[tuple[int, int, str]]:
@@ -232,6 +255,11 @@ def _merged(channels: Channels) -> list[tuple[int, int, str]]:
         else:
             merged.append((start, stop, kind))
     return merged
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """One past the last element, counted from the first, or the size if that is more."""
+    return sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
 
 
 def _divisor(strides: tuple[int, ...], size: int) -> int:

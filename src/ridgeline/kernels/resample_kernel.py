@@ -1,8 +1,8 @@
-"""One program per block of targets of one trajectory: find each target once, then read and mix its frames.
+"""One program per block of targets: find each target once, then read and mix its frames.
 
-The search is the price of long trajectories (log2 S dependent loads), so it is paid per target and not per
-channel: the first round compares with PIVOTS stamps at once, which also brings a short trajectory's stamps
-into the cache.
+Targets of all trajectories lie in one row, so that every lane has one, however short the trajectories are. The
+search is the price of long trajectories (log2 S dependent loads), so it is paid per target and not per channel: the
+first round compares with PIVOTS stamps at once, which also brings a short trajectory's stamps into the cache.
 
     python -m pytest tests/kernels/test_resample.py tests/kernels/test_compile.py
 """
@@ -25,12 +25,13 @@ def _at_most(stamp, key, STRICT: tl.constexpr):
 
 
 @triton.jit
-def _search(times, step, n, key, STRICT: tl.constexpr):
-    """The last index whose stamp is <= key (< key if STRICT), or -1; key [targets]."""
-    size = tl.maximum((n + PIVOTS - 1) // PIVOTS, 1)
+def _search(clock, step, n, longest, key, STRICT: tl.constexpr):
+    """The last index whose stamp is <= key (< key if STRICT), or -1; all [targets] but step and longest."""
+    size = tl.maximum((longest + PIVOTS - 1) // PIVOTS, 1)
+    some = n > 0
     passed = tl.zeros(key.shape, tl.int32)
     for k in tl.static_range(PIVOTS):  # those beyond the end repeat the last stamp, and are not counted below
-        pivot = tl.load(times + tl.minimum(k * size, n - 1) * step, mask=n > 0, other=0)
+        pivot = tl.load(clock + tl.minimum(k * size, n - 1) * step, mask=some, other=0)
         passed += _at_most(pivot, key, STRICT).to(tl.int32)
     passed = tl.minimum(passed, (n + size - 1) // size)
     low = tl.maximum(passed - 1, 0) * size
@@ -38,33 +39,15 @@ def _search(times, step, n, key, STRICT: tl.constexpr):
         half = size // 2
         middle = low + half
         known = middle < n
-        stamp = tl.load(times + middle * step, mask=known, other=0)
+        stamp = tl.load(clock + middle * step, mask=known, other=0)
         low = tl.where(known & _at_most(stamp, key, STRICT), middle, low)
         size -= half
     return tl.where(passed > 0, low, -1)
 
 
 @triton.jit
-def _last_equal(times, step, n, index, live):
-    """Of equal stamps the last one counts. Runs are rare: without one this is a single load."""
-    stamp = tl.load(times + index * step, mask=live, other=0)
-    more = live & (index + 1 < n)
-    following = tl.load(times + (index + 1) * step, mask=more, other=0)
-    if tl.max((more & (following == stamp)).to(tl.int32), 0) > 0:
-        index = tl.where(live, _search(times, step, n, stamp, False), index)
-    return index
-
-
-@triton.jit
-def _last_before(times, step, n, index, live):
-    """The last index with a smaller stamp than `index`, or -1."""
-    stamp = tl.load(times + index * step, mask=live, other=0)
-    more = live & (index > 0)
-    previous = tl.load(times + (index - 1) * step, mask=more, other=0)
-    found = index - 1
-    if tl.max((more & (previous == stamp)).to(tl.int32), 0) > 0:
-        found = tl.where(live, _search(times, step, n, stamp, True), found)
-    return found
+def _any(flags):
+    return tl.max(flags.to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -76,13 +59,12 @@ def _ratio(above, below, C: tl.constexpr):
 
 
 @triton.jit
-def _frame(values, row, d, step, d_step, live, inside, STEP: tl.constexpr, C: tl.constexpr):
-    """Channels d of frame `row`: [targets, channels] in the compute type."""
-    where = values + tl.multiple_of(row * step, STEP)[:, None] + (d * d_step)[None, :]
-    return tl.load(where, mask=live[:, None] & inside[None, :], other=0).to(C)
+def _frame(start, d, d_step, live, inside, OTHER: tl.constexpr, C: tl.constexpr):
+    """Channels d of the frames that begin at `start`: [targets, channels] in the compute type."""
+    return tl.load(start[:, None] + (d * d_step)[None, :], mask=live[:, None] & inside[None, :], other=OTHER).to(C)
 
 
-@triton.jit(do_not_specialize=["stamps", "targets", "tiles", "gap"])
+@triton.jit(do_not_specialize=["stamps", "targets", "rows", "gap"])
 def resample(
     values,
     times,
@@ -96,7 +78,7 @@ def resample(
     shift,
     stamps,
     targets,
-    tiles,
+    rows,
     gap,
     v_batch,
     v_stamp,
@@ -119,61 +101,68 @@ def resample(
     WIDE: tl.constexpr,
     V_STEP: tl.constexpr,
     O_STEP: tl.constexpr,
+    FAST: tl.constexpr,
 ):
     DOUBLE: tl.constexpr = values.dtype.element_ty == tl.float64
     C: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     EXTEND: tl.constexpr = OUTSIDE == "extrapolate" and KIND != "previous" and KIND != "nearest"
-
     INDEX: tl.constexpr = tl.int64 if WIDE else tl.int32
 
-    b = (tl.program_id(0) // tiles).to(tl.int64)
-    lane = (tl.program_id(0) % tiles).to(INDEX) * BT + tl.arange(0, BT)
-    wanted = lane < targets
+    row = tl.program_id(0).to(INDEX) * BT + tl.arange(0, BT)
+    wanted = row < rows
+    b = (row // targets).to(INDEX)
+    lane = row - b * targets
     live = wanted
     if at_lengths is not None:
-        live = live & (lane < tl.load(at_lengths + b))
+        live = live & (lane < tl.load(at_lengths + b, mask=wanted, other=0))
     # Strides change with the batch's shape, what divides them seldom does: told to the compiler, frames are
     # read in 16-byte pieces without compiling anew for every shape.
-    n = stamps.to(INDEX)
+    n = tl.zeros([BT], INDEX) + stamps
+    longest = stamps.to(INDEX)
     if offsets is not None:
-        first = tl.load(offsets + b)
-        n = (tl.load(offsets + b + 1) - first).to(INDEX)
-        times += first * t_stamp
-        values += tl.multiple_of(first * v_stamp, V_STEP)
+        first = tl.load(offsets + b, mask=wanted, other=0).to(INDEX)
+        n = tl.load(offsets + b + 1, mask=wanted, other=0).to(INDEX) - first
+        clock = times + first * t_stamp
+        base = first * v_stamp
+        longest = tl.max(n, 0)
     else:
-        times += b * t_batch
-        values += tl.multiple_of(b * v_batch, V_STEP)
+        clock = times + b * t_batch
+        base = b * v_batch
     if lengths is not None:
-        n = tl.minimum(n.to(tl.int64), tl.load(lengths + b)).to(INDEX)
-    out += tl.multiple_of(b * o_batch, O_STEP)
+        n = tl.minimum(n.to(tl.int64), tl.load(lengths + b, mask=wanted, other=0)).to(INDEX)
 
     key = tl.load(at + b * a_batch + lane * a_target, mask=live, other=0)
-    live = live & (key == key) & (tl.zeros_like(lane) < n)
-    found = _search(times, t_stamp, n, key, False)
+    live = live & (key == key) & (n > 0)
+    found = _search(clock, t_stamp, n, longest, key, False)
     last = n - 1
     under = found < 0
     i = tl.maximum(found, 0)
-    stamp = tl.load(times + i * t_stamp, mask=live, other=0)
+    stamp = tl.load(clock + i * t_stamp, mask=live, other=0)
+    following = tl.load(clock + (i + 1) * t_stamp, mask=live & (i < last), other=0)
     over = (found == last) & (key > stamp)
     outside = under | over
     if OUTSIDE == "nan":
         live = live & (outside == 0)
-    else:
-        if tl.max((live & under).to(tl.int32), 0) > 0:
-            i = tl.where(under, _last_equal(times, t_stamp, n, i, live & under), i)
-        if EXTEND:  # noqa: SIM102 (one is decided by the compiler, one by the data)
-            if tl.max((live & over).to(tl.int32), 0) > 0:
-                previous = _last_before(times, t_stamp, n, i, live & over)
-                i = tl.where(over & (previous >= 0), previous, i)
 
     # A target on a stamp, or held at an end, needs no right node: j = i, w = 0.
     open_ = live & (i < last) & ((outside == 0) & (key > stamp))
     if EXTEND:
-        open_ = open_ | (live & (i < last) & outside)
-        stamp = tl.load(times + i * t_stamp, mask=live, other=0)
+        open_ = live & (i < last) & (outside | (key > stamp))
     j = tl.where(open_, i + 1, i)
-    j = _last_equal(times, t_stamp, n, j, open_)
-    right = tl.load(times + j * t_stamp, mask=open_, other=1)
+    after = tl.load(clock + (j + 1) * t_stamp, mask=open_ & (j < last), other=0)
+    twice = (open_ & (j < last) & (after == following)) | (live & under & (i < last) & (following == stamp))
+    if EXTEND:
+        twice = twice | (live & over)
+    if _any(twice):  # seldom: of equal stamps the last one counts
+        i = tl.where(live, _search(clock, t_stamp, n, longest, stamp, False), i)
+        if EXTEND:
+            earlier = _search(clock, t_stamp, n, longest, stamp, True)
+            i = tl.where(live & over & (earlier >= 0), earlier, i)
+            open_ = live & (i < last) & (outside | (key > stamp))
+        stamp = tl.load(clock + i * t_stamp, mask=live, other=0)
+        following = tl.load(clock + (i + 1) * t_stamp, mask=live & (i < last), other=0)
+        j = tl.where(open_, _search(clock, t_stamp, n, longest, following, False), i)
+    right = tl.where(open_, following, tl.full([BT], 1, following.dtype))
     left = tl.where(open_, stamp, tl.zeros_like(stamp))
     span = right - left
     if GAP:
@@ -194,26 +183,37 @@ def resample(
         i = tl.where(w >= 1, j, i)
     if KIND == "nearest":
         i = tl.where(w > 0.5, j, i)
+    from_a = values + tl.multiple_of(base + i * v_stamp, V_STEP)
+    from_c = values + tl.multiple_of(base + j * v_stamp, V_STEP)
+    to = out + tl.multiple_of(b * o_batch + lane * o_target, O_STEP)
     if KIND == "cubic":
-        p = _last_before(times, t_stamp, n, i, open_)
-        has_p = open_ & (p >= 0)
-        p = tl.where(has_p, p, i)
+        has_p = open_ & (i > 0)
+        p = tl.maximum(i - 1, 0)
+        t_p = tl.load(clock + p * t_stamp, mask=has_p, other=0)
         has_q = open_ & (j < last)
-        q = _last_equal(times, t_stamp, n, tl.where(has_q, j + 1, j), has_q)
-        t_p = tl.load(times + p * t_stamp, mask=has_p, other=0)
-        t_q = tl.load(times + q * t_stamp, mask=has_q, other=0)
-        h_p = _ratio(tl.where(has_p, left - t_p, span), span, C)[:, None]
-        h_q = _ratio(tl.where(has_q, t_q - right, span), span, C)[:, None]
+        q = tl.where(has_q, j + 1, j)
+        t_q = tl.load(clock + q * t_stamp, mask=has_q, other=0)
+        beyond = tl.load(clock + (q + 1) * t_stamp, mask=has_q & (q < last), other=0)
+        if _any((has_p & (t_p == left)) | (has_q & (q < last) & (beyond == t_q))):
+            p = _search(clock, t_stamp, n, longest, left, True)
+            has_p = has_p & (p >= 0)
+            p = tl.maximum(p, 0)
+            t_p = tl.load(clock + p * t_stamp, mask=has_p, other=0)
+            q = tl.where(has_q, _search(clock, t_stamp, n, longest, t_q, False), j)
+        h_p = _ratio(tl.where(has_p, left - t_p, span), span, C)
+        h_q = _ratio(tl.where(has_q, t_q - right, span), span, C)
+        from_p = values + tl.multiple_of(base + p * v_stamp, V_STEP)
+        from_q = values + tl.multiple_of(base + q * v_stamp, V_STEP)
+        at_an_end = _any(open_ & ((has_p & has_q) == 0))
 
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
         inside = d < D
         weight = w[:, None]
-        a = _frame(values, i, d, v_stamp, v_channel, live, inside, V_STEP, C)
-        if KIND == "previous" or KIND == "nearest":
-            y = a
-        else:
-            c = _frame(values, j, d, v_stamp, v_channel, open_, inside, V_STEP, C)
+        a = _frame(from_a, d, v_channel, live, inside, float("nan"), C)  # where there is nothing, NaN stays NaN
+        y = a
+        if KIND != "previous" and KIND != "nearest":
+            c = _frame(from_c, d, v_channel, open_, inside, 0, C)
             if KIND == "linear":
                 y = tl.where(weight == 0, a, kinds.linear(a, c, weight))
             if KIND == "angle":
@@ -221,16 +221,21 @@ def resample(
             if KIND == "slerp":
                 a4 = tl.reshape(a, [BT, BD // 4, 4])
                 c4 = tl.reshape(c, [BT, BD // 4, 4])
-                y = tl.reshape(kinds.slerp(a4, c4, weight, DOUBLE, EXTEND), [BT, BD])
+                y = tl.reshape(kinds.slerp(a4, c4, weight, DOUBLE, EXTEND, FAST), [BT, BD])
             if KIND == "cubic":
-                before = _frame(values, p, d, v_stamp, v_channel, has_p, inside, V_STEP, C)
-                after = _frame(values, q, d, v_stamp, v_channel, has_q, inside, V_STEP, C)
-                y = kinds.cubic(before, a, c, after, weight, has_p[:, None], has_q[:, None], h_p, h_q)
+                before = _frame(from_p, d, v_channel, has_p, inside, 0, C)
+                further = _frame(from_q, d, v_channel, has_q, inside, 0, C)
+                if at_an_end:
+                    y = kinds.cubic_anywhere(
+                        before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None],
+                        FAST,
+                    )  # fmt: skip
+                else:
+                    y = kinds.cubic_inside(before, a, c, further, weight, h_p[:, None], h_q[:, None], FAST)
                 y = tl.where(weight == 0, a, y)
         if scale is not None:
             y = y * tl.load(scale + d, mask=inside, other=1)[None, :].to(C)
         if shift is not None:
             y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
-        y = tl.where(live[:, None], y, float("nan"))
-        to = out + tl.multiple_of(lane * o_target, O_STEP)[:, None] + (d * o_channel)[None, :]
-        tl.store(to, y.to(out.dtype.element_ty), mask=wanted[:, None] & inside[None, :])
+        where = to[:, None] + (d * o_channel)[None, :]
+        tl.store(where, y.to(out.dtype.element_ty), mask=wanted[:, None] & inside[None, :])

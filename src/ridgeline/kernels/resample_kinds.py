@@ -15,6 +15,25 @@ TURN = tl.constexpr(6.283185307179586)
 TURN_HIGH = tl.constexpr(6.28125)  # few bits, so that turns * TURN_HIGH is exact in float32
 TURN_LOW = tl.constexpr(0.0019353071795864769)
 NEARLY_ONE = tl.constexpr(0.9995)  # above it the sine formula divides by a small sine
+WHOLE_32 = tl.constexpr(12582912.0)  # 1.5 · 2²³: added and taken away again it leaves a whole number
+WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²
+
+
+@triton.jit
+def _over(a, b, FAST: tl.constexpr):
+    """a / b; FAST in two instructions, for float32 and |b| < 2¹²⁶, where the compiler's own division guards the rest."""
+    if FAST and b.dtype == tl.float32:
+        per_b = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [b], tl.float32, is_pure=True, pack=1)
+        return a * per_b
+    return a / b
+
+
+@triton.jit
+def _per_root(x, FAST: tl.constexpr):
+    """1 / √x; FAST in one instruction, for float32 that is not subnormal."""
+    if FAST and x.dtype == tl.float32:
+        return tl.inline_asm_elementwise("rsqrt.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1)
+    return 1 / tl.sqrt(x)
 
 
 @triton.jit
@@ -24,58 +43,91 @@ def linear(a, b, w):
 
 @triton.jit
 def wrapped(x):
-    """x less whole turns, in [-π, π]; half a turn keeps its sign."""
-    size = tl.abs(x)
-    turns = tl.ceil(size * (1 / TURN) - 0.5)
-    rest = (size - turns * TURN_HIGH) - turns * TURN_LOW
-    rest = tl.where(rest > PI, PI, tl.where(rest < -PI, -PI, rest))  # comparisons let NaN through
-    rest = tl.where(turns > 0, rest, size)
-    return tl.where(x < 0, -rest, rest)
+    """x less whole turns, in [-π, π]."""
+    WHOLE: tl.constexpr = WHOLE_64 if x.dtype == tl.float64 else WHOLE_32
+    turns = (x * (1 / TURN) + WHOLE) - WHOLE
+    rest = (x - turns * TURN_HIGH) - turns * TURN_LOW
+    return tl.where(rest > PI, PI, tl.where(rest < -PI, -PI, rest))  # comparisons let NaN through
 
 
 @triton.jit
 def angle(a, b, w):
-    return tl.where(w == 0, wrapped(a), wrapped(a + wrapped(b - a) * w))
+    return wrapped(tl.where(w == 0, a, a + wrapped(b - a) * w))
 
 
 @triton.jit
-def _inner_slope(h0, h1, m0, m1):
-    """Monotone pchip between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984)."""
-    w0 = 2 * h1 + h0
-    w1 = h1 + 2 * h0
-    same = ((m0 > 0) & (m1 > 0)) | ((m0 < 0) & (m1 < 0))
-    # One secant is divided before the other is multiplied: their product could leave float32's range.
-    mean = (w0 + w1) * m0 * (m1 / tl.where(same, w0 * m1 + w1 * m0, 1.0))
-    return tl.where(same, mean, tl.where((m0 != m0) | (m1 != m1), m0 + m1, 0.0))
+def _part(a, b, FAST: tl.constexpr):
+    """a / b, held in [0, 1]; 0 for 0 / 0."""
+    if FAST and b.dtype == tl.float32:
+        code: tl.constexpr = "{ .reg .f32 r; rcp.approx.ftz.f32 r, $2; mul.sat.f32 $0, $1, r; }"
+        return tl.inline_asm_elementwise(code, "=r,r,r", [a, b], tl.float32, is_pure=True, pack=1)
+    p = a / b
+    return tl.where(p > 0, tl.where(p < 1, p, 1.0), 0.0)
 
 
 @triton.jit
-def _end_slope(h0, h1, m0, m1):
-    """At an end: the three-point formula, kept from overshooting."""
-    d = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
-    turned = ((d > 0) != (m0 > 0)) | ((d < 0) != (m0 < 0))
-    bent = ((m0 > 0) != (m1 > 0)) | ((m0 < 0) != (m1 < 0))
-    limited = tl.where(bent & (tl.abs(d) > 3 * tl.abs(m0)), 3 * m0, d)
-    return tl.where(turned & (d == d), 0.0, limited)
+def _inner_slope(h, rise, m, FAST: tl.constexpr):
+    """Monotone pchip (Fritsch and Butland 1984) where a span of h that rises by `rise` meets one of 1 with secant m.
+
+    The harmonic mean of the secants, weighted by w0 = 2 + h and w1 = 1 + 2h, or 0 where they differ in sign. With
+    one = w0·m, other = w1·rise / h and p = one / (one + other) it is p·(1 - p)·(one + other)·(w0 + w1) / (w0·w1), and
+    p lies in [0, 1] just when the signs agree: to hold it there is all the deciding there is.
+    """
+    w0 = 2 + h
+    w1 = 1 + 2 * h
+    one = w0 * m
+    whole = one + _over(w1, h, FAST) * rise
+    p = _part(one, whole, FAST)
+    return (p - p * p) * (whole * _over(w0 + w1, w0 * w1, FAST))
 
 
 @triton.jit
-def cubic(before, a, b, after, w, has_before, has_after, h_before, h_after):
-    """Monotone cubic from a to b; spans are in units of the span from a to b, so the middle one is 1."""
+def _end_slope(h, rise, m, reach, FAST: tl.constexpr):
+    """At an end: the three-point formula, held between 0 and 3m. `reach` is 0 where there are two frames only.
+
+    (pchip holds it under 3m only where the secants differ in sign; where they agree it is under 2m anyway.)
+    """
+    share = reach * _over(1, 1 + h, FAST)
+    d = m + share * m - _over(share, h, FAST) * rise
+    steep = 3 * m
+    low = tl.minimum(steep, 0.0)
+    high = tl.maximum(steep, 0.0)
+    held = tl.maximum(d, low, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(held, high, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _hermite(a, m, left, right, w):
+    bend = (left + right) - 2 * m
+    return a + w * (left + w * (((m - left) - bend) + w * bend))
+
+
+@triton.jit
+def cubic_inside(before, a, b, after, w, h_before, h_after, FAST: tl.constexpr):
+    """Monotone cubic from a to b; spans are in units of the span from a to b."""
     m = b - a
-    m0 = (a - before) / h_before
-    m1 = (after - b) / h_after
-    left = tl.where(
-        has_before, _inner_slope(h_before, 1.0, m0, m), tl.where(has_after, _end_slope(1.0, h_after, m, m1), m)
-    )
-    right = tl.where(
-        has_after, _inner_slope(1.0, h_after, m, m1), tl.where(has_before, _end_slope(1.0, h_before, m, m0), m)
-    )
-    return a + w * (left + w * ((3 * m - 2 * left - right) + w * (left + right - 2 * m)))
+    left = _inner_slope(h_before, a - before, m, FAST)
+    right = _inner_slope(h_after, after - b, m, FAST)
+    return _hermite(a, m, left, right, w)
 
 
 @triton.jit
-def _arc_cosine(x, DOUBLE: tl.constexpr):
+def cubic_anywhere(before, a, b, after, w, has_before, has_after, h_before, h_after, FAST: tl.constexpr):
+    """The same where some of the frames before and after are missing."""
+    m = b - a
+    up = a - before
+    on = after - b
+    end = _end_slope(
+        tl.where(has_before, h_before, h_after), tl.where(has_before, up, on), m,
+        tl.where(has_before | has_after, 1.0, 0.0).to(w.dtype), FAST,
+    )  # fmt: skip
+    left = tl.where(has_before, _inner_slope(h_before, up, m, FAST), end)
+    right = tl.where(has_after, _inner_slope(h_after, on, m, FAST), end)
+    return _hermite(a, m, left, right, w)
+
+
+@triton.jit
+def _arc_cosine(x, DOUBLE: tl.constexpr, FAST: tl.constexpr):
     """acos on [0, 1]: Abramowitz and Stegun 4.4.46 (2e-8), then for float64 two steps of Newton."""
     p = -0.0012624911 * x + 0.0066700901
     p = p * x - 0.0170881256
@@ -85,6 +137,8 @@ def _arc_cosine(x, DOUBLE: tl.constexpr):
     p = p * x - 0.2145988016
     p = p * x + 1.5707963050
     theta = tl.sqrt(1 - x) * p
+    if FAST:
+        theta = (1 - x) * _per_root(1 - x, FAST) * p
     if DOUBLE:
         theta += (tl.cos(theta) - x) / tl.sin(theta)
         theta += (tl.cos(theta) - x) / tl.sin(theta)
@@ -106,18 +160,33 @@ def _sine(x, DOUBLE: tl.constexpr, FAR: tl.constexpr):
 
 
 @triton.jit
-def slerp(a, b, w, DOUBLE: tl.constexpr, FAR: tl.constexpr):
-    """The short way on the sphere; a, b [targets, quaternions, 4], w [targets, 1]. (0, 0, 0, 0) gives NaN."""
-    a = a / tl.sqrt(tl.sum(a * a, 2))[:, :, None]
-    b = b / tl.sqrt(tl.sum(b * b, 2))[:, :, None]
-    dot = tl.sum(a * b, 2)
-    side = tl.where(dot < 0, -1.0, 1.0).to(dot.dtype)
-    dot = dot * side
-    near = dot > NEARLY_ONE
-    theta = _arc_cosine(tl.where(near, 0.5, dot), DOUBLE)
-    sine = _sine(theta, DOUBLE, False)
-    left = tl.where(near, 1 - w, _sine((1 - w) * theta, DOUBLE, FAR) / sine)
-    right = tl.where(near, w, _sine(w * theta, DOUBLE, FAR) / sine) * side
-    mixed = a * left[:, :, None] + b * right[:, :, None]
-    mixed = mixed / tl.sqrt(tl.sum(mixed * mixed, 2))[:, :, None]
-    return tl.where((w == 0)[:, :, None], a, mixed)
+def slerp(a, b, w, DOUBLE: tl.constexpr, FAR: tl.constexpr, FAST: tl.constexpr):
+    """The short way on the sphere; a, b [targets, quaternions, 4], w [targets, 1]. (0, 0, 0, 0) gives NaN.
+
+    Frames are never normalised by themselves: their lengths go into the two weights.
+    """
+    per_a = _per_root(tl.sum(a * a, 2), FAST)
+    per_b = _per_root(tl.sum(b * b, 2), FAST)
+    dot = tl.sum(a * b, 2) * per_a * per_b
+    side = tl.where(dot < 0, -per_b, per_b)
+    dot = tl.abs(dot)
+    if FAR:
+        # Beyond the ends the angle counts many times over, and a cosine near 1 does not know it well: the chord does.
+        apart = a * per_a[:, :, None] - b * side[:, :, None]
+        half = tl.sqrt(tl.sum(apart * apart, 2)) * 0.5
+        near = half < 1e-6
+        theta = _arc_cosine(tl.minimum(tl.where(near, 0.5, dot), 1.0), DOUBLE, False)
+        theta += 2 * (tl.where(near, 0.5, half) - tl.sin(theta * 0.5)) / tl.cos(theta * 0.5)
+    else:
+        near = dot > NEARLY_ONE
+        theta = _arc_cosine(tl.where(near, 0.5, dot), DOUBLE, FAST)
+    # Both weights are divided by one sine, and their sum has a length to be divided by: only the latter matters,
+    # and it is √(left² + right² + 2·left·right·cos).
+    left = tl.where(near, 1 - w, _sine((1 - w) * theta, DOUBLE, FAR))
+    right = tl.where(near, w, _sine(w * theta, DOUBLE, FAR))
+    per_mixed = _per_root(left * left + right * right + 2 * left * right * dot, FAST)
+    still = w == 0
+    left = tl.where(still, per_a, left * per_mixed * per_a)
+    right = right * per_mixed * side
+    mixed = a * left[:, :, None]
+    return tl.where(still[:, :, None], mixed, mixed + b * right[:, :, None])

@@ -16,7 +16,7 @@ from ridgeline.trajectory.shape import Batch, policies, shaped
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
 NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
-BYTES_PER_THREAD = 256 << 10  # waking a thread costs as much as moving this
+BYTES_PER_THREAD = 1 << 20  # waking a thread, on cores that others may be using, costs as much as moving this
 EXACT_IN_FLOAT64 = 2**53
 
 
@@ -70,7 +70,9 @@ def run(
     counted(batch, lengths, at_lengths, offsets)
     if sort:
         batch, values, times = _sorted(batch, values, times, lengths, offsets, at)
-    if check and out is not None:  # before anything is written to the caller's memory; else along with the work
+    # Before anything is written to the caller's memory or read from the ends of the stamps; else along with the work.
+    beforehand = check and (out is not None or outside == "raise")
+    if beforehand:
         trajectory = first_disorder(batch.times, lengths, offsets)
         if trajectory >= 0:
             raise disorder(trajectory, batch, lengths, offsets)
@@ -101,7 +103,7 @@ def run(
         value_type,
         result.dtype == compute and stored != compute,
         _threads((batch.batch * (batch.targets + int(batch.values.shape[1])) * batch.channels) * compute.itemsize),
-        check and out is None,
+        check and not beforehand,
     )
     if trajectory >= 0:
         raise disorder(trajectory, batch, lengths, offsets)

@@ -21,7 +21,8 @@ from ridgeline.trajectory.on_numpy import resample_numpy, resample_plain
 
 __all__ = ["resample"]
 
-_run: Any = None  # the GPU's engine, once it has been imported
+_run: Any = None  # the GPU's engine, once it has been imported,
+_again: Any = None  # and its shorter way for the call before once more
 
 
 def resample(
@@ -65,21 +66,23 @@ def resample(
         if (
             not check
             and out is not None
-            and values.is_cuda
             and kind == "linear"
             and outside == "clamp"
-            and values.dim() == 3 == out.dim()
-            and times.dim() == 2 == at.dim()
-            and times.dtype == at.dtype
-            and not (sort or return_mask or values.requires_grad)
+            and not (sort or return_mask)
             and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
+            and values.is_cuda
+            and not values.requires_grad
         ):
             # The whole way of a small call on a GPU is its launch: nothing else may stand in it.
-            global _run
+            global _again, _run
             if _run is None:
+                from ridgeline.kernels.resample import again as _again
                 from ridgeline.kernels.resample import run as _run
-            _run(values, times, at, out)
-            return out
+            if _again(values, times, at, out):
+                return out
+            if values.dim() == 3 == out.dim() and times.dim() == 2 == at.dim() and times.dtype == at.dtype:
+                _run(values, times, at, out)
+                return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
         if (

@@ -1,0 +1,304 @@
+"""The team of threads behind resample: many callers, forks, bindings, exits, limits; each in a process of its own.
+
+python -m pytest tests/native/test_team.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LIMIT_S = 60  # a call that never comes back is a failure, not a hang
+
+COMMON = """
+import contextlib, os, resource, signal, sys, threading, time
+import numpy as np
+from numpy.random import default_rng  # at once: an import that another thread has begun never ends in a forked child
+from ridgeline import native
+
+def fill(batch=24, stamps=50, channels=5, targets=80, threads=2, seed=0):
+    '''One call whose answer is known to the last bit: straight lines, read off at quarters.'''
+    slope = np.arange(1.0, channels + 1) + seed
+    times = np.arange(float(stamps)) + np.arange(batch)[:, None]
+    values = times[:, :, None] * slope
+    at = default_rng(seed).integers(0, 4 * (stamps - 1), (batch, targets)) / 4 + np.arange(batch)[:, None]
+    out = np.full((batch, targets, channels), -1.0)
+    bad = native.resample(
+        values, times, at, out, None, None, None, None, [(0, channels, 'linear')], 'clamp', None, None, None, None,
+        'float64', False, threads, True)
+    assert bad == -1
+    assert np.array_equal(out, at[:, :, None] * slope), 'wrong answer'
+
+def members():
+    found = set()
+    for task in os.listdir('/proc/self/task'):
+        with contextlib.suppress(OSError), open(f'/proc/self/task/{task}/comm') as name:
+            if name.read().strip() == 'ridgeline':
+                found.add(int(task))
+    return found
+
+def team(count):
+    '''Its threads, once there are so many: one that was joined can be listed for a moment longer.'''
+    until = time.monotonic() + 5
+    while len(now := members()) != count and time.monotonic() < until:
+        time.sleep(0.001)
+    assert len(now) == count, now
+    return now
+
+def child(work):
+    '''work() in a forked child; what hangs there is ended by its own alarm.'''
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            work()
+        except BaseException as error:
+            os.write(2, f'in the child: {error!r}\\n'.encode())
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+def ended_well(pid):
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f'child ended with {status}'
+
+def status_of(task, field):
+    with open(f'/proc/self/task/{task}/status') as lines:
+        return next(line.split()[1] for line in lines if line.startswith(field + ':'))
+"""
+
+
+def alone(script: str) -> str:
+    """Run in a fresh interpreter; what it printed."""
+    code = COMMON + textwrap.dedent(script)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
+    assert ended.returncode == 0, ended.stderr
+    if ended.stdout.startswith("skip "):
+        pytest.skip(ended.stdout[5:].strip())
+    return ended.stdout
+
+
+def test_a_team_is_formed_once_and_grows():
+    alone("""
+        assert not members()
+        fill(threads=1)
+        assert not members(), 'one thread needs no team'
+        fill(threads=2)
+        first = team(1)
+        for _ in range(200):
+            fill(threads=2)
+        assert team(1) == first
+        fill(threads=4)
+        assert team(3) > first
+        fill(threads=2)
+        assert len(team(3)) == 3
+    """)
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "each-on-its-own-cpu"])
+def test_many_callers_at_once_are_all_answered_rightly(bound):
+    alone(f"""
+        cpus, wrong = sorted(os.sched_getaffinity(0)), []
+        def caller(me):
+            try:
+                if {bound}:
+                    os.sched_setaffinity(0, {{cpus[me % len(cpus)]}})
+                for k in range(40):
+                    fill(batch=1 + (7 * k + me) % 40, threads=2 + k % 3, seed=me)
+            except BaseException as error:
+                wrong.append(error)
+        callers = [threading.Thread(target=caller, args=(me,)) for me in range(8)]
+        for one in callers: one.start()
+        for one in callers: one.join()
+        assert not wrong, wrong
+    """)
+
+
+def test_forked_children_and_their_children_have_a_team_of_their_own():
+    alone("""
+        def grandchild():
+            assert not members()
+            fill(threads=3)
+            team(2)
+        def work():
+            assert not members(), 'threads do not survive a fork'
+            fill()
+            team(1)
+            ended_well(child(grandchild))
+            fill(threads=3)
+            team(2)
+        fill()
+        mine = team(1)
+        for _ in range(6):
+            ended_well(child(work))
+            fill()
+        assert team(1) == mine, 'forking left the parent as it was'
+    """)
+
+
+def test_forking_while_the_team_is_at_work():
+    alone("""
+        stop, wrong = threading.Event(), []
+        def busy(me):
+            try:
+                while not stop.is_set():
+                    fill(batch=200, threads=2 + me, seed=me)
+            except BaseException as error:
+                wrong.append(error)
+        def work():
+            assert not members()
+            for k in range(3):
+                fill(threads=2 + k)
+            team(3)
+        others = [threading.Thread(target=busy, args=(me,)) for me in range(2)]
+        for one in others: one.start()
+        for _ in range(10):  # several children at a time, forked at any moment of a call
+            for pid in [child(work) for _ in range(3)]:
+                ended_well(pid)
+        stop.set()
+        for one in others: one.join()
+        assert not wrong, wrong
+        fill()
+    """)
+
+
+def test_a_fork_during_the_very_first_call():
+    alone("""
+        def first():  # a process that has never called: its first call and a fork, at the same time
+            ready = threading.Barrier(2)
+            def call():
+                ready.wait()
+                fill(batch=2)
+            other = threading.Thread(target=call)
+            other.start()
+            ready.wait()
+            pids = [child(fill) for _ in range(3)]
+            other.join()
+            for pid in pids: ended_well(pid)
+        for _ in range(12):
+            ended_well(child(first))
+    """)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_the_team_runs_where_its_caller_may_run():
+    alone("""
+        everywhere = os.sched_getaffinity(0)
+        def bound():
+            return [os.sched_getaffinity(task) for task in team(2)]
+        fill(threads=3)
+        assert bound() == [everywhere] * 2
+        for cpu in (min(everywhere), max(everywhere)):
+            os.sched_setaffinity(0, {cpu})
+            fill(threads=3)
+            assert bound() == [{cpu}] * 2
+        os.sched_setaffinity(0, everywhere)
+        fill(threads=3)
+        assert bound() == [everywhere] * 2
+    """)
+
+
+def test_the_team_takes_memory_by_its_callers_policy():
+    alone("""
+        from ridgeline.machine import numa
+        from ridgeline.machine.placement import Placement, placed
+        from ridgeline.machine.topology import topology
+        def policies():  # as the kernel shows it for memory that no policy of its own was set for
+            shown = set()
+            for task in team(2):
+                with open(f'/proc/self/task/{task}/numa_maps') as lines:
+                    shown.add(next(line.split()[1] for line in lines if 'stack' in line or 'heap' in line))
+            return shown
+        try:
+            before = numa.get_policy()
+            numa.set_policy(*before)
+            fill(threads=3)
+            first, usual = team(2), policies()
+        except (numa.Refused, OSError) as error:
+            print('skip memory policies:', error)
+            sys.exit()
+        node = topology().memory_nodes[0]
+        with placed(Placement(node=node, memory='bind')):
+            fill(threads=3)
+            assert policies() == {f'bind:{node}'}
+            assert not team(2) & first, 'a policy is inherited, never changed from outside: these must be new'
+            second = team(2)
+            fill(threads=3)
+            assert team(2) == second
+        fill(threads=3)
+        assert policies() == usual
+    """)
+
+
+def test_the_process_ends_while_its_team_sleeps():
+    alone("fill(threads=4); time.sleep(0.1); team(3)")
+    alone("fill(threads=4)")  # still awake
+
+
+def test_without_a_thread_to_be_had_the_caller_does_it_all():
+    alone("""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        with contextlib.suppress(OSError):
+            os.setresgid(65534, 65534, 65534)  # the limit does not hold root back
+            os.setresuid(65534, 65534, 65534)
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, most))
+        try:
+            threading.Thread(target=int).start()
+        except RuntimeError:
+            for threads in (2, 3, 8):
+                fill(threads=threads)
+            assert not members()
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+            fill(threads=3)
+            team(2)  # and as soon as there are some, they are used
+        else:
+            print('skip RLIMIT_NPROC holds nobody back here')
+    """)
+
+
+def test_a_resting_team_takes_no_time():
+    alone("""
+        for _ in range(20):
+            fill(threads=3)
+        time.sleep(0.05)
+        begun = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - begun
+        assert used < 0.05, used
+        begun = time.process_time()
+        for _ in range(20):  # woken, put to bed, woken
+            fill(threads=3)
+            time.sleep(0.01)
+        used = time.process_time() - begun
+        assert used < 0.15, used
+    """)
+
+
+def test_signals_are_left_to_the_programs_own_threads_but_not_faults():
+    alone("""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        fill(threads=3)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        for task in team(2):
+            until = time.monotonic() + 5
+            while status_of(task, 'State') == 'R' and time.monotonic() < until:
+                time.sleep(0.01)  # a thread begins with everything blocked
+            blocked = int(status_of(task, 'SigBlk'), 16)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGUSR1):
+                assert blocked >> number - 1 & 1, number
+            for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+                assert not blocked >> number - 1 & 1, number  # so that faulthandler can speak
+        caught = []
+        signal.signal(signal.SIGUSR1, lambda *_: caught.append(threading.current_thread()))
+        for _ in range(50):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            fill(threads=3)
+        assert caught
+    """)

@@ -1,0 +1,260 @@
+"""The everyday call, linear between stamps and held at the ends: its own loops against the slow reference.
+
+python -m pytest tests/trajectory/test_plain.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trajectory.reference import resample_one
+
+from ridgeline import native, resample
+from ridgeline.errors import InputError
+
+ISAS = native.instruction_sets()
+TOLERANCE = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-13}
+EPOCH_NS = 1_700_000_000_000_000_000
+
+
+def directly(values, times, at, out, isa="", threads=1, check=False, mask=None, lengths=None, offsets=None):
+    """The native call as resample makes it, with the instruction set and the threads said."""
+    return native.resample(
+        values, times, at, out, mask, lengths, None, offsets, [(0, out.shape[2], "linear")], "clamp",
+        None, None, None, None, values.dtype.name, False, threads, check, isa,
+    )  # fmt: skip
+
+
+def room(values, at, spread=1):
+    """Where the answer goes; with `spread` 2 the channels lie apart, which is not for the everyday loop."""
+    return np.full((*at.shape, spread * values.shape[2]), -7, values.dtype)[..., ::spread]
+
+
+def near(found, wanted):
+    """NaN and infinity in the same places, and the rest within the rounding of the type."""
+    scale = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0)))
+    finite = np.isfinite(wanted)
+    assert np.array_equal(found[~finite], wanted[~finite].astype(found.dtype), equal_nan=True)
+    error = np.abs(found[finite].astype(np.float64) - wanted[finite])
+    assert error.max(initial=0) <= TOLERANCE[found.dtype.name] * scale
+
+
+def same(a, b):
+    """To the last bit, a zero's sign too; one NaN is like another."""
+    nothing = np.isnan(a)
+    assert np.array_equal(nothing, np.isnan(b))
+    assert np.where(nothing, 0, a).astype(a.dtype).tobytes() == np.where(nothing, 0, b).astype(b.dtype).tobytes()
+
+
+@st.composite
+def batches(draw):
+    """Stamps with runs of equal ones in front, inside and at the end; targets of every manner, in every order."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    batch = draw(st.sampled_from([1, 1, 2, 5]))
+    stamps = draw(st.integers(1, 12) | st.integers(1, 300))
+    channels = draw(st.integers(1, 5) | st.integers(1, 70))
+    dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
+    clock = draw(st.sampled_from(["float32", "float64", "int64"]))
+    steps = rng.choice(draw(st.sampled_from([[1], [0, 1, 2], [0, 0, 1, 7], [3, 5, 50]])), (batch, stamps))
+    steps[:, 1 : 1 + draw(st.integers(0, 5))] = 0
+    if back := draw(st.integers(0, 5)):
+        steps[:, -back:] = 0
+    units = np.cumsum(steps, 1)
+    last = int(units.max())
+    parts = []
+    for manner in draw(st.lists(st.sampled_from(["rising", "any", "far", "hits", "outside", "same"]), max_size=4)):
+        count = draw(st.integers(1, 40))
+        part = rng.integers(-4, 4 * last + 5, (batch, count))
+        if manner == "rising":
+            part.sort(1)
+        elif manner == "far":  # from one end to the other and back
+            part = np.where(
+                np.arange(count) % 2, rng.integers(0, 3, part.shape), 4 * last - rng.integers(0, 3, part.shape)
+            )
+        elif manner == "hits":
+            part = 4 * units[:, rng.integers(0, stamps, count)]
+        elif manner == "outside":
+            part = rng.choice([-9, -1, 4 * int(units[0, 0]) - 1, 4 * last + 1, 4 * last + 99], part.shape)
+        elif manner == "same":
+            part[:] = part[:, :1]
+        parts.append(part)
+    quarters = np.concatenate(parts, 1) if parts else np.zeros((batch, 0), np.int64)
+    if clock == "int64":
+        times, at = EPOCH_NS + 4 * units, EPOCH_NS + quarters
+    else:
+        origin = 1.7e9 if clock == "float64" and draw(st.booleans()) else 0
+        unit = draw(st.sampled_from([0.5, 0.1]))  # exact, and not
+        times, at = (origin + 4 * units * (unit / 4)).astype(clock), (origin + quarters * (unit / 4)).astype(clock)
+        if draw(st.booleans()):
+            at[rng.random(at.shape) < 0.2] = np.nan
+    values = rng.standard_normal((batch, stamps, channels)).astype(dtype)
+    if draw(st.booleans()):
+        strange = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], values.shape).astype(dtype)
+        values = np.where(rng.random(values.shape) < 0.2, strange, values)
+    return values, times, at
+
+
+@settings(max_examples=300, deadline=None)
+@given(batches(), st.integers(1, 3))
+def test_every_instruction_set_agrees_with_the_reference(case, threads):
+    values, times, at = case
+    with np.errstate(invalid="ignore"):
+        each = [resample_one(*row) for row in zip(values, times, at, strict=True)]
+    wanted, valid = np.array([out for out, _ in each]), np.array([mask for _, mask in each])
+    for isa in ISAS:
+        found, mask = room(values, at), np.full(at.shape, 9, np.uint8)
+        assert directly(values, times, at, found, isa, threads, True, mask) == -1
+        near(found, wanted)
+        assert np.array_equal(mask, valid)
+        ordinary = room(values, at, 2)  # not contiguous: the loop for everything
+        directly(values, times, at, ordinary, isa, threads)
+        same(found, ordinary)
+
+
+@settings(max_examples=300, deadline=None)
+@given(batches())
+def test_the_short_way_and_the_ordinary_way_give_the_same_bits(case):
+    values, times, at = case
+    short = resample(values, times, at)
+    assert short.dtype == values.dtype
+    assert short.flags.c_contiguous
+    found, mask = resample(values, times, at, return_mask=True)
+    same(short, found)
+    assert np.array_equal(mask, at == at)
+    for out in (
+        room(values, at),
+        room(values, at, 2),
+        np.full((*at.shape, values.shape[2] + 3), -7, values.dtype)[..., 3:],
+    ):
+        assert resample(values, times, at, out=out) is out
+        same(short, out)
+    same(short, resample(values, times, at, check=False))
+    same(short, resample(values.transpose(2, 0, 1).copy().transpose(1, 2, 0), times, np.asfortranarray(at)))
+    wide = resample(values, times, at, dtype=np.float64)
+    if values.dtype == np.float64:
+        same(short, wide)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("clock", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("stamps", [*range(1, 14), 60, 301])
+def test_from_every_place_to_every_other(isa, clock, stamps):
+    """One call that goes from each stamp, and between each two, to all the others and back."""
+    rng = np.random.default_rng(stamps)
+    times = 4 * np.arange(stamps)
+    places = np.arange(-2, 4 * stamps, 2)
+    if stamps > 13:
+        places = np.unique(np.concatenate([places[:9], places[-9:], rng.choice(places, 40)]))
+    at = np.array([(here, there) for here in places for there in places]).reshape(-1)
+    values = rng.standard_normal((1, stamps, 1))
+    found = room(values, at[None])
+    directly(values, times[None].astype(clock), at[None].astype(clock), found, isa)
+    np.testing.assert_allclose(found[0, :, 0], np.interp(at, times, values[0, :, 0]), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("span", [1e-300, 1e-50, 1.0, 1e50, 1e300])
+def test_spans_beyond_float32_are_divided_before_they_are_narrowed(dtype, span):
+    values, times = np.array([[[0.0], [1.0]]], dtype), np.array([[0.0, span]])
+    assert resample(values, times, span * np.array([[1.0, 0.5, 0.25]]))[0].tolist() == [[1.0], [0.5], [0.25]]
+
+
+def test_memory_around_the_answer_is_left_alone():
+    rng = np.random.default_rng(5)
+    for channels in range(1, 71):
+        values, times = rng.standard_normal((3, 9, channels)), np.tile(np.arange(9.0), (3, 1))
+        at = rng.uniform(-1, 9, (3, 7))
+        for dtype in ("float16", "float32", "float64"):
+            whole = np.full((3, 7, channels + 40), -7, dtype)
+            resample(values.astype(dtype), times, at, out=whole[..., 20:-20])
+            assert (whole[..., :20] == -7).all()
+            assert (whole[..., -20:] == -7).all()
+
+
+def disordered(batch, stamps, bad, clock="float64"):
+    """Rising stamps, but for one place in each of `bad`, {trajectory: index}."""
+    times = np.tile(np.arange(1, stamps + 1), (batch, 1)).astype(clock)
+    for trajectory, index in bad.items():
+        times[trajectory, index] = 0
+    return times
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.integers(0, 299), st.integers(1, 39), min_size=1, max_size=40), st.data())
+def test_the_lowest_trajectory_out_of_order_is_named(bad, data):
+    clock = data.draw(st.sampled_from(["float32", "float64", "int64"]))
+    times, at = disordered(300, 40, bad, clock), np.ones((300, 3), clock)
+    values = np.ones((300, 40, 2), np.float32)
+    lowest = min(bad)
+    for isa in ISAS:
+        for threads in (1, 2, 7):
+            assert directly(values, times, at, room(values, at), isa, threads, True) == lowest
+    says = rf"times of trajectory {lowest} are not sorted: index {bad[lowest]} is 0(\.0)? after {bad[lowest]}(\.0)?;"
+    for how in (
+        {},
+        {"return_mask": True},
+        {"outside": "raise"},
+        {"out": room(values, at)},
+        {"lengths": np.full(300, 40)},
+    ):
+        with pytest.raises(InputError, match=says):
+            resample(values, times, at, **how)
+    lengths = np.full(300, 40)
+    lengths[list(bad)] = list(bad.values())  # what is out of order no longer counts
+    resample(values, times, at, lengths=lengths)
+    packed = {"offsets": np.arange(301) * 40}
+    with pytest.raises(InputError, match=says):
+        resample(values.reshape(-1, 2), times.reshape(-1), at, **packed)
+
+
+def test_it_is_named_also_when_all_cpus_look_for_it():
+    batch, stamps, channels = 2000, 50, 16
+    values, at = np.ones((batch, stamps, channels), np.float32), np.ones((batch, 40))
+    assert values.nbytes > 1 << 22, "enough for several threads"
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        bad = dict(zip(rng.integers(0, batch, 9).tolist(), rng.integers(1, stamps, 9).tolist(), strict=True))
+        times = disordered(batch, stamps, bad)
+        nan = min(bad) // 2
+        if nan not in bad:
+            bad[nan], times[nan, 0] = 0, np.nan
+        lowest = min(bad)
+        for threads in (2, os.cpu_count() or 1, 16):
+            assert directly(values, times, at, room(values, at), "", threads, True) == lowest
+        with pytest.raises(InputError, match=rf"trajectory {lowest} are not sorted: index {bad[lowest]} is "):
+            resample(values, times, at)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cubic"])
+@pytest.mark.parametrize("stored", ["float32", "float64"], ids=["same-type", "other-type"])
+@pytest.mark.parametrize("spread", [1, 2])
+def test_nothing_is_written_when_the_stamps_are_refused(kind, stored, spread):
+    values, at = np.ones((600, 50, 8), np.float32), np.ones((600, 60))
+    out = room(values.astype(stored), at, spread)
+    with pytest.raises(InputError, match="trajectory 599 are not sorted: index 49"):
+        resample(values, disordered(600, 50, {599: 49}), at, out=out, kind=kind)
+    assert (out == -7).all()
+    resample(values, disordered(600, 50, {}), at, out=out, kind=kind)
+    assert (out == 1).all()
+
+
+def test_unsorted_stamps_come_before_targets_outside():
+    with pytest.raises(InputError, match=r"times of trajectory 0 are not sorted: index 2 is 1.0 after 2.0"):
+        resample(np.arange(3.0), np.array([0.0, 2.0, 1.0]), np.array([1.5]), outside="raise")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_unchecked_disorder_stays_inside_the_arrays(isa):
+    """Nothing is promised of the answer but that it is made of the values."""
+    rng = np.random.default_rng(7)
+    for stamps in (1, 2, 5, 8, 9, 40, 300):
+        times, at = rng.uniform(0, 9, (20, stamps)), rng.uniform(-1, 10, (20, 50))
+        times[rng.random(times.shape) < 0.1] = np.nan
+        values = np.ones((20, stamps, 3))
+        found = room(values, at)
+        directly(values, times, at, found, isa)
+        assert (np.isnan(found) | (np.abs(found - 1) < 1e-9)).all()
