@@ -145,8 +145,8 @@ class _Launch:
     """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "function", "masks", "o_at", "options", "packed", "programs", "refused", "start", "stop",
-        "stream", "v_at",
+        "c_at", "direct", "fixed", "function", "masks", "o_at", "options", "packed", "programs", "refused", "start",
+        "stop", "stream", "v_at",
     )  # fmt: skip
 
     def __init__(

@@ -21,7 +21,7 @@ WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²
 
 @triton.jit
 def _over(a, b, FAST: tl.constexpr):
-    """a / b; FAST in two instructions, for float32 and |b| < 2¹²⁶, where the compiler's own division guards the rest."""
+    """a / b; FAST in two instructions, for float32 and |b| < 2¹²⁶."""
     if FAST and b.dtype == tl.float32:
         per_b = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [b], tl.float32, is_pure=True, pack=1)
         return a * per_b
