@@ -259,7 +259,7 @@ def _merged(channels: Channels) -> list[tuple[int, int, str]]:
 
 def _reach(tensor: torch.Tensor) -> int:
     """One past the last element, counted from the first, or the size if that is more."""
-    return sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return int(sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1)
 
 
 def _divisor(strides: tuple[int, ...], size: int) -> int:
