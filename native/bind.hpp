@@ -5,4 +5,5 @@ namespace nanobind { class module_; }
 
 namespace ridgeline {
 void bind_resample(nanobind::module_ &m);
+void bind_launch(nanobind::module_ &m);
 }

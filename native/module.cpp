@@ -75,4 +75,5 @@ NB_MODULE(native, m) {
   }, "steps"_a, "seed"_a = 1, "A busy loop of `steps` dependent steps with a known answer.");
 
   bind_resample(m);
+  bind_launch(m);
 }

@@ -44,3 +44,16 @@ def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)]
     """
     The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.
     """
+
+class Launch:
+    """
+    A compiled GPU kernel with its parameters ready; called with a stream and addresses.
+    """
+
+    def __init__(self, function: int, programs: int, threads: int, shared: int, parameters: Sequence[tuple[int, int, int]], library: str = 'libcuda.so.1') -> None:
+        """
+        `parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1).
+        """
+
+    def __call__(self, stream: int, *addresses) -> None:
+        """Launch; None leaves an address as it was."""

@@ -18,6 +18,7 @@ import torch
 import triton
 
 from ridgeline.kernels import resample_kernel
+from ridgeline.native import Launch
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
@@ -88,13 +89,12 @@ def run(
             launch.ordinary(values, times, at, out, mask, lengths, at_lengths, offsets, scale, shift)
         else:
             launch.direct(
-                launch.programs, 1, 1, launch.stream(device), launch.function, launch.packed, None, None, None,
-                v + launch.v_at, t, a, o + launch.o_at, m if launch.masks else None, ln, al, of,
-                sc and sc + launch.c_at, sh and sh + launch.c_at, *launch.fixed,
+                launch.stream(device), v + launch.v_at, t, a, o + launch.o_at, m if launch.masks else None, ln, al, of,
+                sc and sc + launch.c_at, sh and sh + launch.c_at,
             )  # fmt: skip
     plain = rest == _NOTHING and max_gap is None and not channels and outside == "clamp"
     if plain and len(plan) == 1 and plan[0].direct is not None:
-        _remember(values, times, at, out, device, plan[0], (v, t, a, o, *_NOTHING))
+        _remember(values, times, at, out, device, plan[0], (v, t, a, o))
     return None
 
 
@@ -106,7 +106,7 @@ def again(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torc
     last = _last
     if last is None or last[0]() is not values or last[1]() is not times or last[2]() is not at or last[3]() is not out:
         return False
-    _, _, _, _, device, v, v_shape, v_step, t, t_step, a, a_shape, a_step, o, o_shape, o_step, launch, how = last
+    _, _, _, _, device, v, v_shape, v_step, t, t_step, a, a_shape, a_step, o, o_shape, o_step, launch, stream = last
     if (
         values.data_ptr() != v
         or out.data_ptr() != o
@@ -122,22 +122,20 @@ def again(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torc
         or torch.cuda.current_device() != device
     ):
         return False
-    programs, stream, function, packed, arguments = how
-    launch(programs, 1, 1, stream(device), function, packed, None, None, None, *arguments)
+    launch(stream(device), v, t, a, o)
     return True
 
 
 def _remember(
     values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor, device: int, launch: _Launch,
-    pointers: tuple[Any, ...],
+    pointers: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
     """Keep how the plain call on these tensors is launched, without keeping the tensors."""
     global _last
-    how = (launch.programs, launch.stream, launch.function, launch.packed, (*pointers, *launch.fixed))
-    v, t, a, o = pointers[:4]
+    v, t, a, o = pointers
     _last = (
         *(weakref.ref(x) for x in (values, times, at, out)), device, v, values.shape, values.stride(), t,
-        times.stride(), a, at.shape, at.stride(), o, out.shape, out.stride(), launch.direct, how,
+        times.stride(), a, at.shape, at.stride(), o, out.shape, out.stride(), launch.direct, launch.stream,
     )  # fmt: skip
 
 
@@ -145,7 +143,7 @@ class _Launch:
     """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "function", "masks", "o_at", "options", "packed", "programs", "refused", "start",
+        "c_at", "direct", "fixed", "masks", "o_at", "options", "programs", "refused", "start",
         "stop", "stream", "v_at",
     )  # fmt: skip
 
@@ -175,20 +173,29 @@ class _Launch:
         compiled = launch(*arguments, **self.options)
         if compiled is None or self.refused:
             return
+        self.v_at = self.start * values.stride(-1) * values.element_size()
+        self.o_at = self.start * out.stride(-1) * out.element_size()
+        self.c_at = self.start * (8 if values.dtype == torch.float64 else 4)
         try:
-            self.function, self.packed = compiled.function, compiled.packed_metadata
             self.stream = triton.runtime.driver.active.get_current_stream
-            self.v_at = self.start * values.stride(-1) * values.element_size()
-            self.o_at = self.start * out.stride(-1) * out.element_size()
-            self.c_at = self.start * (8 if values.dtype == torch.float64 else 4)
-            direct = compiled.run
-            # Tried at once, on the same arguments: a Triton that launches otherwise is noticed here.
-            stream = self.stream(values.get_device())
-            direct(self.programs, 1, 1, stream, self.function, self.packed, None, None, None, *arguments)
-        except (AttributeError, TypeError):
+            self.direct = _direct(compiled, self.programs, arguments)
+        except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
             self.refused = True
-        else:
-            self.direct = direct
+
+
+def _direct(compiled: Any, programs: int, arguments: tuple[Any, ...]) -> Launch:
+    """The compiled kernel with all its parameters in place but the addresses of tensors, which stand first."""
+    meta = compiled.metadata
+    if meta.global_scratch_size or getattr(meta, "profile_scratch_size", 0):
+        raise RuntimeError("the kernel wants scratch memory, which Triton's own launch provides")
+    parameters = []
+    for place, (kind, given) in enumerate(zip(compiled.src.signature.values(), arguments, strict=True)):
+        if kind.startswith("*"):
+            parameters.append((8, place, 0))
+        elif kind != "constexpr":
+            parameters.append((int(kind.lstrip("iu")) // 8, -1, int(given)))
+    threads = 32 * meta.num_warps
+    return Launch(compiled.function, programs, threads, meta.shared, parameters)
 
 
 _plans: dict[Any, list[_Launch]] = {}

@@ -59,9 +59,12 @@ def _ratio(above, below, C: tl.constexpr):
 
 
 @triton.jit
-def _frame(start, d, d_step, live, inside, OTHER: tl.constexpr, C: tl.constexpr):
-    """Channels d of the frames that begin at `start`: [targets, channels] in the compute type."""
-    return tl.load(start[:, None] + (d * d_step)[None, :], mask=live[:, None] & inside[None, :], other=OTHER).to(C)
+def _frame(start, d, d_step, live, inside, NAN: tl.constexpr, C: tl.constexpr):
+    """Channels d of the frames that begin at `start`, in the compute type; NaN or anything where not live."""
+    where = start[:, None] + (d * d_step)[None, :]
+    if NAN:
+        return tl.load(where, mask=live[:, None] & inside[None, :], other=float("nan")).to(C)
+    return tl.load(where, mask=live[:, None] & inside[None, :]).to(C)
 
 
 @triton.jit(do_not_specialize=["stamps", "targets", "rows", "gap"])
@@ -200,8 +203,9 @@ def resample(
             p = tl.maximum(p, 0)
             t_p = tl.load(clock + p * t_stamp, mask=has_p, other=0)
             q = tl.where(has_q, _search(clock, t_stamp, n, longest, t_q, False), j)
-        h_p = _ratio(tl.where(has_p, left - t_p, span), span, C)
-        h_q = _ratio(tl.where(has_q, t_q - right, span), span, C)
+        # Only the shape of the curve hangs on these: the differences are exact, their quotient need not be.
+        h_p = kinds.over(tl.where(has_p, left - t_p, span).to(C), span.to(C), FAST)
+        h_q = kinds.over(tl.where(has_q, t_q - right, span).to(C), span.to(C), FAST)
         from_p = values + tl.multiple_of(base + p * v_stamp, V_STEP)
         from_q = values + tl.multiple_of(base + q * v_stamp, V_STEP)
         at_an_end = _any(open_ & ((has_p & has_q) == 0))
@@ -210,10 +214,10 @@ def resample(
         d = start + tl.arange(0, BD)
         inside = d < D
         weight = w[:, None]
-        a = _frame(from_a, d, v_channel, live, inside, float("nan"), C)  # where there is nothing, NaN stays NaN
+        a = _frame(from_a, d, v_channel, live, inside, True, C)  # and where there is nothing, NaN it stays
         y = a
         if KIND != "previous" and KIND != "nearest":
-            c = _frame(from_c, d, v_channel, open_, inside, 0, C)
+            c = _frame(from_c, d, v_channel, live, inside, False, C)  # i = j where there is no right node
             if KIND == "linear":
                 y = tl.where(weight == 0, a, kinds.linear(a, c, weight))
             if KIND == "angle":
@@ -223,8 +227,8 @@ def resample(
                 c4 = tl.reshape(c, [BT, BD // 4, 4])
                 y = tl.reshape(kinds.slerp(a4, c4, weight, DOUBLE, EXTEND, FAST), [BT, BD])
             if KIND == "cubic":
-                before = _frame(from_p, d, v_channel, has_p, inside, 0, C)
-                further = _frame(from_q, d, v_channel, has_q, inside, 0, C)
+                before = _frame(from_p, d, v_channel, live, inside, False, C)
+                further = _frame(from_q, d, v_channel, live, inside, False, C)
                 if at_an_end:
                     y = kinds.cubic_anywhere(
                         before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None],

@@ -20,7 +20,7 @@ WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²
 
 
 @triton.jit
-def _over(a, b, FAST: tl.constexpr):
+def over(a, b, FAST: tl.constexpr):
     """a / b; FAST in two instructions, for float32 and |b| < 2¹²⁶."""
     if FAST and b.dtype == tl.float32:
         per_b = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [b], tl.float32, is_pure=True, pack=1)
@@ -76,9 +76,9 @@ def _inner_slope(h, rise, m, FAST: tl.constexpr):
     w0 = 2 + h
     w1 = 1 + 2 * h
     one = w0 * m
-    whole = one + _over(w1, h, FAST) * rise
+    whole = one + over(w1, h, FAST) * rise
     p = _part(one, whole, FAST)
-    return (p - p * p) * (whole * _over(w0 + w1, w0 * w1, FAST))
+    return (p - p * p) * (whole * over(w0 + w1, w0 * w1, FAST))
 
 
 @triton.jit
@@ -87,8 +87,8 @@ def _end_slope(h, rise, m, reach, FAST: tl.constexpr):
 
     (pchip holds it under 3m only where the secants differ in sign; where they agree it is under 2m anyway.)
     """
-    share = reach * _over(1, 1 + h, FAST)
-    d = m + share * m - _over(share, h, FAST) * rise
+    share = reach * over(1, 1 + h, FAST)
+    d = m + share * m - over(share, h, FAST) * rise
     steep = 3 * m
     low = tl.minimum(steep, 0.0)
     high = tl.maximum(steep, 0.0)

@@ -78,11 +78,10 @@ def judge(record: Record, lane: Lane) -> Judged:
 def throttled(record: Record) -> str:
     """Why the machine ran slower than it can, by its own word; empty if it did not say so."""
     reasons: list[str] = []
-    for moment in ("before", "after"):
-        gpu = (record.weather.get(moment) or {}).get("gpu") or {}
-        if str(record.case.get("device", "")).startswith("cuda"):
-            reasons += gpu.get("throttle_reasons") or []
     before, after = (record.weather.get(m) or {} for m in ("before", "after"))
+    if str(record.case.get("device", "")).startswith("cuda"):
+        # What a GPU says before the race is about the state it idled in: an H200 that wakes names a power cap at 117 W.
+        reasons += (after.get("gpu") or {}).get("throttle_reasons") or []
     for counter, words in (("thermal_events", "CPU heat"), ("quota_throttled", "cgroup CPU quota")):
         if (after.get(counter) or 0) > (before.get(counter) or 0):
             reasons.append(words)

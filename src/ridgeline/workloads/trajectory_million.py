@@ -4,7 +4,7 @@
 
 Chunks of 120 → 100 frames × 14 channels, all onto one shared clock of 50 Hz. Held against the way to the device: the
 bytes of each direction are counted apart, since a link carries both at once. Stage times (H2D, compute, D2H) are in
-the record's extras. On a CPU, and where memory is short, fewer trajectories are taken; the case says how many.
+the record's extras. Where host memory is short fewer are `resident` and pass several times; a CPU takes fewer at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ridgeline.workloads import _trajectory_peers as peers
 from ridgeline.workloads.trajectory import correlation, host, on_device
 
 BASE: dict[str, Any] = {"trajectories": 1_000_000, "stamps": 120, "targets": 100, "channels": 14}
-BASE |= {"chunk": 32768, "depth": 2, "memory": "pinned"}
+BASE |= {"resident": 1_000_000, "chunk": 16384, "depth": 2, "memory": "pinned"}
 HZ = 50
 SIZE = 4  # bytes of a float32, values and stamps alike
 TOLERANCE = 3e-6
@@ -43,7 +43,7 @@ class Million:
     def cases(self, profile: Profile) -> Iterable[Case]:
         if not installed("torch"):
             return []
-        few = Case({**BASE, "trajectories": 20_000, "chunk": 2048, "memory": "plain"}, "cpu")
+        few = Case({**BASE, "trajectories": 20_000, "resident": 20_000, "chunk": 2048, "memory": "plain"}, "cpu")
         changes: list[dict[str, Any]] = [{}]
         if profile is Profile.FULL:
             changes += [{"chunk": n} for n in (4096, 65536)]
@@ -70,7 +70,7 @@ class Million:
 
         device = on_device(case, place)
         values, times, out = data = _dataset(case)
-        chunks = [slice(i, i + case["chunk"]) for i in range(0, len(values), case["chunk"])]
+        chunks = _chunks(case["trajectories"], len(values), case["chunk"])
         rows = torch.linspace(0, len(values) - 1, min(CHECKED, len(values))).long()
         at = torch.arange(case["targets"], dtype=torch.float32, device=device) / HZ
         fn = _engine(contender, at, case["chunk"])
@@ -113,16 +113,30 @@ class Million:
         return up, case["trajectories"] * case["targets"] * case["channels"] * SIZE
 
     def _fitting(self, case: Case) -> Case:
-        """As many trajectories as all contenders can hold at once."""
-        room, count = HOST_SHARE * topology().usable_memory_bytes, case["trajectories"]
-        while sum(self._bytes(case)) * len(self.contenders(case)) > room:
+        """As many resident trajectories as all contenders can hold at once; the others pass over the same memory."""
+        room, count = HOST_SHARE * topology().usable_memory_bytes, case["resident"]
+        share = sum(self._bytes(case)) * len(self.contenders(case)) / case["trajectories"]
+        while share * count > room:
             count //= 2
-            case = Case({**case.params, "trajectories": count}, case.device)
-        return case
+        return Case({**case.params, "resident": count, "chunk": min(case["chunk"], count)}, case.device)
+
+
+def _chunks(total: int, resident: int, chunk: int) -> list[slice]:
+    """Parts of the resident trajectories, over and over until `total` have passed.
+
+    >>> _chunks(7, 3, 2)
+    [slice(0, 2, None), slice(2, 3, None), slice(0, 2, None), slice(2, 3, None), slice(0, 1, None)]
+    """
+    chunks: list[slice] = []
+    while total > 0:
+        size = min(resident, total)
+        chunks += [slice(start, min(start + chunk, size)) for start in range(0, size, chunk)]
+        total -= resident
+    return chunks
 
 
 def _dataset(case: Case) -> tuple[Any, Any, Any]:
-    """values [N, S, D], times [N, S] in seconds since each one's start, and room for the results [N, T, D]."""
+    """values [N, S, D], times [N, S] in seconds since each one's start, room for results [N, T, D]; N are resident."""
     import numpy as np
     import torch
 
@@ -131,7 +145,7 @@ def _dataset(case: Case) -> tuple[Any, Any, Any]:
     def room(*shape: int) -> Any:
         return pinned(shape) if case["memory"] == "pinned" else torch.empty(shape)
 
-    n, stamps, targets, channels = (case[k] for k in ("trajectories", "stamps", "targets", "channels"))
+    n, stamps, targets, channels = (case[k] for k in ("resident", "stamps", "targets", "channels"))
     values, times, out = room(n, stamps, channels), room(n, stamps), room(n, targets, channels)
     rng, piece = np.random.default_rng(), min(n, PIECE)
     clock = np.cumsum(rng.uniform(0.2, 1.8, (piece, stamps)), 1)

@@ -45,7 +45,10 @@ class Training:
         count = max(1, min(MOST_WORKERS, len(topology().usable_cpus) - 1))
         workers = {"workers": count, "steps": max(8, 4 * count)}
         changes: list[dict[str, Any]] = [{}]
+        if count > 1:
+            changes += [{"workers": 1, "steps": 8}]  # a host with one core to spare
         if profile is Profile.FULL:
+            changes += [{"workers": n, "steps": 4 * n} for n in (2, 4) if n < count]
             changes += [{"batch": n} for n in (64, 1024)]
             changes += [{"width": n} for n in (128, 512)]
         return [

@@ -1,0 +1,42 @@
+// Python face of launch: every call is a list of addresses, and nothing else is looked at.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "launch.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+
+void bind_launch(nb::module_ &m) {
+  nb::class_<Launch>(m, "Launch", "A compiled GPU kernel with its parameters ready; called with a stream and addresses.")
+      .def("__init__",
+           [](Launch *self, std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
+              const std::vector<std::tuple<int, int, std::int64_t>> &parameters, const std::string &library) {
+             std::vector<Parameter> all;
+             for (const auto &[bytes, pointer, value] : parameters) all.push_back({bytes, pointer, value});
+             new (self) Launch(function, programs, threads, shared, all, library);
+           },
+           "function"_a, "programs"_a, "threads"_a, "shared"_a, "parameters"_a, "library"_a = "libcuda.so.1",
+           "`parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1).")
+      .def("__call__",
+           [](Launch &self, std::uint64_t stream, nb::args addresses) {
+             std::size_t k = 0;
+             for (nb::handle address : addresses) {
+               if (!address.is_none()) {
+                 const std::uint64_t to = PyLong_AsUnsignedLongLong(address.ptr());
+                 if (PyErr_Occurred()) throw nb::python_error();
+                 self.point(k, to);
+               }
+               ++k;
+             }
+             self(stream);
+           },
+           "stream"_a, "addresses"_a, "Launch; None leaves an address as it was.");
+}
+
+} // namespace ridgeline

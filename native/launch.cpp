@@ -1,0 +1,56 @@
+#include "launch.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include <dlfcn.h>
+
+namespace ridgeline {
+
+namespace {
+
+constexpr int kMostOwn = 4; // pointers a compiler may add
+
+template <class F> F symbol(void *library, const char *name) {
+  if (void *found = dlsym(library, name)) return reinterpret_cast<F>(found);
+  throw std::runtime_error(std::string("the CUDA driver has no ") + name);
+}
+
+} // namespace
+
+Launch::Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
+               const std::vector<Parameter> &parameters, const std::string &library)
+    : function(reinterpret_cast<void *>(function)), programs(programs), threads(threads), shared(shared) {
+  void *driver = dlopen(library.c_str(), RTLD_NOW);
+  if (!driver) throw std::runtime_error("there is no CUDA driver here: " + std::string(dlerror()));
+  launch = symbol<decltype(launch)>(driver, "cuLaunchKernel");
+  const auto info = symbol<int (*)(void *, std::size_t, std::size_t *, std::size_t *)>(driver, "cuFuncGetParamInfo");
+  std::size_t offset = 0, size = 0, count = 0;
+  for (; info(this->function, count, &offset, &size) == 0; ++count) {
+    const std::size_t wanted = count < parameters.size() ? parameters[count].bytes : sizeof(void *);
+    if (size != wanted || count >= parameters.size() + kMostOwn)
+      throw std::runtime_error("the kernel's parameter " + std::to_string(count) + " is not what was said");
+  }
+  if (count < parameters.size()) throw std::runtime_error("the kernel has fewer parameters than were said");
+  values.resize(count);
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    std::memcpy(&values[k], &parameters[k].value, sizeof(std::int64_t)); // little-endian: the low 4 bytes come first
+    if (parameters[k].pointer < 0) continue;
+    pointers.resize(std::max<std::size_t>(pointers.size(), parameters[k].pointer + 1));
+    pointers[parameters[k].pointer].push_back(k);
+  }
+  for (auto &value : values) places.push_back(&value);
+}
+
+void Launch::point(std::size_t pointer, std::uint64_t to) {
+  if (pointer >= pointers.size()) return;
+  for (std::size_t k : pointers[pointer]) values[k] = to;
+}
+
+void Launch::operator()(std::uint64_t stream) {
+  const int error = launch(function, programs, 1, 1, threads, 1, 1, shared, reinterpret_cast<void *>(stream), places.data(), nullptr);
+  if (error) throw std::runtime_error("the CUDA driver refused the launch with error " + std::to_string(error));
+}
+
+} // namespace ridgeline

@@ -1,0 +1,35 @@
+// A GPU kernel that is launched again and again: its parameters lie ready, only its pointers change.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ridgeline {
+
+// One parameter as the kernel declares it: 4 or 8 bytes, a constant, or the pointer given as the `pointer`-th at launch.
+struct Parameter {
+  int bytes;
+  int pointer; // -1: a constant
+  std::int64_t value;
+};
+
+class Launch {
+public:
+  // `library` is the CUDA driver. Throws std::runtime_error if it is not there or if it says that the kernel's
+  // parameters are not these; further pointers of the kernel's own, such as a compiler's scratch memory, are null.
+  Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
+         const std::vector<Parameter> &parameters, const std::string &library);
+  void point(std::size_t pointer, std::uint64_t to);
+  void operator()(std::uint64_t stream); // throws std::runtime_error with the driver's error number
+
+private:
+  void *function;
+  unsigned programs, threads, shared;
+  std::vector<std::uint64_t> values;
+  std::vector<void *> places;          // of the values, as the driver wants them
+  std::vector<std::vector<std::size_t>> pointers; // where each pointer stands among the values
+  int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+};
+
+} // namespace ridgeline

@@ -1,0 +1,86 @@
+"""native.Launch against a CUDA driver of our own that writes down what it is asked.
+
+python -m pytest tests/native/test_launch.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+
+from ridgeline.native import Launch
+
+DRIVER = r"""
+#include <stddef.h>
+#include <string.h>
+static const size_t sizes[] = {8, 4, 8, 8, 8};
+size_t count = 5;
+unsigned asked[5];
+unsigned long long seen[5], stream_seen, function_seen;
+int answer = 0;
+int cuFuncGetParamInfo(void *f, size_t i, size_t *offset, size_t *size) {
+  if (i >= count) return 1;
+  *offset = 8 * i, *size = sizes[i];
+  return 0;
+}
+int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   void *stream, void **params, void **extra) {
+  function_seen = (unsigned long long)f, stream_seen = (unsigned long long)stream;
+  asked[0] = x, asked[1] = y * z * by * bz, asked[2] = bx, asked[3] = shared, asked[4] = extra != 0;
+  memset(seen, 0, sizeof seen);
+  for (size_t i = 0; i < count; ++i) memcpy(&seen[i], params[i], sizes[i]);
+  return answer;
+}
+"""
+PARAMETERS = [(8, 0, 0), (4, -1, -7), (8, -1, 1 << 40), (8, 2, 0)]  # then one pointer of the kernel's own
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "driver.c").write_text(DRIVER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "driver.so", folder / "driver.c"], check=True)
+    return str(folder / "driver.so")
+
+
+def read(driver: str, name: str, kind: type = ctypes.c_ulonglong, count: int = 5) -> list[int]:
+    return list((kind * count).in_dll(ctypes.CDLL(driver), name))
+
+
+def test_addresses_and_constants_arrive_where_the_kernel_reads_them(driver: str):
+    launch = Launch(0xF00D, 12, 64, 1024, PARAMETERS, driver)
+    launch(0xCAFE, 111, None, 333)
+    assert read(driver, "seen") == [111, (1 << 32) - 7, 1 << 40, 333, 0]
+    assert read(driver, "asked", ctypes.c_uint) == [12, 1, 64, 1024, 0]
+    assert read(driver, "stream_seen", count=1) == [0xCAFE]
+    assert read(driver, "function_seen", count=1) == [0xF00D]
+    launch(0, (1 << 64) - 1)  # what is not said again stays
+    assert read(driver, "seen") == [(1 << 64) - 1, (1 << 32) - 7, 1 << 40, 333, 0]
+
+
+def test_a_kernel_with_other_parameters_is_refused(driver: str):
+    with pytest.raises(RuntimeError, match="parameter 1"):
+        Launch(1, 1, 32, 0, [(8, 0, 0), (8, -1, 0)], driver)
+    with pytest.raises(RuntimeError, match="fewer"):
+        Launch(1, 1, 32, 0, [*PARAMETERS, (8, 3, 0), (8, 4, 0)], driver)
+    with pytest.raises(RuntimeError, match="no CUDA driver"):
+        Launch(1, 1, 32, 0, PARAMETERS, "libthere-is-none.so")
+
+
+def test_the_drivers_refusal_and_a_wrong_address_are_errors(driver: str):
+    launch = Launch(1, 1, 32, 0, PARAMETERS, driver)
+    with pytest.raises((TypeError, RuntimeError)):
+        launch(0, "here")
+    answer = ctypes.c_int.in_dll(ctypes.CDLL(driver), "answer")
+    answer.value = 700
+    try:
+        with pytest.raises(RuntimeError, match="700"):
+            launch(0, 1)
+    finally:
+        answer.value = 0
