@@ -36,7 +36,7 @@ void bind_launch(nb::module_ &m) {
              }
              self(stream);
            },
-           "stream"_a, "addresses"_a, "Launch; None leaves an address as it was.");
+           nb::sig("def __call__(self, stream: int, *addresses: int | None) -> None"), "Launch; None leaves an address as it was.");
 }
 
 } // namespace ridgeline

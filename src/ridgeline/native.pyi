@@ -55,5 +55,5 @@ class Launch:
         `parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1).
         """
 
-    def __call__(self, stream: int, *addresses) -> None:
+    def __call__(self, stream: int, *addresses: int | None) -> None:
         """Launch; None leaves an address as it was."""
