@@ -253,7 +253,7 @@ def sweep(copy: float) -> None:
                 moved = bytes_of(values, times, at, out)
                 for most, (rows, wide, warps) in itertools.product(registers, shapes):
                     resample.SHAPES[kind, dtype.itemsize], resample.WARPS[kind] = (rows, wide), warps
-                    resample.REGISTERS[kind] = most or 255
+                    resample.REGISTERS[kind, dtype.itemsize] = most or 255
                     resample._plans.clear()
                     label = f"{kind} {rows}×{wide}, {warps} w{f', {most} r' if most else ''}"
                     line(label, dtype, copy, moved, values, times, at, out, channels=((0, D, kind),))

@@ -23,6 +23,8 @@ def test_a_tree_without_git_does_not_claim_to_be_clean(asked, monkeypatch):
     monkeypatch.setenv("RIDGELINE_COMMIT", "abc")
     told = asked(None, None)
     assert (told["commit"], told["dirty"]) == ("abc", None)
+    told = asked(" M file", "c0ffee")  # and a copy that has the git of where it was copied to believes what it is told
+    assert (told["commit"], told["dirty"]) == ("abc", None)
 
 
 @pytest.mark.parametrize(("status", "dirty"), [("", False), (" M file", True)])

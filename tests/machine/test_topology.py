@@ -344,7 +344,21 @@ def test_a_file_that_may_not_be_read_is_as_good_as_missing(memory_path: Path):
     meminfo = memory_path / NODE / "node0/meminfo"
     meminfo.unlink()
     meminfo.mkdir()  # reading a folder fails for root too
-    assert topology(memory_path).nodes[0].memory_bytes == 0
+    assert topology(memory_path).nodes[0].memory_bytes == 4 << 30  # /proc knows it
+
+
+def test_memory_that_belongs_to_no_node_is_the_only_nodes(memory_path: Path):
+    Recording(memory_path).grid(1, 2)
+    (memory_path / NODE / "node0/meminfo").write_text("Node 0 MemTotal:        1048576 kB\n")
+    here = topology(memory_path)
+    assert here.nodes[0].memory_bytes == 4 << 30
+    assert any("node 0 counts 1024 MiB of the machine's 4096" in note for note in here.notes)
+
+
+def test_of_several_nodes_each_has_what_it_counts(memory_path: Path):
+    Recording(memory_path).grid(2, 2)
+    (memory_path / NODE / "node1/meminfo").unlink()
+    assert topology(memory_path).nodes[1].memory_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,34 @@ class TestTorch:
         found = resample(values, torch.tensor([0.0, 1, 9]), torch.tensor([0.5, 5.0]), max_gap=2.0)
         found.nansum().backward()
         assert values.grad.tolist() == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("clock", ["f8", "f4", "i8"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_gpus_way_of_sorting_is_the_cpus(clock, cut):
+    torch = pytest.importorskip("torch")
+    from ridgeline.trajectory import on_numpy, on_torch
+    from ridgeline.trajectory.shape import shaped
+
+    rng = np.random.default_rng(5)
+    sizes = np.array([4, 0, 7, 1, 9])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    values, times = rng.standard_normal((21, 3)).astype("f4"), rng.integers(0, 6, 21).astype(clock)  # with equal stamps
+    lengths = np.maximum(0, sizes - 2) if cut else None
+    at = np.linspace(0, 5, 8).astype(clock)
+    packed = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    _, want, want_clock = on_numpy._sorted(packed, values, times, lengths, offsets, at)
+    given = (torch.tensor(x) for x in (values, times, at, offsets))
+    batch = shaped(*given, lambda a, n: a.expand(n, *a.shape[1:]))
+    got = on_torch._sorted(batch, torch.tensor(lengths) if cut else None, torch.tensor(offsets))
+    np.testing.assert_array_equal(got.times.numpy(), want_clock)
+    np.testing.assert_array_equal(got.values.numpy(), want)
+
+    rows, row_times = values.reshape(3, 7, 3), times.reshape(3, 7)
+    kept = np.array([7, 3, 0]) if cut else None
+    padded = shaped(rows, row_times, at, None, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    _, want, want_clock = on_numpy._sorted(padded, rows, row_times, kept, None, at)
+    batch = shaped(*(torch.tensor(x) for x in (rows, row_times, at)), None, lambda a, n: a.expand(n, *a.shape[1:]))
+    got = on_torch._sorted(batch, torch.tensor(kept) if cut else None, None)
+    np.testing.assert_array_equal(got.times.numpy(), want_clock)
+    np.testing.assert_array_equal(got.values.numpy(), want)

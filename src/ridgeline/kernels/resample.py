@@ -23,10 +23,10 @@ from ridgeline.native import Launch
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
 # costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames.
-SHAPES = {("slerp", 2): (32, 16), ("cubic", 2): (32, 8), ("cubic", 4): (32, 8), ("cubic", 8): (32, 8)}
+SHAPES = {("slerp", 2): (32, 16), ("cubic", 2): (32, 8), ("cubic", 4): (16, 16), ("cubic", 8): (32, 8)}
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
-REGISTERS = {"cubic": 96}  # at most
+REGISTERS = {("cubic", 2): 96, ("cubic", 4): 80}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
@@ -237,8 +237,8 @@ def _plan(
             not INTERPRETED,
         )  # fmt: skip
         options = {"num_warps": WARPS.get(kind, 1), "enable_fp_fusion": True}
-        if kind in REGISTERS and values.dtype != torch.float64:
-            options["maxnreg"] = REGISTERS[kind]
+        if (kind, values.element_size()) in REGISTERS:
+            options["maxnreg"] = REGISTERS[kind, values.element_size()]
         plan.append(_Launch(start, stop, not plan, triton.cdiv(rows, bt), options, fixed))
     return plan
 

@@ -28,10 +28,12 @@ LIBRARIES = (
 @cache
 def version() -> dict[str, Any]:
     """The code block of a record."""
+    told = os.environ.get("RIDGELINE_COMMIT")  # a copy on another machine does not know its commit by itself
+    changes = None if told else _git("status", "--porcelain", "--untracked-files=no")
     return {
         "ridgeline": ridgeline.__version__,
-        "commit": _git("rev-parse", "HEAD") or os.environ.get("RIDGELINE_COMMIT"),  # a tree may travel without .git
-        "dirty": None if (changes := _git("status", "--porcelain", "--untracked-files=no")) is None else bool(changes),
+        "commit": told or _git("rev-parse", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
         "tree": tree_hash(),
         "python": sys.version.split()[0],
         "libraries": {name: found for name in LIBRARIES if (found := _installed(name))},

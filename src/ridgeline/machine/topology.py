@@ -189,6 +189,10 @@ def _nodes(tree: Tree, online: CpuSet, notes: list[str]) -> tuple[Node, ...]:
             cpus = frozenset()
         claimed |= cpus
         memory = _memory(tree.text(NODES, f"node{n}", "meminfo"))
+        whole = _memory(tree.text("proc/meminfo"))
+        if len(ids) == 1 and memory < whole:  # memory that was added to a running guest may belong to no node
+            notes.append(f"node {n} counts {memory >> 20} MiB of the machine's {whole >> 20}: the latter is shown")
+            memory = whole
         found.append(Node(n, tuple(sorted(cpus)), memory, _distances(tree, n, ids)))
     return tuple(found)
 

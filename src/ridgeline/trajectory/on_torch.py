@@ -5,6 +5,7 @@ Gradients with respect to the values come from `differentiable.py`, the same ans
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,7 @@ def on_gpu(
     if check or sort or outside == "raise":
         _validated(batch, lengths, at_lengths, offsets, outside, sort)
     if sort:
-        values, times = _sorted(batch, lengths, offsets)
-        batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:])) if offsets is None else batch
+        batch = _sorted(batch, lengths, offsets)
     compute = _compute(values.dtype)
     direct = wanted if wanted in (values.dtype, compute) else compute
     shape = (batch.batch, batch.targets, batch.channels)
@@ -145,17 +145,24 @@ def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outsid
         on_numpy.refuse_outside(host, *counts)
 
 
-def _sorted(batch: Any, lengths: Any, offsets: Any) -> tuple[Any, Any]:
-    if offsets is not None:
-        raise InputError("sort=True is not there for packed tensors on a GPU; sort them first.")
+def _sorted(batch: Batch, lengths: Any, offsets: Any) -> Batch:
+    """Values and times in rising order, stable, each trajectory by itself."""
     clock = batch.times.clone()
-    if lengths is not None:  # what is beyond the length stays behind it
-        beyond = torch.arange(clock.shape[1], device=clock.device)[None] >= lengths[:, None]
-        top = torch.iinfo(clock.dtype).max if clock.dtype is torch.int64 else float("inf")
-        clock = clock.masked_fill(beyond, top)
+    top = torch.iinfo(clock.dtype).max if clock.dtype is torch.int64 else float("inf")
+    place = torch.arange(clock.shape[1], device=clock.device)[None]
+    if offsets is not None:
+        owner = torch.searchsorted(offsets, place[0], right=True) - 1
+        if lengths is not None:  # what is beyond the length stays behind it
+            known = owner.clamp(0, len(lengths) - 1)
+            clock = clock.masked_fill(place - offsets[known] >= lengths[known], top)
+        order = clock[0].argsort(stable=True)
+        order = order[owner[order].argsort(stable=True)]
+        return replace(batch, values=batch.values[:, order], times=batch.times[:, order])
+    if lengths is not None:
+        clock = clock.masked_fill(place >= lengths[:, None], top)
     order = clock.sort(dim=1, stable=True).indices
-    width = batch.values.shape[2]
-    return batch.values.gather(1, order[..., None].expand(-1, -1, width)), batch.times.gather(1, order)
+    frames = order[..., None].expand(-1, -1, batch.channels)
+    return replace(batch, values=batch.values.gather(1, frames), times=batch.times.gather(1, order))
 
 
 def _compute(dtype: Any) -> Any:
