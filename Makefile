@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-NATIVE := $(wildcard native/*.cpp native/*.hpp) CMakeLists.txt
+NATIVE := $(wildcard native/*.cpp native/*.hpp native/*.inc) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
 .PHONY: help setup native stubs check format test test-numa bench peers packages clean

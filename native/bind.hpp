@@ -6,4 +6,5 @@ namespace nanobind { class module_; }
 namespace ridgeline {
 void bind_resample(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
+void bind_wordpiece(nanobind::module_ &m);
 }

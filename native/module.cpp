@@ -76,4 +76,5 @@ NB_MODULE(native, m) {
 
   bind_resample(m);
   bind_launch(m);
+  bind_wordpiece(m);
 }

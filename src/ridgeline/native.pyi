@@ -57,3 +57,20 @@ class Launch:
 
     def __call__(self, stream: int, *addresses: int | None) -> None:
         """Launch; None leaves an address as it was."""
+
+class WordPiece:
+    """BERT's tokenizer: see ridgeline.embed.tokenizer."""
+
+    def __init__(self, tokens: Sequence[str], unknown: int, before: Sequence[int], after: Sequence[int], added: list, clean_text: bool = True, handle_chinese_chars: bool = True, strip_accents: bool = True, lowercase: bool = True, max_word: int = 100) -> None:
+        """
+        tokens in the order of their numbers; unknown: a number; before, after: numbers put around every text; added: (text, number) found in the raw text before all else.
+        """
+
+    def encode(self, texts: object, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], max_tokens: int, threads: int, isa: str = '') -> tuple:
+        """
+        Numbers of the tokens of all texts, int32 [offsets[-1]], and -1; `offsets` int64 [texts + 1] is filled. Or None and the first text that is not a str or has a lone surrogate. max_tokens -1: no limit.
+        """
+
+    @property
+    def size(self) -> int:
+        """Tokens in the vocabulary."""

@@ -1,0 +1,75 @@
+"""Tokenizers of other kinds: the `tokenizers` library, in bulk, on all CPUs and without the GIL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ridgeline.embed.tokens import Tokens, first_refused, listed, refused
+from ridgeline.errors import InputError, MissingExtra
+
+DIRECTIONS = {"Left": "left", "Right": "right"}
+
+
+class HuggingFaceTokenizer:
+    """Texts → tokens by `tokenizers`. While one thread encodes, others run: give it texts ahead of the device."""
+
+    native = False
+
+    def __init__(self, description: Mapping[str, Any], *, why: str, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise MissingExtra(f"The tokenizer of {path} is not BERT's ({why}): it", "embed") from None
+        self.why = why
+        try:
+            self._tokenizer = Tokenizer.from_str(json.dumps(description))
+        except Exception as error:  # the library raises no class of its own
+            raise InputError(f"{path} is no tokenizer that this release of tokenizers knows: {error}.") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._direction = DIRECTIONS[(description.get("truncation") or {}).get("direction", "Right")]
+        self._frame = self._tokenizer.num_special_tokens_to_add(False)
+        self._limit: int | None = None
+        self._turn = Lock()  # the limit is a state of the library's object
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special: Mapping[str, int] = {
+            str(token.content): number for number, token in added.items() if token.special
+        }
+        self.pad_id = self._pad(description)
+        self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, texts: Iterable[str], max_tokens: int | None = None) -> Tokens:
+        given = listed(texts)
+        if max_tokens is not None and max_tokens < self._frame:
+            raise InputError(f"max_tokens is {max_tokens}, but the special tokens around a text are {self._frame}.")
+        at = first_refused(given)
+        if at >= 0:
+            raise refused(given, at)
+        with self._turn:
+            if max_tokens != self._limit:
+                if max_tokens is None:
+                    self._tokenizer.no_truncation()
+                else:
+                    self._tokenizer.enable_truncation(max_tokens, direction=self._direction)
+                self._limit = max_tokens
+            rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(given)]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return Tokens(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
+
+    def _pad(self, description: Mapping[str, Any]) -> int:
+        padding = description.get("padding")
+        if padding:
+            return int(padding["pad_id"])
+        for name in ("[PAD]", "<pad>"):
+            number = self._tokenizer.token_to_id(name)
+            if number is not None:
+                return int(number)
+        return 0
