@@ -1,0 +1,92 @@
+"""An encoder's steps on the GPU: torch tensors in and out, one launch each.
+
+python -m pytest tests/kernels/test_encoder.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from ridgeline.kernels import rows, texts
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+INTERPRETED = triton.knobs.runtime.interpret
+ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
+
+
+def embed(
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    word: torch.Tensor,
+    position: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    epsilon: float,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """ids [T], offsets [n + 1] → [T, width]; rows from offsets[n] on are zero."""
+    tokens, width = ids.shape[0], word.shape[1]
+    out = torch.empty((tokens, width), dtype=word.dtype, device=word.device)
+    block, step = _rows(width)
+    if tokens:
+        rows.embed[(triton.cdiv(tokens, step),)](
+            ids, offsets, positions, word, position, weight, bias, out, tokens, offsets.shape[0] - 1, epsilon,
+            width, block, step, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def add_norm(
+    x: torch.Tensor,
+    x_bias: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    epsilon: float,
+) -> torch.Tensor:
+    """x [T, width] + x_bias + residual, normalised; written over x."""
+    tokens, width = x.shape
+    block, step = _rows(width)
+    if tokens:
+        rows.add_norm[(triton.cdiv(tokens, step),)](
+            x, x_bias, residual, weight, bias, x, tokens, epsilon, width, block, step, num_warps=4
+        )
+    return x
+
+
+def activate(x: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
+    """x [T, width] + bias through its activation; written over x."""
+    if x.numel():
+        rows.activate[(triton.cdiv(x.numel(), ELEMENTS),)](x, bias, x.numel(), x.shape[1], kind, ELEMENTS, num_warps=4)
+    return x
+
+
+def attention(qkv: torch.Tensor, offsets: torch.Tensor, heads: int, longest: int) -> torch.Tensor:
+    """qkv [T, 3 · heads · depth], offsets [n + 1] → [T, heads · depth]; no text has more than `longest` tokens."""
+    tokens, width = qkv.shape[0], qkv.shape[1] // 3
+    out = torch.empty((tokens, width), dtype=qkv.dtype, device=qkv.device)
+    size = min(64, max(16, triton.next_power_of_2(longest)))
+    grid = (offsets.shape[0] - 1, heads, triton.cdiv(longest, size))
+    if tokens:
+        texts.attention[grid](
+            qkv, offsets, out, (width // heads) ** -0.5, heads, width // heads, size, size,
+            INTERPRETED, num_warps=1 if size < 64 else 4,
+        )  # fmt: skip
+    return out
+
+
+def pool(hidden: torch.Tensor, offsets: torch.Tensor, mode: str, unit: bool) -> torch.Tensor:
+    """hidden [T, width], offsets [n + 1] → float32 [n, width]."""
+    count, width = offsets.shape[0] - 1, hidden.shape[1]
+    out = torch.empty((count, width), dtype=torch.float32, device=hidden.device)
+    block, step = _rows(width)
+    if count:
+        texts.pool[(count,)](hidden, offsets, out, width, block, step, mode, unit, num_warps=4)
+    return out
+
+
+def _rows(width: int) -> tuple[int, int]:
+    """The width as a power of two, and how many rows of it a program takes."""
+    block = triton.next_power_of_2(width)
+    return block, max(1, ELEMENTS // block)

@@ -1,0 +1,101 @@
+"""Rows of a transformer: embedding, residual and bias, normalised; bias and activation. One pass over memory each.
+
+A program takes some rows of [tokens, width]; sums are in float32 whatever the rows are.
+
+    python -m pytest tests/kernels/test_encoder.py
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ROOT_HALF = tl.constexpr(0.7071067811865476)
+ROOT_2_OVER_PI = tl.constexpr(0.7978845608028654)
+
+
+@triton.jit
+def _normalised(x, weight, bias, d, inside, width, epsilon):
+    """(x - mean) / deviation · weight + bias, along the second axis."""
+    mean = tl.sum(tl.where(inside[None, :], x, 0.0), 1) / width
+    off = tl.where(inside[None, :], x - mean[:, None], 0.0)
+    per_deviation = 1 / tl.sqrt(tl.sum(off * off, 1) / width + epsilon)
+    w = tl.load(weight + d, mask=inside, other=0).to(tl.float32)
+    b = tl.load(bias + d, mask=inside, other=0).to(tl.float32)
+    return off * per_deviation[:, None] * w[None, :] + b[None, :]
+
+
+@triton.jit
+def _text_of(token, offsets, texts):
+    """The text each token belongs to: the last whose offset is not beyond it."""
+    low = tl.zeros(token.shape, tl.int32)
+    size = texts
+    while size > 1:  # the answer is in [low, low + size)
+        half = size // 2
+        middle = low + half
+        beyond = tl.load(offsets + middle, mask=middle < texts, other=1 << 62) > token
+        low = tl.where(beyond, low, middle)
+        size -= half
+    return low
+
+
+@triton.jit
+def embed(
+    ids, offsets, positions, word, position, weight, bias, out, tokens, texts, epsilon,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """word[ids] + position[place in its text], normalised. Without `positions` [tokens] a token's place is counted.
+
+    `tokens` rows are written; those that belong to no text (from offsets[texts] on) are zero.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BLOCK)
+    inside = d < WIDTH
+    known = row < tl.minimum(tokens, tl.load(offsets + texts))
+    if positions is None:
+        place = row - tl.load(offsets + _text_of(row, offsets, texts), mask=known, other=0)
+    else:
+        place = tl.load(positions + row, mask=known, other=0)
+    number = tl.load(ids + row, mask=known, other=0).to(tl.int64)
+    both = known[:, None] & inside[None, :]
+    x = tl.load(word + number[:, None] * WIDTH + d[None, :], mask=both, other=0).to(tl.float32)
+    x += tl.load(position + place.to(tl.int64)[:, None] * WIDTH + d[None, :], mask=both, other=0).to(tl.float32)
+    y = tl.where(known[:, None], _normalised(x, weight, bias, d, inside, WIDTH, epsilon), 0.0)
+    to = out + row.to(tl.int64)[:, None] * WIDTH + d[None, :]
+    tl.store(to, y.to(out.dtype.element_ty), mask=(row < tokens)[:, None] & inside[None, :])
+
+
+@triton.jit
+def add_norm(
+    x, x_bias, residual, weight, bias, out, tokens, epsilon, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """x + its bias + residual, normalised: what follows the two products that lead back to the hidden state."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BLOCK)
+    inside = d < WIDTH
+    both = (row < tokens)[:, None] & inside[None, :]
+    place = row[:, None] * WIDTH + d[None, :]
+    y = tl.load(x + place, mask=both, other=0).to(tl.float32) + tl.load(residual + place, mask=both, other=0).to(
+        tl.float32
+    )
+    y += tl.load(x_bias + d, mask=inside, other=0).to(tl.float32)[None, :]
+    y = _normalised(y, weight, bias, d, inside, WIDTH, epsilon)
+    tl.store(out + place, y.to(out.dtype.element_ty), mask=both)
+
+
+@triton.jit
+def activate(x, bias, count, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """x [tokens, width] + bias, through its activation, in place: gelu (by erf), gelu_tanh, relu."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = place < count
+    y = tl.load(x + place, mask=live, other=0).to(tl.float32)
+    y += tl.load(bias + place % WIDTH, mask=live, other=0).to(tl.float32)
+    if KIND == "relu":
+        y = tl.maximum(y, 0.0)
+    elif KIND == "gelu":
+        y = 0.5 * y * (1 + tl.erf(y * ROOT_HALF))
+    else:
+        inner = ROOT_2_OVER_PI * (y + 0.044715 * y * y * y)
+        y = y / (1 + tl.exp(-2 * inner))  # y·(1 + tanh) / 2
+    tl.store(x + place, y.to(x.dtype.element_ty), mask=live)
