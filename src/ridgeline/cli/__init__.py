@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 PANELS = {
+    "embed": "Work",
     "resample": "Work",
     "streams": "Work",
     "machine": "Measure",
@@ -33,6 +34,7 @@ PANELS = {
     "report": "Judge",
     "compare": "Judge",
     "records": "Judge",
+    "model": "Manage",
 }
 
 
@@ -78,9 +80,10 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, machine, records, report, resample, streams
+    from ridgeline.cli import bench, compare, embed, machine, model, records, report, resample, streams
 
     commands: dict[str, Any] = {
+        "embed": embed.embed,
         "resample": resample.resample,
         "streams": streams.streams,
         "machine": machine.machine,
@@ -91,6 +94,7 @@ def _register() -> None:
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
+    app.add_typer(model.model, name="model", rich_help_panel=PANELS["model"])
 
 
 _register()

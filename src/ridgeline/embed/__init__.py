@@ -1,6 +1,14 @@
-"""Texts → unit vectors. So far: texts → tokens."""
+"""Texts → unit vectors.
 
+import ridgeline
+
+vectors = ridgeline.Embedder().encode(["first text", "second text"])  # float32 [2, 384]
+"""
+
+from __future__ import annotations
+
+from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.tokenizer import Tokenizer, load_tokenizer
 from ridgeline.embed.tokens import Tokens
 
-__all__ = ["Tokenizer", "Tokens", "load_tokenizer"]
+__all__ = ["Embedder", "Tokenizer", "Tokens", "load_tokenizer"]

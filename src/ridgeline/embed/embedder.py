@@ -1,0 +1,333 @@
+"""`Embedder`: texts → vectors.
+
+with Embedder() as embedder:
+    vectors = embedder.encode(["first text", "second text"])  # float32 [2, 384], unit length
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.embed.batches import Window, runs_of, window_of
+from ridgeline.embed.config import prompt_of, read_config
+from ridgeline.embed.inputs import FIRST, length_of, refuse_one, windows
+from ridgeline.embed.models import DEFAULT, find_model
+from ridgeline.embed.place import device_of, dtype_of
+from ridgeline.embed.tokenizer import load_tokenizer
+from ridgeline.embed.tokens import Tokens
+from ridgeline.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from ridgeline.embed.encoder import Encoder
+    from ridgeline.embed.flow import Flow
+
+Vectors = NDArray[np.float32]
+Progress = Callable[[int, int | None], None]
+
+# Per CPU thread: what stays in a core's cache (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
+BATCH_TOKENS = {"cpu": 256, "cuda": 65_536}
+AHEAD = 2  # windows tokenized while one is being encoded
+
+
+class Embedder:
+    """A sentence encoder, loaded and ready.
+
+    model         a folder, or a name that is found on this machine (see `models.py`)
+    device        "auto", "cpu", "cuda", "cuda:N"
+    dtype         "auto", "float32", "bfloat16", "float16"; auto is float16 on a GPU, bfloat16 on CPUs that multiply
+                  it (AMX, AVX512-BF16), float32 on others. Vectors are float32 in any case.
+    max_tokens    cut texts here; the model's own limit if None
+    normalize     unit length; False leaves the vectors as the pooling (and dense modules) gave them
+    prompt        put before every text: a name from the model's prompts, or the words themselves
+    truncate_dim  keep the first so many components (Matryoshka), before normalising
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = DEFAULT,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_tokens: int | None = None,
+        normalize: bool = True,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+    ) -> None:
+        found = find_model(model)
+        config = read_config(found.folder)
+        if max_tokens is not None and not 3 <= max_tokens <= config.positions - config.first_position:
+            most = config.positions - config.first_position
+            raise InputError(f"max_tokens is {max_tokens}; '{found.name}' takes 3 to {most}.")
+        if truncate_dim is not None and truncate_dim < 1:
+            raise InputError(f"truncate_dim is {truncate_dim}; give 1 or more.")
+        self.name, self.folder, self.config = found.name, found.folder, config
+        self.max_tokens = max_tokens or config.max_tokens
+        self.prompt = prompt_of(config, prompt)
+        self._tokenizer = load_tokenizer(config.folder if (config.folder / "tokenizer.json").exists() else found.folder)
+        size = self._tokenizer.vocabulary_size
+        if size > config.vocabulary:
+            raise InputError(
+                f"'{found.folder}': the tokenizer knows {size} tokens, the weights {config.vocabulary}; "
+                "they do not belong together."
+            )
+        self._device = device_of(device)
+        self._dtype = dtype_of(dtype, self._device)
+        self._lock = threading.Lock()
+        self._budget: int | None = None  # what was left of it when memory ran out
+        self._encoder: Encoder | None = _load(config, self._device, self._dtype, truncate_dim, normalize)
+        self._pool: ThreadPoolExecutor | None = None
+        self.dim = self._encoder.dim
+        if truncate_dim is not None and truncate_dim > self.dim:
+            raise InputError(f"truncate_dim is {truncate_dim}, and '{found.name}' has {self.dim} dimensions.")
+
+    @property
+    def device(self) -> str:
+        return str(self._device)
+
+    @property
+    def dtype(self) -> str:
+        return str(self._dtype).removeprefix("torch.")
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_tokens: int | str = "auto",
+        progress: Progress | None = None,
+        to: str = "numpy",
+    ) -> Any:
+        """float32 [N, dim], in the order of the texts: a list, a generator, a pandas or pyarrow column.
+
+        batch_tokens  tokens the device computes at a time; memory follows it, not the number of texts
+        progress      called with (texts done, texts in all or None)
+        to            "numpy", or "torch" for a tensor in host memory
+        """
+        if to not in ("numpy", "torch"):
+            raise unknown("answer", to, ("numpy", "torch"))
+        refuse_one(texts)
+        total = length_of(texts)
+        found = self._assembled(self._windows(texts, total), total, batch_tokens, progress)
+        return _handed(found, to)
+
+    def encode_one(self, text: str) -> Vectors:
+        """One text → float32 [dim], by the shortest way."""
+        if not isinstance(text, str):
+            raise InputError(f"the text is {type(text).__name__}; give a string, or use encode for several.")
+        tokens = self._tokens([text], 0)
+        return np.asarray(self._direct(tokens)[0])
+
+    def encode_iter(self, texts: Iterable[str], *, batch_tokens: int | str = "auto") -> Iterator[Vectors]:
+        """One float32 [dim] per text, in order; texts are pulled and forgotten, so they may be without end."""
+        for block in self.encode_blocks(texts, batch_tokens=batch_tokens):
+            yield from block
+
+    def encode_blocks(self, texts: Iterable[str], *, batch_tokens: int | str = "auto") -> Iterator[Vectors]:
+        """float32 [n, dim] for some thousands of texts at a time, in order."""
+        refuse_one(texts)
+        flow = self._flow(batch_tokens)
+        waiting: deque[tuple[int, Vectors]] = deque()  # blocks begun: rows still missing, rows
+
+        def noted() -> Iterator[Window]:
+            for window in self._windows(texts, length_of(texts)):
+                waiting.append((len(window.rows), np.empty((len(window.rows), self.dim), np.float32)))
+                yield window
+
+        begin = 0
+        for batch, vectors in flow.run(noted()):
+            # A window's batches come one after the other, so only the oldest block can be completed.
+            missing, block = waiting.popleft()
+            block[batch.rows - begin] = vectors.numpy()
+            if missing > len(batch):
+                waiting.appendleft((missing - len(batch), block))
+            else:
+                begin += len(block)
+                yield block
+        self._remember(flow)
+
+    def tokenize(self, texts: Iterable[str]) -> Tokens:
+        """Token numbers as the model's tokenizer gives them, prompt and special tokens included."""
+        refuse_one(texts)
+        parts = [self._tokens(part, first) for first, part in windows(texts)]
+        return _joined(parts)
+
+    def encode_tokens(
+        self, tokens: Tokens, *, batch_tokens: int | str = "auto", progress: Progress | None = None, to: str = "numpy"
+    ) -> Any:
+        """float32 [N, dim] from tokens that are there already."""
+        if to not in ("numpy", "torch"):
+            raise unknown("answer", to, ("numpy", "torch"))
+        self._check(tokens, 0)
+        found = self._assembled(iter([window_of(tokens)]), len(tokens), batch_tokens, progress)
+        return _handed(found, to)
+
+    def close(self) -> None:
+        """Let go of the weights and the threads; safe to call twice."""
+        self._encoder = None
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _assembled(
+        self, parts: Iterator[Window], total: int | None, batch_tokens: int | str, progress: Progress | None
+    ) -> Vectors:
+        flow = self._flow(batch_tokens)
+        room = np.empty((total or 0, self.dim), np.float32)
+        done = 0
+        for batch, vectors in flow.run(parts):
+            top = int(batch.rows.max()) + 1
+            if top > len(room):  # a generator: how many there are is known only at its end
+                room = np.concatenate([room, np.empty((max(top, 2 * len(room)) - len(room), self.dim), np.float32)])
+            room[batch.rows] = vectors.numpy()
+            done += len(batch)
+            if progress is not None:
+                progress(done, total)
+        self._remember(flow)
+        return room if done == len(room) else room[:done].copy()
+
+    def _windows(self, texts: Iterable[str], total: int | None) -> Iterator[Window]:
+        """Windows of sorted tokens; the next ones are tokenized while one is being encoded."""
+        source = windows(texts)
+        if total is not None and total <= FIRST:  # one window: nothing to overlap
+            for first, part in source:
+                yield window_of(self._tokens(part, first), first)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "ridgeline-tokenize")
+        pending: deque[Future[Window]] = deque()
+        for first, part in source:
+            pending.append(self._pool.submit(self._window, part, first))
+            if len(pending) > AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _window(self, texts: list[str], first: int) -> Window:
+        return window_of(self._tokens(texts, first), first)
+
+    def _tokens(self, texts: list[str], first: int) -> Tokens:
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
+        if self.config.lower:
+            texts = [text.lower() for text in texts]
+        try:
+            with self._lock:
+                tokens = self._tokenizer.encode(texts, self.max_tokens)
+        except Exception as error:  # it counts from the start of the window, and some say nothing of where
+            raise _unreadable(texts, first, error) from error
+        self._check(tokens, first)
+        long = np.flatnonzero(tokens.lengths >= self.max_tokens)
+        if len(long):
+            which = f"text {first + int(long[0])} reaches" if len(long) == 1 else f"{len(long)} texts reach"
+            warnings.warn(
+                f"{which} the limit of {self.max_tokens} tokens; what lies beyond is not in the vector.", stacklevel=3
+            )
+        return tokens
+
+    def _check(self, tokens: Tokens, first: int) -> None:
+        lengths = tokens.lengths
+        if not len(lengths):
+            return
+        if lengths.min() < 1:
+            raise InputError(f"text {first + int(lengths.argmin())} has no tokens; give one at least.")
+        if lengths.max() > self.config.positions - self.config.first_position:
+            row, most = first + int(lengths.argmax()), self.config.positions - self.config.first_position
+            raise InputError(f"text {row} has {lengths.max()} tokens; '{self.name}' takes at most {most}.")
+        low, high = int(tokens.ids.min()), int(tokens.ids.max())
+        if low < 0 or high >= self.config.vocabulary:
+            raise InputError(
+                f"token {low if low < 0 else high} is not among the {self.config.vocabulary} of '{self.name}'; "
+                "tokenizer and weights do not belong together."
+            )
+
+    def _direct(self, tokens: Tokens) -> Vectors:
+        """Without staging or threads: for one text the way there would be longer than the work."""
+        import torch
+
+        from ridgeline.embed.layers import Packed
+
+        ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
+        vectors: Vectors = self._open()(ids, Packed(offsets, runs_of(tokens.offsets))).cpu().numpy()
+        return vectors
+
+    def _flow(self, batch_tokens: int | str) -> Flow:
+        from ridgeline.embed.flow import Flow
+
+        if batch_tokens == "auto":
+            budget = self._budget or auto_budget(self._device)
+        elif isinstance(batch_tokens, int) and batch_tokens > 0:
+            budget = batch_tokens
+        else:
+            raise InputError(f"batch_tokens is {batch_tokens!r}; give a number above 0, or 'auto'.")
+        return Flow(self._open(), self._device, budget)
+
+    def _remember(self, flow: Flow) -> None:
+        if flow.shrank:
+            self._budget = min(flow.budget, self._budget or flow.budget)
+
+    def _open(self) -> Encoder:
+        if self._encoder is None:
+            raise InputError("this embedder is closed; make a new one.")
+        return self._encoder
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, dim={self.dim})"
+
+
+def auto_budget(device: Any) -> int:
+    """Tokens per batch where the caller leaves it to us."""
+    import torch
+
+    per_unit = BATCH_TOKENS[device.type]
+    return per_unit * max(2, torch.get_num_threads()) if device.type == "cpu" else per_unit
+
+
+def _load(config: Any, device: Any, dtype: Any, width: int | None, normalize: bool) -> Encoder:
+    from ridgeline.embed.encoder import load_encoder
+
+    return load_encoder(config, device, dtype, width=width, normalize=normalize)
+
+
+def _handed(vectors: Vectors, to: str) -> Any:
+    if to == "numpy":
+        return vectors
+    import torch
+
+    return torch.from_numpy(vectors)
+
+
+def _joined(parts: list[Tokens]) -> Tokens:
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.zeros(sum(len(p) for p in parts) + 1, np.int64)
+    if parts:
+        np.cumsum(np.concatenate([p.lengths for p in parts]), out=offsets[1:])
+    return Tokens(np.concatenate([p.ids for p in parts] or [np.zeros(0, np.int32)]), offsets)
+
+
+def _unreadable(texts: list[str], first: int, error: Exception) -> InputError:
+    """Half a surrogate pair is a Python string but no text; the tokenizer cannot say which one it was."""
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as why:
+            letter = text[why.start]
+            return InputError(f"text {first + number} holds {letter!r}, half a surrogate pair; mend or replace it.")
+    return InputError(f"the tokenizer failed on texts {first} to {first + len(texts) - 1}: {error}.")

@@ -1,0 +1,83 @@
+"""Batches through the encoder, overlapped, and smaller ones when the memory does not suffice."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ridgeline.embed.batches import Batch, batches_of, cut
+from ridgeline.errors import BatchError, InputError, RidgelineError
+from ridgeline.pipeline import stream
+
+
+class Flow:
+    """Feeds batches to the encoder. `budget` shrinks, once and for all, when the device runs out of memory."""
+
+    def __init__(self, encoder: Any, device: Any, budget: int) -> None:
+        self._encoder, self._device, self.budget = encoder, device, budget
+        self.shrank = False
+        self._waiting: deque[Batch] = deque()  # handed to the device, not answered yet
+        self._again: deque[Batch] = deque()  # to be done anew, in smaller pieces
+
+    def run(self, windows: Iterable[Any]) -> Iterator[tuple[Batch, Any]]:
+        """(batch, its vectors as a float32 host tensor [n, dim]) for every batch of every window."""
+        fresh = (batch for window in windows for batch in batches_of(window, self.budget))
+        while True:
+            try:
+                with stream(self._feed(fresh), self._compute, device=self._device) as results:
+                    for result in results:
+                        yield self._waiting.popleft(), result["vectors"]
+                return
+            except BatchError as error:
+                if not out_of_memory(error.__cause__):
+                    raise error.__cause__ if isinstance(error.__cause__, RidgelineError) else error from error.__cause__
+            self._shrink()
+
+    def _feed(self, fresh: Iterator[Batch]) -> Iterator[dict[str, Any]]:
+        while True:
+            batch = self._again.popleft() if self._again else next(fresh, None)
+            if batch is None:
+                return
+            if len(batch.ids) > self.budget and len(batch) > 1:  # planned before the budget shrank
+                self._again.extendleft(reversed([*cut(batch, self.budget)]))
+                continue
+            self._waiting.append(batch)
+            yield {"ids": batch.ids, "offsets": batch.offsets}
+
+    def _compute(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        from ridgeline.embed.layers import Packed
+
+        # The stream pulls a batch and computes it before it pulls the next, so the last one pulled is this one.
+        packed = Packed(tensors["offsets"], self._waiting[-1].runs)
+        return {"vectors": self._encoder(tensors["ids"], packed)}
+
+    def _shrink(self) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        failed = [*self._waiting]
+        self._waiting.clear()
+        largest = max(len(batch.ids) for batch in failed)
+        if all(len(batch) == 1 for batch in failed):
+            raise InputError(f"one text of {largest} tokens does not fit into the memory of {self._device}.")
+        self.budget = max(1, min(self.budget, largest) // 2)
+        if not self.shrank:
+            self.shrank = True
+            warnings.warn(
+                f"out of memory on {self._device}: batches are cut to {self.budget} tokens, and further if need be; "
+                "the work goes on.",
+                stacklevel=2,
+            )
+        self._again = deque([*(part for batch in failed for part in cut(batch, self.budget)), *self._again])
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether a device, or the host's allocator, said so."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)

@@ -1,0 +1,64 @@
+"""Where to compute, and in which type."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, MissingExtra, unknown
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def device_of(device: str) -> Any:
+    """The torch device of that name; auto is the GPU where there is one."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("embedding texts", "embed") from None
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:N"))
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError(f"device '{device}': no GPU is to be seen here; use device='cpu'.")
+    index = int(number) if number else torch.cuda.current_device()
+    if index >= torch.cuda.device_count():
+        raise InputError(f"device '{device}': there are {torch.cuda.device_count()} GPUs here, counted from 0.")
+    return torch.device("cuda", index)
+
+
+def dtype_of(dtype: str, device: Any) -> Any:
+    """The torch type to compute in."""
+    import torch
+
+    if dtype == "auto":
+        dtype = "float16" if device.type == "cuda" else "bfloat16" if multiplies_bfloat16() else "float32"
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, ("auto", *DTYPES))
+    if dtype == "float16" and device.type == "cpu":
+        raise InputError("dtype 'float16' is for GPUs; on a CPU use float32 or bfloat16.")
+    return getattr(torch, dtype)
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU gains by it: AMX or AVX512-BF16."""
+    return bool({"amx_bf16", "avx512_bf16"} & cpu_flags())
+
+
+def knows_bfloat16() -> bool:
+    """Whether this CPU has any instruction for it (on ARM: BF16); without, it is played in float32."""
+    return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
+
+
+@cache
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The kernel's words for what the CPU can do; none where it does not say."""
+    try:
+        return frozenset(cpuinfo.read_text(errors="replace").split())
+    except OSError:
+        return frozenset()

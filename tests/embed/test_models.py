@@ -1,0 +1,202 @@
+"""Every layout of folder gives the vectors of a slow BERT in float64, of transformers, and of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.embed import tiny
+from tests.embed.tiny import TEXTS, Reference
+
+from ridgeline import Embedder
+from ridgeline.errors import InputError
+
+LAYOUTS = {
+    "bert-mean": {"pooling": "mean"},
+    "bert-cls": {"pooling": "cls"},
+    "bert-max": {"pooling": "max"},
+    "bert-modern": {"pooling": "cls", "modern": True},
+    "bert-prefixed": {"prefix": "bert."},
+    "bert-relu": {"hidden_act": "relu"},
+    "snapshot": {"pooling": None},
+    "roberta-mean": {"kind": "roberta", "prefix": "roberta."},
+    "xlm-roberta-mean": {"kind": "xlm-roberta"},  # e5-large's
+    "xlm-roberta-cls": {"kind": "xlm-roberta", "pooling": "cls"},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("layouts")
+    return {name: tiny.make(root / name, **how) for name, how in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_gives_the_vectors_of_the_slow_reference(made, name: str):
+    how = LAYOUTS[name]
+    with Embedder(made[name], device="cpu", dtype="float32") as embedder:
+        found = embedder.encode(TEXTS)
+    wanted = Reference(made[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["bert-mean", "roberta-mean", "xlm-roberta-mean"])
+def test_bfloat16_stays_near(made, name: str):
+    with Embedder(made[name], device="cpu", dtype="bfloat16") as embedder:
+        found = embedder.encode(TEXTS)
+    wanted = Reference(made[name], LAYOUTS[name].get("prefix", "")).encode(TEXTS)
+    assert (found * wanted).sum(1).min() > 0.999
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", ["bert-mean", "bert-relu", "roberta-mean", "xlm-roberta-mean"])
+def test_hidden_states_are_those_of_transformers(made, name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers")
+        model = transformers.AutoModel.from_pretrained(made[name], attn_implementation="eager").eval()
+    import torch
+
+    pad = json.loads((made[name] / "config.json").read_text())["pad_token_id"]
+    with Embedder(made[name], device="cpu", dtype="float32", normalize=False) as embedder:
+        tokens = embedder.tokenize([*TEXTS, "a <pad> dog <pad> cat" if pad else "a [PAD] dog"])
+        found = embedder.encode_tokens(tokens)
+    for i in range(len(tokens)):
+        with torch.inference_mode():
+            ids = torch.from_numpy(tokens[i].astype(np.int64))[None]
+            wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(found[i], wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", ["bert-cls", "bert-max", "dense", "roberta-mean"])
+def test_vectors_are_those_of_sentence_transformers(made, tmp_path, name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pytest.importorskip("sentence_transformers")
+        path = tiny.make(tmp_path / "d", dense="Tanh") if name == "dense" else made[name]
+        wanted = peer.SentenceTransformer(str(path), device="cpu").encode(TEXTS, batch_size=5)
+    with Embedder(path, device="cpu", dtype="float32") as embedder:
+        np.testing.assert_allclose(embedder.encode(TEXTS), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("activation", "apply"), [("Tanh", np.tanh), ("Identity", lambda x: x)])
+def test_a_dense_module_follows_the_pooling(tmp_path, activation, apply):
+    path = tiny.make(tmp_path / "m", dense=activation)
+    parts = load_file(path / "2_Dense/model.safetensors")
+    reference = Reference(path)
+    pooled = np.stack([reference.pooled(t, "mean") for t in TEXTS])
+    wanted = apply(pooled @ parts["linear.weight"].T.astype(float) + parts["linear.bias"])
+    with Embedder(path, device="cpu", dtype="float32", normalize=False) as embedder:
+        assert embedder.dim == 12
+        np.testing.assert_allclose(embedder.encode(TEXTS), wanted, atol=1e-5)
+
+
+def test_matryoshka_keeps_the_first_components_and_normalises_them(folder):
+    with Embedder(folder, device="cpu", dtype="float32", truncate_dim=8) as embedder:
+        found = embedder.encode(TEXTS)
+    wanted = Reference(folder).encode(TEXTS)[:, :8]
+    assert found.shape == (len(TEXTS), 8)
+    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=3e-6)
+
+
+def test_prompts_come_by_name_by_default_or_as_words(tmp_path):
+    prompts = {"query": "query : ", "passage": "passage : "}
+    path = tiny.make(tmp_path / "m", prompts=prompts, default_prompt="passage")
+    reference = Reference(path)
+    for asked, before in ((None, "passage : "), ("query", "query : "), ("the red ", "the red "), ("", "")):
+        with Embedder(path, device="cpu", dtype="float32", prompt=asked) as embedder:
+            found = embedder.encode(["a cat", "dog"])
+        np.testing.assert_allclose(found, reference.encode([f"{before}a cat", f"{before}dog"]), atol=2e-6)
+    with pytest.raises(InputError, match=r"no prompt 'querry'; did you mean 'query'"):
+        Embedder(path, device="cpu", prompt="querry")
+
+
+def test_the_folder_says_how_long_texts_may_be(tmp_path):
+    long = "cat " * 100
+    for name, how, limit in (("told", {"limit": 10}, 10), ("bert", {"limit": None}, 40), ("more", {"limit": 999}, 40)):
+        with (
+            Embedder(tiny.make(tmp_path / name, **how), device="cpu") as embedder,
+            pytest.warns(UserWarning, match="text 0"),
+        ):
+            assert embedder.tokenize([long]).lengths.tolist() == [limit]
+    roberta = tiny.make(tmp_path / "roberta", "roberta", limit=None)
+    with Embedder(roberta, device="cpu") as embedder, pytest.warns(UserWarning, match="limit of 38 tokens"):
+        assert embedder.tokenize([long]).lengths.tolist() == [38]  # two positions are RoBERTa's own
+    with Embedder(roberta, device="cpu", max_tokens=5) as embedder, pytest.warns(UserWarning, match="2 texts reach"):
+        assert embedder.tokenize([long, "a", long]).lengths.tolist() == [5, 3, 5]
+
+
+def test_weights_in_parts_are_put_together(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "m")
+    whole = load_file(path / "model.safetensors")
+    names = sorted(whole)
+    where = {}
+    for part, some in (("a.safetensors", names[:20]), ("b.safetensors", names[20:])):
+        save_file({n: whole[n] for n in some}, path / part)
+        where |= dict.fromkeys(some, part)
+    (path / "model.safetensors").unlink()
+    tiny.write(path / "model.safetensors.index.json", {"weight_map": where})
+    with Embedder(path, device="cpu", dtype="float32") as embedder:
+        np.testing.assert_allclose(embedder.encode(TEXTS), Reference(folder).encode(TEXTS), atol=2e-6)
+
+
+def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "m")
+    old = {
+        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t.astype(
+            np.float16
+        )
+        for n, t in load_file(path / "model.safetensors").items()
+    }
+    save_file(old, path / "model.safetensors")
+    with Embedder(path, device="cpu", dtype="float32") as embedder:
+        assert (embedder.encode(TEXTS) * Reference(folder).encode(TEXTS)).sum(1).min() > 0.99999
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("config.json", {"model_type": "t5"}, "is a 't5' model"),
+        ("config.json", {"position_embedding_type": "relative_key"}, "relative_key positions"),
+        ("config.json", {"hidden_act": "swish"}, "no activation 'swish'"),
+        ("config.json", {"vocab_size": 12}, r"the tokenizer knows \d+ tokens, the weights 12"),
+        ("config.json", {"vocab_size": 99}, "weights know .* config.json says 99"),
+        ("config.json", {"num_hidden_layers": 3}, "lack 'encoder.layer.2"),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, r"pools by cls \+ mean"),
+        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
+    ],
+)
+def test_what_this_encoder_cannot_do_is_refused_by_name(folder, tmp_path, file, change, said):
+    path = shutil.copytree(folder, tmp_path / "m")
+    tiny.write(path / file, json.loads((path / file).read_text()) | change)
+    with pytest.raises(InputError, match=said):
+        Embedder(path, device="cpu")
+
+
+def test_a_damaged_or_empty_folder_is_one_sentence(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "m")
+    (path / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(InputError, match="cannot be read as safetensors"):
+        Embedder(path, device="cpu")
+    (path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no weights \(model.safetensors\)"):
+        Embedder(path, device="cpu")
+    (path / "pytorch_model.bin").touch()
+    with pytest.raises(InputError, match=r"pytorch_model.bin is not read, for it may run code"):
+        Embedder(path, device="cpu")
+    (path / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"no tokenizer\.json"):
+        Embedder(path, device="cpu")
+    (path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        Embedder(path, device="cpu")
+    (path / "config.json").unlink()
+    with pytest.raises(InputError, match=r"no config\.json"):
+        Embedder(path, device="cpu")
