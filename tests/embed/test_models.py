@@ -192,7 +192,7 @@ def test_a_damaged_or_empty_folder_is_one_sentence(folder, tmp_path):
     with pytest.raises(InputError, match=r"pytorch_model.bin is not read, for it may run code"):
         Embedder(path, device="cpu")
     (path / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match=r"no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"neither tokenizer\.json nor vocab\.txt"):
         Embedder(path, device="cpu")
     (path / "config.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
