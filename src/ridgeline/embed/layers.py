@@ -127,4 +127,8 @@ def layers_for(config: Config, device: Any, dtype: Any) -> Layers:
         from ridgeline.embed.layers_cpu import cpu_layers
 
         return cpu_layers(config, device, dtype)
-    return Layers(config, device, dtype)
+    try:
+        from ridgeline.embed.layers_gpu import GpuLayers
+    except ImportError:  # no Triton: plain torch does it all
+        return Layers(config, device, dtype)
+    return GpuLayers(config, device, dtype)

@@ -57,8 +57,13 @@ def add_norm(
 
 def activate(x: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
     """x [T, width] + bias through its activation; written over x."""
-    if x.numel():
-        rows.activate[(triton.cdiv(x.numel(), ELEMENTS),)](x, bias, x.numel(), x.shape[1], kind, ELEMENTS, num_warps=4)
+    tokens, width = x.shape
+    block = min(512, triton.next_power_of_2(width))
+    step = max(1, ELEMENTS // block)
+    if tokens:
+        rows.activate[(triton.cdiv(tokens, step), triton.cdiv(width, block))](
+            x, bias, tokens, width, kind, block, step, num_warps=4
+        )
     return x
 
 

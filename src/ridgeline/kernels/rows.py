@@ -85,12 +85,16 @@ def add_norm(
 
 
 @triton.jit
-def activate(x, bias, count, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def activate(
+    x, bias, tokens, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
     """x [tokens, width] + bias, through its activation, in place: gelu (by erf), gelu_tanh, relu."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    live = place < count
-    y = tl.load(x + place, mask=live, other=0).to(tl.float32)
-    y += tl.load(bias + place % WIDTH, mask=live, other=0).to(tl.float32)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    both = (row < tokens)[:, None] & (d < WIDTH)[None, :]
+    place = x + row[:, None] * WIDTH + d[None, :]
+    y = tl.load(place, mask=both, other=0).to(tl.float32)
+    y += tl.load(bias + d, mask=d < WIDTH, other=0).to(tl.float32)[None, :]
     if KIND == "relu":
         y = tl.maximum(y, 0.0)
     elif KIND == "gelu":
@@ -98,4 +102,4 @@ def activate(x, bias, count, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.
     else:
         inner = ROOT_2_OVER_PI * (y + 0.044715 * y * y * y)
         y = y / (1 + tl.exp(-2 * inner))  # y·(1 + tanh) / 2
-    tl.store(x + place, y.to(x.dtype.element_ty), mask=live)
+    tl.store(place, y.to(x.dtype.element_ty), mask=both)

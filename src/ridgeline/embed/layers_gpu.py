@@ -1,0 +1,49 @@
+"""On a GPU: products by torch's own library, everything between them by one kernel of ours each.
+
+A hidden state is read and written once per step: bias, activation, residual and norm ride on one pass over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ridgeline.embed.config import Config
+from ridgeline.embed.layers import Layers, Linear, Norm, Packed
+from ridgeline.kernels import encoder
+
+_KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
+
+
+class GpuLayers(Layers):
+    """The same steps by Triton kernels over the packed tokens."""
+
+    def __init__(self, config: Config, device: Any, dtype: Any) -> None:
+        super().__init__(config, device, dtype)
+        depth = config.hidden // config.heads
+        self._own_attention = depth in (16, 32, 64, 128)
+
+    def norm_of(self, weight: Any, bias: Any) -> Norm:
+        """In float32: the kernels compute in it, and there are few of them."""
+        return Norm(weight.to(self.device, torch.float32), bias.to(self.device, torch.float32), self.config.epsilon)
+
+    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
+        told = None if self.config.padding is None else self.positions(ids, packed)
+        return encoder.embed(ids, packed.offsets, word, position, norm.weight, norm.bias, norm.epsilon, told)
+
+    def up(self, x: Any, layer: Linear) -> Any:
+        return encoder.activate(F.linear(x, layer.weight), layer.bias, _KINDS.get(self.config.activation, "gelu_tanh"))
+
+    def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
+        product = F.linear(x, layer.weight)
+        return encoder.add_norm(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon)
+
+    def attention(self, qkv: Any, packed: Packed) -> Any:
+        if not self._own_attention:
+            return super().attention(qkv, packed)
+        return encoder.attention(qkv, packed.offsets, self.config.heads, packed.longest)
+
+    def pool(self, hidden: Any, packed: Packed, mode: str) -> Any:
+        return encoder.pool(hidden, packed.offsets, mode, unit=False)

@@ -1,0 +1,50 @@
+"""A GPU's layers give what the slow reference gives: interpreted where there is no GPU.
+
+python -m pytest tests/embed/test_layers_gpu.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+pytest.importorskip("triton")
+
+from tests.embed import tiny  # noqa: E402
+from tests.embed.tiny import TEXTS, Reference  # noqa: E402
+
+from ridgeline.embed import Embedder, embedder  # noqa: E402
+from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
+from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
+from ridgeline.embed.weights import read_encoder  # noqa: E402
+
+LAYOUTS = {
+    "bert-mean": {"pooling": "mean"},
+    "bert-deep-heads": {"pooling": "mean", "num_attention_heads": 2},  # 16 deep: attention by our kernel too
+    "bert-max": {"pooling": "max"},
+    "bert-relu": {"hidden_act": "relu"},
+    "xlm-roberta-cls": {"kind": "xlm-roberta", "pooling": "cls"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_kernels_together_give_the_vectors_of_the_slow_reference(name: str, tmp_path, monkeypatch):
+    how = LAYOUTS[name]
+    folder = tiny.make(tmp_path / name, **how)
+
+    def load(config, device, dtype, width, normalize):
+        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32)
+        return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
+
+    monkeypatch.setattr(embedder, "_load", load)
+    with Embedder(folder, device="cuda" if CUDA else "cpu", dtype="float32") as made:
+        found = made.encode(TEXTS)
+    wanted = Reference(folder, how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    np.testing.assert_allclose(found, wanted, atol=3e-6)
