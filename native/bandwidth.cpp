@@ -14,20 +14,9 @@
 
 namespace ridgeline {
 
-namespace baseline { extern const BandwidthLoops loops; }
-#if defined(__x86_64__)
-namespace avx2 { extern const BandwidthLoops loops; }
-namespace avx512 { extern const BandwidthLoops loops; }
-#endif
+RIDGELINE_COMPILED_PER_ISA(BandwidthLoops, loops)
 
-BandwidthLoops bandwidth_loops(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::avx512) return avx512::loops;
-  if (isa == Isa::avx2) return avx2::loops;
-#endif
-  (void)isa;
-  return baseline::loops;
-}
+BandwidthLoops bandwidth_loops(Isa isa) { return loops_of(isa); }
 
 Mix parse_mix(const std::string &word) {
   if (word == "read") return Mix::read;

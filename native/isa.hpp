@@ -15,3 +15,19 @@ Isa chosen();                 // the strongest supported one, or what RIDGELINE_
 Isa parse(const std::string &word); // "" is the chosen one; throws std::invalid_argument otherwise
 
 } // namespace ridgeline
+
+// Loops of one name that were compiled once per set, each into the set's namespace: `name_of(isa)` chooses among them.
+// To be written inside namespace ridgeline.
+#if defined(__x86_64__)
+#define RIDGELINE_COMPILED_PER_ISA(Type, name)                                                                         \
+  namespace baseline { extern const Type name; }                                                                       \
+  namespace avx2 { extern const Type name; }                                                                           \
+  namespace avx512 { extern const Type name; }                                                                         \
+  static inline const Type &name##_of(Isa isa) {                                                                       \
+    return isa == Isa::avx512 ? avx512::name : isa == Isa::avx2 ? avx2::name : baseline::name;                         \
+  }
+#else
+#define RIDGELINE_COMPILED_PER_ISA(Type, name)                                                                         \
+  namespace baseline { extern const Type name; }                                                                       \
+  static inline const Type &name##_of(Isa) { return baseline::name; }
+#endif

@@ -7,20 +7,7 @@
 
 namespace ridgeline {
 
-namespace baseline { extern const ResampleLoops resample_loops; }
-#if defined(__x86_64__)
-namespace avx2 { extern const ResampleLoops resample_loops; }
-namespace avx512 { extern const ResampleLoops resample_loops; }
-#endif
-
-static ResampleLoops loops(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::avx512) return avx512::resample_loops;
-  if (isa == Isa::avx2) return avx2::resample_loops;
-#endif
-  (void)isa;
-  return baseline::resample_loops;
-}
+RIDGELINE_COMPILED_PER_ISA(ResampleLoops, resample_loops)
 
 // The first of trajectories that are out of order, as several threads find them.
 class First {
@@ -38,7 +25,7 @@ private:
 };
 
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) {
-  const ResampleLoops loop = loops(isa);
+  const ResampleLoops loop = resample_loops_of(isa);
   const std::int64_t n = std::max<std::int64_t>(1, std::min<std::int64_t>(threads, job.batch));
   // Small pieces from one counter: a thread that comes late or is held up leaves its share to the others.
   const std::int64_t piece = std::max<std::int64_t>(1, job.batch / (8 * n));
@@ -54,6 +41,6 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) 
   return fault;
 }
 
-std::int64_t first_disorder(const ResampleJob &job, Isa isa) { return loops(isa).disorder(job, 0, job.batch); }
+std::int64_t first_disorder(const ResampleJob &job, Isa isa) { return resample_loops_of(isa).disorder(job, 0, job.batch); }
 
 } // namespace ridgeline

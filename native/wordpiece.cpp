@@ -10,20 +10,7 @@
 
 namespace ridgeline {
 
-namespace baseline { extern const WordPieceLoops wordpiece_loops; }
-#if defined(__x86_64__)
-namespace avx2 { extern const WordPieceLoops wordpiece_loops; }
-namespace avx512 { extern const WordPieceLoops wordpiece_loops; }
-#endif
-
-static WordPieceLoops loops(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::avx512) return avx512::wordpiece_loops;
-  if (isa == Isa::avx2) return avx2::wordpiece_loops;
-#endif
-  (void)isa;
-  return baseline::wordpiece_loops;
-}
+RIDGELINE_COMPILED_PER_ISA(WordPieceLoops, wordpiece_loops)
 
 constexpr std::size_t kKept = 4 << 20;          // tokens of room that a worker keeps for the next call
 constexpr std::int64_t kCharacters = 16 << 10;  // fewer than this are not worth another thread
@@ -124,7 +111,7 @@ WordPiece::Result WordPiece::encode(const std::vector<Text> &texts, std::int64_t
   for (const Text &text : texts) characters += text.size;
   const std::int64_t n = std::max<std::int64_t>(1, std::min<std::int64_t>({threads, count, characters / kCharacters}));
   const std::int64_t some = std::max<std::int64_t>(1, std::min<std::int64_t>(256, count / (8 * n)));
-  const auto loop = loops(isa);
+  const auto loop = wordpiece_loops_of(isa);
   std::atomic<std::int64_t> next{0}, refused{count};
   std::mutex door;
   std::vector<std::unique_ptr<Share>> shares;

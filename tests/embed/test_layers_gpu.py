@@ -5,15 +5,11 @@ python -m pytest tests/embed/test_layers_gpu.py
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 pytest.importorskip("triton")
 
 from tests.embed import tiny  # noqa: E402

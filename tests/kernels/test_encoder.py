@@ -5,16 +5,12 @@ python -m pytest tests/kernels/test_encoder.py
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 pytest.importorskip("triton")
 
 import torch.nn.functional as F  # noqa: E402

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 pytest.importorskip("triton")
 
 from tests.kernels import reference_resample as reference  # noqa: E402
