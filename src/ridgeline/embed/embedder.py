@@ -30,6 +30,7 @@ from ridgeline.errors import InputError, unknown
 if TYPE_CHECKING:
     from ridgeline.embed.encoder import Encoder
     from ridgeline.embed.flow import Flow
+    from ridgeline.embed.one import OneText
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
@@ -86,6 +87,7 @@ class Embedder:
         self._budget: int | None = None  # what was left of it when memory ran out
         self._encoder: Encoder | None = _load(config, self._device, self._dtype, truncate_dim, normalize)
         self._pool: ThreadPoolExecutor | None = None
+        self._one: OneText | None = None
         self.dim = self._encoder.dim
         if truncate_dim is not None and truncate_dim > self.dim:
             raise InputError(f"truncate_dim is {truncate_dim}, and '{found.name}' has {self.dim} dimensions.")
@@ -172,7 +174,7 @@ class Embedder:
 
     def close(self) -> None:
         """Let go of the weights and the threads; safe to call twice."""
-        self._encoder = None
+        self._encoder = self._one = None
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -262,6 +264,13 @@ class Embedder:
         import torch
 
         from ridgeline.embed.layers import Packed
+
+        if self._device.type == "cuda" and self.config.padding is None:
+            if self._one is None:
+                from ridgeline.embed.one import OneText
+
+                self._one = OneText(self._open(), self._device)
+            return self._one(tokens.ids)[None]
 
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
         vectors: Vectors = self._open()(ids, Packed(offsets, runs_of(tokens.offsets))).cpu().numpy()
