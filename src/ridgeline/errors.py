@@ -57,6 +57,20 @@ class BatchError(RidgelineError):
         self.index = index
 
 
+class ChunkError(RidgelineError):
+    """One chunk of a pool failed: `index` says which; `kind` and `trace` are the original error's, as text."""
+
+    def __init__(self, index: int, what: str, kind: str = "", trace: str = "") -> None:
+        super().__init__(f"chunk {index}: {what}.")
+        self.index, self.kind, self.trace = index, kind, trace
+        if trace:
+            self.add_note(f"In the worker:\n{trace}")
+
+
+class WorkerError(RidgelineError):
+    """A worker of a pool could not be started."""
+
+
 class NotComparable(RidgelineError):
     """Two things were asked to be compared that have nothing in common."""
 

@@ -13,6 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.embed import tiny  # noqa: E402
+
+from ridgeline.embed import Embedder  # noqa: E402
 from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
 from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
 from ridgeline.embed.one import OneText, size_for  # noqa: E402
@@ -23,8 +26,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    folder = tiny.make(tmp_path_factory.mktemp("models") / "two-heads", num_attention_heads=2)  # 16 deep
+    with Embedder(folder, device="cpu", dtype="float32") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def one(embedder):
     layers = GpuLayers(embedder.config, DEVICE, torch.float32)
+    assert layers.by_offsets
     return OneText(Encoder(embedder.config, layers, Head((), None, True), read_encoder(embedder.config)), DEVICE)
 
 

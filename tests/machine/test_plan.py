@@ -101,6 +101,16 @@ def test_ranks_of_gpus_stand_on_their_gpus_node(here: Topology, data: st.DataObj
             assert p.node == gpu.node
 
 
+def test_named_gpus_have_the_cpus_of_their_node_to_themselves():
+    here = machine([0, 1], cores=4, gpus=(0, 0, 1, 1))
+    last, first, again = plan(here, 3, "gpu", gpus=[3, 0, 0])
+    assert [p.gpu for p in (last, first, again)] == [3, 0, 0]
+    assert last.cpus == (4, 5, 6, 7)
+    assert (first.cpus or ()) + (again.cpus or ()) == (0, 1, 2, 3)
+    with pytest.raises(InputError, match="no GPU 9"):
+        plan(here, 1, "gpu", gpus=[9])
+
+
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.data())
 def test_ranks_spread_evenly_over_equal_cache_domains(
     nodes: int, domains: int, cores: int, threads: int, data: st.DataObject

@@ -265,7 +265,7 @@ class Embedder:
 
         from ridgeline.embed.layers import Packed
 
-        if self._device.type == "cuda" and self.config.padding is None:
+        if self._device.type == "cuda" and self._open().layers.by_offsets:
             if self._one is None:
                 from ridgeline.embed.one import OneText
 

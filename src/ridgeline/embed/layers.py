@@ -45,6 +45,8 @@ class Norm:
 class Layers:
     """Plain torch: right on every device, and what the others are compared with."""
 
+    by_offsets = False  # whether the device alone knows where texts end, so that a recording serves texts of any length
+
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         self.config, self.device, self.dtype = config, device, dtype
 

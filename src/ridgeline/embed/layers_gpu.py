@@ -24,6 +24,7 @@ class GpuLayers(Layers):
         super().__init__(config, device, dtype)
         depth = config.hidden // config.heads
         self._own_attention = depth in (16, 32, 64, 128)
+        self.by_offsets = self._own_attention and config.padding is None
 
     def norm_of(self, weight: Any, bias: Any) -> Norm:
         """In float32: the kernels compute in it, and there are few of them."""

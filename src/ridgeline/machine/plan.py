@@ -18,10 +18,11 @@ Name = TypeVar("Name")
 Slice = TypeVar("Slice", list[Core], Core)
 
 
-def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu") -> list[Placement]:
+def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu", gpus: Sequence[int] = ()) -> list[Placement]:
     """Placements for `ranks` processes on one machine.
 
-    per="gpu": rank i drives GPU i mod n and stands on that GPU's node. per="node": ranks go round the nodes.
+    per="gpu": rank i drives GPU i mod n, or the i-th of `gpus` where they are named (go round if there are fewer),
+    and stands on that GPU's node. per="node": ranks go round the nodes.
     per="core": one core each, spread over all cache domains first.
     """
     here = on or topology()
@@ -39,8 +40,9 @@ def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu") -> list[P
     rooms = _rooms(here)
     if per == "node":
         return _share_out(here, rooms, _round(rooms, ranks), [None] * ranks)
-    gpus = [here.gpus[rank % len(here.gpus)] for rank in range(ranks)]
-    return _share_out(here, rooms, _near(rooms, gpus), [g.index for g in gpus])
+    among = [here.gpu(index) for index in gpus] or here.gpus
+    driven = [among[rank % len(among)] for rank in range(ranks)]
+    return _share_out(here, rooms, _near(rooms, driven), [g.index for g in driven])
 
 
 def nearest_node(gpu: Gpu) -> int | None:

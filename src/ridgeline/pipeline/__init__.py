@@ -1,4 +1,4 @@
-"""Host → device → compute → host, overlapped.
+"""Host → device → compute → host, overlapped; a pool of placed workers, one per GPU.
 
 >>> import numpy as np
 >>> halves = stream(({"x": np.full(2, n)} for n in (2.0, 4.0)), lambda b: {"half": b["x"] / 2}, device="cpu")
@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+from ridgeline.pipeline.pool import Pool, pool
+from ridgeline.pipeline.post import WorkerStats
 from ridgeline.pipeline.staging import pinned
 from ridgeline.pipeline.stream import Stream, stream
 from ridgeline.pipeline.timeline import STAGES, Intervals, busy
 
-__all__ = ["STAGES", "Intervals", "Stream", "busy", "pinned", "stream"]
+__all__ = ["STAGES", "Intervals", "Pool", "Stream", "WorkerStats", "busy", "pinned", "pool", "stream"]
