@@ -8,7 +8,8 @@ vectors = ridgeline.Embedder().encode(["first text", "second text"])  # float32 
 from __future__ import annotations
 
 from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.pooled import EmbedderPool
 from ridgeline.embed.tokenizer import Tokenizer, load_tokenizer
 from ridgeline.embed.tokens import Tokens
 
-__all__ = ["Embedder", "Tokenizer", "Tokens", "load_tokenizer"]
+__all__ = ["Embedder", "EmbedderPool", "Tokenizer", "Tokens", "load_tokenizer"]

@@ -1,0 +1,82 @@
+"""`EmbedderPool`: the same encoder on several devices, one placed process each; texts in, vectors out, in order.
+
+with EmbedderPool(devices=["cuda:0", "cuda:1"]) as embedders:
+    vectors = embedders.encode(texts)  # float32 [N, dim]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.inputs import length_of, refuse_one, windows
+from ridgeline.embed.models import DEFAULT, find_model
+from ridgeline.pipeline import WorkerStats, pool
+
+Vectors = NDArray[np.float32]
+CHUNK = 4_096  # texts handed to a worker at a time
+
+
+class EmbedderPool:
+    """model and the other settings are the Embedder's; devices are the pool's: names, a count, or "auto"."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = DEFAULT,
+        *,
+        devices: str | int | Sequence[str] = "auto",
+        chunk: int = CHUNK,
+        **settings: Any,
+    ) -> None:
+        find_model(model)  # what is not there is said here, not by a worker
+        self.chunk = chunk
+        self._pool = pool(partial(_embedder, os.fspath(model), settings), devices)
+
+    def encode(self, texts: Iterable[str], *, progress: Callable[[int, int | None], None] | None = None) -> Vectors:
+        """float32 [N, dim], in the order of the texts."""
+        refuse_one(texts)
+        total, blocks, done = length_of(texts), [], 0
+        for block in self.encode_blocks(texts):
+            blocks.append(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, total)
+        return np.concatenate(blocks)
+
+    def encode_blocks(self, texts: Iterable[str]) -> Iterator[Vectors]:
+        """float32 [n, dim], a chunk at a time, in order; one empty block if there are no texts."""
+        refuse_one(texts)
+        chunks = (part[k : k + self.chunk] for _, part in windows(texts) for k in range(0, len(part), self.chunk))
+        first = next(chunks, [])
+        yield from self._pool.map(_again(first, chunks))
+
+    def stats(self) -> Sequence[WorkerStats]:
+        """Per worker: chunks, seconds busy, restarts."""
+        return self._pool.stats()
+
+    def __enter__(self) -> Self:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.__exit__(kind, error, trace)
+
+
+def _again(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
+    yield first
+    yield from rest
+
+
+def _embedder(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], Vectors]:
+    """In a worker: its own encoder."""
+    encode: Callable[[list[str]], Vectors] = Embedder(model, device=device, **settings).encode
+    return encode

@@ -1,0 +1,59 @@
+"""Several workers give what one encoder gives, in order, whoever dies.
+
+python -m pytest tests/embed/test_pooled.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from ridgeline.embed import EmbedderPool
+from ridgeline.errors import ChunkError, InputError
+
+WORDS = ("a", "dog", "cat", "runs", "the")
+
+
+@pytest.fixture(scope="module")
+def two(folder):
+    with EmbedderPool(folder, devices=["cpu", "cpu"], chunk=50, dtype="float32") as made:
+        yield made
+
+
+def texts_of(count: int) -> list[str]:
+    return [" ".join(WORDS[(k + j) % 5] for j in range(1 + k % 7)) for k in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 333])
+def test_two_workers_give_what_one_encoder_gives(two, embedder, count: int):
+    texts = texts_of(count)
+    found = two.encode(iter(texts))
+    assert found.shape == (count, embedder.dim)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, embedder.encode(texts), atol=2e-6)
+
+
+def test_a_worker_that_dies_costs_no_text(two, embedder):
+    texts, blocks = texts_of(600), []
+    for k, block in enumerate(two.encode_blocks(texts)):
+        if k == 2:
+            os.kill(two.stats()[0].pid, signal.SIGKILL)
+        blocks.append(block)
+    np.testing.assert_allclose(np.concatenate(blocks), embedder.encode(texts), atol=2e-6)
+    assert sum(worker.restarts for worker in two.stats()) >= 1
+
+
+def test_bad_input_is_named(two, tmp_path):
+    with pytest.raises(InputError, match="text 1 is 3"):
+        two.encode(["a", 3])
+    with pytest.raises(InputError, match="one str"):
+        two.encode("a dog")
+    with pytest.raises(ChunkError, match="surrogate"):
+        two.encode(["a", "\ud800"])
+    with pytest.raises(InputError, match="nowhere"):
+        EmbedderPool(tmp_path / "nowhere", devices=1)
