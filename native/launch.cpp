@@ -10,7 +10,8 @@ namespace ridgeline {
 
 namespace {
 
-constexpr int kMostOwn = 4; // pointers a compiler may add
+constexpr int kMostOwn = 4;            // pointers a compiler may add
+constexpr int kNoContext = 201;        // CUDA_ERROR_INVALID_CONTEXT
 
 template <class F> F symbol(void *library, const char *name) {
   if (void *found = dlsym(library, name)) return reinterpret_cast<F>(found);
@@ -26,6 +27,8 @@ Launch::Launch(std::uint64_t function, unsigned programs, unsigned threads, unsi
   if (!driver) throw std::runtime_error("there is no CUDA driver here: " + std::string(dlerror()));
   launch = symbol<decltype(launch)>(driver, "cuLaunchKernel");
   const auto info = symbol<int (*)(void *, std::size_t, std::size_t *, std::size_t *)>(driver, "cuFuncGetParamInfo");
+  set_context = symbol<decltype(set_context)>(driver, "cuCtxSetCurrent");
+  if (symbol<int (*)(void **)>(driver, "cuCtxGetCurrent")(&context)) throw std::runtime_error("no CUDA context is current");
   std::size_t offset = 0, size = 0, count = 0;
   for (; info(this->function, count, &offset, &size) == 0; ++count) {
     const std::size_t wanted = count < parameters.size() ? parameters[count].bytes : sizeof(void *);
@@ -48,8 +51,13 @@ void Launch::point(std::size_t pointer, std::uint64_t to) {
   for (std::size_t k : pointers[pointer]) values[k] = to;
 }
 
+int Launch::try_once(std::uint64_t stream) {
+  return launch(function, programs, 1, 1, threads, 1, 1, shared, reinterpret_cast<void *>(stream), places.data(), nullptr);
+}
+
 void Launch::operator()(std::uint64_t stream) {
-  const int error = launch(function, programs, 1, 1, threads, 1, 1, shared, reinterpret_cast<void *>(stream), places.data(), nullptr);
+  int error = try_once(stream);
+  if (error == kNoContext && set_context(context) == 0) error = try_once(stream);
   if (error) throw std::runtime_error("the CUDA driver refused the launch with error " + std::to_string(error));
 }
 

@@ -21,15 +21,20 @@ public:
   Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
          const std::vector<Parameter> &parameters, const std::string &library);
   void point(std::size_t pointer, std::uint64_t to);
-  void operator()(std::uint64_t stream); // throws std::runtime_error with the driver's error number
+  // Throws std::runtime_error with the driver's error number. A thread that has not touched the GPU before gets the
+  // context this was made in.
+  void operator()(std::uint64_t stream);
 
 private:
-  void *function;
+  int try_once(std::uint64_t stream);
+
+  void *function, *context = nullptr;
   unsigned programs, threads, shared;
   std::vector<std::uint64_t> values;
   std::vector<void *> places;          // of the values, as the driver wants them
   std::vector<std::vector<std::size_t>> pointers; // where each pointer stands among the values
   int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+  int (*set_context)(void *);
 };
 
 } // namespace ridgeline

@@ -21,6 +21,9 @@ size_t count = 5;
 unsigned asked[5];
 unsigned long long seen[5], stream_seen, function_seen;
 int answer = 0;
+void *context = (void *)77;
+int cuCtxGetCurrent(void **c) { *c = context; return 0; }
+int cuCtxSetCurrent(void *c) { context = c; return 0; }
 int cuFuncGetParamInfo(void *f, size_t i, size_t *offset, size_t *size) {
   if (i >= count) return 1;
   *offset = 8 * i, *size = sizes[i];
@@ -32,6 +35,7 @@ int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned bx, uns
   asked[0] = x, asked[1] = y * z * by * bz, asked[2] = bx, asked[3] = shared, asked[4] = extra != 0;
   memset(seen, 0, sizeof seen);
   for (size_t i = 0; i < count; ++i) memcpy(&seen[i], params[i], sizes[i]);
+  if (!context) return 201;
   return answer;
 }
 """
@@ -84,3 +88,12 @@ def test_the_drivers_refusal_and_a_wrong_address_are_errors(driver: str):
             launch(0, 1)
     finally:
         answer.value = 0
+
+
+def test_a_thread_without_a_context_gets_the_one_of_the_kernel(driver: str):
+    launch = Launch(1, 1, 32, 0, PARAMETERS, driver)
+    context = ctypes.c_void_p.in_dll(ctypes.CDLL(driver), "context")
+    context.value = None
+    launch(0, 5)
+    assert context.value == 77
+    assert read(driver, "seen")[0] == 5

@@ -105,7 +105,7 @@ def _embed(
 
 
 def verify_file(embedder: Embedder, path: Path, out: Path, column: str | None = None) -> tuple[bool, str]:
-    """Read the output back and encode some rows anew, each by itself and in float32."""
+    """Read the output back and encode some rows anew, each by itself."""
     vectors = _read_back(out)
     wanted = sorted(set(np.linspace(0, len(vectors) - 1, VERIFIED, dtype=int).tolist()))
     with read_texts(path, column) as rows:

@@ -143,7 +143,7 @@ class _Launch:
     """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "masks", "o_at", "options", "programs", "refused", "start",
+        "c_at", "direct", "fixed", "kept", "masks", "o_at", "options", "programs", "refused", "start",
         "stop", "stream", "v_at",
     )  # fmt: skip
 
@@ -179,6 +179,7 @@ class _Launch:
         try:
             self.stream = triton.runtime.driver.active.get_current_stream
             self.direct = _direct(compiled, self.programs, arguments)
+            self.kept = compiled  # whose code is launched
         except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
             self.refused = True
 
