@@ -14,24 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ridgeline.lab import analyse
+from tables import Cells, machines, of, seconds, share, show, versus
+
 from ridgeline.lab.analyse import Row
-from ridgeline.lab.record import Record, read
+from ridgeline.lab.record import Record
 from ridgeline.web import si
 
 BASE = {"batch": 256, "stamps": 100, "targets": 50, "channels": 32, "kind": "linear", "clock": "uneven", "ranks": 1}
-Cells = Sequence[str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path)
-    found = [r for path in parser.parse_args().records for r in read(path).records]
-    newest = {(r.machine["fingerprint"], r.workload, r.subject): r for r in found}
-    for fingerprint in dict.fromkeys(key[0] for key in newest):
-        own = [r for r in newest.values() if r.machine["fingerprint"] == fingerprint]
-        names = [own[0].machine["cpu"], *(g["name"] for g in own[0].machine["gpus"])]
-        print(f"# {' · '.join(names)}\n")
+    for name, own in machines(parser.parse_args().records):
+        print(f"# {name}\n")
         for device in dict.fromkeys(r.case["device"] for r in own):
             tables(device, [r for r in own if r.case["device"] == device])
 
@@ -152,29 +148,6 @@ def training(title: str, records: list[Record]) -> None:
 def write(title: str, heads: Cells, records: list[Record], cells: Callable[[Record, Row, list[Row]], Cells]) -> None:
     rows = [(r, of(r)) for r in records]
     show(title, heads, [cells(r, told[0], told[1:]) for r, told in rows if told and told[0].seconds])
-
-
-def show(title: str, heads: Cells, lines: Sequence[Cells], least: int = 2) -> None:
-    if len(lines) >= least:
-        print(f"## {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-        print("\n".join(f"| {' | '.join(line)} |" for line in lines), end="\n\n")
-
-
-def of(record: Record) -> list[Row]:
-    """Ours first."""
-    return sorted(analyse.rows(record), key=lambda row: not row.ours)
-
-
-def seconds(row: Row) -> float:
-    return row.seconds or float("nan")
-
-
-def share(row: Row) -> str:
-    return f"{row.share:.0%} {row.limit.resource}" if row.share and row.limit else "–"
-
-
-def versus(peers: list[Row]) -> str:
-    return ", ".join(f"{p.lane.contender} {p.ratio.value:.2f} {p.comparison}" for p in peers if p.ratio) or "–"
 
 
 if __name__ == "__main__":

@@ -161,3 +161,15 @@ def test_a_result_above_its_ceiling_raises_the_ceiling(record):
     assert raised.ceilings["compute"] == made.ceilings["compute"]
     slower = record({"ridgeline": [12.8] * 12})
     assert analyse.raised(slower.ceilings, slower) == slower.ceilings
+
+
+def test_who_multiplies_in_another_type_has_another_ceiling(record):
+    made = record({"ridgeline": [3.2] * 12, "peer": [0.8] * 12})
+    ours, peer = made.contenders
+    made = replace(
+        made,
+        work={**made.work, "bytes": {}},  # 16 FLOP at 10 GFLOP/s take 1.6 ns
+        contenders=(ours, replace(peer, settings={"arithmetic": "int8"})),
+    )
+    assert analyse.raised(made.ceilings, made) == made.ceilings
+    assert [row.share for row in analyse.rows(made)] == [pytest.approx(0.5), None]

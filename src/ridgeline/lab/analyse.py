@@ -59,8 +59,10 @@ class Row:
 
     @property
     def share(self) -> float | None:
-        """Floor over time: 1 is the ceiling itself."""
-        return self.limit.floor_s / self.seconds if self.limit and self.seconds else None
+        """Floor over time: 1 is the ceiling itself. None where the ceiling is that of another arithmetic."""
+        if self.limit is None or not self.seconds or not _held(self.record, self.lane, self.limit):
+            return None
+        return self.limit.floor_s / self.seconds
 
     @property
     def stages(self) -> dict[str, float]:
@@ -168,13 +170,22 @@ def raised(ceilings: Mapping[str, Any], record: Record) -> dict[str, Any]:
     Ceilings are found in a moment, races in minutes; a result over 100 % would only say that the moment was bad.
     """
     binding = _binding(limits(record))
-    times = [judged.time.value / 1e9 for lane in record.contenders if (judged := verdict.judge(record, lane)).time]
-    if binding is None or not times or binding.amount / min(times) <= binding.rate:
+    if binding is None:
+        return dict(ceilings)
+    held = (lane for lane in record.contenders if _held(record, lane, binding))
+    times = [judged.time.value / 1e9 for lane in held if (judged := verdict.judge(record, lane)).time]
+    if not times or binding.amount / min(times) <= binding.rate:
         return dict(ceilings)
     rate = binding.amount / min(times)
     old = ceilings[binding.resource]
     what = f"{old['what']}, raised to {rate:.4g}/s by this race"
     return {**ceilings, binding.resource: {**old, "rate": rate, "what": what}}
+
+
+def _held(record: Record, lane: Lane, limit: Limit) -> bool:
+    """Whether this limit is one for this contender: who says it multiplies int8 can pass the ceiling of float32."""
+    own = record.work.get("dtype")
+    return limit.resource != "compute" or lane.settings.get("arithmetic", own) == own
 
 
 def _rate(ceiling: Ceiling) -> float:

@@ -48,7 +48,7 @@ class Contender:
         self._case = Case(case["params"], case["device"], case["ranks"])
         place = Placement(**{**order["placement"], "cpus": _tuple(order["placement"]["cpus"])})
         where = self._stack.enter_context(placed(place))
-        _reset_peaks(self._case.device)
+        reset_peaks(self._case.device)
         self._run = self._workload.prepare(self._case, order["contender"], place)
         self._timer = timer(self._case.device, order["cache_bytes"])
         self._run.reset()
@@ -94,7 +94,7 @@ class Contender:
         """What was measured besides time since `prepare`."""
         told: dict[str, Any] = dict(getattr(self._live(), "extras", dict)())
         now = _usage()
-        return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **_peaks(self._case.device), **told}}
+        return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **peaks(self._case.device), **told}}
 
     def close(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._run is not None:
@@ -166,7 +166,8 @@ def _usage() -> dict[str, int]:
     }
 
 
-def _reset_peaks(device: str) -> None:
+def reset_peaks(device: str) -> None:
+    """Peaks are counted from here on; a workload may call it again, when what it loaded is not the question."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     if device.startswith("cuda") and "torch" in sys.modules:
@@ -175,16 +176,16 @@ def _reset_peaks(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peaks(device: str) -> dict[str, int]:
-    peaks: dict[str, int] = {}
+def peaks(device: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
-            peaks["peak_host_bytes"] = int(line.split()[1]) * 1024
+            found["peak_host_bytes"] = int(line.split()[1]) * 1024
     if device.startswith("cuda") and "torch" in sys.modules:
         import torch
 
-        peaks["peak_gpu_bytes"] = int(torch.cuda.max_memory_allocated())
-    return peaks
+        found["peak_gpu_bytes"] = int(torch.cuda.max_memory_allocated())
+    return found
 
 
 def main() -> None:

@@ -109,7 +109,8 @@ class Workload(Protocol):
 class Steps:
     """A Run made of plain functions, for workloads that need no class.
 
-    `settings` are what the contender was tuned to; `extras` gives what it measured besides time. An extra of the form
+    `settings` are what the contender was tuned to ("arithmetic" names the type it multiplies in, where that is not the
+    work's: the compute ceiling is then not its own); `extras` gives what it measured besides time. An extra of the form
     "stages_ns": {stage: [ns of each step]} is shown stage by stage.
     """
 

