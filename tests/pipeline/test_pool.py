@@ -254,13 +254,12 @@ def test_a_given_placement_is_kept():
 
 
 def test_what_workers_did_is_told():
-    workers = OVERTAKING[0]
-    before = workers.stats()
-    pids = {pid for _, pid in workers.map((k, 0.01) for k in range(12))}
-    after = workers.stats()
+    with crew(jobs.measured, ["cpu"] * 2) as workers:  # not the shared one: another test may have left a chunk there
+        pids = {pid for _, pid in workers.map((k, 0.01) for k in range(12))}
+        after = workers.stats()
     assert pids == {s.pid for s in after}
-    assert sum(s.chunks for s in after) - sum(s.chunks for s in before) == 12
-    assert 0.12 <= sum(s.busy_s for s in after) - sum(s.busy_s for s in before) < 3
+    assert sum(s.chunks for s in after) == 12
+    assert 0.12 <= sum(s.busy_s for s in after) < 10
     assert {s.restarts for s in after} == {0}
 
 
