@@ -18,7 +18,7 @@
 namespace ridgeline {
 namespace {
 
-constexpr int kSpins = 4000; // some 20 to 50 µs: a loop that calls again and again finds the team awake
+constexpr int kSpins = 4000; // a moment, so that a loop that calls again and again finds the team awake
 
 inline void breathe() {
 #if defined(__x86_64__)

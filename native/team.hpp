@@ -1,4 +1,4 @@
-// A team of threads that waits for work: starting one for every call costs as much as moving a megabyte.
+// A team of threads that waits for work: starting one for every call takes longer than a small call.
 #pragma once
 
 #include <functional>

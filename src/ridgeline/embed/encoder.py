@@ -65,7 +65,10 @@ class Encoder:
 
     def vectors(self, hidden: Any, packed: Packed) -> Any:
         """Pool, and what the model's folder and the caller want after it."""
-        found = self.layers.pool(hidden, packed, self.config.pooling)
+        at_once = self.head.normalize and not self.head.dense and self.head.width is None
+        found = self.layers.pool(hidden, packed, self.config.pooling, at_once)
+        if at_once:
+            return found
         for weight, bias, activation in self.head.dense:
             found = activation(torch.nn.functional.linear(found, weight, bias))
         if self.head.width is not None:

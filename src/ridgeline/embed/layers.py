@@ -108,15 +108,17 @@ class Layers:
         mixed = F.scaled_dot_product_attention(query, key, value)
         return mixed.transpose(1, 2).reshape(n * length, -1)
 
-    def pool(self, hidden: Any, packed: Packed, mode: str) -> Any:
-        """hidden [T, hidden] → float32 [n, hidden]."""
+    def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        """hidden [T, hidden] → float32 [n, hidden]; with `unit` rows of unit length."""
         if mode == "cls":
-            return hidden[packed.offsets[:-1]].float()
-        parts = []
-        for first, n, length in packed.runs:
-            texts = hidden[first : first + n * length].view(n, length, -1)
-            parts.append(texts.amax(1).float() if mode == "max" else texts.mean(1, dtype=torch.float32))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            found = hidden[packed.offsets[:-1]].float()
+        else:
+            parts = []
+            for first, n, length in packed.runs:
+                texts = hidden[first : first + n * length].view(n, length, -1)
+                parts.append(texts.amax(1).float() if mode == "max" else texts.mean(1, dtype=torch.float32))
+            found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self.normalised(found) if unit else found
 
     def normalised(self, vectors: Any) -> Any:
         """Rows of unit length; a row of zeros stays one."""

@@ -1,7 +1,6 @@
 """On a CPU: weights laid out once for oneDNN, which otherwise rearranges them in every call.
 
-Batches of some hundred tokens gain most from it. The
-activation and the residual ride along where oneDNN can fuse them.
+The activation and the residual ride along where oneDNN can fuse them.
 
 A CPU without instructions for bfloat16 plays it: weights and every result are rounded to bfloat16 and multiplied in
 float32, which is what hardware does, and as fast as float32.
@@ -113,6 +112,7 @@ def _works(dtype: Any) -> bool:
             )
             plain = F.linear(x, weight, bias)
             wanted = F.gelu(plain) + plain + x[:, :1] + bias
-        return bool(torch.allclose(found.float(), wanted.float(), rtol=0.05, atol=0.2))
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except (RuntimeError, NotImplementedError, AttributeError):  # this build or CPU has it not: plain torch does it
         return False
+    room = 1e-5 if dtype is torch.float32 else 0.02
+    return bool(torch.allclose(found.float(), wanted.float(), rtol=room, atol=room * float(wanted.abs().max())))

@@ -46,5 +46,5 @@ class GpuLayers(Layers):
             return super().attention(qkv, packed)
         return encoder.attention(qkv, packed.offsets, self.config.heads, packed.longest)
 
-    def pool(self, hidden: Any, packed: Packed, mode: str) -> Any:
-        return encoder.pool(hidden, packed.offsets, mode, unit=False)
+    def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        return encoder.pool(hidden, packed.offsets, mode, unit)

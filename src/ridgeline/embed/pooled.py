@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,7 +56,7 @@ class EmbedderPool:
         refuse_one(texts)
         chunks = (part[k : k + self.chunk] for _, part in windows(texts) for k in range(0, len(part), self.chunk))
         first = next(chunks, [])
-        yield from self._pool.map(_again(first, chunks))
+        yield from self._pool.map(chain([first], chunks))
 
     def stats(self) -> Sequence[WorkerStats]:
         """Per worker: chunks, seconds busy, restarts."""
@@ -69,11 +70,6 @@ class EmbedderPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.__exit__(kind, error, trace)
-
-
-def _again(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield first
-    yield from rest
 
 
 def _embedder(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], Vectors]:

@@ -80,7 +80,7 @@ def throttled(record: Record) -> str:
     reasons: list[str] = []
     before, after = (record.weather.get(m) or {} for m in ("before", "after"))
     if str(record.case.get("device", "")).startswith("cuda"):
-        # What a GPU says before the race is about the state it idled in: an H200 that wakes names a power cap at 117 W.
+        # What a GPU says before the race is about the state it idled in: an H200 that wakes names a power cap.
         reasons += (after.get("gpu") or {}).get("throttle_reasons") or []
     for counter, words in (("thermal_events", "CPU heat"), ("quota_throttled", "cgroup CPU quota")):
         if (after.get(counter) or 0) > (before.get(counter) or 0):

@@ -19,10 +19,11 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from ridgeline.errors import ChunkError, InputError, WorkerError
-from ridgeline.machine import Placement, plan, topology
+from ridgeline.machine import Placement
 from ridgeline.pipeline import worker
 from ridgeline.pipeline.post import QUEUE, Post, Task, WorkerStats
 from ridgeline.pipeline.shared import Parcel, pack
+from ridgeline.pipeline.stand import stands
 
 LOOK_EVERY_S = 1.0  # a worker can die while a process it forked holds its line open
 LEAVE_S = 2.0  # for idle workers to leave by themselves
@@ -70,7 +71,7 @@ def pool(
         raise InputError(
             f"the factory cannot be sent to workers ({error}); define it at the top of a module."
         ) from error
-    posts = [Post(n, device, where, packed) for n, (device, where) in enumerate(_stands(devices, place))]
+    posts = [Post(n, device, where, packed) for n, (device, where) in enumerate(stands(devices, place))]
     return Pool(posts, depth, tries, timeout, start_timeout)
 
 
@@ -349,52 +350,6 @@ class _Source:
             failure = ChunkError(index, f"{what} {kind}: {error}", kind)
             failure.__cause__ = error
             raise failure from error
-
-
-def _stands(
-    devices: str | int | Sequence[str], place: str | Sequence[Placement] | None
-) -> list[tuple[str, Placement | None]]:
-    """Each worker's device and place."""
-    here = topology()
-    if isinstance(devices, int):
-        if here.gpus and devices > len(here.gpus):
-            raise InputError(f"{devices} workers asked for, this process sees {len(here.gpus)} GPUs; name the devices.")
-        names = [f"cuda:{gpu.index}" for gpu in here.gpus[:devices]] or ["cpu"] * devices
-    elif devices == "auto":
-        nodes = {cpu.node for cpu in here.cpus if cpu.usable}
-        names = [f"cuda:{gpu.index}" for gpu in here.gpus] or ["cpu"] * len(nodes)
-    else:
-        names = [devices] if isinstance(devices, str) else list(devices)
-    if not names:
-        raise InputError(f"devices={devices!r} names no worker; give one or more.")
-    numbers = [_gpu(name) for name in names]
-    gpus = [number for number in numbers if number is not None]
-    if gpus and len(gpus) < len(names):
-        raise InputError("a pool is of GPUs or of CPU workers, not of both; use two.")
-    names = [f"cuda:{number}" for number in gpus] or names
-    for number in gpus:
-        here.gpu(number)
-    if place is None:
-        return [(name, None) for name in names]
-    if place == "auto":
-        places = plan(here, len(names), "gpu", gpus) if gpus else plan(here, len(names), "node")
-    elif isinstance(place, str):
-        raise InputError(f"place is '{place}'; give 'auto', None, or a Placement for each worker.")
-    else:
-        places = list(place)
-        if len(places) != len(names):
-            raise InputError(f"{len(places)} places for {len(names)} workers; give one for each.")
-    return list(zip(names, places, strict=True))
-
-
-def _gpu(name: str) -> int | None:
-    """The GPU's number; None for a CPU."""
-    if name == "cpu":
-        return None
-    kind, _, number = name.partition(":")
-    if kind != "cuda" or (number and not number.isdecimal()):
-        raise InputError(f"there is no device '{name}' for a worker; there are: cpu, cuda, cuda:N.")
-    return int(number or 0)
 
 
 def _times(count: int) -> str:

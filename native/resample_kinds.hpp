@@ -1,0 +1,144 @@
+// How channels of each kind go from one frame to the next. Part of the loops: compiled once per instruction set.
+#pragma once
+
+#include <cmath>
+
+#include "resample_track.hpp"
+
+namespace ridgeline {
+namespace RIDGELINE_ISA {
+namespace {
+
+template <class V, class T, class Put>
+void linear(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
+  using C = typename Track<V, T>::C;
+  const V *a = track.values + at.i * track.value_step, *b = track.values + at.j * track.value_step;
+  const C w = at.w;
+  if (w == 0) {
+    for (std::int64_t d = from; d < to; ++d) put(d, wide(a[d * track.channel_step]));
+  } else if (track.channel_step == 1) {
+    for (std::int64_t d = from; d < to; ++d) {
+      const C left = wide(a[d]);
+      put(d, left + (wide(b[d]) - left) * w);
+    }
+  } else {
+    for (std::int64_t d = from; d < to; ++d) {
+      const C left = wide(a[d * track.channel_step]);
+      put(d, left + (wide(b[d * track.channel_step]) - left) * w);
+    }
+  }
+}
+
+template <class C> C wrapped(C x) { return C(std::remainder(double(x), 6.283185307179586476925)); }
+
+template <class V, class T, class Put>
+void angle(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
+  using C = typename Track<V, T>::C;
+  for (std::int64_t d = from; d < to; ++d) {
+    const C a = track.value(at.i, d);
+    put(d, at.w == 0 ? wrapped(a) : wrapped(a + wrapped(track.value(at.j, d) - a) * at.w));
+  }
+}
+
+template <class V, class T, class Put>
+void slerp(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
+  using C = typename Track<V, T>::C;
+  const auto unit = [](C *q) {
+    const C size = std::sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]);
+    for (int k = 0; k < 4; ++k) q[k] /= size; // no rotation at all (0, 0, 0, 0) becomes NaN, not an invented one
+  };
+  for (std::int64_t d = from; d + 4 <= to; d += 4) {
+    C p[4], q[4];
+    for (int k = 0; k < 4; ++k) p[k] = track.value(at.i, d + k);
+    unit(p);
+    if (at.w != 0) {
+      for (int k = 0; k < 4; ++k) q[k] = track.value(at.j, d + k);
+      unit(q);
+      C dot = p[0] * q[0] + p[1] * q[1] + p[2] * q[2] + p[3] * q[3];
+      const C side = dot < 0 ? C(-1) : C(1); // q and -q are one rotation: take the short way
+      dot *= side;
+      C left = 1 - at.w, right = at.w * side;
+      if (!(dot > C(0.9995))) {
+        const C theta = std::acos(dot), sine = std::sin(theta);
+        left = std::sin((1 - at.w) * theta) / sine;
+        right = std::sin(at.w * theta) / sine * side;
+      }
+      for (int k = 0; k < 4; ++k) p[k] = left * p[k] + right * q[k];
+      unit(p);
+    }
+    for (int k = 0; k < 4; ++k) put(d + k, p[k]);
+  }
+}
+
+// The slope of monotone pchip at a node between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984): their
+// weighted harmonic mean, written with one division; 0 where the curve turns.
+template <class C> inline C inner_slope(C h0, C h1, C m0, C m1) {
+  const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0, product = m0 * m1;
+  const C slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);
+  return product <= 0 ? C(0) : slope; // NaN stays NaN
+}
+// At an end: the three-point formula, kept from overshooting.
+template <class C> inline C end_slope(C h0, C h1, C m0, C m1) {
+  const C d = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1);
+  if (d * m0 <= 0) return C(0);
+  return m0 * m1 <= 0 && std::fabs(d) > 3 * std::fabs(m0) ? 3 * m0 : d;
+}
+
+template <class V, class T, class Put>
+void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
+  using C = typename Track<V, T>::C;
+  if (at.w == 0 || at.i == at.j) return linear(track, at, from, to, put);
+  const std::int64_t before = track.before(at.i), after = at.j + 1 < track.n ? track.last_of(at.j + 1) : -1;
+  const C h = C(track.span(at.i, at.j)), w = at.w, v = 1 - w, per_h = 1 / h;
+  // The Hermite basis at w, once for all channels.
+  const C at_a = v * v * (1 + 2 * w), at_b = w * w * (3 - 2 * w), at_left = h * w * v * v, at_right = -h * w * w * v;
+  if (before >= 0 && after >= 0) {
+    const C h0 = C(track.span(before, at.i)), h1 = C(track.span(at.j, after)), per_h0 = 1 / h0, per_h1 = 1 / h1;
+    for (std::int64_t d = from; d < to; ++d) {
+      const C a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) * per_h;
+      const C m0 = (a - track.value(before, d)) * per_h0, m1 = (track.value(after, d) - b) * per_h1;
+      put(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
+    }
+    return;
+  }
+  const std::int64_t other = before >= 0 ? before : after; // -1: two stamps only, a straight line
+  const C ho = other < 0 ? C(1) : C(before >= 0 ? track.span(before, at.i) : track.span(at.j, after));
+  for (std::int64_t d = from; d < to; ++d) {
+    const C a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) * per_h;
+    C left = m, right = m;
+    if (before >= 0) {
+      const C m0 = (a - track.value(before, d)) / ho;
+      left = inner_slope(ho, h, m0, m), right = end_slope(h, ho, m, m0);
+    } else if (after >= 0) {
+      const C m1 = (track.value(after, d) - b) / ho;
+      left = end_slope(h, ho, m, m1), right = inner_slope(h, ho, m, m1);
+    }
+    put(d, a * at_a + b * at_b + left * at_left + right * at_right);
+  }
+}
+
+template <class V, class T, class Put>
+void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<V, T>::C> at, Put put) {
+  using C = typename Track<V, T>::C;
+  for (const Channels &group : job.groups) {
+    Spot<C> held = at;
+    switch (group.kind) {
+    case Kind::previous:
+      held = {at.w >= 1 ? at.j : at.i, 0, 0, true};
+      linear(track, held, group.start, group.stop, put);
+      break;
+    case Kind::nearest:
+      held = {at.w > C(0.5) ? at.j : at.i, 0, 0, true};
+      linear(track, held, group.start, group.stop, put);
+      break;
+    case Kind::linear: linear(track, at, group.start, group.stop, put); break;
+    case Kind::cubic: cubic(track, at, group.start, group.stop, put); break;
+    case Kind::slerp: slerp(track, at, group.start, group.stop, put); break;
+    case Kind::angle: angle(track, at, group.start, group.stop, put); break;
+    }
+  }
+}
+
+} // namespace
+} // namespace RIDGELINE_ISA
+} // namespace ridgeline

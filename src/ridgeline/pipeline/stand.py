@@ -1,0 +1,54 @@
+"""Where the workers of a pool stand: a device and a place for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ridgeline.errors import InputError
+from ridgeline.machine import Placement, plan, topology
+
+
+def stands(
+    devices: str | int | Sequence[str], place: str | Sequence[Placement] | None
+) -> list[tuple[str, Placement | None]]:
+    """Each worker's device and place."""
+    here = topology()
+    if isinstance(devices, int):
+        if here.gpus and devices > len(here.gpus):
+            raise InputError(f"{devices} workers asked for, this process sees {len(here.gpus)} GPUs; name the devices.")
+        names = [f"cuda:{gpu.index}" for gpu in here.gpus[:devices]] or ["cpu"] * devices
+    elif devices == "auto":
+        nodes = {cpu.node for cpu in here.cpus if cpu.usable}
+        names = [f"cuda:{gpu.index}" for gpu in here.gpus] or ["cpu"] * len(nodes)
+    else:
+        names = [devices] if isinstance(devices, str) else list(devices)
+    if not names:
+        raise InputError(f"devices={devices!r} names no worker; give one or more.")
+    numbers = [_gpu(name) for name in names]
+    gpus = [number for number in numbers if number is not None]
+    if gpus and len(gpus) < len(names):
+        raise InputError("a pool is of GPUs or of CPU workers, not of both; use two.")
+    names = [f"cuda:{number}" for number in gpus] or names
+    for number in gpus:
+        here.gpu(number)
+    if place is None:
+        return [(name, None) for name in names]
+    if place == "auto":
+        places = plan(here, len(names), "gpu", gpus) if gpus else plan(here, len(names), "node")
+    elif isinstance(place, str):
+        raise InputError(f"place is '{place}'; give 'auto', None, or a Placement for each worker.")
+    else:
+        places = list(place)
+        if len(places) != len(names):
+            raise InputError(f"{len(places)} places for {len(names)} workers; give one for each.")
+    return list(zip(names, places, strict=True))
+
+
+def _gpu(name: str) -> int | None:
+    """The GPU's number; None for a CPU."""
+    if name == "cpu":
+        return None
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise InputError(f"there is no device '{name}' for a worker; there are: cpu, cuda, cuda:N.")
+    return int(number or 0)
