@@ -8,11 +8,14 @@ from __future__ import annotations
 import torch
 import triton
 
-from ridgeline.kernels import rows, texts
+from ridgeline.kernels import products, rows, texts
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 INTERPRETED = triton.knobs.runtime.interpret
 ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
+# Of a product: tokens, columns, step along the depth, warps, stages. No registers are spilled (test_encoder_compile).
+ACTIVATE = (128, 128, 64, 8, 3)
+NORM = (64, 128, 64, 8, 3)
 
 
 def embed(
@@ -65,6 +68,50 @@ def activate(x: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
             x, bias, tokens, width, kind, block, step, num_warps=4
         )
     return x
+
+
+def multiplies(width: int, depth: int) -> bool:
+    """Whether `linear_activate` takes a weight [width, depth]."""
+    return width % ACTIVATE[1] == 0 and depth % ACTIVATE[2] == 0
+
+
+def normalises(width: int, depth: int) -> bool:
+    """Whether `linear_add_norm` takes a weight [width, depth]: a program must hold whole rows."""
+    return width % 128 == 0 and width <= 384 and depth % NORM[2] == 0
+
+
+def linear_activate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
+    """x [T, depth] · weight [width, depth]ᵀ + bias through its activation → [T, width]."""
+    (tokens, depth), width = x.shape, weight.shape[0]
+    out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
+    rows_, columns, step, warps, stages = ACTIVATE
+    if tokens:
+        products.linear_activate[(triton.cdiv(tokens, rows_) * (width // columns),)](
+            x, weight, bias, out, tokens, width, depth, kind, rows_, columns, step, INTERPRETED, num_warps=warps,
+            num_stages=stages,
+        )  # fmt: skip
+    return out
+
+
+def linear_add_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_bias: torch.Tensor,
+    residual: torch.Tensor,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    epsilon: float,
+) -> torch.Tensor:
+    """x [T, depth] · weight [width, depth]ᵀ + x_bias + residual, normalised → [T, width]."""
+    (tokens, depth), width = x.shape, weight.shape[0]
+    out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
+    rows_, columns, step, warps, stages = NORM
+    if tokens:
+        products.linear_add_norm[(triton.cdiv(tokens, rows_),)](
+            x, weight, x_bias, residual, norm_weight, norm_bias, out, tokens, epsilon, depth, width // columns, rows_,
+            step, INTERPRETED, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+    return out
 
 
 def attention(qkv: torch.Tensor, offsets: torch.Tensor, heads: int, longest: int) -> torch.Tensor:

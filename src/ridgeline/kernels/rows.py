@@ -85,16 +85,8 @@ def add_norm(
 
 
 @triton.jit
-def activate(
-    x, bias, tokens, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
-    """x [tokens, width] + bias, through its activation, in place: gelu (by erf), gelu_tanh, relu."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    both = (row < tokens)[:, None] & (d < WIDTH)[None, :]
-    place = x + row[:, None] * WIDTH + d[None, :]
-    y = tl.load(place, mask=both, other=0).to(tl.float32)
-    y += tl.load(bias + d, mask=d < WIDTH, other=0).to(tl.float32)[None, :]
+def activation(y, KIND: tl.constexpr):
+    """gelu (by erf), gelu_tanh, relu."""
     if KIND == "relu":
         y = tl.maximum(y, 0.0)
     elif KIND == "gelu":
@@ -102,4 +94,19 @@ def activate(
     else:
         inner = ROOT_2_OVER_PI * (y + 0.044715 * y * y * y)
         y = y / (1 + tl.exp(-2 * inner))  # y·(1 + tanh) / 2
+    return y
+
+
+@triton.jit
+def activate(
+    x, bias, tokens, WIDTH: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """x [tokens, width] + bias, through its activation, in place."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    both = (row < tokens)[:, None] & (d < WIDTH)[None, :]
+    place = x + row[:, None] * WIDTH + d[None, :]
+    y = tl.load(place, mask=both, other=0).to(tl.float32)
+    y += tl.load(bias + d, mask=d < WIDTH, other=0).to(tl.float32)[None, :]
+    y = activation(y, KIND)
     tl.store(place, y.to(x.dtype.element_ty), mask=both)
