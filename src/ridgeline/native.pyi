@@ -74,3 +74,11 @@ class WordPiece:
     @property
     def size(self) -> int:
         """Tokens in the vocabulary."""
+
+def scatter_rows(to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
+    """to[rows] = source, float32 [n, width]; a row named twice holds either."""
+
+def sort_by_length(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Texts of ids [T] by rising length, stable: fills packed [T], starts [texts + 1] and order [texts].
+    """

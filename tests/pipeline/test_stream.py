@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from tests.pipeline import fake_cuda  # noqa: E402
 
 from ridgeline.errors import BatchError, InputError  # noqa: E402
-from ridgeline.pipeline import Stream, busy, pinned, stream  # noqa: E402
+from ridgeline.pipeline import Staging, Stream, busy, pinned, stream  # noqa: E402
 from ridgeline.pipeline.overlapped import overlapped  # noqa: E402
 from ridgeline.pipeline.timeline import Log  # noqa: E402
 
@@ -28,14 +28,14 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8
 
 @pytest.fixture(params=["plain", "ring"])
 def way(request, monkeypatch):
-    """stream(batches, fn, depth, out) on the CPU: the plain loop, or the GPU's ring over played streams."""
+    """stream(batches, fn, depth, …) on the CPU: the plain loop, or the GPU's ring over played streams."""
     if request.param == "plain":
-        return lambda batches, fn, depth=2, out=None: stream(batches, fn, device="cpu", depth=depth, out=out)
+        return lambda batches, fn, depth=2, **how: stream(batches, fn, device="cpu", depth=depth, **how)
     fake_cuda.install(monkeypatch, torch)
 
-    def ring(batches, fn, depth=2, out=None):
+    def ring(batches, fn, depth=2, out=None, take=None, staging=None):
         log = Log()
-        return Stream(overlapped(batches, fn, torch.device("cpu"), depth, out, log), log)
+        return Stream(overlapped(batches, fn, torch.device("cpu"), depth, out, take, staging, log), log)
 
     return ring
 
@@ -161,6 +161,48 @@ def test_results_can_land_where_the_caller_says(way):
     assert (results[2]["x"] == 2.5).all()
 
 
+def test_take_has_every_result_once_in_order_and_gives_what_comes_out(way):
+    whole = torch.zeros(6, 3)
+
+    def take(index, found):
+        whole[index] = found["x"]
+        return index * 10
+
+    made = ({"x": torch.full((3,), float(i))} for i in range(6))
+    assert list(way(made, lambda b: {"x": b["x"] + 1}, take=take)) == [0, 10, 20, 30, 40, 50]
+    assert whole[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_error_in_take_names_its_batch(way):
+    def take(index, found):
+        if index == 1:
+            raise ValueError("no room")
+
+    with pytest.raises(BatchError, match="batch 1: take raised ValueError: no room"):
+        list(way(({"x": torch.ones(2)} for _ in range(4)), lambda b: {"x": b["x"] + 1}, take=take))
+
+
+def test_kept_staging_serves_one_stream_after_the_other_and_not_two_at_once(way):
+    kept = Staging()
+
+    def run():
+        return way(({"x": torch.full((4,), float(i))} for i in range(5)), lambda b: {"x": b["x"] * 2}, staging=kept)
+
+    first = run()
+    held = [next(first)["x"][0].item()]
+    held += [result["x"][0].item() for result in run()]  # in the midst of the first
+    held += [result["x"][0].item() for result in first]
+    assert held == [0, 0, 2, 4, 6, 8, 2, 4, 6, 8]
+    slots = list(kept.slots)
+    assert [result["x"][0].item() for result in run()] == [0, 2, 4, 6, 8]
+    assert kept.slots == slots
+
+
+def test_out_and_take_together_are_refused():
+    with pytest.raises(InputError, match="either out or take"):
+        stream([], lambda b: b, device="cpu", out=lambda i: None, take=lambda i, found: None)
+
+
 @pytest.mark.parametrize(
     ("room", "said"),
     [
@@ -226,7 +268,7 @@ def test_the_timeline_has_every_batch_in_order_and_stages_follow_each_other(way)
 def test_leaving_early_drains_every_stream(monkeypatch):
     fake_cuda.install(monkeypatch, torch)
     for _ in overlapped(
-        ({"x": torch.ones(1)} for _ in range(9)), lambda b: dict(b), torch.device("cpu"), 2, None, Log()
+        ({"x": torch.ones(1)} for _ in range(9)), lambda b: dict(b), torch.device("cpu"), 2, None, None, None, Log()
     ):
         break
     gc.collect()

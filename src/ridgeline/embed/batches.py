@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.embed.tokens import Tokens
+from ridgeline.native import sort_by_length
 
 Run = tuple[int, int, int]  # first token, texts, tokens each
 
@@ -59,13 +60,13 @@ class Batch:
 
 def window_of(tokens: Tokens, first_row: int = 0) -> Window:
     """Sort texts by length and pack them in that order; texts of one length keep theirs."""
-    lengths = tokens.lengths
-    order = np.argsort(lengths, kind="stable")
-    offsets = np.zeros(len(tokens) + 1, np.int64)
-    np.cumsum(lengths[order], out=offsets[1:])
-    moved = np.repeat(tokens.offsets[:-1][order] - offsets[:-1], lengths[order])
-    moved += np.arange(len(moved))
-    return Window(Tokens(tokens.ids[moved], offsets), order + first_row)
+    begin, end = tokens.offsets[0], tokens.offsets[-1]
+    ids = np.ascontiguousarray(tokens.ids[begin:end], np.int32)
+    offsets = np.ascontiguousarray(tokens.offsets - begin, np.int64)
+    packed, starts, order = np.empty_like(ids), np.empty_like(offsets), np.empty(len(tokens), np.int64)
+    sort_by_length(ids, offsets, packed, starts, order)
+    order += first_row
+    return Window(Tokens(packed, starts), order)
 
 
 def batches_of(window: Window, budget: int) -> Iterator[Batch]:

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.embed.batches import Batch, batches_of, cut
 from ridgeline.errors import BatchError, InputError, RidgelineError
-from ridgeline.pipeline import stream
+from ridgeline.pipeline import Staging, stream
+
+Put = Callable[[Batch, NDArray[np.float32]], None]  # the vectors lie in memory that is used again
 
 
 class Flow:
     """Feeds batches to the encoder. `budget` shrinks, once and for all, when the device runs out of memory."""
 
-    def __init__(self, encoder: Any, device: Any, budget: int) -> None:
-        self._encoder, self._device, self.budget = encoder, device, budget
+    def __init__(self, encoder: Any, device: Any, budget: int, staging: Staging | None = None) -> None:
+        self._encoder, self._device, self.budget, self._staging = encoder, device, budget, staging
         self.shrank = False
         self._waiting: deque[Batch] = deque()  # handed to the device, not answered yet
         self._again: deque[Batch] = deque()  # to be done anew, in smaller pieces
 
-    def run(self, windows: Iterable[Any]) -> Iterator[tuple[Batch, Any]]:
-        """(batch, its vectors as a float32 host tensor [n, dim]) for every batch of every window."""
+    def run(self, windows: Iterable[Any], put: Put) -> Iterator[Batch]:
+        """Every batch of every window, once `put` has had its vectors, float32 [n, dim], to bring them away."""
         fresh = (batch for window in windows for batch in batches_of(window, self.budget))
         while True:
             try:
-                with stream(self._feed(fresh), self._compute, device=self._device) as results:
-                    for result in results:
-                        yield self._waiting.popleft(), result["vectors"]
+                take = partial(self._take, put)
+                feed = self._feed(fresh)
+                with stream(feed, self._compute, device=self._device, take=take, staging=self._staging) as results:
+                    yield from results
                 return
             except BatchError as error:
                 if not out_of_memory(error.__cause__):
@@ -52,6 +59,11 @@ class Flow:
         # The stream pulls a batch and computes it before it pulls the next, so the last one pulled is this one.
         packed = Packed(tensors["offsets"], self._waiting[-1].runs)
         return {"vectors": self._encoder(tensors["ids"], packed)}
+
+    def _take(self, put: Put, index: int, found: dict[str, Any]) -> Batch:
+        batch = self._waiting.popleft()
+        put(batch, found["vectors"].numpy())
+        return batch
 
     def _shrink(self) -> None:
         import torch

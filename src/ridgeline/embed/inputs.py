@@ -17,6 +17,15 @@ def windows(texts: Iterable[Any], *, first: int = FIRST) -> Iterator[tuple[int, 
     start, size, limit = 0, 0, first
     held: list[str] = []
     for piece in _pieces(texts):
+        if type(piece) is list and not held:  # whole slices, as long as they are plain
+            here = 0
+            while here < len(piece):
+                part = piece[here : here + limit]
+                if set(map(type, part)) != {str} or sum(map(len, part)) >= CHARACTERS:
+                    break
+                yield start, part
+                start, here, limit = start + len(part), here + len(part), TEXTS
+            piece = piece[here:] if here else piece
         for text in piece:
             if not isinstance(text, str):
                 raise InputError(f"text {start + len(held)} is {_shown(text)}; give strings only.")

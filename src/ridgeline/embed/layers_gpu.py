@@ -15,6 +15,7 @@ from ridgeline.embed.layers import Layers, Linear, Norm, Packed
 from ridgeline.kernels import encoder
 
 _KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
+_SHORT = {"gelu": "gelu_16"}  # good enough where 16 bits are left of it
 
 
 class GpuLayers(Layers):
@@ -24,6 +25,9 @@ class GpuLayers(Layers):
         super().__init__(config, device, dtype)
         depth = config.hidden // config.heads
         self._own_attention = depth in (16, 32, 64, 128)
+        self._kind = _KINDS.get(config.activation, "gelu_tanh")
+        if dtype != torch.float32:
+            self._kind = _SHORT.get(self._kind, self._kind)
         self.by_offsets = self._own_attention and config.padding is None
 
     def norm_of(self, weight: Any, bias: Any) -> Norm:
@@ -35,7 +39,9 @@ class GpuLayers(Layers):
         return encoder.embed(ids, packed.offsets, word, position, norm.weight, norm.bias, norm.epsilon, told)
 
     def up(self, x: Any, layer: Linear) -> Any:
-        return encoder.activate(F.linear(x, layer.weight), layer.bias, _KINDS.get(self.config.activation, "gelu_tanh"))
+        if self.dtype != torch.float32 and encoder.multiplies(*layer.weight.shape):
+            return encoder.linear_activate(x, layer.weight, layer.bias, self._kind)
+        return encoder.activate(F.linear(x, layer.weight), layer.bias, self._kind)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
         product = F.linear(x, layer.weight)

@@ -10,12 +10,15 @@ import triton
 
 from ridgeline.kernels import products, rows, texts
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_16", "gelu_tanh", "relu")
 INTERPRETED = triton.knobs.runtime.interpret
 ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
 # Of a product: tokens, columns, step along the depth, warps, stages. No registers are spilled (test_encoder_compile).
 ACTIVATE = (128, 128, 64, 8, 3)
 NORM = (64, 128, 64, 8, 3)
+# Of attention, by the longest text: queries and keys at a time, warps.
+ATTENTION = {16: (16, 16, 1), 32: (32, 32, 2), 64: (64, 32, 2)}
+LONG = (128, 64, 4)
 
 
 def embed(
@@ -118,12 +121,12 @@ def attention(qkv: torch.Tensor, offsets: torch.Tensor, heads: int, longest: int
     """qkv [T, 3 · heads · depth], offsets [n + 1] → [T, heads · depth]; no text has more than `longest` tokens."""
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     out = torch.empty((tokens, width), dtype=qkv.dtype, device=qkv.device)
-    size = min(64, max(16, triton.next_power_of_2(longest)))
-    grid = (offsets.shape[0] - 1, heads, triton.cdiv(longest, size))
+    queries, keys, warps = next((shape for most, shape in ATTENTION.items() if longest <= most), LONG)
+    grid = (offsets.shape[0] - 1, heads, triton.cdiv(longest, queries))
     if tokens:
         texts.attention[grid](
-            qkv, offsets, out, (width // heads) ** -0.5, heads, width // heads, size, size,
-            INTERPRETED, num_warps=1 if size < 64 else 4,
+            qkv, offsets, out, (width // heads) ** -0.5, heads, width // heads, queries, keys, INTERPRETED,
+            num_warps=warps,
         )  # fmt: skip
     return out
 

@@ -39,7 +39,8 @@ def _text_of(token, offsets, texts):
     return low
 
 
-@triton.jit
+# One text has a kernel of its own otherwise, which Triton 3.6 fails to compile.
+@triton.jit(do_not_specialize=["texts"])
 def embed(
     ids, offsets, positions, word, position, weight, bias, out, tokens, texts, epsilon,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
@@ -85,12 +86,35 @@ def add_norm(
 
 
 @triton.jit
+def _normal_share(x):
+    """The share of a normal distribution below x, by an odd polynomial in x up to 4.2, held beyond.
+
+    x times it is off by 6e-5 at most for |x| ≤ 12 (the tanh formula: 5e-4), which 16 bits cannot show, and it takes
+    half the instructions of erf. Fitted to the least maximum of x · error.
+    """
+    x = tl.minimum(tl.maximum(x, -4.2), 4.2)
+    s = x * x
+    p = 4.9238162414779974e-11
+    p = p * s - 4.795659948304342e-09
+    p = p * s + 2.072475686093252e-07
+    p = p * s - 5.28956346288296e-06
+    p = p * s + 8.98359335624548e-05
+    p = p * s - 0.001086458959693502
+    p = p * s + 0.009740940012027797
+    p = p * s - 0.06622207647378231
+    p = p * s + 0.39883457819177476
+    return 0.5 + x * p
+
+
+@triton.jit
 def activation(y, KIND: tl.constexpr):
-    """gelu (by erf), gelu_tanh, relu."""
+    """gelu (by erf), gelu_16 (the same, for results of 16 bits), gelu_tanh, relu."""
     if KIND == "relu":
         y = tl.maximum(y, 0.0)
     elif KIND == "gelu":
         y = 0.5 * y * (1 + tl.erf(y * ROOT_HALF))
+    elif KIND == "gelu_16":
+        y = y * _normal_share(y)
     else:
         inner = ROOT_2_OVER_PI * (y + 0.044715 * y * y * y)
         y = y / (1 + tl.exp(-2 * inner))  # y·(1 + tanh) / 2

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ridgeline.pipeline.pool import Pool, pool
 from ridgeline.pipeline.post import WorkerStats
-from ridgeline.pipeline.staging import pinned
+from ridgeline.pipeline.staging import Staging, pinned
 from ridgeline.pipeline.stream import Stream, stream
 from ridgeline.pipeline.timeline import STAGES, Intervals, busy
 
-__all__ = ["STAGES", "Intervals", "Pool", "Stream", "WorkerStats", "busy", "pinned", "pool", "stream"]
+__all__ = ["STAGES", "Intervals", "Pool", "Staging", "Stream", "WorkerStats", "busy", "pinned", "pool", "stream"]

@@ -10,6 +10,7 @@ from ridgeline.errors import BatchError
 
 Tensors = dict[str, Any]
 Out = Callable[[int], Mapping[str, Any] | None]
+Take = Callable[[int, Tensors], Any]
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from ridgeline.errors import BatchError
-from ridgeline.pipeline.batch import Out, Tensors, answered, blamed, memory, numbered, refuse_reuse, targets
-from ridgeline.pipeline.staging import Slot
+from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blamed, memory, numbered, refuse_reuse, targets
+from ridgeline.pipeline.staging import Slot, Staging, borrowed
 from ridgeline.pipeline.timeline import Intervals, Log
 
 Fn = Callable[[Tensors], Mapping[str, Any]]
@@ -36,10 +36,29 @@ class Flight:
 
 
 def overlapped(
-    batches: Iterable[Mapping[str, Any]], fn: Fn, device: Any, depth: int, out: Out | None, log: Log
-) -> Iterator[Tensors]:
+    batches: Iterable[Mapping[str, Any]],
+    fn: Fn,
+    device: Any,
+    depth: int,
+    out: Out | None,
+    take: Take | None,
+    staging: Staging | None,
+    log: Log,
+) -> Iterator[Any]:
     """`depth` batches are under way while the caller has a result; one more slot is being filled."""
-    lanes = _Lanes(device, depth + 1)
+    with borrowed(staging, depth + 1) as ring:
+        yield from _through(_Lanes(device, ring), batches, fn, depth, out, take, log)
+
+
+def _through(
+    lanes: _Lanes,
+    batches: Iterable[Mapping[str, Any]],
+    fn: Fn,
+    depth: int,
+    out: Out | None,
+    take: Take | None,
+    log: Log,
+) -> Iterator[Any]:
     pending: deque[Flight] = deque()
     source = numbered(batches)
     failure: BatchError | None = None
@@ -55,9 +74,9 @@ def overlapped(
                 failure = error
                 break
             if len(pending) > depth:
-                yield lanes.retire(pending.popleft(), log)
+                yield lanes.retire(pending.popleft(), take, log)
         while pending:
-            yield lanes.retire(pending.popleft(), log)
+            yield lanes.retire(pending.popleft(), take, log)
         if failure is not None:
             raise failure
     finally:
@@ -67,12 +86,12 @@ def overlapped(
 class _Lanes:
     """The three streams, the ring, and the moment they began."""
 
-    def __init__(self, device: Any, slots: int) -> None:
+    def __init__(self, device: Any, ring: list[Slot]) -> None:
         import torch
 
         self._torch, self._device = torch, device
         self._up, self._compute, self._down = _streams(device)
-        self._ring = [Slot() for _ in range(slots)]
+        self._ring = ring
         self._origin = self._mark(self._up)
 
     def submit(self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight]) -> Flight:
@@ -111,11 +130,15 @@ class _Lanes:
                 marks.append(self._mark(self._down))
         return Flight(index, sources, inputs, answer, landing, room, marks)
 
-    def retire(self, flight: Flight, log: Log) -> Tensors:
-        """Wait until a batch is back; its results, in memory the ring will not touch again."""
+    def retire(self, flight: Flight, take: Take | None, log: Log) -> Any:
+        """Wait until a batch is back; its results, in memory the ring will not touch again, or as `take` has them."""
         with blamed(flight.index, "its way through the device"):
             flight.marks[5].synchronize()
             log.add(self._intervals(flight))
+        if take is not None:
+            with blamed(flight.index, "take"):
+                return take(flight.index, flight.landing)
+        with blamed(flight.index, "its way back"):
             result = {}
             for name, landed in flight.landing.items():
                 wanted = flight.room.get(name)

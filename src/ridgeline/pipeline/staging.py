@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every GPU of this process
@@ -69,3 +70,24 @@ class Slot:
             self._rooms.pop((side, name), None)  # the old pages go before new ones come
             room = self._rooms[side, name] = pinned((size,), torch.uint8)
         return room[:size].view(dtype).view(tuple(shape))
+
+
+class Staging:
+    """A ring of slots that outlives the stream, so that the next one need not pin its memory again."""
+
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+        self.lock = threading.Lock()
+
+
+@contextmanager
+def borrowed(staging: Staging | None, count: int) -> Iterator[list[Slot]]:
+    """The kept slots, or fresh ones if there are none or another stream has them."""
+    if staging is None or not staging.lock.acquire(blocking=False):
+        yield [Slot() for _ in range(count)]
+        return
+    try:
+        staging.slots.extend(Slot() for _ in range(count - len(staging.slots)))
+        yield staging.slots[:count]
+    finally:
+        staging.lock.release()

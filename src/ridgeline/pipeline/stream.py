@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.pipeline.batch import Out, Tensors
+from ridgeline.pipeline.batch import Out, Take, Tensors
+from ridgeline.pipeline.staging import Staging
 from ridgeline.pipeline.timeline import Intervals, Log
 
 
@@ -24,6 +25,8 @@ def stream(
     device: Any,
     depth: int = 2,
     out: Out | None = None,
+    take: Take | None = None,
+    staging: Staging | None = None,
 ) -> Stream:
     """Send each batch to `device`, apply `fn` there, bring the answer back.
 
@@ -35,6 +38,9 @@ def stream(
              what the caller's current stream holds.
     depth    batches under way while the caller has a result
     out      index → {name: host tensor} to write into, or None. Pinned ones are written by the GPU itself.
+    take     index, {name: host tensor} → the result, in place of `out`: what it is given lies in memory that the next
+             batches will use, so it copies what it wants to keep, once and to where that belongs
+    staging  pinned memory kept from an earlier stream; one stream has it at a time, another makes its own
 
     The results are host tensors and the caller's own: nothing here touches them again. An error names its batch
     (`BatchError.index`) and comes after all results before it. Memory is pinned when the first batch is there, so
@@ -46,11 +52,13 @@ def stream(
         raise MissingExtra("streaming batches", "torch") from None
     if depth < 1:
         raise InputError(f"depth is {depth}; give 1 or more.")
+    if out is not None and take is not None:
+        raise InputError("a stream has either out or take: room for the results, or a function that brings them away.")
     where, log = torch.device(device), Log()
     if where.type == "cpu":
         from ridgeline.pipeline.plain import plain
 
-        return Stream(plain(batches, fn, out, log), log)
+        return Stream(plain(batches, fn, out, take, log), log)
     if where.type != "cuda":
         raise InputError(f"there is no stream to device '{device}'; there are: cpu, cuda, cuda:N.")
     if not torch.cuda.is_available():
@@ -58,19 +66,22 @@ def stream(
     from ridgeline.pipeline.overlapped import overlapped
 
     where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
-    return Stream(overlapped(batches, fn, where, depth, out, log), log)
+    return Stream(overlapped(batches, fn, where, depth, out, take, staging, log), log)
 
 
 class Stream:
-    """The results of a stream, in order. Leaving it early (`break` and `close`, or the end of a `with`) drains it."""
+    """The results of a stream, in order, as tensors by name or as `take` made them.
 
-    def __init__(self, results: Iterator[Tensors], log: Log) -> None:
+    Leaving it early (`break` and `close`, or the end of a `with`) drains it.
+    """
+
+    def __init__(self, results: Iterator[Any], log: Log) -> None:
         self._results, self._log = results, log
 
     def __iter__(self) -> Stream:
         return self
 
-    def __next__(self) -> Tensors:
+    def __next__(self) -> Any:
         return next(self._results)
 
     def timeline(self) -> list[Intervals]:
