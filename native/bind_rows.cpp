@@ -49,6 +49,10 @@ void sorted(ConstTokens ids, ConstNumbers offsets, Tokens packed, Numbers starts
 void bind_rows(nb::module_ &m) {
   m.def("scatter_rows", scatter, "to"_a.noconvert(), "rows"_a.noconvert(), "source"_a.noconvert(), "threads"_a = 1,
         "to[rows] = source, float32 [n, width]; a row named twice holds either.");
+  m.def("give_pages", [](Floats memory) {
+    nb::gil_scoped_release free;
+    give_pages(reinterpret_cast<std::byte *>(memory.data()), memory.size() * sizeof(float));
+  }, "memory"_a.noconvert(), "Have the kernel give fresh memory its pages now, not at the first write; its values stay.");
   m.def("sort_by_length", sorted, "ids"_a.noconvert(), "offsets"_a.noconvert(), "packed"_a.noconvert(),
         "starts"_a.noconvert(), "order"_a.noconvert(),
         "Texts of ids [T] by rising length, stable: fills packed [T], starts [texts + 1] and order [texts].");

@@ -11,6 +11,7 @@
 namespace ridgeline {
 
 namespace {
+constexpr std::size_t kPage = 4096;         // the smallest there are; where they are larger most touches cost nothing
 constexpr std::size_t kPiece = 256 << 10;   // bytes a thread takes at a time
 constexpr std::size_t kAlone = 1 << 20;     // bytes: below this waking others takes longer
 constexpr std::int64_t kCounted = 1 << 16;  // lengths up to this are sorted by counting
@@ -49,6 +50,13 @@ void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t
     std::memcpy(packed + starts[k], ids + offsets[order[k]], std::size_t(n) * sizeof(std::int32_t));
     starts[k + 1] = starts[k] + n;
   }
+}
+
+void give_pages(std::byte *memory, std::size_t bytes) {
+  // An atomic "or nothing" is a write to the kernel and none to anybody else. madvise could do it at once, but knows
+  // only whole pages, and not every kernel.
+  for (std::size_t at = 0; at < bytes; at += kPage)
+    __atomic_fetch_or(reinterpret_cast<unsigned char *>(memory + at), 0, __ATOMIC_RELAXED);
 }
 
 } // namespace ridgeline

@@ -15,4 +15,7 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
 void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
                std::int64_t *starts, std::int64_t *order);
 
+// Have the kernel give fresh memory its pages now. What is in it stays, also if another thread writes meanwhile.
+void give_pages(std::byte *memory, std::size_t bytes);
+
 } // namespace ridgeline

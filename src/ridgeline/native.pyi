@@ -78,6 +78,11 @@ class WordPiece:
 def scatter_rows(to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
     """to[rows] = source, float32 [n, width]; a row named twice holds either."""
 
+def give_pages(memory: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Have the kernel give fresh memory its pages now, not at the first write; its values stay.
+    """
+
 def sort_by_length(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Texts of ids [T] by rising length, stable: fills packed [T], starts [texts + 1] and order [texts].

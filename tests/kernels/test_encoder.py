@@ -91,7 +91,7 @@ def activated(y: torch.Tensor, kind: str) -> torch.Tensor:
 def test_gelu_for_16_bits_is_right_to_more_than_they_can_show():
     x = torch.linspace(-12, 12, 100_001, device=DEVICE).view(1, -1)
     got = encoder.activate(x.clone(), torch.zeros(x.shape[1], device=DEVICE), "gelu_16")
-    assert (got.double() - F.gelu(x.double())).abs().max() < 6e-5
+    assert (got.double() - F.gelu(x.double())).abs().max() < 8e-5
 
 
 @quick

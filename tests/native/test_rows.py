@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.native import scatter_rows, sort_by_length
+from ridgeline.native import give_pages, scatter_rows, sort_by_length
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
@@ -63,3 +63,10 @@ def test_offsets_that_do_not_fit_the_tokens_are_refused(offsets):
             np.zeros(4, np.int64),
             np.zeros(3, np.int64),
         )
+
+
+def test_memory_keeps_its_values_when_it_is_given_its_pages():
+    memory = np.arange(10_000, dtype=np.float32).reshape(100, 100)
+    give_pages(memory)
+    np.testing.assert_array_equal(memory.ravel(), np.arange(10_000))
+    give_pages(np.empty((0, 4), np.float32))

@@ -26,7 +26,7 @@ from ridgeline.embed.place import device_of, dtype_of
 from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens
 from ridgeline.errors import InputError, unknown
-from ridgeline.native import scatter_rows
+from ridgeline.native import give_pages, scatter_rows
 from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
 
 # Per CPU thread: what stays in a core's cache (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
-BATCH_TOKENS = {"cpu": 256, "cuda": 65_536}
+BATCH_TOKENS = {"cpu": 256, "cuda": 131_072}
+LARGE = 16 << 20  # bytes of vectors
 AHEAD = 2  # windows tokenized while one is being encoded
 
 
@@ -199,6 +200,9 @@ class Embedder:
     ) -> Vectors:
         flow = self._flow(batch_tokens)
         room = np.empty((total or 0, self.dim), np.float32)
+        pages = threading.Thread(target=give_pages, args=(room,))
+        if room.nbytes >= LARGE:  # its pages come while the first texts are on their way, not when a result waits
+            pages.start()
         done = 0
 
         def put(batch: Batch, vectors: Vectors) -> None:
@@ -213,6 +217,8 @@ class Embedder:
             if progress is not None:
                 progress(done, total)
         self._remember(flow)
+        if pages.ident is not None:
+            pages.join()
         return room if done == len(room) else room[:done].copy()
 
     def _scatter(self, room: Vectors, rows: NDArray[np.int64], vectors: Vectors) -> None:

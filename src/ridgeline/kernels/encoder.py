@@ -5,17 +5,19 @@ python -m pytest tests/kernels/test_encoder.py
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ridgeline.kernels import products, rows, texts
 
 ACTIVATIONS = ("gelu", "gelu_16", "gelu_tanh", "relu")
 INTERPRETED = triton.knobs.runtime.interpret
 ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
-# Of a product: tokens, columns, step along the depth, warps, stages. No registers are spilled (test_encoder_compile).
-ACTIVATE = (128, 128, 64, 8, 3)
-NORM = (64, 128, 64, 8, 3)
+# Of a product: tokens, columns, step along the depth, warps, stages; and the tokens from which it pays.
+ACTIVATE, PAYS = (128, 256, 64, 8, 4), 16_384
 # Of attention, by the longest text: queries and keys at a time, warps.
 ATTENTION = {16: (16, 16, 1), 32: (32, 32, 2), 64: (64, 32, 2)}
 LONG = (128, 64, 4)
@@ -73,48 +75,30 @@ def activate(x: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
     return x
 
 
-def multiplies(width: int, depth: int) -> bool:
-    """Whether `linear_activate` takes a weight [width, depth]."""
-    return width % ACTIVATE[1] == 0 and depth % ACTIVATE[2] == 0
-
-
-def normalises(width: int, depth: int) -> bool:
-    """Whether `linear_add_norm` takes a weight [width, depth]: a program must hold whole rows."""
-    return width % 128 == 0 and width <= 384 and depth % NORM[2] == 0
+def multiplies(width: int, depth: int, tokens: int) -> bool:
+    """Whether `linear_activate` takes a weight [width, depth], and is faster than a product and `activate`."""
+    return width % ACTIVATE[1] == 0 and depth % ACTIVATE[2] == 0 and tokens >= PAYS
 
 
 def linear_activate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
     """x [T, depth] · weight [width, depth]ᵀ + bias through its activation → [T, width]."""
     (tokens, depth), width = x.shape, weight.shape[0]
     out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
-    rows_, columns, step, warps, stages = ACTIVATE
+    taken, columns, step, warps, stages = ACTIVATE
+    programs = min(multiprocessors(x.get_device()), triton.cdiv(tokens, taken) * (width // columns))
     if tokens:
-        products.linear_activate[(triton.cdiv(tokens, rows_) * (width // columns),)](
-            x, weight, bias, out, tokens, width, depth, kind, rows_, columns, step, INTERPRETED, num_warps=warps,
-            num_stages=stages,
+        products.linear_activate[(programs,)](
+            TensorDescriptor.from_tensor(x, [taken, step]), TensorDescriptor.from_tensor(weight, [columns, step]), bias,
+            TensorDescriptor.from_tensor(out, [taken, columns // 2]), tokens, width, depth, kind, taken, columns, step,
+            programs, INTERPRETED, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
 
 
-def linear_add_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    x_bias: torch.Tensor,
-    residual: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    epsilon: float,
-) -> torch.Tensor:
-    """x [T, depth] · weight [width, depth]ᵀ + x_bias + residual, normalised → [T, width]."""
-    (tokens, depth), width = x.shape, weight.shape[0]
-    out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
-    rows_, columns, step, warps, stages = NORM
-    if tokens:
-        products.linear_add_norm[(triton.cdiv(tokens, rows_),)](
-            x, weight, x_bias, residual, norm_weight, norm_bias, out, tokens, epsilon, depth, width // columns, rows_,
-            step, INTERPRETED, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
-    return out
+@cache
+def multiprocessors(device: int) -> int:
+    """Of a GPU; a handful in the interpreter."""
+    return 4 if device < 0 else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def attention(qkv: torch.Tensor, offsets: torch.Tensor, heads: int, longest: int) -> torch.Tensor:
