@@ -33,7 +33,10 @@ def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
 
 
 def test_shapes_that_do_not_fit_or_do_not_pay_are_said_to_be_so():
-    assert encoder.multiplies(1536, 384, encoder.PAYS)
-    assert not encoder.multiplies(1536, 384, encoder.PAYS - 1)
-    assert not encoder.multiplies(100, 64, encoder.PAYS)
-    assert not encoder.multiplies(256, 100, encoder.PAYS)
+    for width, depth, tokens, wanted in (
+        (1536, 384, encoder.PAYS, True),
+        (1536, 384, encoder.PAYS - 1, False),
+        (100, 64, encoder.PAYS, False),
+        (256, 100, encoder.PAYS, False),
+    ):
+        assert encoder.multiplies(torch.empty(width, depth, device="meta"), tokens) is wanted

@@ -39,7 +39,7 @@ class GpuLayers(Layers):
         return encoder.embed(ids, packed.offsets, word, position, norm.weight, norm.bias, norm.epsilon, told)
 
     def up(self, x: Any, layer: Linear) -> Any:
-        if self.dtype != torch.float32 and encoder.multiplies(*layer.weight.shape, len(x)):
+        if self.dtype != torch.float32 and encoder.multiplies(layer.weight, len(x)):
             return encoder.linear_activate(x, layer.weight, layer.bias, self._kind)
         return encoder.activate(F.linear(x, layer.weight), layer.bias, self._kind)
 

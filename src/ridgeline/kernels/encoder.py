@@ -75,8 +75,9 @@ def activate(x: torch.Tensor, bias: torch.Tensor, kind: str) -> torch.Tensor:
     return x
 
 
-def multiplies(width: int, depth: int, tokens: int) -> bool:
-    """Whether `linear_activate` takes a weight [width, depth], and is faster than a product and `activate`."""
+def multiplies(weight: torch.Tensor, tokens: int) -> bool:
+    """Whether `linear_activate` takes a weight, and is faster than a product and `activate`."""
+    width, depth = weight.shape
     return width % ACTIVATE[1] == 0 and depth % ACTIVATE[2] == 0 and tokens >= PAYS
 
 
