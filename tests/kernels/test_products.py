@@ -16,9 +16,11 @@ from tests.kernels.test_encoder import TYPES, activated, close, made, pytestmark
 
 from ridgeline.kernels import encoder  # noqa: E402
 
+# Of 16 bits: float32 has no quick product, and its tiles do not fit into a multiprocessor.
+
 
 @quick
-@given(st.sampled_from([1, 63, 130]), st.sampled_from([(256, 64), (512, 192)]), st.sampled_from(TYPES),
+@given(st.sampled_from([1, 63, 130]), st.sampled_from([(256, 64), (512, 192)]), st.sampled_from(TYPES[1:]),
        st.sampled_from(encoder.ACTIVATIONS))  # fmt: skip
 def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
     width, depth = shape
@@ -28,8 +30,7 @@ def test_a_product_with_its_bias_and_activation(tokens, shape, dtype, kind):
         made(width, dtype=dtype, seed=2),
     )
     y = x.double() @ weight.double().T + bias.double()
-    loose = torch.float16 if kind == "gelu_16" and dtype == torch.float32 else dtype
-    close(encoder.linear_activate(x, weight, bias, kind), activated(y, kind), loose)
+    close(encoder.linear_activate(x, weight, bias, kind), activated(y, kind), dtype)
 
 
 def test_shapes_that_do_not_fit_or_do_not_pay_are_said_to_be_so():

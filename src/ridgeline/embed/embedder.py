@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,7 @@ from ridgeline.embed.config import prompt_of, read_config
 from ridgeline.embed.inputs import FIRST, length_of, refuse_one, windows
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.embed.place import device_of, dtype_of
+from ridgeline.embed.threads import few_threads
 from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens
 from ridgeline.errors import InputError, unknown
@@ -294,7 +296,9 @@ class Embedder:
             return self._one(tokens.ids)[None]
 
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
-        vectors: Vectors = self._open()(ids, Packed(offsets, runs_of(tokens.offsets))).cpu().numpy()
+        quick = self._device.type == "cpu" and self._dtype == torch.bfloat16
+        with few_threads(len(ids)) if quick else nullcontext():
+            vectors: Vectors = self._open()(ids, Packed(offsets, runs_of(tokens.offsets))).cpu().numpy()
         return vectors
 
     def _flow(self, batch_tokens: int | str) -> Flow:
