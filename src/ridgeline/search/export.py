@@ -37,11 +37,15 @@ def export_faiss(state: State, path: str | os.PathLike[str]) -> None:
         made = _lists(faiss, engine.family, inner, recipe.dim, metric)
     else:
         made = _codes(faiss, engine.family.codec, engine.family.codes.rows, recipe.dim, metric)
+    parts: list[Any] = []  # FAISS's indexes do not own what they are made of: it must live until they are written
     if engine.refiner is not None:
         finer = _codes(faiss, engine.refiner.codec, engine.refiner.codes.rows, recipe.dim, metric)
-        made = _kept(faiss.IndexRefine(made, finer), made, finer)
+        parts += [made, finer]
+        made = faiss.IndexRefine(made, finer)
     if not plain and (engine.refiner is not None or not isinstance(engine.family, Lists)):
-        made = _kept(faiss.IndexIDMap2(made), made)
+        parts.append(made)
+        made = faiss.IndexIDMap2(faiss.IndexFlat(recipe.dim, metric))  # it wants to be made around an empty one
+        made.index, made.ntotal = parts[-1], parts[-1].ntotal
         faiss.copy_array_to_vector(np.ascontiguousarray(ids), made.id_map)
         made.construct_rev_map()
     with store.publish(path) as tmp:
@@ -70,6 +74,7 @@ def _lists(faiss: Any, family: Lists, ids: Whole, dim: int, metric: int) -> Any:
     lists = len(family.centres)
     coarse = faiss.IndexFlat(dim, metric)
     coarse.add(np.ascontiguousarray(family.centres))
+    coarse.this.disown()  # the index made below owns it
     codec = family.codec
     if isinstance(codec, PartCodec):
         made = faiss.IndexIVFPQ(coarse, dim, lists, codec.parts, 8, metric)
@@ -82,8 +87,7 @@ def _lists(faiss: Any, family: Lists, ids: Whole, dim: int, metric: int) -> Any:
         made = faiss.IndexIVFScalarQuantizer(coarse, dim, lists, faiss.ScalarQuantizer.QT_fp16, metric, False)
     else:
         made = faiss.IndexIVFFlat(coarse, dim, lists, metric)
-    made.is_trained = True
-    _kept(made, coarse)
+    made.is_trained = made.own_fields = True
     for segment in family.segments:
         for number in range(lists):
             low, high = int(segment.offsets[number]), int(segment.offsets[number + 1])
@@ -108,9 +112,3 @@ def _set_bytes(faiss: Any, quantizer: Any, codec: ByteCodec) -> None:
 
 def _bytes(codes: Array) -> Array:
     return np.ascontiguousarray(codes).view(np.uint8).reshape(len(codes), -1)
-
-
-def _kept(made: Any, *parts: Any) -> Any:
-    """FAISS's indexes do not own the parts they are made of; as attributes they live as long."""
-    made.ridgeline_parts = parts
-    return made
