@@ -175,7 +175,9 @@ def test_faiss_reads_an_export_and_answers_the_same(tmp_path: Path, spec: str, m
     scores, ids = index.search(queries, 5, nprobe=2, depth=60)
     distances, found = theirs.search(queries, 5)
     assert np.allclose(scores, distances, rtol=1e-4, atol=1e-3)
-    assert (ids == found).mean() > (0.9 if "PQ2" in spec else 0.99)  # equal codes are ties, and FAISS has no order there
+    assert (ids == found).mean() > (
+        0.9 if "PQ2" in spec else 0.99
+    )  # equal codes are ties, and FAISS has no order there
 
 
 def test_without_faiss_the_export_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
