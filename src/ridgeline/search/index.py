@@ -137,6 +137,19 @@ class Index:
         return None if rows.meta is None else rows.meta if rows.alive is None else rows.meta.take(rows.live_rows)
 
     @property
+    def exact(self) -> bool:
+        """Whether every search looks at every value that was given."""
+        engine = self._state.engine
+        known = engine.recipe.spec if engine is not None else self._asked
+        return known is not None and known.exact
+
+    def rows_of(self, ids: Any) -> Whole:
+        """Where these ids stand in `ids` and `meta`."""
+        rows = self._state.rows
+        found = rows.found(numbers(ids), "ask only for")
+        return found if rows.alive is None else np.searchsorted(rows.live_rows, found)
+
+    @property
     def curve(self) -> Curve | None:
         """What `measure_recall` found."""
         return self._state.curve

@@ -15,7 +15,7 @@ place:
 >>> parse("year >> 90")
 Traceback (most recent call last):
 ...
-ridgeline.errors.InputError: where: a value was expected here, like 90 or 'text':
+ridgeline.errors.PointedError: where: a value was expected here, like 90 or 'text':
   year >> 90
         ^
 """
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import InputError, MissingExtra
+from ridgeline.errors import InputError, MissingExtra, PointedError
 from ridgeline.search.arrays import Whole
 
 COMPARE = {
@@ -231,6 +231,6 @@ class _Parser:
             return True
         return False
 
-    def _error(self, what: str, token: Token) -> InputError:
+    def _error(self, what: str, token: Token) -> PointedError:
         line = self.text.replace("\n", " ").replace("\t", " ")
-        return InputError(f"where: {what}:\n  {line}\n  {' ' * token.at}^")
+        return PointedError(f"where: {what}:\n  {line}\n  {' ' * token.at}^")
