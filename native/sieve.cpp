@@ -15,6 +15,7 @@ SieveLoops sieve_loops(Isa isa) { return loops_of_sieve_of(isa); }
 
 namespace {
 constexpr std::int64_t kPiece = 512; // columns between two looks at the bar; hits of one piece lie on the stack
+constexpr std::int64_t kFirst = 64;  // the same while there is no bar yet, and all come through
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 } // namespace
 
@@ -22,7 +23,7 @@ Sieve::Sieve(std::int64_t queries, std::int64_t k, const double *slack) : k_(k),
   for (std::int64_t q = 0; q < queries; ++q) {
     lanes_[q].bar = kLowest;
     lanes_[q].slack = slack[q];
-    lanes_[q].room = 2 * k + kPiece;
+    lanes_[q].room = 2 * k + 16; // small: a bar that rises early keeps most rows out
   }
 }
 
@@ -51,8 +52,9 @@ void Sieve::sift(const ScoreBlock &block, Isa isa, int threads) {
       Lane &lane = lanes_[block.which ? block.which[q] : q];
       const float *scores = block.scores + q * block.columns;
       const float offset = block.offsets ? block.offsets[q] : 0.0f;
-      for (std::int64_t from = 0; from < block.columns; from += kPiece) {
-        const std::int64_t n = std::min(kPiece, block.columns - from);
+      std::int64_t n;
+      for (std::int64_t from = 0; from < block.columns; from += n) {
+        n = std::min(lane.bar == kLowest ? kFirst : kPiece, block.columns - from);
         const std::int64_t found =
             loops.above(scores + from, block.biases ? block.biases + from : nullptr, offset, lane.bar, n, hits, sums);
         for (std::int64_t h = 0; h < found; ++h) {
@@ -61,7 +63,7 @@ void Sieve::sift(const ScoreBlock &block, Isa isa, int threads) {
           lane.scores.push_back(sums[h]), lane.rows.push_back(row);
         }
         if (std::int64_t(lane.scores.size()) > lane.room) compact(lane);
-        // The first k rows already give a bar; waiting for a full lane would let thousands through.
+        // The first k rows already give a bar.
         else if (lane.bar == kLowest && std::int64_t(lane.scores.size()) >= k_) compact(lane);
       }
     }

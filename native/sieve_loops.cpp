@@ -1,4 +1,6 @@
 // Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
+#include <cstring>
+
 #include "sieve.hpp"
 
 namespace ridgeline {
@@ -7,25 +9,57 @@ namespace {
 
 constexpr std::int64_t kWidth = 16;
 
+// One register: compilers take wider vectors apart into single numbers.
+#if defined(__AVX512F__)
+#define RIDGELINE_BYTES 64
+#elif defined(__AVX2__)
+#define RIDGELINE_BYTES 32
+#else
+#define RIDGELINE_BYTES 16
+#endif
+typedef float Floats __attribute__((vector_size(RIDGELINE_BYTES)));
+typedef std::int32_t Mask __attribute__((vector_size(RIDGELINE_BYTES)));
+constexpr std::int64_t kLanes = RIDGELINE_BYTES / 4, kStride = 64; // looked at together: mostly none is a hit
+
+inline Floats load(const float *from) {
+  Floats v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline bool any(Mask mask) {
+  std::uint64_t words[RIDGELINE_BYTES / 8], all = 0;
+  std::memcpy(words, &mask, sizeof words);
+  for (std::uint64_t w : words) all |= w;
+  return all != 0;
+}
+
+template <bool biased>
+std::int64_t above_with(const float *s, const float *bias, float offset, float bar, std::int64_t n, std::int32_t *hits,
+                        float *sums) {
+  std::int64_t found = 0, i = 0;
+  auto take = [&](std::int64_t at) {
+    const float sum = biased ? s[at] + offset + bias[at] : s[at] + offset;
+    if (sum >= bar) hits[found] = std::int32_t(at), sums[found++] = sum;
+  };
+  for (; i + kStride <= n; i += kStride) {
+    Mask hit = {};
+    for (std::int64_t u = 0; u < kStride; u += kLanes) {
+      Floats sum = load(s + i + u) + offset;
+      if (biased) sum += load(bias + i + u);
+      hit |= sum >= bar;
+    }
+    if (any(hit))
+      for (std::int64_t u = 0; u < kStride; ++u) take(i + u);
+  }
+  for (; i < n; ++i) take(i);
+  return found;
+}
+
 std::int64_t above(const float *s, const float *bias, float offset, float bar, std::int64_t n, std::int32_t *hits,
                    float *sums) {
-  std::int64_t found = 0, i = 0;
-  float sum[kWidth];
-  for (; i + kWidth <= n; i += kWidth) {
-    int any = 0;
-    for (std::int64_t u = 0; u < kWidth; ++u) {
-      sum[u] = s[i + u] + offset + (bias ? bias[i + u] : 0.0f);
-      any |= sum[u] >= bar;
-    }
-    if (!any) continue;
-    for (std::int64_t u = 0; u < kWidth; ++u)
-      if (sum[u] >= bar) hits[found] = std::int32_t(i + u), sums[found++] = sum[u];
-  }
-  for (; i < n; ++i) {
-    const float one = s[i] + offset + (bias ? bias[i] : 0.0f);
-    if (one >= bar) hits[found] = std::int32_t(i), sums[found++] = one;
-  }
-  return found;
+  return bias ? above_with<true>(s, bias, offset, bar, n, hits, sums)
+              : above_with<false>(s, bias, offset, bar, n, hits, sums);
 }
 
 template <class Term> double sum_of(std::int64_t d, Term term) {
