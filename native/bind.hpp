@@ -8,4 +8,5 @@ void bind_resample(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);
+void bind_sieve(nanobind::module_ &m);
 }

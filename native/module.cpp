@@ -78,4 +78,5 @@ NB_MODULE(native, m) {
   bind_launch(m);
   bind_wordpiece(m);
   bind_rows(m);
+  bind_sieve(m);
 }

@@ -13,6 +13,7 @@ import ridgeline
 
 PUBLIC = [
     "Embedder",
+    "Index",
     "Placement",
     "RidgelineError",
     "Topology",
@@ -27,6 +28,7 @@ PUBLIC = [
     "placed",
     "plan",
     "resample",
+    "search",
     "topology",
     "trajectory",
 ]

@@ -14,13 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline import embed, errors, lab, machine, trajectory
+    from ridgeline import embed, errors, lab, machine, search, trajectory
     from ridgeline.embed import Embedder
     from ridgeline.errors import RidgelineError
     from ridgeline.machine.ceiling import ceilings
     from ridgeline.machine.placement import Placement, placed
     from ridgeline.machine.plan import plan
     from ridgeline.machine.topology import Topology, topology
+    from ridgeline.search import Index
     from ridgeline.trajectory import TrajectoryDataset, collate, resample
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 # public name -> the module it lives in; a module of that very name is given itself
 _HOMES = {
     "Embedder": "ridgeline.embed",
+    "Index": "ridgeline.search",
     "Placement": "ridgeline.machine",
     "RidgelineError": "ridgeline.errors",
     "Topology": "ridgeline.machine",
@@ -41,12 +43,14 @@ _HOMES = {
     "placed": "ridgeline.machine",
     "plan": "ridgeline.machine",
     "resample": "ridgeline.trajectory",
+    "search": "ridgeline.search",
     "topology": "ridgeline.machine",
     "trajectory": "ridgeline.trajectory",
 }
 
 __all__ = [
     "Embedder",
+    "Index",
     "Placement",
     "RidgelineError",
     "Topology",
@@ -61,6 +65,7 @@ __all__ = [
     "placed",
     "plan",
     "resample",
+    "search",
     "topology",
     "trajectory",
 ]

@@ -33,6 +33,10 @@ class InputError(RidgelineError):
     """A file, row, value or option is not what it must be."""
 
 
+class PointedError(InputError):
+    """A mistake in a text the user wrote: below the sentence stand the text and a caret at the place."""
+
+
 class MissingExtra(RidgelineError):
     """A part needs a library that an optional extra brings."""
 

@@ -87,3 +87,32 @@ def sort_by_length(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), orde
     """
     Texts of ids [T] by rising length, stable: fills packed [T], starts [texts + 1] and order [texts].
     """
+
+class Sieve:
+    """
+    The best k of each query's scores, and what rounding could have swapped with them.
+    """
+
+    def __init__(self, k: int, slack: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """slack [queries]: twice the largest error of a score."""
+
+    def sift(self, scores: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, offsets: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, biases: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, first: int = 0, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, allowed: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, threads: int = 1, isa: str = '') -> None:
+        """
+        Take in scores [queries, columns]; `which` [queries] must name each query once.
+        """
+
+    def candidates(self) -> tuple:
+        """
+        (offsets [queries + 1], rows): the rows kept for query q are rows[offsets[q]:offsets[q + 1]].
+        """
+
+def rescore(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], squared: bool = False, threads: int = 1, isa: str = '') -> None:
+    """
+    Inner products, or squared distances, of float32 values in float64: out[i] for the query whose offsets hold i.
+    """
+
+def dot_bytes(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """out [n] = codes [n, d] · query [d], in float32."""
+
+def look_up(tables: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """out [n] = Σ tables[j, codes[:, j]]."""

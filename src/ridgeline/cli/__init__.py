@@ -14,7 +14,7 @@ import typer
 import typer.core
 
 import ridgeline
-from ridgeline.errors import Exit, RidgelineError
+from ridgeline.errors import Exit, PointedError, RidgelineError
 
 app = typer.Typer(
     name="ridgeline",
@@ -29,6 +29,8 @@ PANELS = {
     "embed": "Work",
     "resample": "Work",
     "streams": "Work",
+    "index": "Work",
+    "search": "Work",
     "machine": "Measure",
     "bench": "Measure",
     "report": "Judge",
@@ -60,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _sentence(error: RidgelineError) -> str:
-    return " ".join(str(error).split())
+    return str(error) if isinstance(error, PointedError) else " ".join(str(error).split())
 
 
 def _version(asked: bool) -> None:
@@ -80,12 +82,14 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, embed, machine, model, records, report, resample, streams
+    from ridgeline.cli import bench, compare, embed, index, machine, model, records, report, resample, search, streams
 
     commands: dict[str, Any] = {
         "embed": embed.embed,
         "resample": resample.resample,
         "streams": streams.streams,
+        "index": index.index,
+        "search": search.search,
         "machine": machine.machine,
         "bench": bench.bench,
         "report": report.report,

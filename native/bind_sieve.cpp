@@ -1,0 +1,141 @@
+// Python face of the sieve and of the loops that score rows.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <atomic>
+
+#include "bind.hpp"
+#include "sieve.hpp"
+#include "team.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+namespace {
+
+template <class T, int N> using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using Floats = Array<const float, 1>;
+using Scores = Array<const float, 2>;
+using Rows = Array<const std::int64_t, 1>;
+using Flags = Array<const std::uint8_t, 1>;
+using Codes = Array<const std::uint8_t, 2>;
+
+template <class A> auto data_of(const std::optional<A> &given, std::size_t wanted, const char *what) {
+  if (given && given->shape(0) != wanted) throw std::invalid_argument(std::string(what) + " has the wrong length");
+  return given ? given->data() : nullptr;
+}
+
+// Pieces of [0, n) from one counter, by as many threads as are told.
+template <class Work> void share(std::int64_t n, std::int64_t piece, int threads, Work work) {
+  std::atomic<std::int64_t> next{0};
+  auto take = [&] {
+    for (std::int64_t from; (from = next.fetch_add(piece)) < n;) work(from, std::min(n, from + piece));
+  };
+  if (threads > 1 && n > piece) together(threads, take);
+  else take();
+}
+
+void inside(const Rows &rows, std::int64_t count) {
+  for (std::size_t i = 0; i < rows.shape(0); ++i)
+    if (rows.data()[i] < 0 || rows.data()[i] >= count) throw std::invalid_argument("a row lies outside the vectors");
+}
+
+} // namespace
+
+void bind_sieve(nb::module_ &m) {
+  nb::class_<Sieve>(m, "Sieve", "The best k of each query's scores, and what rounding could have swapped with them.")
+      .def("__init__", [](Sieve *self, std::int64_t k, Array<const double, 1> slack) {
+        if (k < 1) throw std::invalid_argument("k must be 1 or more");
+        new (self) Sieve(std::int64_t(slack.shape(0)), k, slack.data());
+      }, "k"_a, "slack"_a.noconvert(), "slack [queries]: twice the largest error of a score.")
+      .def("sift", [](Sieve &self, Scores scores, std::optional<Rows> which, std::optional<Floats> offsets,
+                      std::optional<Floats> biases, std::int64_t first, std::optional<Rows> rows,
+                      std::optional<Flags> allowed, int threads, const std::string &isa) {
+        ScoreBlock block{scores.data(), std::int64_t(scores.shape(0)), std::int64_t(scores.shape(1))};
+        block.which = data_of(which, scores.shape(0), "which");
+        block.offsets = data_of(offsets, scores.shape(0), "offsets");
+        block.biases = data_of(biases, scores.shape(1), "biases");
+        block.first = first;
+        block.rows = data_of(rows, scores.shape(1), "rows");
+        block.allowed = allowed ? allowed->data() : nullptr;
+        if (which) inside(*which, self.queries());
+        else if (block.queries > self.queries()) throw std::invalid_argument("more queries than the sieve has");
+        if (allowed) {
+          if (rows) inside(*rows, std::int64_t(allowed->shape(0)));
+          else if (first < 0 || first + block.columns > std::int64_t(allowed->shape(0)))
+            throw std::invalid_argument("allowed is shorter than the rows");
+        }
+        Isa set = parse(isa);
+        nb::gil_scoped_release free;
+        self.sift(block, set, threads);
+      }, "scores"_a.noconvert(), "which"_a.none() = nb::none(), "offsets"_a.none() = nb::none(),
+         "biases"_a.none() = nb::none(), "first"_a = 0, "rows"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
+         "threads"_a = 1, "isa"_a = "",
+         "Take in scores [queries, columns]; `which` [queries] must name each query once.")
+      .def("candidates", [](Sieve &self) {
+        self.settle();
+        const std::int64_t queries = self.queries();
+        auto *offsets = new std::int64_t[queries + 1];
+        nb::capsule own_offsets(offsets, [](void *p) noexcept { delete[] static_cast<std::int64_t *>(p); });
+        offsets[0] = 0;
+        for (std::int64_t q = 0; q < queries; ++q) offsets[q + 1] = offsets[q] + std::int64_t(self.kept(q).size());
+        auto *rows = new std::int64_t[offsets[queries]];
+        nb::capsule own_rows(rows, [](void *p) noexcept { delete[] static_cast<std::int64_t *>(p); });
+        for (std::int64_t q = 0; q < queries; ++q)
+          std::copy(self.kept(q).begin(), self.kept(q).end(), rows + offsets[q]);
+        using Given = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>;
+        const std::size_t ends[1] = {std::size_t(queries + 1)}, total[1] = {std::size_t(offsets[queries])};
+        return nb::make_tuple(Given(offsets, 1, ends, own_offsets), Given(rows, 1, total, own_rows));
+      }, "(offsets [queries + 1], rows): the rows kept for query q are rows[offsets[q]:offsets[q + 1]].");
+
+  m.def("rescore", [](Scores queries, Scores vectors, Rows offsets, Rows rows, Array<double, 1> out, bool squared,
+                      int threads, const std::string &isa) {
+    const std::int64_t d = std::int64_t(vectors.shape(1)), count = std::int64_t(queries.shape(0));
+    if (queries.shape(1) != vectors.shape(1)) throw std::invalid_argument("queries and vectors differ in dimension");
+    if (offsets.shape(0) != std::size_t(count + 1) || out.shape(0) != rows.shape(0))
+      throw std::invalid_argument("offsets, rows and out do not fit");
+    const std::int64_t *ends = offsets.data();
+    for (std::int64_t q = 0; q < count; ++q)
+      if (ends[q] > ends[q + 1]) throw std::invalid_argument("offsets must not fall");
+    if (ends[0] != 0 || ends[count] != std::int64_t(rows.shape(0))) throw std::invalid_argument("offsets do not end with rows");
+    inside(rows, std::int64_t(vectors.shape(0)));
+    const SieveLoops loops = sieve_loops(parse(isa));
+    auto *sum = squared ? loops.distance : loops.dot;
+    nb::gil_scoped_release free;
+    share(count, 1, threads, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t q = from; q < to; ++q)
+        for (std::int64_t i = ends[q]; i < ends[q + 1]; ++i)
+          out.data()[i] = sum(queries.data() + q * d, vectors.data() + rows.data()[i] * d, d);
+    });
+  }, "queries"_a.noconvert(), "vectors"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(),
+     "out"_a.noconvert(), "squared"_a = false, "threads"_a = 1, "isa"_a = "",
+     "Inner products, or squared distances, of float32 values in float64: out[i] for the query whose offsets hold i.");
+
+  m.def("dot_bytes", [](Floats query, Codes codes, Array<float, 1> out, int threads, const std::string &isa) {
+    const std::int64_t d = std::int64_t(codes.shape(1)), n = std::int64_t(codes.shape(0));
+    if (query.shape(0) != codes.shape(1) || out.shape(0) != codes.shape(0)) throw std::invalid_argument("shapes do not fit");
+    const SieveLoops loops = sieve_loops(parse(isa));
+    nb::gil_scoped_release free;
+    share(n, 1024, threads, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t r = from; r < to; ++r) out.data()[r] = loops.dot_bytes(query.data(), codes.data() + r * d, d);
+    });
+  }, "query"_a.noconvert(), "codes"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+     "out [n] = codes [n, d] · query [d], in float32.");
+
+  m.def("look_up", [](Scores tables, Codes codes, Array<float, 1> out, int threads, const std::string &isa) {
+    const std::int64_t parts = std::int64_t(codes.shape(1)), n = std::int64_t(codes.shape(0));
+    if (tables.shape(0) != codes.shape(1) || tables.shape(1) != 256 || out.shape(0) != codes.shape(0))
+      throw std::invalid_argument("tables must be [parts, 256], codes [n, parts], out [n]");
+    const SieveLoops loops = sieve_loops(parse(isa));
+    nb::gil_scoped_release free;
+    share(n, 4096, threads, [&](std::int64_t from, std::int64_t to) {
+      loops.look_up(tables.data(), codes.data() + from * parts, parts, to - from, out.data() + from);
+    });
+  }, "tables"_a.noconvert(), "codes"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+     "out [n] = Σ tables[j, codes[:, j]].");
+}
+
+} // namespace ridgeline

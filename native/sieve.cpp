@@ -1,0 +1,81 @@
+#include "sieve.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "team.hpp"
+
+namespace ridgeline {
+
+RIDGELINE_COMPILED_PER_ISA(SieveLoops, loops_of_sieve)
+
+SieveLoops sieve_loops(Isa isa) { return loops_of_sieve_of(isa); }
+
+namespace {
+constexpr std::int64_t kPiece = 512; // columns between two looks at the bar; hits of one piece lie on the stack
+constexpr std::int64_t kFirst = 64;  // the same while there is no bar yet, and all come through
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+} // namespace
+
+Sieve::Sieve(std::int64_t queries, std::int64_t k, const double *slack) : k_(k), lanes_(queries) {
+  for (std::int64_t q = 0; q < queries; ++q) {
+    lanes_[q].bar = kLowest;
+    lanes_[q].slack = slack[q];
+    lanes_[q].room = 2 * k + 16; // small: a bar that rises early keeps most rows out
+  }
+}
+
+void Sieve::compact(Lane &lane) {
+  const std::int64_t held = std::int64_t(lane.scores.size());
+  if (held < k_) return;
+  std::vector<float> ranked(lane.scores);
+  std::nth_element(ranked.begin(), ranked.begin() + (k_ - 1), ranked.end(), [](float a, float b) { return a > b; });
+  // Rounded downwards: the bar may be too low, never too high.
+  const float bar = std::nextafterf(float(double(ranked[k_ - 1]) - lane.slack), kLowest);
+  lane.bar = std::max(lane.bar, bar);
+  std::int64_t to = 0;
+  for (std::int64_t i = 0; i < held; ++i)
+    if (lane.scores[i] >= lane.bar) lane.scores[to] = lane.scores[i], lane.rows[to] = lane.rows[i], ++to;
+  lane.scores.resize(to), lane.rows.resize(to);
+  lane.room = std::max(lane.room, 2 * to); // many ties: look less often
+}
+
+void Sieve::sift(const ScoreBlock &block, Isa isa, int threads) {
+  const SieveLoops loops = sieve_loops(isa);
+  std::atomic<std::int64_t> next{0};
+  auto work = [&] {
+    std::int32_t hits[kPiece];
+    float sums[kPiece];
+    for (std::int64_t q; (q = next.fetch_add(1)) < block.queries;) {
+      Lane &lane = lanes_[block.which ? block.which[q] : q];
+      const float *scores = block.scores + q * block.columns;
+      const float offset = block.offsets ? block.offsets[q] : 0.0f;
+      std::int64_t n;
+      for (std::int64_t from = 0; from < block.columns; from += n) {
+        n = std::min(lane.bar == kLowest ? kFirst : kPiece, block.columns - from);
+        const std::int64_t found =
+            loops.above(scores + from, block.biases ? block.biases + from : nullptr, offset, lane.bar, n, hits, sums);
+        for (std::int64_t h = 0; h < found; ++h) {
+          const std::int64_t column = from + hits[h], row = block.rows ? block.rows[column] : block.first + column;
+          if (block.allowed && !block.allowed[row]) continue;
+          lane.scores.push_back(sums[h]), lane.rows.push_back(row);
+        }
+        if (std::int64_t(lane.scores.size()) > lane.room) compact(lane);
+        // The first k rows already give a bar.
+        else if (lane.bar == kLowest && std::int64_t(lane.scores.size()) >= k_) compact(lane);
+      }
+    }
+  };
+  if (threads > 1 && block.queries > 1) together(int(std::min<std::int64_t>(threads, block.queries)), work);
+  else work();
+}
+
+void Sieve::settle() {
+  for (Lane &lane : lanes_) compact(lane);
+}
+
+const std::vector<std::int64_t> &Sieve::kept(std::int64_t query) { return lanes_[query].rows; }
+
+} // namespace ridgeline

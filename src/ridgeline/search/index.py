@@ -1,0 +1,436 @@
+"""`Index`: vectors → nearest vectors, exact or as good as was measured.
+
+>>> import numpy as np
+>>> index = Index("Flat", metric="l2", device="cpu")
+>>> index.add(np.eye(3, dtype=np.float32), meta={"colour": ["red", "green", "blue"]})
+>>> distances, ids = index.search(np.array([[0.9, 0.1, 0.0]]), 2)
+>>> ids.tolist()
+[[0, 1]]
+>>> index.search(np.array([[0.9, 0.1, 0.0]]), 1, where="colour != 'red'")[1].tolist()
+[[1]]
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ridgeline.errors import InputError, unknown
+from ridgeline.search import recall as recalls
+from ridgeline.search.arrays import Flags, Whole
+from ridgeline.search.engine import Ask, Engine, Place, Recipe, place_of
+from ridgeline.search.inputs import numbers, refuse_shape
+from ridgeline.search.masks import allowed_rows
+from ridgeline.search.metric import checked_metric
+from ridgeline.search.recall import Curve
+from ridgeline.search.rows import Rows, no_rows
+from ridgeline.search.spec import Spec, chosen, fitting, parse
+
+if TYPE_CHECKING:
+    from ridgeline.search.sharded import ShardedIndex
+
+DTYPES = ("auto", "float32", "float16")
+DEPTH = 8  # where neither depth nor recall is asked for
+SWEEP = 0.25  # share of removed rows at which they are swept away
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a search reads, replaced whole by whoever changes the index."""
+
+    rows: Rows
+    engine: Engine | None = None  # None until something was trained or added
+    curve: Curve | None = None
+
+
+class Index:
+    """Vectors with ids, found by nearness.
+
+    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8, IVFn,PQm, each with ,Refine(Flat|SQ8) if wanted; Auto
+    dim     taken from the first vectors where not given
+    metric  cosine (vectors are kept at length 1) or ip: high is near; l2: squared distance, low is near
+    device  auto, cpu, cuda, cuda:N
+    dtype   of Flat values: float32 or float16; auto is float32 on a CPU, float16 on a GPU
+    model   the name of the model that made the vectors, kept with them
+
+    Safe to use from several threads: a search sees all of an add or nothing of it.
+    """
+
+    def __init__(
+        self,
+        spec: str = "Flat",
+        *,
+        dim: int | None = None,
+        metric: str = "cosine",
+        device: str = "auto",
+        dtype: str = "auto",
+        model: str | None = None,
+    ) -> None:
+        self._asked = parse(spec)
+        self.metric = checked_metric(metric)
+        if dim is not None and (not isinstance(dim, int) or dim < 1):
+            raise InputError(f"dim is {dim!r}; give the number of a vector's components, 1 or more.")
+        if dtype not in DTYPES:
+            raise unknown("dtype", dtype, DTYPES)
+        if dim is not None and self._asked is not None:
+            fitting(self._asked, dim)
+        self.model = model
+        self._dim = dim
+        self._place: Place = place_of(device)
+        kind = self._place.device.partition(":")[0]
+        self.dtype = dtype if dtype != "auto" else "float16" if kind == "cuda" else "float32"
+        self._lock = threading.Lock()
+        self._state = State(no_rows())
+        self._warned: set[str] = set()
+
+    @classmethod
+    def sharded(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
+        """One index over several devices, each with a share of the rows; answers are merged exactly."""
+        from ridgeline.search.sharded import ShardedIndex
+
+        return ShardedIndex(devices, spec, **settings)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], verify: bool = False, *, device: str = "cpu", mmap: bool = True
+    ) -> Index:
+        """An index that was saved; `verify` holds every file against its checksum and names the one that differs."""
+        from ridgeline.search.files import load
+
+        return load(cls, path, verify=verify, device=device, mmap=mmap)
+
+    @property
+    def spec(self) -> str:
+        engine = self._state.engine
+        known = engine.recipe.spec if engine is not None else self._asked
+        return str(known) if known is not None else "Auto"
+
+    @property
+    def dim(self) -> int | None:
+        engine = self._state.engine
+        return self._dim if engine is None else engine.recipe.dim
+
+    @property
+    def device(self) -> str:
+        return self._place.device
+
+    @property
+    def trained(self) -> bool:
+        return self._state.engine is not None or (self._asked is not None and not self._asked.trains)
+
+    @property
+    def ids(self) -> Whole:
+        """Of all rows, in the order they were added."""
+        rows = self._state.rows
+        return rows.ids.rows[rows.live_rows].copy()
+
+    @property
+    def meta(self) -> Any:
+        """What was given with the rows, as a pyarrow Table in the order of `ids`; None where nothing was."""
+        rows = self._state.rows
+        return None if rows.meta is None else rows.meta if rows.alive is None else rows.meta.take(rows.live_rows)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every search looks at every value that was given."""
+        engine = self._state.engine
+        known = engine.recipe.spec if engine is not None else self._asked
+        return known is not None and known.exact
+
+    def rows_of(self, ids: Any) -> Whole:
+        """Where these ids stand in `ids` and `meta`."""
+        rows = self._state.rows
+        found = rows.found(numbers(ids), "ask only for")
+        return found if rows.alive is None else np.searchsorted(rows.live_rows, found)
+
+    @property
+    def curve(self) -> Curve | None:
+        """What `measure_recall` found."""
+        return self._state.curve
+
+    def __len__(self) -> int:
+        return self._state.rows.live
+
+    def train(self, vectors: Any, *, seed: int = 0) -> None:
+        """Learn lists and codes from vectors like those to come; needed once, before `add`, where the spec has any."""
+        with self._lock:
+            if len(self._state.rows.ids.rows):
+                raise InputError(f"the index holds {len(self)} rows and is trained; make a new one to train anew.")
+            given = self._place.take_in(vectors, self.dim, self.metric, "training vectors")
+            self._state = replace(self._state, engine=self._made(given, seed))
+
+    def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:
+        """Take in vectors [n, dim], with ids of their own (else counted on) and columns to filter by."""
+        with self._lock:
+            state = self._state
+            given = self._place.take_in(vectors, self.dim, self.metric, "vectors")
+            if state.engine is None and self._asked is not None and self._asked.trains:
+                raise InputError(f"'{self.spec}' must be trained before add; call train with vectors like these.")
+            rows = state.rows.added(len(given), ids, meta)
+            engine = state.engine or self._made(given, 0)
+            self._state = replace(state, rows=rows, engine=engine.added(given))
+
+    def remove(self, ids: Any) -> int:
+        """Take rows out; the number of them. An id that is not there is an error, and nothing is removed."""
+        with self._lock:
+            state = self._state
+            gone = np.unique(state.rows.found(numbers(ids), "remove only"))
+            if not len(gone):
+                return 0
+            rows = state.rows.removed(gone)
+            if rows.count - rows.live > SWEEP * rows.count:
+                self._state = _swept(replace(state, rows=rows))
+            else:
+                self._state = replace(state, rows=rows)
+            return len(gone)
+
+    def search(
+        self,
+        queries: Any,
+        k: int,
+        *,
+        nprobe: int | None = None,
+        depth: int | None = None,
+        recall: float | None = None,
+        where: Any = None,
+    ) -> tuple[Any, Any]:
+        """(scores float32 [q, k], ids int64 [q, k]), best first; where fewer than k are there, ids end in −1.
+
+        nprobe  lists to look at; by default the square root of their number
+        depth   with Refine: times k candidates ranked again; 8 by default
+        recall  instead of both: the quickest setting that `measure_recall` found to reach it
+        where   "year >= 90", a mask [len(index)], or ids (masks.py)
+        """
+        scores, ids = self._search(self._state, queries, k, nprobe, depth, recall, where)
+        with np.errstate(over="ignore"):
+            scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
+        return self._place.give_back(scores, queries), self._place.give_back(ids, queries)
+
+    def range_search(
+        self, queries: Any, radius: float, *, nprobe: int | None = None, where: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """(limits [q + 1], scores, ids): all rows above `radius` (cosine, ip) or below it (l2), best first.
+
+        Those of query i lie at limits[i]:limits[i + 1].
+        """
+        if not isinstance(radius, int | float | np.number) or np.isnan(radius):
+            raise InputError(f"radius is {radius!r}; give a number.")
+        state = self._state
+        given = self._queries(state, queries)
+        if state.engine is None:
+            none = np.zeros(len(given) + 1, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
+            limits, scores, ids = none
+        else:
+            ask = self._ask(state, 1, nprobe, None, allowed_rows(state.rows, where))
+            limits, scores, found = state.engine.within(given, float(radius), ask)
+            ids = _ids_of(state.rows, found)
+            with np.errstate(over="ignore"):
+                scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
+        back = self._place.give_back
+        return back(limits, queries), back(scores, queries), back(ids, queries)
+
+    def reconstruct(self, ids: Any) -> Any:
+        """float32 [n, dim]: the stored values of these ids (cosine: at length 1)."""
+        state = self._state
+        rows = state.rows.found(numbers(ids), "reconstruct only")
+        if state.engine is None:
+            return np.zeros((0, self.dim or 0), np.float32)
+        return self._place.give_back(state.engine.vectors(rows), ids)
+
+    def measure_recall(self, sample: int = 1000, k: int = 10, *, originals: Any = None, seed: int = 0) -> Curve:
+        """Find out how much each setting finds of the true k nearest, and keep it (recall.py).
+
+        originals  the vectors as they were added, in the order of `ids`: the truth for codes that lost something
+        """
+        if k < 1 or sample < 1:
+            raise InputError(f"sample is {sample} and k is {k}; both must be 1 or more.")
+        with self._lock:
+            state = _swept(self._state)
+            self._state = state
+        engine = state.engine
+        if engine is None or not len(self):
+            raise InputError("the index is empty, so there is nothing to measure; add vectors first.")
+        curve = self._measured(state.rows, engine, min(sample, engine.count), k, originals, seed)
+        with self._lock:
+            self._state = replace(self._state, curve=curve)
+            self._warned.clear()
+        return curve
+
+    def stats(self) -> dict[str, Any]:
+        """What it is, what it holds and what that takes."""
+        state = self._state
+        size = state.engine.nbytes if state.engine is not None else 0
+        return {
+            "spec": self.spec,
+            "metric": self.metric,
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "device": self.device,
+            "count": state.rows.live,
+            "removed": state.rows.count - state.rows.live,
+            "trained": self.trained,
+            "bytes": size,
+            "columns": [] if state.rows.meta is None else list(state.rows.meta.column_names),
+            "model": self.model,
+            "recall": None if state.curve is None else state.curve.to_json(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder that is whole or not there; an older one is replaced in one step."""
+        from ridgeline.search.files import save
+
+        save(self, self._swept_state(), path)
+
+    def export_faiss(self, path: str | os.PathLike[str]) -> None:
+        """Write a file for `faiss.read_index`."""
+        from ridgeline.search.export import export_faiss
+
+        export_faiss(self._swept_state(), path)
+
+    def __repr__(self) -> str:
+        return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
+
+    def _swept_state(self) -> State:
+        state = _swept(self._state)
+        if state.engine is None:
+            raise InputError("the index holds nothing yet; train it or add vectors first.")
+        return state
+
+    def _made(self, given: Any, seed: int) -> Engine:
+        dim = self._dim or int(given.shape[1])
+        spec = self._asked if self._asked is not None else chosen(len(given))
+        fitting(spec, dim)
+        return self._place.trained(Recipe(spec, self.metric, dim, self.dtype), given, seed)
+
+    def _queries(self, state: State, queries: Any) -> Any:
+        if state.engine is None and self._asked is not None and self._asked.trains:
+            raise InputError(f"'{self.spec}' must be trained before search; call train, then add.")
+        if hasattr(queries, "shape"):
+            refuse_shape(tuple(queries.shape), self.dim, "queries")
+        return self._place.take_in(queries, self.dim, self.metric, "queries")
+
+    def _search(
+        self,
+        state: State,
+        queries: Any,
+        k: int,
+        nprobe: int | None,
+        depth: int | None,
+        recall: float | None,
+        where: Any,
+    ) -> tuple[Any, Any]:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"k is {k!r}; ask for 1 neighbour or more.")
+        given = self._queries(state, queries)
+        if recall is not None:
+            if nprobe is not None or depth is not None:
+                raise InputError("recall= chooses nprobe and depth; give it or them, not both.")
+            nprobe, depth = self._reaching(state, recall)
+        allowed = allowed_rows(state.rows, where)
+        if state.engine is None:
+            nothing = np.inf if self.metric == "l2" else -np.inf
+            return np.full((len(given), k), nothing), np.full((len(given), k), -1, np.int64)
+        scores, rows = state.engine.search(given, self._ask(state, int(k), nprobe, depth, allowed))
+        return scores, _ids_of(state.rows, rows)
+
+    def _ask(self, state: State, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None) -> Ask:
+        spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
+        for name, value in (("nprobe", nprobe), ("depth", depth)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InputError(f"{name} is {value!r}; give a whole number, 1 or more.")
+        lists = spec.lists or 1
+        nprobe = min(lists, nprobe) if nprobe is not None else max(1, round(lists**0.5))
+        depth = (depth if depth is not None else DEPTH) if spec.refine else 1
+        ids = None if state.rows.rising else state.rows.ids.rows
+        return Ask(k, nprobe, depth, allowed, ids)
+
+    def _reaching(self, state: State, recall: float) -> tuple[int, int]:
+        """The measured setting that reaches it; said once where there is none."""
+        if not isinstance(recall, int | float) or not 0 < recall <= 1:
+            raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
+        spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
+        most = (spec.lists or 1, recalls.DEPTHS[-1])
+        curve = state.curve
+        if spec.exact or state.engine is None:
+            return most
+        if curve is None:
+            self._warn(
+                f"recall={recall} was asked of '{spec}', but no recall was measured, so all lists are searched; "
+                "call measure_recall() once."
+            )
+            return most
+        if not curve.rows / 1.5 <= state.rows.live <= curve.rows * 1.5:
+            self._warn(
+                f"recall was measured over {curve.rows} rows and the index has {state.rows.live}; "
+                "call measure_recall() again."
+            )
+        point = curve.pick(recall)
+        if point is None:
+            point = curve.best()
+            self._warn(
+                f"recall={recall} was asked of '{spec}', and the most that was measured is {point}, "
+                "which is used; a finer codec or Refine(Flat) reaches more."
+            )
+        return point.nprobe, point.depth
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            warnings.warn(sentence, stacklevel=5)
+
+    def _measured(self, rows: Rows, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
+        recipe, count = engine.recipe, engine.count
+        own = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
+        if originals is not None:
+            whole = self._place.take_in(originals, recipe.dim, self.metric, "originals")
+            if len(whole) != count:
+                raise InputError(f"{len(whole)} originals for {count} rows; give one for each, in the order of ids.")
+        else:
+            whole = None
+        queries = engine.vectors(own) if whole is None else whole[own]
+        plain = Recipe(Spec("Flat"), recipe.metric, recipe.dim, "float32")
+        if whole is None and recipe.spec == Spec("Flat", lists=recipe.spec.lists):
+            truth = engine.search(queries, Ask(k + 1, nprobe=recipe.spec.lists or 1))[1]
+        else:
+            values = engine.vectors(np.arange(count)) if whole is None else whole
+            truth = self._place.trained(plain, values[:0], 0).added(values).search(queries, Ask(k + 1))[1]
+        finest = "vectors" if whole is not None or (recipe.spec.refine or recipe.spec.codec) == "Flat" else "codes"
+
+        def search(nprobe: int, depth: int, wanted: int) -> Whole:
+            return _numpy(engine.search(queries, Ask(wanted, nprobe, depth))[1])
+
+        found = recalls.measured(search, recipe.spec, recalls.without(_numpy(truth), own, k), own, k)
+        return Curve(k, sample, count, finest, tuple(found))
+
+
+def _swept(state: State) -> State:
+    """Without the rows that were removed."""
+    if state.rows.alive is None or state.engine is None:
+        return state
+    kept = state.rows.live_rows
+    return replace(state, rows=state.rows.taken(kept), engine=state.engine.taken(kept))
+
+
+def _ids_of(rows: Rows, found: Any) -> Any:
+    """Ids for rows, −1 for none; on the device of `found`."""
+    ids: Any = rows.ids.rows
+    if isinstance(found, np.ndarray):
+        if not len(ids):
+            return np.full_like(found, -1)
+        return np.where(found >= 0, ids[np.maximum(found, 0)], -1)
+    import torch
+
+    if rows.rising and rows.count and rows.ids.rows[-1] == rows.count - 1:
+        return found  # counted from 0: an id is its row
+    table = torch.from_numpy(np.ascontiguousarray(ids)).to(found.device)
+    return torch.where(found >= 0, table[found.clamp(min=0)], found)
+
+
+def _numpy(values: Any) -> Whole:
+    return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy())

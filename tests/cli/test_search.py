@@ -1,0 +1,148 @@
+"""`ridgeline index` and `ridgeline search`, in this process: what they print, what they write, how they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.embed import tiny
+from tests.search.test_exact import clustered
+
+from ridgeline import Index
+from ridgeline.cli import main
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([*map(str, words)])
+        return left.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    vectors = clustered(400, 8)
+    np.save(tmp_path / "v.npy", vectors)
+    np.save(tmp_path / "q.npy", clustered(3, 8, 1))
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 8)
+    table = {"name": [f"n{i}" for i in range(400)], "year": np.arange(400) % 50, "key": np.arange(400) + 7000}
+    pq.write_table(pa.table({**table, "vector": lists}), tmp_path / "v.parquet")
+    return tmp_path
+
+
+def test_vectors_become_an_index_that_is_searched(say, files: Path):
+    code, out, err = say(
+        "index", files / "v.npy", "-o", files / "ix", "--spec", "Flat", "--metric", "l2", "--device", "cpu"
+    )
+    assert (code, out.strip()) == (0, "Flat, l2: exact")
+    assert "400 vectors of 8 dimensions" in err
+    code, out, _ = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 4, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    found = [[row["id"] for row in each["found"]] for each in answer["results"]]
+    assert found == Index.load(files / "ix").search(clustered(3, 8, 1), 4)[1].tolist()
+    code, out, err = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 1, "--quiet")
+    assert (code, err) == (0, "")
+    assert out.count("distance²") == 3
+
+
+def test_columns_of_parquet_are_ids_and_filters(say, files: Path):
+    code, _, err = say(
+        "index", files / "v.parquet", "-o", files / "ix", "--spec", "IVF8,SQ8", "--ids", "key", "--device", "cpu"
+    )
+    assert code == 0
+    assert "the codes were the truth" in err
+    command = [
+        "search",
+        files / "ix",
+        "--vectors",
+        files / "q.npy",
+        "-k",
+        5,
+        "--where",
+        "year >= 40",
+        "--recall",
+        ".9",
+        "--json",
+    ]
+    rows = [row for each in json.loads(say(*command)[1])["results"] for row in each["found"]]
+    assert len(rows) == 15
+    assert all(row["year"] >= 40 and row["name"] == f"n{row['id'] - 7000}" for row in rows)
+
+
+def test_an_index_says_what_it_measured_in_json(say, files: Path):
+    code, out, _ = say(
+        "index", files / "v.npy", "-o", files / "ix", "--spec", "IVF8,Flat", "--sample", 50, "--json", "--device", "cpu"
+    )
+    told = json.loads(out)
+    assert code == 0
+    assert (told["spec"], told["count"], told["recall"]["sample"]) == ("IVF8,Flat", 400, 50)
+
+
+def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
+    pytest.importorskip("torch")
+    import ridgeline
+
+    model = tiny.make(tmp_path / "tiny")
+    with ridgeline.Embedder(str(model), device="cpu", dtype="float32") as embedder:
+        np.save(tmp_path / "t.npy", embedder.encode(tiny.TEXTS))
+    assert say("index", tmp_path / "t.npy", "-o", tmp_path / "ix", "--model", model, "--device", "cpu")[0] == 0
+    code, out, _ = say("search", tmp_path / "ix", "--text", tiny.TEXTS[3], "-k", 1, "--json")
+    assert code == 0
+    first = json.loads(out)["results"][0]
+    assert first["query"] == tiny.TEXTS[3]
+    assert first["found"][0]["score"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["index", "none.npy", "-o", "ix"], "there is no file 'none.npy'"),
+        (["index", "v.csv", "-o", "ix"], "'.csv'"),
+        (["index", "v.npy", "-o", "no/where/ix"], "there is no folder 'no/where'"),
+        (["index", "v.npy", "-o", "ix", "--spec", "IFV8,Flat"], "'IFV8'"),
+        (["index", "v.npy", "-o", "ix", "--spec", "IVF500,Flat"], "500 vectors or more"),
+        (["index", "v.npy", "-o", "ix", "--ids", "key"], "from Parquet only"),
+        (["index", "v.parquet", "-o", "ix", "--ids", "kee"], "did you mean 'key'"),
+        (["index", "v.parquet", "-o", "ix", "--column", "name"], "vectors are lists of numbers"),
+        (["index", "flat.npy", "-o", "ix"], "vectors are [n, dim]"),
+        (["index", "nan.npy", "-o", "ix"], "vectors holds nan in column 0"),
+        (["search", "none", "--vectors", "q.npy"], "does not exist"),
+        (["search", "done"], "--text or as --vectors"),
+        (["search", "done", "--text", "hello"], "--model NAME"),
+        (["search", "done", "--vectors", "q.npy", "-k", "0"], "k is 0"),
+        (["search", "done", "--vectors", "five.npy"], "5 dimensions, the index has 8"),
+        (["search", "done", "--vectors", "q.npy", "--where", "yaer > 3"], "did you mean year"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_2(
+    say, files: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+):
+    monkeypatch.chdir(files)
+    Path("v.csv").write_text("1,2")
+    np.save("flat.npy", np.zeros(5))
+    np.save("five.npy", np.zeros((1, 5)))
+    np.save("nan.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
+    say("index", "v.parquet", "-o", "done", "--device", "cpu", "--spec", "Flat")
+    code, _, err = say(*words)
+    assert code == 2
+    assert said in err
+    assert err.startswith("ridgeline: ")
+    assert not Path("ix").exists()
+
+
+def test_a_bad_condition_is_shown_with_its_place(say, files: Path):
+    say("index", files / "v.parquet", "-o", files / "ix", "--device", "cpu")
+    _, _, err = say("search", files / "ix", "--vectors", files / "q.npy", "--where", "year >> 3")
+    assert err.splitlines()[-2:] == ["  year >> 3", "        ^"]

@@ -1,0 +1,123 @@
+"""Threads and shards: a search sees all of an add or nothing; shards answer like one index; no torch is needed.
+
+python -m pytest tests/search/test_together.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.search.test_exact import METRICS, clustered
+
+from ridgeline import Index
+from ridgeline.errors import InputError, RidgelineError
+
+
+@pytest.mark.parametrize("spec", ["Flat", "IVF2,Flat"])
+def test_a_search_during_adds_sees_whole_adds(spec: str):
+    batch, dim = 64, 4
+    index = Index(spec, metric="l2", device="cpu", dim=dim)
+    if not index.trained:
+        index.train(clustered(50, dim))
+    stop, seen, wrong = threading.Event(), set(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            limits, _, ids = index.range_search(np.zeros((1, dim)), 1e9, nprobe=2)
+            count = int(limits[-1])
+            seen.add(count)
+            if count % batch or sorted(ids) != list(range(count)):
+                wrong.append(count)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(60):
+        index.add(np.full((batch, dim), number, np.float32))
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert len(seen) > 1
+    assert len(index) == 60 * batch
+
+
+def test_writers_in_several_threads_lose_nothing():
+    index = Index("Flat", metric="l2", device="cpu", dim=3)
+    writers = [threading.Thread(target=lambda: [index.add(np.ones((5, 3))) for _ in range(20)]) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(index.ids.tolist()) == list(range(400))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 70), st.sampled_from(METRICS), st.integers(0, 99))
+def test_shards_answer_like_one_index(shards: int, rows: int, k: int, metric: str, seed: int):
+    r = np.random.default_rng(seed)
+    vectors, queries = (r.integers(-2, 3, (n, 3)).astype(np.float32) for n in (rows, 4))
+    ids = r.permutation(500)[:rows]
+    one = Index("Flat", metric=metric, device="cpu", dim=3)
+    with Index.sharded(["cpu"] * shards, "Flat", metric=metric, dim=3) as several:
+        for index in (one, several):
+            index.add(vectors[: rows // 3], ids[: rows // 3])
+            index.add(vectors[rows // 3 :], ids[rows // 3 :])
+            index.remove(ids[: rows // 5])
+        assert len(one) == len(several)
+        for a, b in zip(one.search(queries, k), several.search(queries, k), strict=True):
+            assert np.array_equal(a, b)
+        mask = one.ids % 2 == 0
+        assert np.array_equal(one.search(queries, k, where=mask)[1], several.search(queries, k, where=mask)[1])
+
+
+def test_shards_filter_train_and_measure():
+    vectors = clustered(900, 8)
+    with Index.sharded(["cpu", "cpu", "cpu"], "IVF4,Flat", metric="l2") as index:
+        index.train(vectors)
+        index.add(vectors, meta={"n": np.arange(900)})
+        assert [len(s) for s in index.shards] == [300, 300, 300]
+        assert all(index.search(vectors[:5], 3, nprobe=4, where="n >= 600")[1].ravel() >= 600)
+        assert index.search(vectors[:5], 1, nprobe=4)[1].ravel().tolist() == [0, 1, 2, 3, 4]
+        assert len(index.measure_recall(sample=30)) == 3
+        assert index.stats()["count"] == 900
+
+
+def test_shards_refuse_what_an_index_refuses_and_stay_as_they_were():
+    with Index.sharded(["cpu", "cpu"], metric="l2") as index:
+        index.add(np.ones((4, 3)), ids=[1, 2, 3, 4])
+        bad = np.ones((4, 3))
+        bad[3, 0] = np.nan
+        for vectors, ids in ((bad, [5, 6, 7, 8]), (np.ones((2, 3)), [9, 4]), (np.ones((2, 5)), [9, 10])):
+            with pytest.raises(RidgelineError):
+                index.add(vectors, ids)
+        with pytest.raises(InputError, match="id 9 "):
+            index.remove([1, 9])
+        assert index.ids.tolist() == [1, 2, 3, 4]
+        assert index.search(np.ones((1, 3)), 5)[1].tolist() == [[1, 2, 3, 4, -1]]
+    with pytest.raises(InputError, match="give a list"):
+        Index.sharded("cpu")
+
+
+def test_search_on_a_cpu_needs_neither_torch_nor_faiss_nor_pyarrow():
+    code = """
+import sys
+for name in ("torch", "faiss", "pyarrow", "triton"):
+    sys.modules[name] = None
+import numpy as np, ridgeline
+x = np.random.default_rng(0).standard_normal((300, 8)).astype("f4")
+for spec in ("Flat", "SQ8", "IVF4,PQ2,Refine(Flat)"):
+    index = ridgeline.Index(spec)
+    if not index.trained: index.train(x)
+    index.add(x)
+    assert index.search(x, 1, nprobe=4)[1].ravel().tolist() == list(range(300)) or spec == "SQ8"
+    assert index.device == "cpu"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
