@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check  # noqa: E402
 
-from ridgeline.kernels import search_exact, search_scan, search_select  # noqa: E402
+from ridgeline.kernels import search_batch, search_exact, search_scan, search_select  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
@@ -32,6 +32,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(search_select, "GROUP", 4)
         monkeypatch.setattr(search_scan, "TILE", 16)
         monkeypatch.setattr(search_select, "AT_ONCE", 64)
+        monkeypatch.setattr(search_batch, "TILE", 16)
+        monkeypatch.setattr(search_batch, "FEW", (16, 32, 32, 4, 4))
+        monkeypatch.setattr(search_batch, "SHAPES", dict.fromkeys((1, 2, 4), (32, 32, 32, 4, 3)))
+        monkeypatch.setattr(search_batch, "AGAIN_PROGRAMS", 3)
 
 
 def made(count: int, depth: int, dtype: torch.dtype, seed: int, copies: bool = False) -> torch.Tensor:
@@ -53,7 +57,7 @@ def array(x: torch.Tensor | None) -> np.ndarray | None:
 
 @quick
 @given(counts, st.integers(1, 3), st.sampled_from([8, 20, 100, 384]), st.sampled_from(TYPES),
-       st.sampled_from([1, 10, 20]), st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(),
+       st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(),
        st.integers(0, 99))  # fmt: skip
 def test_one_query_finds_the_best_rows(count, many, depth, dtype, k, metric, copies, some, seed):
     rows = made(count, depth, dtype, seed, copies)
@@ -102,3 +106,41 @@ def test_rows_ordered_by_likeness_overflow_the_threshold_and_are_still_right():
     queries[0, 0] = 1
     _, numbers = search_exact.one(queries, rows, 10)
     assert numbers.tolist() == [list(range(10))]
+
+
+def longest(x: torch.Tensor) -> torch.Tensor:
+    return x.float().norm(dim=1).amax().reshape(1) * 1.0001 if len(x) else torch.zeros(1, device=DEVICE)
+
+
+@quick
+@given(st.sampled_from([1, 2, 63, 65, 250]), st.sampled_from([1, 5, 17]), st.sampled_from([8, 20, 100]), st.sampled_from(TYPES),
+       st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(),
+       st.integers(0, 99))  # fmt: skip
+def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, copies, some, seed):
+    rows = made(count, depth, dtype, seed, copies)
+    queries = made(many, depth, torch.float32, seed + 1) * 10.0 ** (seed % 9 - 4)
+    r = np.random.default_rng(seed)
+    allowed = torch.from_numpy(r.random(count) < 0.6).to(DEVICE) if some else None
+    bias = norms(rows) if metric == "l2" else None
+    got = search_exact.many(queries, rows, k, longest(rows), metric=metric, bias=bias, allowed=allowed)
+    check(got, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
+
+
+def test_rows_nearer_to_each_other_than_the_rounding_of_the_query_are_told_apart():
+    """fp16 sees the queries wrong by more than rows differ: only the certificate and the second pass can be right."""
+    r = np.random.default_rng(0)
+    rows = torch.from_numpy(1 + 1e-3 * r.standard_normal((300, 32))).to(DEVICE, torch.float16)
+    queries = torch.from_numpy(1 + 0.4 * r.random((6, 32))).to(DEVICE, torch.float32)
+    queries[:3] = 0
+    queries[:3, 0] = 1  # with some that are exact in fp16
+    check(search_exact.many(queries, rows, 5, longest(rows)), array(queries), array(rows), 5, room=1e-9)
+    small, size, error = search_batch.rounded(queries, torch.float16, longest(rows))
+    off = (queries - small.float() * size[:, None]).norm(dim=1) * longest(rows)
+    assert (error >= off).all()
+    assert (error[3:] > 1e-3).all()
+
+
+def test_no_queries_no_answers():
+    rows = made(30, 8, torch.float16, 1)
+    values, numbers = search_exact.many(made(0, 8, torch.float32, 1), rows, 3, longest(rows))
+    assert values.shape == numbers.shape == (0, 3)

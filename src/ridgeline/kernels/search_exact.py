@@ -9,13 +9,16 @@ comes from float64 sums over the stored values. Nothing here waits for the GPU, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
-from ridgeline.kernels import search_scan, search_select, search_settle
+from ridgeline.kernels import search_batch, search_scan, search_select, search_settle
 
 MARGIN = 4  # candidates beyond k, at least
 FEWEST = 16  # candidates, at least
+ROOM_FOR_SCORES = 1 << 26  # float32 at a time, where they are kept
 
 
 def one(
@@ -44,6 +47,56 @@ def one(
     return search_settle.settle(
         queries, rows, scores, tiles, k, tile=search_scan.TILE, candidates=wanted, metric=metric, ids=ids
     )
+
+
+def many(
+    queries: torch.Tensor,
+    rows: torch.Tensor,
+    k: int,
+    longest: torch.Tensor,
+    *,
+    metric: str = "ip",
+    bias: torch.Tensor | None = None,
+    allowed: torch.Tensor | None = None,
+    ids: torch.Tensor | None = None,
+    picked: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for many queries. longest float32 [1]: no row's norm is larger. picked: tiles rescored per query."""
+    wanted = candidates_for(k)
+    if rows.shape[0] == 0 or wanted > search_settle.MOST:
+        return in_turn(queries, rows, k, metric=metric, bias=bias, allowed=allowed, ids=ids)
+    factor = 2.0 if metric == "l2" else 1.0
+    small, size, error = search_batch.rounded(queries, rows.dtype, longest, metric)
+    maxima = search_batch.maxima(small, size, rows, bias=bias, allowed=allowed, factor=factor)
+    groups = search_select.coarse(maxima)
+    tiles, bound = search_select.pick(maxima, groups, picked or wanted)
+    scores = search_batch.rescore(queries, rows, tiles, bias=bias, allowed=allowed, factor=factor)
+    settled = torch.empty(queries.shape[0], dtype=torch.uint8, device=rows.device)
+
+    def settle(**rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return search_settle.settle(
+            queries, rows, scores, tiles, k, tile=search_batch.TILE, candidates=wanted, metric=metric, by_slot=True,
+            ids=ids, **rest,
+        )  # fmt: skip
+
+    out = settle(certificate=(bound, error, settled))
+    # All over again for those queries whose answer is not certain; nearly always for none.
+    search_batch.again(queries, rows, maxima, settled, bias=bias, allowed=allowed, factor=factor)
+    search_select.coarse(maxima, settled, groups)
+    search_select.pick(maxima, groups, picked or wanted, settled, (tiles, bound))
+    search_batch.rescore(
+        queries, rows, tiles, bias=bias, allowed=allowed, factor=factor, done=settled, out=scores
+    )  # fmt: skip
+    return settle(done=settled, out=out)
+
+
+def in_turn(queries: torch.Tensor, rows: torch.Tensor, k: int, **rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """`one` for a few queries at a time: their scores [Q, N] are all there at once."""
+    few = max(1, ROOM_FOR_SCORES // max(1, rows.shape[0]))
+    parts = [one(queries[at : at + few], rows, k, **rest) for at in range(0, queries.shape[0], few)]
+    if not parts:
+        return nothing(queries, k, rest.get("metric", "ip"))
+    return torch.cat([v for v, _ in parts]), torch.cat([n for _, n in parts])
 
 
 def candidates_for(k: int) -> int:
