@@ -14,11 +14,13 @@ from typing import Any
 import torch
 import triton
 
-from ridgeline.kernels import search_batch, search_scan, search_select, search_settle
+from ridgeline.kernels import search_batch, search_bytes, search_scan, search_select, search_settle
 
 MARGIN = 4  # candidates beyond k, at least
 FEWEST = 16  # candidates, at least
 ROOM_FOR_SCORES = 1 << 26  # float32 at a time, where they are kept
+
+Grid = tuple[torch.Tensor, torch.Tensor]  # step and middle of codes
 
 
 def one(
@@ -30,22 +32,34 @@ def one(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     ids: torch.Tensor | None = None,
+    grid: Grid | None = None,
+    refine: torch.Tensor | None = None,
+    candidates: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """queries float32 [Q, D], rows [N, D] → scores float32 [Q, k], numbers int64 [Q, k]; for one or a few queries.
 
     metric "ip" (higher is nearer), or "l2": the squared distance, which needs bias = -|x|² float32 [N]. For the
     cosine give unit rows and queries. allowed uint8 or bool [N]: rows that may be found. ids int64 [N]: their names.
+    grid: step and middle [D] of rows that are codes of `search_bytes.encode`, int8 [N, D']. refine [N, D]: the rows
+    from which the candidates (a power of two) are computed again; without it, from what was scanned.
     """
+    wanted = candidates or candidates_for(k)
     if rows.shape[0] == 0:
         return nothing(queries, k, metric)
-    factor = 2.0 if metric == "l2" else 1.0
-    scores, maxima = search_scan.scan(queries, rows, bias=bias, allowed=allowed, factor=factor)
-    wanted = candidates_for(k)
+    if grid is None:
+        factor = 2.0 if metric == "l2" else 1.0
+        scores, maxima = search_scan.scan(queries, rows, bias=bias, allowed=allowed, factor=factor)
+        tile = search_scan.TILE
+    else:
+        words = search_bytes.words_of(queries, *grid, metric)
+        scores, maxima = search_bytes.scan(words, rows, bias=bias, allowed=allowed)
+        tile = search_bytes.TILE
+    last = _last(queries, rows, grid, refine)
     if wanted > search_settle.MOST:
-        return by_sorting(queries, rows, scores, k, metric=metric, ids=ids)
-    tiles, _ = search_select.pick(maxima, search_select.coarse(maxima), wanted)
+        return by_sorting(queries, scores=scores, k=k, metric=metric, ids=ids, wanted=wanted, **last)
+    tiles, _ = search_select.picked(maxima, wanted)
     return search_settle.settle(
-        queries, rows, scores, tiles, k, tile=search_scan.TILE, candidates=wanted, metric=metric, ids=ids
+        queries, scores=scores, tiles=tiles, k=k, tile=tile, candidates=wanted, metric=metric, ids=ids, **last
     )
 
 
@@ -59,35 +73,52 @@ def many(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     ids: torch.Tensor | None = None,
-    picked: int | None = None,
+    grid: Grid | None = None,
+    refine: torch.Tensor | None = None,
+    candidates: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for many queries. longest float32 [1]: no row's norm is larger. picked: tiles rescored per query."""
-    wanted = candidates_for(k)
-    if rows.shape[0] == 0 or wanted > search_settle.MOST:
-        return in_turn(queries, rows, k, metric=metric, bias=bias, allowed=allowed, ids=ids)
+    """The same for many queries. longest float32 [1]: no row's norm is larger (of codes: as codes)."""
+    wanted = candidates or candidates_for(k)
+    if rows.shape[0] == 0 or queries.shape[0] == 0 or wanted > search_settle.MOST:
+        return in_turn(
+            queries, rows, k, metric=metric, bias=bias, allowed=allowed, ids=ids, grid=grid, refine=refine,
+            candidates=candidates,
+        )  # fmt: skip
     factor = 2.0 if metric == "l2" else 1.0
-    small, size, error = search_batch.rounded(queries, rows.dtype, longest, metric)
-    maxima = search_batch.maxima(small, size, rows, bias=bias, allowed=allowed, factor=factor)
-    groups = search_select.coarse(maxima)
-    tiles, bound = search_select.pick(maxima, groups, picked or wanted)
-    scores = search_batch.rescore(queries, rows, tiles, bias=bias, allowed=allowed, factor=factor)
-    settled = torch.empty(queries.shape[0], dtype=torch.uint8, device=rows.device)
+    asked, shift = queries, None
+    if grid is not None:
+        asked, shift, factor = queries * (grid[0] * factor), (queries * (grid[1] * factor)).sum(1), 1.0
+        rows = rows[:, : queries.shape[1]]
+    small, size, error = search_batch.rounded(asked, rows.dtype, longest, metric if grid is None else "ip")
+    rest: dict[str, Any] = {"bias": bias, "allowed": allowed, "factor": factor}
+    maxima = search_batch.maxima(small, size, rows, **rest)
+    tiles, bound = search_select.picked(maxima, wanted)
+    scores = search_batch.rescore(asked, rows, tiles, **rest)
 
-    def settle(**rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def settle(**more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return search_settle.settle(
-            queries, rows, scores, tiles, k, tile=search_batch.TILE, candidates=wanted, metric=metric, by_slot=True,
-            ids=ids, **rest,
+            queries, scores=scores, tiles=tiles, k=k, tile=search_batch.TILE, candidates=wanted, metric=metric,
+            scores_by="slot", ids=ids, **_last(queries, rows, grid, refine), **more,
         )  # fmt: skip
 
+    if refine is not None:
+        return settle()  # which rows are refined is no matter of proof
+    if shift is not None:
+        bound += shift
+    settled = torch.empty(queries.shape[0], dtype=torch.uint8, device=rows.device)
     out = settle(certificate=(bound, error, settled))
     # All over again for those queries whose answer is not certain; nearly always for none.
-    search_batch.again(queries, rows, maxima, settled, bias=bias, allowed=allowed, factor=factor)
-    search_select.coarse(maxima, settled, groups)
-    search_select.pick(maxima, groups, picked or wanted, settled, (tiles, bound))
-    search_batch.rescore(
-        queries, rows, tiles, bias=bias, allowed=allowed, factor=factor, done=settled, out=scores
-    )  # fmt: skip
+    search_batch.again(asked, rows, maxima, settled, **rest)
+    search_select.picked(maxima, wanted, settled, (tiles, bound))
+    search_batch.rescore(asked, rows, tiles, **rest, done=settled, out=scores)
     return settle(done=settled, out=out)
+
+
+def _last(queries: torch.Tensor, rows: torch.Tensor, grid: Grid | None, refine: torch.Tensor | None) -> dict[str, Any]:
+    """What the last, exact sums are taken from."""
+    if refine is not None or grid is None:
+        return {"rows": rows if refine is None else refine}
+    return {"rows": rows[:, : queries.shape[1]], "step": grid[0], "middle": grid[1]}
 
 
 def in_turn(queries: torch.Tensor, rows: torch.Tensor, k: int, **rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,10 +156,11 @@ def by_sorting(
     step: torch.Tensor | None = None,
     middle: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
+    wanted: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """For large k: from scores [Q, N] through torch's own top-k and sort. Arguments as of `search_settle.settle`."""
     values, numbers = nothing(queries, k, metric)
-    wanted = min(candidates_for(k), scores.shape[1])
+    wanted = min(wanted or candidates_for(k), scores.shape[1])
     order = (scores + 0.0).view(torch.int32)
     order = order ^ ((order >> 31) & 0x7FFFFFFF)
     place = torch.arange(scores.shape[1], device=scores.device)

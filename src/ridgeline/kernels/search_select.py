@@ -16,21 +16,31 @@ import triton.language as tl
 
 from ridgeline.kernels.search_keys import NOTHING, gathered, key_of, merged, place_of, score_of
 
-GROUP = 128  # tiles per group
+GROUP = 128  # tiles per group, at most
 AT_ONCE = 512  # keys sorted at a time where too many are left
 ROOM = 4  # times as many as wanted may be left by the threshold, before they are sorted round by round
 GROUPS_PER_PROGRAM = 8
 
 
-def coarse(maxima: torch.Tensor, done: torch.Tensor | None = None, out: torch.Tensor | None = None) -> torch.Tensor:
-    """maxima [Q, T] → the maximum of each GROUP of them [Q, ceil(T / GROUP)]; rows of `done` queries are left."""
+def group_for(tiles: int, wanted: int) -> int:
+    """Tiles per group: as many as leave several times more groups than are wanted."""
+    size = GROUP
+    while size > 4 and tiles < 4 * wanted * size:
+        size //= 2
+    return size
+
+
+def coarse(
+    maxima: torch.Tensor, group: int, done: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """maxima [Q, T] → the maximum of each `group` of them [Q, ceil(T / group)]; rows of `done` queries are left."""
     many, tiles = maxima.shape
-    groups = triton.cdiv(tiles, GROUP)
+    groups = triton.cdiv(tiles, group)
     if out is None:
         out = torch.empty((many, groups), dtype=torch.float32, device=maxima.device)
     if many and groups:
         _coarse[(triton.cdiv(groups, GROUPS_PER_PROGRAM), many)](
-            maxima, out, done, tiles, groups, maxima.stride(0), out.stride(0), GROUP, GROUPS_PER_PROGRAM, num_warps=4
+            maxima, out, done, tiles, groups, maxima.stride(0), out.stride(0), group, GROUPS_PER_PROGRAM, num_warps=4
         )
     return out
 
@@ -38,11 +48,12 @@ def coarse(maxima: torch.Tensor, done: torch.Tensor | None = None, out: torch.Te
 def pick(
     maxima: torch.Tensor,
     groups: torch.Tensor,
+    group: int,
     tiles: int,
     done: torch.Tensor | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """maxima [Q, T], groups [Q, ceil(T / GROUP)] → the best `tiles` (a power of two) of each query, best first,
+    """maxima [Q, T], groups [Q, ceil(T / group)] → the best `tiles` (a power of two) of each query, best first,
     int32 [Q, tiles] with -1 where there are no more, and the last one's maximum [Q]: no tile left out has a better."""
     many = maxima.shape[0]
     found, bound = out or (
@@ -52,10 +63,21 @@ def pick(
     if many:
         _pick[(many,)](
             maxima, groups, found, bound, done, scratch(many, tiles, maxima), maxima.shape[1], groups.shape[1],
-            maxima.stride(0), groups.stride(0), tiles, GROUP, _first(groups.shape[1], tiles),
-            max(1, min(tiles, max(AT_ONCE, tiles) // GROUP)), room(tiles), num_warps=warps_for(tiles),
+            maxima.stride(0), groups.stride(0), tiles, group, _first(groups.shape[1], tiles),
+            max(1, min(tiles, max(AT_ONCE, tiles) // group)), room(tiles), num_warps=warps_for(tiles),
         )  # fmt: skip
     return found, bound
+
+
+def picked(
+    maxima: torch.Tensor,
+    tiles: int,
+    done: torch.Tensor | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`coarse` and `pick` in one."""
+    group = group_for(maxima.shape[1], tiles)
+    return pick(maxima, coarse(maxima, group, done), group, tiles, done, out)
 
 
 def warps_for(wanted: int) -> int:

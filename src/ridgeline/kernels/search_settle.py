@@ -10,16 +10,17 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels import search_select
-from ridgeline.kernels.search_keys import NOTHING, merged, place_of
+from ridgeline.kernels.search_keys import NOTHING, merged, place_of, score_of
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
 
 DEEP = 64  # elements of a row at a time in float64
+ENDLESS = 0x7FFFFFFF
 MOST = 256  # candidates that are ranked by comparing all with all
 
 
 def settle(
     queries: torch.Tensor,
-    rows: torch.Tensor,
+    rows: torch.Tensor | None,
     scores: torch.Tensor,
     tiles: torch.Tensor,
     k: int,
@@ -29,7 +30,7 @@ def settle(
     metric: str = "ip",
     starts: torch.Tensor | None = None,
     ends: torch.Tensor | None = None,
-    by_slot: bool = False,
+    scores_by: str = "row",
     ids: torch.Tensor | None = None,
     step: torch.Tensor | None = None,
     middle: torch.Tensor | None = None,
@@ -40,28 +41,31 @@ def settle(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The best k rows of the picked tiles → float32 [Q, k] and int64 [Q, k], padded with -inf (l2: inf) and -1.
 
-    scores: [Q, N] by row, or with `by_slot` [Q, tiles · tile] in the order of `tiles` [Q, tiles]. A tile holds rows
-    tile_number · tile and on, or with `starts`, `ends` [Q, T] those from one to the other. The best `candidates` (a
-    power of two, at least k) are computed again in float64 from rows [N, D]: as they stand, or for codes as
-    middle[d] + step[d] · code. `places` [N]: where in `rows` the scanned row stands, if they are ordered otherwise.
+    scores_by "row": [Q, N]; "slot": [Q, tiles · tile], in the order of `tiles` [Q, tiles]; "tile": [Q, T · tile], by
+    the number of the tile. A tile holds rows tile_number · tile and on, or with `starts`, `ends` [Q, T] those from
+    one to the other. The best `candidates` (a power of two, at least k) are computed again in float64 from rows
+    [N, D]: as they stand, or for codes as middle[d] + step[d] · code; without rows their scores stand.
+    `places` [N]: where in `rows` the scanned row stands, if they are ordered otherwise.
     `ids` [N]: what to return instead of the scanned row's number; ties go to the lower. metric: "ip", or "l2" for
     the squared distance. certificate: bound [Q], error [Q] and settled uint8 [Q], which becomes 1 where no row
     outside of the tiles can be better than the k-th.
     """
     many = queries.shape[0]
     values, numbers = out or (
-        torch.empty((many, k), dtype=torch.float32, device=rows.device),
-        torch.empty((many, k), dtype=torch.int64, device=rows.device),
+        torch.empty((many, k), dtype=torch.float32, device=queries.device),
+        torch.empty((many, k), dtype=torch.int64, device=queries.device),
     )
     bound, error, settled = certificate or (None, None, None)
     width = tiles.shape[1]
     if many:
         _settle[(many,)](
             queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, settled, done,
-            scratch(many, candidates, rows), values, numbers, rows.shape[0] if places is None else places.shape[0], k,
-            queries.stride(0), rows.stride(0), scores.stride(0), 0 if starts is None else starts.stride(0),
-            rows.shape[1], width, tile, max(1, min(width, max(search_select.AT_ONCE, candidates) // tile)), candidates,
-            room(candidates), min(DEEP, triton.next_power_of_2(rows.shape[1])), metric == "l2", by_slot,
+            scratch(many, candidates, queries), values, numbers,
+            scores.shape[1] if scores_by == "row" else ENDLESS,  # otherwise rows that are not there have no score
+            k, queries.stride(0), 0 if rows is None else rows.stride(0), scores.stride(0),
+            0 if starts is None else starts.stride(0), queries.shape[1], width, tile,
+            max(1, min(width, max(search_select.AT_ONCE, candidates) // tile)), candidates, room(candidates),
+            min(DEEP, triton.next_power_of_2(queries.shape[1])), metric == "l2", scores_by,
             num_warps=warps_for(candidates),
         )  # fmt: skip
     return values, numbers
@@ -69,7 +73,7 @@ def settle(
 
 @triton.jit
 def _in_tiles(
-    slot, tiles, starts, ends, scores, count, TILE: tl.constexpr, BY_SLOT: tl.constexpr
+    slot, tiles, starts, ends, scores, count, TILE: tl.constexpr, BY: tl.constexpr
 ):  # fmt: skip
     """Scores and rows of the tiles in some slots: [slots, TILE] each."""
     tile = tl.load(tiles + slot)
@@ -83,45 +87,20 @@ def _in_tiles(
     local = tl.arange(0, TILE)
     row = start[:, None] + local[None, :]
     at = row
-    if BY_SLOT:
+    if BY == "slot":
         at = slot[:, None] * TILE + local[None, :]
+    if BY == "tile":
+        at = tile[:, None] * TILE + local[None, :]
     inside = there[:, None] & (row < end[:, None])
     return tl.load(scores + at, mask=inside, other=float("-inf")), row
 
 
 @triton.jit
-def _settle(
-    queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, settled, done, scratch,
-    values, numbers, count, k, query_stride, row_stride, score_stride, start_stride, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, C: tl.constexpr, ROOM: tl.constexpr,
-    CHUNK: tl.constexpr, L2: tl.constexpr, BY_SLOT: tl.constexpr,
+def _exact(
+    queries, rows, near, there, places, step, middle, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
+    C: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
-    query = tl.program_id(0).to(tl.int64)
-    if done is not None:  # noqa: SIM102 (both at once would load what is not there)
-        if tl.load(done + query) != 0:
-            return
-    queries += query * query_stride
-    scores += query * score_stride
-    tiles += query * WIDTH
-    scratch += query * ROOM
-    if starts is not None:
-        starts += query * start_stride
-        ends += query * start_stride
-    left = ROOM + 1
-    if C <= WIDTH:
-        score, place = _in_tiles(tl.arange(0, WIDTH), tiles, starts, ends, scores, count, TILE, BY_SLOT)
-        left = few(scratch, score, place, C, ROOM)
-    if left <= ROOM:
-        best = best_of(scratch, left, C, ROOM)
-    else:
-        best = tl.full([C], NOTHING, tl.int64)
-        for begin in range(0, WIDTH, STEP):
-            slot = begin + tl.arange(0, STEP)
-            some, at = _in_tiles(slot, tiles, starts, ends, scores, count, TILE, BY_SLOT)
-            best = merged(best, keys(some, at), C)
-    row = place_of(best)
-    there = row >= 0
-    near = tl.where(there, row, 0)
+    """float64 [C], higher is nearer, of the rows at near [C]."""
     stored = near
     if places is not None:
         stored = tl.load(places + near)
@@ -143,6 +122,45 @@ def _settle(
     exact = tl.sum(total, 1)
     if L2:
         exact = -exact
+    return exact
+
+
+@triton.jit
+def _settle(
+    queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, settled, done, scratch,
+    values, numbers, count, k, query_stride, row_stride, score_stride, start_stride, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, C: tl.constexpr, ROOM: tl.constexpr,
+    CHUNK: tl.constexpr, L2: tl.constexpr, BY: tl.constexpr,
+):  # fmt: skip
+    query = tl.program_id(0).to(tl.int64)
+    if done is not None:  # noqa: SIM102 (both at once would load what is not there)
+        if tl.load(done + query) != 0:
+            return
+    queries += query * query_stride
+    scores += query * score_stride
+    tiles += query * WIDTH
+    scratch += query * ROOM
+    if starts is not None:
+        starts += query * start_stride
+        ends += query * start_stride
+    left = ROOM + 1
+    if C <= WIDTH:
+        score, place = _in_tiles(tl.arange(0, WIDTH), tiles, starts, ends, scores, count, TILE, BY)
+        left = few(scratch, score, place, C, ROOM)
+    if left <= ROOM:
+        best = best_of(scratch, left, C, ROOM)
+    else:
+        best = tl.full([C], NOTHING, tl.int64)
+        for begin in range(0, WIDTH, STEP):
+            slot = begin + tl.arange(0, STEP)
+            some, at = _in_tiles(slot, tiles, starts, ends, scores, count, TILE, BY)
+            best = merged(best, keys(some, at), C)
+    row = place_of(best)
+    there = row >= 0
+    near = tl.where(there, row, 0)
+    exact = score_of(best).to(tl.float64)
+    if rows is not None:
+        exact = _exact(queries, rows, near, there, places, step, middle, row_stride, DEPTH, CHUNK, C, L2)
     number = near.to(tl.int64)
     if ids is not None:
         number = tl.load(ids + near, mask=there, other=0).to(tl.int64)
