@@ -147,7 +147,7 @@ def nothing(queries: torch.Tensor, k: int, metric: str) -> tuple[torch.Tensor, t
 
 def by_sorting(
     queries: torch.Tensor,
-    rows: torch.Tensor,
+    rows: torch.Tensor | None,
     scores: torch.Tensor,
     k: int,
     *,
@@ -167,11 +167,15 @@ def by_sorting(
     keys = (order.long() << 32) | (0x7FFFFFFF - place)
     row = 0x7FFFFFFF - (keys.topk(wanted, dim=1).values & 0xFFFFFFFF)
     there = scores.gather(1, row) > float("-inf")
-    x = rows[row if places is None else places[row].long()].double()
-    if step is not None and middle is not None:
-        x = middle.double() + step.double() * x
     q = queries.double()[:, None, :]
-    exact = -(x - q).square().sum(2) if metric == "l2" else (x * q).sum(2)
+    if rows is None:
+        exact = scores.gather(1, row).double()
+        exact = exact - q.square().sum(2) if metric == "l2" else exact
+    else:
+        x = rows[row if places is None else places[row].long()].double()
+        if step is not None and middle is not None:
+            x = middle.double() + step.double() * x
+        exact = -(x - q).square().sum(2) if metric == "l2" else (x * q).sum(2)
     exact = torch.where(there, exact, float("-inf"))
     number = torch.where(there, row if ids is None else ids[row], torch.iinfo(torch.int64).max)
     number, by_number = number.sort(dim=1)
