@@ -159,7 +159,7 @@ def _rounded(
     tl.store(error + query, wrong)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["many", "count", "tiles"])
 def _maxima(
     queries, size, rows, bias, allowed, out, many, count, tiles, query_stride, row_stride, out_stride, factor,
     DEPTH: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
@@ -201,7 +201,7 @@ def _maxima(
     tl.store(at, best, mask=(query < many)[:, None] & (tile < tiles)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["many", "count", "tiles", "out_stride"])
 def _again(
     queries, rows, bias, allowed, out, settled, many, count, tiles, query_stride, row_stride, out_stride, factor,
     DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
@@ -223,7 +223,7 @@ def _again(
                 tl.store(out + tl.cast(query, tl.int64) * out_stride + tile, tl.max(score, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "start_stride"])
 def _rescore(
     queries, rows, tiles, starts, ends, bias, allowed, done, out, count, query_stride, row_stride, start_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,

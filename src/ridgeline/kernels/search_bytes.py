@@ -84,7 +84,7 @@ def scan(
     return scores, maxima
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["query_stride"])
 def _words(
     queries, step, middle, words, unit, constant, query_stride, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, TERMS: tl.constexpr, FACTOR: tl.constexpr,
@@ -121,7 +121,7 @@ def _fours(a, b, acc, FAST: tl.constexpr):
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "many", "score_stride", "maxima_stride"])
 def _scan_bytes(
     codes, words, unit, constant, bias, allowed, scores, maxima, count, many, score_stride, maxima_stride,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr,

@@ -50,7 +50,7 @@ def scan(
     return scores, maxima, begin, end
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["probes", "most", "code_stride"])
 def _scan_codes(
     table, base, codes, lists, starts, bias, allowed, scores, maxima, begin, end, probes, most, code_stride, factor,
     PARTS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,

@@ -1,7 +1,7 @@
 """A score and where it stands as one 64-bit integer: the larger the key, the better, and of equal scores the lower
 place is the larger key. So "best, ties to the lower row" is a plain maximum, and a sort needs no second column.
 
-    python -m pytest tests/kernels/test_search_select.py
+    python -m pytest tests/kernels/test_search_exact.py
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
 
 TILE = 32  # rows
-SCAN = (64, 2)  # elements at a time, warps, for one query. To be swept.
+SCAN = (64, 4)  # elements at a time, warps, for one query. To be swept.
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element. To be swept.
 SHAPES = {2: (32, 128, 64, 4, 3), 4: (32, 64, 32, 4, 3), 1: (32, 128, 64, 4, 3)}
 MOST_LISTS = 8192  # that one program chooses from
@@ -128,7 +128,7 @@ def maxima(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lists", "probes", "score_stride"])
 def _probe(
     scores, out, scratch, lists, probes, score_stride, K: tl.constexpr, LINES: tl.constexpr, FAN: tl.constexpr,
     ROOM: tl.constexpr,
@@ -146,7 +146,7 @@ def _probe(
     tl.store(out + query * probes + slot, place_of(best), mask=slot < probes)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["probes", "most"])
 def _scan_lists(
     queries, rows, lists, starts, bias, allowed, scores, maxima, begin, end, probes, most, query_stride, row_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
@@ -172,7 +172,7 @@ def _scan_lists(
     tl.store(maxima + program, tl.max(score, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kinds", "probes", "most"])
 def _maxima_of_lists(
     queries, size, rows, owner, pairs, edges, blocks, upto, starts, bias, allowed, out, kinds, probes, most,
     query_stride, row_stride, factor, DEPTH: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr,

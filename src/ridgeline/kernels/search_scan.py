@@ -88,7 +88,7 @@ def finished(score, row, inside, bias, allowed, factor):
     return tl.where(inside, score, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "many", "score_stride", "maxima_stride"])
 def _scan(
     rows, queries, bias, allowed, scores, maxima, count, many, row_stride, query_stride, score_stride, maxima_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,

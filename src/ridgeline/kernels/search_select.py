@@ -5,7 +5,10 @@ maxima. `coarse` finds the maxima of groups, `pick` goes down from groups to til
 Going down, each of k parents has a child as good as the worst parent: what is under that is left out before
 anything is sorted. Ties go to the lower place all the way, so that of a thousand equal rows the first k come out.
 
-    python -m pytest tests/kernels/test_search_select.py
+Sizes and strides that no load depends on are not specialised (here and in the other search kernels): a sort takes
+seconds to compile, and an index that grows would ask for it again and again.
+
+    python -m pytest tests/kernels/test_search_exact.py
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ def _first(groups: int, tiles: int) -> int:
     return size
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "groups", "maxima_stride", "out_stride"])
 def _coarse(
     maxima, out, done, tiles, groups, maxima_stride, out_stride, GROUP: tl.constexpr, STEP: tl.constexpr
 ):  # fmt: skip
@@ -142,7 +145,7 @@ def best_of(scratch, count, K: tl.constexpr, ROOM: tl.constexpr):
     return tl.topk(tl.load(scratch + slot, mask=slot < count, other=NOTHING), K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "group_count", "maxima_stride", "group_stride"])
 def _pick(
     maxima, groups, found, bound, done, scratch, tiles, group_count, maxima_stride, group_stride, K: tl.constexpr,
     GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr, ROOM: tl.constexpr,

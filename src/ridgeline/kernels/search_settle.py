@@ -125,7 +125,7 @@ def _exact(
     return exact
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "k", "query_stride", "score_stride", "start_stride"])
 def _settle(
     queries, rows, scores, tiles, starts, ends, ids, step, middle, places, bound, error, settled, done, scratch,
     values, numbers, count, k, query_stride, row_stride, score_stride, start_stride, DEPTH: tl.constexpr,
