@@ -1,0 +1,111 @@
+"""Every row against one query: float32 sums, each row read once, at the speed of memory.
+
+A program takes one tile of rows, 16 bytes per thread and load, with all its loads under way before the first sum.
+It writes the tile's scores (4 bytes per row beside the hundreds that were read; they stay in the L2 cache) and the
+best of them: what comes after looks at the best of the tiles only. Several queries are neighbours in the grid, so
+that a tile comes from memory once and from the cache for the others.
+
+    python benchmarks/search_gpu_sweep.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. To be swept.
+TILE = 64
+SHAPES = {2: (32, 64, 4), 4: (16, 32, 4), 1: (32, 128, 4)}
+
+
+def scan(
+    queries: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    allowed: torch.Tensor | None = None,
+    factor: float = 1.0,
+    tile: int | None = None,
+    shape: tuple[int, int, int] | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """queries float32 [Q, D] · rows [N, D] → scores float32 [Q, N] and maxima [Q, ceil(N / tile)].
+
+    A score is factor · q·x + bias[row] (for squared distance: 2 and -|x|²), or -inf where `allowed` [N] is 0.
+    """
+    tile = tile or TILE
+    (count, depth), many = rows.shape, queries.shape[0]
+    tiles = triton.cdiv(count, tile)
+    scores, maxima = out or (
+        torch.empty((many, count), dtype=torch.float32, device=rows.device),
+        torch.empty((many, tiles), dtype=torch.float32, device=rows.device),
+    )
+    step, chunk, warps = shape or SHAPES[rows.element_size()]
+    if tiles and many:
+        _scan[(tiles * many,)](
+            rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
+            scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
+            num_warps=warps,
+        )  # fmt: skip
+    return scores, maxima
+
+
+def flags(allowed: torch.Tensor | None) -> torch.Tensor | None:
+    return allowed.view(torch.uint8) if allowed is not None and allowed.dtype == torch.bool else allowed
+
+
+def chunk_for(depth: int, most: int) -> int:
+    size: int = min(most, max(16, triton.next_power_of_2(depth)))
+    return size
+
+
+@triton.jit
+def dots(rows, query, local, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr):
+    """Of the rows at local [STEP]: float32 products with one query, summed."""
+    acc = tl.zeros([STEP, CHUNK], tl.float32)
+    for begin in tl.static_range(0, DEPTH, CHUNK):
+        d = begin + tl.arange(0, CHUNK)
+        at = rows + local[:, None] * row_stride + d[None, :]
+        if begin + CHUNK <= DEPTH:
+            x = tl.load(at)
+            q = tl.load(query + d)
+        else:
+            x = tl.load(at, mask=(d < DEPTH)[None, :], other=0)
+            q = tl.load(query + d, mask=d < DEPTH, other=0)
+        acc += x.to(tl.float32) * q[None, :]
+    return tl.sum(acc, 1)
+
+
+@triton.jit
+def finished(score, row, inside, bias, allowed, factor):
+    """factor · score + bias, or -inf for rows that are not there or not allowed."""
+    score = score * factor
+    if bias is not None:
+        score += tl.load(bias + row, mask=inside, other=0)
+    if allowed is not None:
+        inside = inside & (tl.load(allowed + row, mask=inside, other=0) != 0)
+    return tl.where(inside, score, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["count", "many", "score_stride", "maxima_stride"])
+def _scan(
+    rows, queries, bias, allowed, scores, maxima, count, many, row_stride, query_stride, score_stride, maxima_stride,
+    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    query = program % many
+    tile = program // many
+    first = tile.to(tl.int64) * TILE
+    left = (count - first).to(tl.int32)
+    best = tl.full([STEP], float("-inf"), tl.float32)
+    for begin in tl.static_range(0, TILE, STEP):
+        local = begin + tl.arange(0, STEP)
+        inside = local < left
+        # Rows beyond the end are read as the last one: cheaper than masked loads, and never counted.
+        near = tl.minimum(local, left - 1)
+        score = dots(rows + first * row_stride, queries + query * query_stride, near, row_stride, DEPTH, CHUNK, STEP)
+        score = finished(score, first + local, inside, bias, allowed, factor)
+        tl.store(scores + query.to(tl.int64) * score_stride + first + local, score, mask=inside)
+        best = tl.maximum(best, score)
+    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, tl.max(best, 0))

@@ -1,0 +1,146 @@
+"""Exact search on the GPU against float64 NumPy: interpreted everywhere, compiled where there is a GPU.
+
+python -m pytest tests/kernels/test_search_exact.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+CUDA = torch.cuda.is_available()
+pytest.importorskip("triton")
+
+from tests.kernels.reference_search import check  # noqa: E402
+
+from ridgeline.kernels import search_batch, search_exact, search_scan, search_select  # noqa: E402
+
+DEVICE = "cuda" if CUDA else "cpu"
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+TYPES = [torch.float16, torch.bfloat16, torch.float32]
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
+quick = settings(deadline=None, max_examples=8, phases=PHASES, suppress_health_check=list(HealthCheck))
+counts = st.sampled_from([0, 1, 2, 63, 64, 65, 200, 700])
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not CUDA:  # the interpreter sorts slowly
+        monkeypatch.setattr(search_select, "GROUP", 4)
+        monkeypatch.setattr(search_scan, "TILE", 16)
+        monkeypatch.setattr(search_select, "AT_ONCE", 64)
+        monkeypatch.setattr(search_batch, "TILE", 16)
+        monkeypatch.setattr(search_batch, "FEW", (16, 32, 32, 4, 4))
+        monkeypatch.setattr(search_batch, "SHAPES", dict.fromkeys((1, 2, 4), (32, 32, 32, 4, 3)))
+        monkeypatch.setattr(search_batch, "AGAIN_PROGRAMS", 3)
+
+
+def made(count: int, depth: int, dtype: torch.dtype, seed: int, copies: bool = False) -> torch.Tensor:
+    r = np.random.default_rng(seed)
+    x = r.standard_normal((count, depth))
+    if copies and count:
+        x = x[r.integers(0, max(1, count // 7), count)]
+        x[r.random(count) < 0.1] = 0
+    return torch.from_numpy(x).to(DEVICE, dtype)
+
+
+def norms(x: torch.Tensor) -> torch.Tensor:
+    return -x.double().square().sum(1).float()
+
+
+def array(x: torch.Tensor | None) -> np.ndarray | None:
+    return None if x is None else x.double().cpu().numpy()
+
+
+@quick
+@given(counts, st.integers(1, 3), st.sampled_from([8, 20, 100, 384]), st.sampled_from(TYPES),
+       st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(),
+       st.booleans(), st.integers(0, 99))  # fmt: skip
+def test_one_query_finds_the_best_rows(count, many, depth, dtype, k, metric, copies, some, seed):
+    rows = made(count, depth, dtype, seed, copies)
+    queries = made(many, depth, torch.float32, seed + 1)
+    r = np.random.default_rng(seed)
+    allowed = torch.from_numpy(r.random(count) < 0.6).to(DEVICE) if some else None
+    bias = norms(rows) if metric == "l2" else None
+    got = search_exact.one(queries, rows, k, metric=metric, bias=bias, allowed=allowed)
+    check(got, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
+
+
+def test_of_many_equal_rows_the_first_come_out():
+    rows = torch.ones(700, 16, device=DEVICE, dtype=torch.float16)
+    values, numbers = search_exact.one(torch.ones(1, 16, device=DEVICE), rows, 10)
+    assert numbers.tolist() == [list(range(10))]
+    assert (values == 16).all()
+
+
+def test_names_are_told_instead_of_rows_and_ties_go_to_the_lower_name():
+    rows = torch.ones(12, 8, device=DEVICE)
+    names = torch.arange(100, 88, -1, device=DEVICE)
+    _, numbers = search_exact.one(torch.ones(1, 8, device=DEVICE), rows, 5, ids=names)
+    assert numbers.tolist() == [[89, 90, 91, 92, 93]]
+
+
+def test_rows_in_a_wider_store_are_read_by_their_stride():
+    store = made(90, 48, torch.float16, 3)
+    queries = made(1, 20, torch.float32, 4)
+    check(search_exact.one(queries, store[:, 16:36], 7), array(queries), array(store[:, 16:36]), 7)
+
+
+@pytest.mark.parametrize("metric", ["ip", "l2"])
+def test_a_large_k_is_sorted_by_torch(metric):
+    rows, queries = made(400, 12, torch.float16, 5, copies=True), made(2, 12, torch.float32, 6)
+    bias = norms(rows) if metric == "l2" else None
+    for k in (300, 500):
+        got = search_exact.one(queries, rows, k, metric=metric, bias=bias)
+        check(got, array(queries), array(rows), k, metric)
+
+
+def test_rows_ordered_by_likeness_overflow_the_threshold_and_are_still_right():
+    """All the best tiles in one group: more are left over than there is room for."""
+    rows = torch.zeros(1500, 8, device=DEVICE)
+    rows[:, 0] = torch.linspace(1, 0, 1500)
+    queries = torch.zeros(1, 8, device=DEVICE)
+    queries[0, 0] = 1
+    _, numbers = search_exact.one(queries, rows, 10)
+    assert numbers.tolist() == [list(range(10))]
+
+
+def longest(x: torch.Tensor) -> torch.Tensor:
+    return x.float().norm(dim=1).amax().reshape(1) * 1.0001 if len(x) else torch.zeros(1, device=DEVICE)
+
+
+@quick
+@given(st.sampled_from([1, 2, 63, 65, 250]), st.sampled_from([1, 5, 17]), st.sampled_from([8, 20, 100]),
+       st.sampled_from(TYPES), st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(),
+       st.booleans(), st.integers(0, 99))  # fmt: skip
+def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, copies, some, seed):
+    rows = made(count, depth, dtype, seed, copies)
+    queries = made(many, depth, torch.float32, seed + 1) * 10.0 ** (seed % 9 - 4)
+    r = np.random.default_rng(seed)
+    allowed = torch.from_numpy(r.random(count) < 0.6).to(DEVICE) if some else None
+    bias = norms(rows) if metric == "l2" else None
+    got = search_exact.many(queries, rows, k, longest(rows), metric=metric, bias=bias, allowed=allowed)
+    check(got, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
+
+
+def test_rows_nearer_to_each_other_than_the_rounding_of_the_query_are_told_apart():
+    """fp16 sees the queries wrong by more than rows differ: only the certificate and the second pass can be right."""
+    r = np.random.default_rng(0)
+    rows = torch.from_numpy(1 + 1e-3 * r.standard_normal((400, 32))).to(DEVICE, torch.float16)
+    queries = torch.from_numpy(1 + 0.4 * r.random((6, 32))).to(DEVICE, torch.float32)
+    queries[:3] = 0
+    queries[:3, 0] = 1  # with some that are exact in fp16
+    check(search_exact.many(queries, rows, 5, longest(rows)), array(queries), array(rows), 5, room=1e-9)
+    small, size, error = search_batch.rounded(queries, torch.float16, longest(rows))
+    off = (queries - small.float() * size[:, None]).norm(dim=1) * longest(rows)
+    assert (error >= off).all()
+    assert (error[3:] > 1e-3).all()
+
+
+def test_no_queries_no_answers():
+    rows = made(30, 8, torch.float16, 1)
+    values, numbers = search_exact.many(made(0, 8, torch.float32, 1), rows, 3, longest(rows))
+    assert values.shape == numbers.shape == (0, 3)
