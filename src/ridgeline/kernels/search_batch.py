@@ -22,7 +22,7 @@ from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
 
 TILE = 32  # rows per tile
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element of the rows. To be swept.
-SHAPES = {2: (128, 128, 64, 4, 3), 4: (128, 128, 32, 8, 3), 1: (128, 128, 64, 8, 3)}
+SHAPES = {2: (128, 128, 64, 8, 3), 4: (128, 128, 32, 8, 3), 1: (128, 128, 64, 8, 3)}
 FEW = (16, 128, 64, 4, 4)  # up to 16 queries: the rows' bytes are the cost
 RESCORE = (64, 4)  # elements at a time, warps
 AGAIN_PROGRAMS = 4 * 132

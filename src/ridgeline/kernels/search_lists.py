@@ -24,7 +24,7 @@ from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, w
 TILE = 32  # rows
 SCAN = (64, 4)  # elements at a time, warps, for one query. To be swept.
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element. To be swept.
-SHAPES = {2: (32, 128, 64, 4, 3), 4: (32, 64, 32, 4, 3), 1: (32, 128, 64, 4, 3)}
+SHAPES = {2: (64, 128, 64, 4, 3), 4: (32, 64, 32, 4, 3), 1: (32, 128, 64, 4, 3)}
 MOST_LISTS = 8192  # that one program chooses from
 CENTRE_TILE = 16  # centres per program: there are few of them
 INTERPRETED = triton.knobs.runtime.interpret
@@ -44,7 +44,7 @@ def probe(queries: torch.Tensor, centres: torch.Tensor, probes: int, *, metric: 
     if lists > MOST_LISTS:
         return scores.topk(probes, dim=1).indices.int()
     out = torch.empty((many, probes), dtype=torch.int32, device=queries.device)
-    wanted = triton.next_power_of_2(probes)
+    wanted = triton.next_power_of_2(max(2, probes))  # Triton 3.6 has no best one of many
     lines = min(triton.next_power_of_2(lists), max(wanted, 16))
     if many:
         _probe[(many,)](

@@ -16,7 +16,7 @@ import triton.language as tl
 
 # Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. To be swept.
 TILE = 64
-SHAPES = {2: (32, 64, 4), 4: (16, 32, 4), 1: (32, 128, 4)}
+SHAPES = {2: (64, 64, 8), 4: (16, 32, 4), 1: (32, 128, 4)}
 
 
 def scan(

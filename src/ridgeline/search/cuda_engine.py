@@ -1,0 +1,317 @@
+"""An engine whose vectors lie on a GPU. Nothing of a search comes to the host but the norms of its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+from ridgeline.errors import InputError
+from ridgeline.kernels import search_exact, search_inverted, search_queries
+from ridgeline.search.arrays import Array
+from ridgeline.search.cuda_codes import ByteCodes, Codes, FlatCodes, PartCodes
+from ridgeline.search.cuda_rows import Stored
+from ridgeline.search.engine import Ask, Recipe
+from ridgeline.search.replay import Replays
+from ridgeline.search.tensors import Grown
+
+AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries that nobody has looked at yet: of any float type, on any device."""
+
+    values: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Refiner:
+    """The same rows, kept finer, in their own order."""
+
+    codec: Codes
+    codes: Grown
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Which rows may be found and what they are called, on the GPU, in the order in which rows are stored.
+
+    Equal scores go by id. Kernels return names and put the lower first, so a row's name is its id's rank.
+    """
+
+    told: tuple[Any, Any]  # allowed and ids, as they were asked
+    allowed: torch.Tensor | None
+    names: torch.Tensor | None
+    rows: torch.Tensor | None  # of a name; None: it is the row
+
+
+@dataclass(frozen=True)
+class CudaEngine:
+    recipe: Recipe
+    device: str
+    stored: Stored
+    refiner: Refiner | None
+    replays: Replays
+
+    @property
+    def count(self) -> int:
+        return self.stored.count
+
+    @property
+    def nbytes(self) -> int:
+        fine = [] if self.refiner is None else [self.refiner.codes.rows]
+        return sum(t.numel() * t.element_size() for t in [*self.stored.tensors(), *fine])
+
+    def added(self, vectors: torch.Tensor) -> CudaEngine:
+        from ridgeline.search.cuda import spared
+
+        with self._here(), spared(self.device, vectors.numel() * 4, "the vectors"):
+            refiner = self.refiner
+            if refiner is not None:
+                refiner = replace(refiner, codes=refiner.codes.appended(refiner.codec.encode(vectors)))
+            stored = self.stored.added(vectors) if len(vectors) else self.stored
+            return replace(self, stored=stored, refiner=refiner, replays=Replays())
+
+    def taken(self, rows: Array) -> CudaEngine:
+        at = self._rows(rows)
+        refiner = self.refiner
+        if refiner is not None:
+            refiner = replace(refiner, codes=Grown(refiner.codes.rows[at], len(at)))
+        return replace(self, stored=self.stored.taken(at), refiner=refiner, replays=Replays())
+
+    def search(self, queries: Any, ask: Ask) -> tuple[torch.Tensor, torch.Tensor]:
+        given = queries.values if isinstance(queries, Asked) else queries
+        key = (given.shape, given.dtype, ask.k, ask.nprobe, ask.depth)
+        with self._here():
+            limits = self._limits(ask)
+            steps = _Steps(self, ask, limits)
+            found = steps(given) if self._simulated else self.replays.search(key, given, steps, limits)
+        scores, rows, norms = found
+        lengths = norms.numpy()
+        if not np.isfinite(lengths).all():
+            self._refuse(given, int(np.flatnonzero(~np.isfinite(lengths))[0]))
+        return scores, rows
+
+    def within(self, queries: Any, radius: float, ask: Ask) -> tuple[Any, Any, Any]:
+        """All scores are there at once, for some queries at a time; those near enough are computed in float64."""
+        given = queries.values if isinstance(queries, Asked) else queries
+        with self._here():
+            ready, norms = search_queries.ready(given.to(self.device), self.recipe.metric == "cosine")
+            lengths = norms.cpu().numpy()
+            if not np.isfinite(lengths).all():
+                self._refuse(given, int(np.flatnonzero(~np.isfinite(lengths))[0]))
+            allowed = None if ask.allowed is None else self._stored_order(self._tensor(ask.allowed)).bool()
+            tie = self._rows(ask.ids) if ask.ids is not None else None
+            few = max(1, AT_A_TIME // max(1, self.count))
+            limits, scores, rows = [np.zeros(1, np.int64)], [], []
+            for at in range(0, len(ready), few):
+                part = ready[at : at + few]
+                near = self._near(part, radius, ask.nprobe, allowed)
+                owner, place = near.nonzero(as_tuple=True)
+                row = place if self.stored.lists is None else self.stored.lists.places[place]
+                score = self._exact(part, owner, place, row)
+                kept = score < radius if self._squared else score > radius
+                owner, row, score = owner[kept], row[kept], score[kept]
+                order = _ordered(owner, score if self._squared else -score, row if tie is None else tie[row])
+                counts = torch.bincount(owner, minlength=len(part)).cpu().numpy()
+                limits.append(limits[-1][-1] + np.cumsum(counts))
+                scores.append(score[order])
+                rows.append(row[order])
+        empty = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return np.concatenate(limits), torch.cat([empty, *scores]), torch.cat([empty.long(), *rows])
+
+    def vectors(self, rows: Array) -> torch.Tensor:
+        at = self._rows(rows)
+        if self.refiner is not None:
+            return self.refiner.codec.decode(self.refiner.codes.rows[at])
+        return self.stored.values(self.stored.at(at))
+
+    def arrays(self) -> Mapping[str, Array]:
+        stored = self.stored
+        kept = {**stored.codec.arrays(), "codes": stored.codec.saved(stored.codes.rows)}
+        if stored.lists is not None:
+            kept["rows"] = stored.lists.places.cpu().numpy()
+            kept["offsets"] = stored.lists.starts.cpu().numpy().astype(np.int64)
+            kept["centres"] = stored.lists.centres.cpu().numpy()
+        if stored.bias is not None:
+            kept["biases"] = (stored.bias.rows / 2).cpu().numpy()
+        if self.refiner is not None:
+            kept["refine_codes"] = self.refiner.codec.saved(self.refiner.codes.rows)
+            kept |= {f"refine_{name}": array for name, array in self.refiner.codec.arrays().items()}
+        longest = 0.0
+        for at in range(0, self.count, 1 << 18):
+            rows = torch.arange(at, min(self.count, at + (1 << 18)), device=self.stored.codes.buffer.device)
+            longest = max(longest, float(stored.values(rows).double().norm(dim=1).max()))
+        kept["longest"] = np.array([longest])
+        return kept
+
+    @property
+    def _squared(self) -> bool:
+        return self.recipe.metric == "l2"
+
+    @property
+    def _simulated(self) -> bool:
+        """Whether the kernels are interpreted on the CPU, as in tests."""
+        return self.device == "cpu"
+
+    def _limits(self, ask: Ask) -> Limits:
+        """Made once for filters that stay the same from search to search, as that of removed rows does."""
+        for kept in self.replays.masks:
+            if kept.told[0] is ask.allowed and kept.told[1] is ask.ids:
+                return kept
+        lists = self.stored.lists
+        allowed = None if ask.allowed is None else self._stored_order(self._tensor(ask.allowed))
+        if ask.ids is None:
+            found = Limits((ask.allowed, None), allowed, None if lists is None else lists.places, None)
+        else:
+            order = self._rows(np.argsort(ask.ids, kind="stable"))
+            rank = torch.empty_like(order)
+            rank[order] = torch.arange(len(order), device=order.device)
+            found = Limits((ask.allowed, ask.ids), allowed, self._stored_order(rank), order)
+        self.replays.masks = [found, *self.replays.masks[:1]]
+        return found
+
+    def _stored_order(self, of_rows: torch.Tensor) -> torch.Tensor:
+        return of_rows if self.stored.lists is None else of_rows[self.stored.lists.places]
+
+    def _near(self, queries: torch.Tensor, radius: float, nprobe: int, allowed: torch.Tensor | None) -> torch.Tensor:
+        """bool [q, N]: rows whose score in float32 may be near enough."""
+        values = self.stored.values(torch.arange(self.count, device=queries.device))
+        scores = queries @ values.T
+        reach = queries.norm(dim=1, keepdim=True) * values.norm(dim=1)[None, :]
+        if self._squared:
+            scores = 2 * scores - values.square().sum(1)
+            least = queries.square().sum(1, keepdim=True) - radius
+            reach = 2 * reach + values.square().sum(1) + queries.square().sum(1, keepdim=True) + abs(radius)
+        else:
+            least = torch.full((len(queries), 1), radius, device=queries.device)
+        near = scores >= least - reach * (values.shape[1] + 8) * 2.0**-23
+        if self.stored.lists is not None:
+            from ridgeline.kernels import search_lists
+
+            probes = min(nprobe, len(self.stored.lists.centres))
+            metric = "l2" if self._squared else "ip"
+            chosen = search_lists.probe(queries, self.stored.lists.centres, probes, metric=metric)
+            looked = torch.zeros((len(queries), len(self.stored.lists.centres)), dtype=torch.bool, device=near.device)
+            looked.scatter_(1, chosen.long(), True)
+            near &= looked[:, self.stored.lists.near.long()]
+        return near if allowed is None else near & allowed
+
+    def _exact(self, queries: torch.Tensor, owner: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> Any:
+        out = torch.empty(len(owner), dtype=torch.float64, device=queries.device)
+        for at in range(0, len(owner), 1 << 18):
+            part = slice(at, at + (1 << 18))
+            if self.refiner is not None:
+                x = self.refiner.codec.decode(self.refiner.codes.rows[row[part]])
+            else:
+                x = self.stored.values(place[part])
+            q, x = queries[owner[part]].double(), x.double()
+            out[part] = (q - x).square().sum(1) if self._squared else (q * x).sum(1)
+        return out
+
+    def _refined(
+        self, queries: torch.Tensor, names: torch.Tensor, rows: torch.Tensor, k: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Candidates [Q, n] ranked again by a refiner that is itself coded, in float64."""
+        assert self.refiner is not None
+        there = rows >= 0
+        x = self.refiner.codec.decode(self.refiner.codes.rows[rows.clamp(min=0).flatten()]).double()
+        x, q = x.view(*rows.shape, -1), queries.double()[:, None, :]
+        score = -(x - q).square().sum(2) if self._squared else (x * q).sum(2)
+        score = torch.where(there, score, float("-inf"))
+        by_name = torch.where(there, names, torch.iinfo(torch.int64).max).argsort(dim=1)
+        order = by_name.gather(1, score.gather(1, by_name).argsort(dim=1, descending=True, stable=True))[:, :k]
+        best, found = score.gather(1, order), rows.gather(1, order)
+        short = k - order.shape[1]
+        best = torch.nn.functional.pad(-best if self._squared else best, (0, short), value=_nowhere(self._squared))
+        return best.float(), torch.nn.functional.pad(found, (0, short), value=-1)
+
+    def _refuse(self, queries: torch.Tensor, row: int) -> None:
+        bad = (~torch.isfinite(queries[row].float())).nonzero()
+        if len(bad):
+            column = int(bad[0])
+            value = float(queries[row, column])
+            raise InputError(f"row {row} of the queries holds {value} in column {column}; remove or mend it first.")
+        raise InputError(f"row {row} of the queries is too long for float32; scale it down first.")
+
+    def _rows(self, rows: Array) -> torch.Tensor:
+        return self._tensor(np.asarray(rows, np.int64))
+
+    def _tensor(self, array: Array) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _here(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._simulated else torch.cuda.device(self.device)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """One search, from raw queries to answers: what is launched, or recorded."""
+
+    engine: CudaEngine
+    ask: Ask
+    limits: Limits
+
+    @property
+    def device(self) -> str:
+        return self.engine.device
+
+    def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        engine, ask, stored = self.engine, self.ask, self.engine.stored
+        ready, norms = search_queries.ready(queries, engine.recipe.metric == "cosine")
+        words: dict[str, Any] = {"metric": "l2" if engine._squared else "ip"}
+        words |= {"allowed": self.limits.allowed, "ids": self.limits.names}
+        if stored.bias is not None:
+            words["bias"] = stored.bias.rows
+        codec = stored.codec
+        if isinstance(codec, ByteCodes):
+            words["grid"] = codec.grid
+        k, coded = ask.k, False
+        if engine.refiner is not None:
+            coded = not isinstance(engine.refiner.codec, FlatCodes)
+            if coded:
+                k = min(ask.k * ask.depth, max(1, stored.count))
+            else:
+                words["candidates"] = triton.next_power_of_2(max(search_exact.FEWEST, ask.k * ask.depth))
+                words["refine"] = engine.refiner.codes.rows
+        codes = stored.codes.rows
+        if stored.lists is not None:
+            if isinstance(codec, PartCodes):
+                words["books"] = codec.words
+            if "refine" in words:
+                words["places"] = stored.lists.places
+            lists = stored.lists
+            found = search_inverted.search(
+                ready, lists.centres, lists.starts, lists.longest, codes, k, ask.nprobe, **words
+            )
+        elif len(queries) == 1:
+            found = search_exact.one(ready, codes, k, **words)
+        else:
+            found = search_exact.many(ready, codes, k, stored.longest, **words)
+        scores, names = found
+        rows = names
+        if self.limits.rows is not None and stored.count:
+            rows = torch.where(names >= 0, self.limits.rows[names.clamp(min=0)], names)
+        if coded:
+            scores, rows = engine._refined(ready, names, rows, ask.k)
+        return scores, rows, norms
+
+
+def _nowhere(squared: bool) -> float:
+    return float("inf") if squared else float("-inf")
+
+
+def _ordered(owner: torch.Tensor, score: torch.Tensor, tie: torch.Tensor) -> torch.Tensor:
+    """By owner, then score, then tie."""
+    order = tie.argsort(stable=True)
+    order = order[score[order].argsort(stable=True)]
+    return order[owner[order].argsort(stable=True)]
