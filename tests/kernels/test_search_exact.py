@@ -126,21 +126,33 @@ def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, c
     check(got, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
 
 
-def test_rows_nearer_to_each_other_than_the_rounding_of_the_query_are_told_apart():
-    """fp16 sees the queries wrong by more than rows differ: only the certificate and the second pass can be right."""
+def test_rows_that_only_the_lost_digits_of_a_query_tell_apart_are_told_apart():
+    """In fp16 these queries are all ones, and every row then scores 0: only certificate and second pass are right."""
     r = np.random.default_rng(0)
-    rows = torch.from_numpy(1 + 1e-3 * r.standard_normal((400, 32))).to(DEVICE, torch.float16)
-    queries = torch.from_numpy(1 + 0.4 * r.random((6, 32))).to(DEVICE, torch.float32)
-    queries[:3] = 0
-    queries[:3, 0] = 1  # with some that are exact in fp16
-    check(search_exact.many(queries, rows, 5, longest(rows)), array(queries), array(rows), 5, room=1e-9)
+    signs = np.repeat([1.0, -1.0], 16)
+    rows = torch.from_numpy(np.stack([r.permutation(signs) for _ in range(1000)])).to(DEVICE, torch.float16)
+    queries = torch.from_numpy(1 + 2.0**-12 * r.choice([-1.0, 1.0], (4, 32))).to(DEVICE, torch.float32)
+    queries[0] = rows[700].float()  # and one that is certain at once
     small, size, error = search_batch.rounded(queries, torch.float16, longest(rows))
+    assert (small[1:] == 1).all()
     off = (queries - small.float() * size[:, None]).norm(dim=1) * longest(rows)
     assert (error >= off).all()
-    assert (error[3:] > 1e-3).all()
+    check(search_exact.many(queries, rows, 5, longest(rows)), array(queries), array(rows), 5, room=1e-9)
 
 
 def test_no_queries_no_answers():
     rows = made(30, 8, torch.float16, 1)
     values, numbers = search_exact.many(made(0, 8, torch.float32, 1), rows, 3, longest(rows))
     assert values.shape == numbers.shape == (0, 3)
+
+
+@pytest.mark.parametrize("many", [1, 5])
+def test_far_from_the_origin_distances_are_still_exact(many):
+    """2·q·x - |x|² in float32 would be wrong here by more than the rows lie apart."""
+    rows = made(500, 32, torch.float32, 7) * 0.01 + 300
+    queries = made(many, 32, torch.float32, 8) * 0.01 + 300
+    if many == 1:
+        got = search_exact.one(queries, rows, 5, metric="l2")
+    else:
+        got = search_exact.many(queries, rows, 5, longest(rows), metric="l2", bias=norms(rows))
+    check(got, array(queries), array(rows), 5, "l2", room=1e-6)

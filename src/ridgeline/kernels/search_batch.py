@@ -87,6 +87,7 @@ def again(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
+    l2: bool = False,
 ) -> None:
     """Of float32 queries [Q, D] whose `settled` [Q] is 0: the maxima [Q, T] once more, without rounding."""
     (count, depth), (many, tiles) = rows.shape, out.shape
@@ -94,7 +95,8 @@ def again(
     if many and tiles:
         _again[(min(tiles, AGAIN_PROGRAMS),)](
             queries, rows, bias, flags(allowed), out, settled, many, count, tiles, queries.stride(0), rows.stride(0),
-            out.stride(0), factor, depth, chunk_for(depth, chunk), TILE, triton.next_power_of_2(many), num_warps=warps,
+            out.stride(0), factor, depth, chunk_for(depth, chunk), TILE, triton.next_power_of_2(many), l2,
+            num_warps=warps,
         )  # fmt: skip
 
 
@@ -107,6 +109,7 @@ def rescore(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
+    l2: bool = False,
     starts: torch.Tensor | None = None,
     ends: torch.Tensor | None = None,
     done: torch.Tensor | None = None,
@@ -125,7 +128,7 @@ def rescore(
         _rescore[(many * width,)](
             queries, rows, tiles, starts, ends, bias, flags(allowed), done, out, rows.shape[0], queries.stride(0),
             rows.stride(0), 0 if starts is None else starts.stride(0), factor, rows.shape[1],
-            chunk_for(rows.shape[1], chunk), width, tile, num_warps=warps,
+            chunk_for(rows.shape[1], chunk), width, tile, l2, num_warps=warps,
         )  # fmt: skip
     return out
 
@@ -204,7 +207,7 @@ def _maxima(
 @triton.jit(do_not_specialize=["many", "count", "tiles", "out_stride"])
 def _again(
     queries, rows, bias, allowed, out, settled, many, count, tiles, query_stride, row_stride, out_stride, factor,
-    DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
+    DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     every = tl.arange(0, MANY)
     if tl.min(tl.load(settled + every, mask=every < many, other=1).to(tl.int32), 0) != 0:
@@ -217,7 +220,14 @@ def _again(
                 left = (count - first).to(tl.int32)
                 near = tl.minimum(local, left - 1)
                 score = dots(
-                    rows + first * row_stride, queries + query * query_stride, near, row_stride, DEPTH, CHUNK, TILE
+                    rows + first * row_stride,
+                    queries + query * query_stride,
+                    near,
+                    row_stride,
+                    DEPTH,
+                    CHUNK,
+                    TILE,
+                    L2,
                 )
                 score = finished(score, first + local, local < left, bias, allowed, factor)
                 tl.store(out + tl.cast(query, tl.int64) * out_stride + tile, tl.max(score, 0))
@@ -226,7 +236,7 @@ def _again(
 @triton.jit(do_not_specialize=["count", "start_stride"])
 def _rescore(
     queries, rows, tiles, starts, ends, bias, allowed, done, out, count, query_stride, row_stride, start_stride,
-    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     query = (program // WIDTH).to(tl.int64)
@@ -246,5 +256,6 @@ def _rescore(
         first = tl.load(starts + query * start_stride + tile).to(tl.int64)
         left = (tl.load(ends + query * start_stride + tile) - first).to(tl.int32)
     near = tl.minimum(local, left - 1)
-    score = dots(rows + first * row_stride, queries + query * query_stride, near, row_stride, DEPTH, CHUNK, TILE)
+    own = queries + query * query_stride
+    score = dots(rows + first * row_stride, own, near, row_stride, DEPTH, CHUNK, TILE, L2)
     tl.store(to, finished(score, first + local, local < left, bias, allowed, factor))

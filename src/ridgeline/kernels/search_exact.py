@@ -38,8 +38,9 @@ def one(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """queries float32 [Q, D], rows [N, D] → scores float32 [Q, k], numbers int64 [Q, k]; for one or a few queries.
 
-    metric "ip" (higher is nearer), or "l2": the squared distance, which needs bias = -|x|² float32 [N]. For the
-    cosine give unit rows and queries. allowed uint8 or bool [N]: rows that may be found. ids int64 [N]: their names.
+    metric "ip" (higher is nearer), or "l2": the squared distance; `many`, and codes, need bias = -|x|² float32 [N]
+    then. For the cosine give unit rows and queries. allowed uint8 or bool [N]: rows that may be found. ids int64 [N]:
+    their names.
     grid: step and middle [D] of rows that are codes of `search_bytes.encode`, int8 [N, D']. refine [N, D]: the rows
     from which the candidates (a power of two) are computed again; without it, from what was scanned.
     """
@@ -47,8 +48,7 @@ def one(
     if rows.shape[0] == 0:
         return nothing(queries, k, metric)
     if grid is None:
-        factor = 2.0 if metric == "l2" else 1.0
-        scores, maxima = search_scan.scan(queries, rows, bias=bias, allowed=allowed, factor=factor)
+        scores, maxima = search_scan.scan(queries, rows, allowed=allowed, l2=metric == "l2")
         tile = search_scan.TILE
     else:
         words = search_bytes.words_of(queries, *grid, metric)
@@ -92,6 +92,8 @@ def many(
     small, size, error = search_batch.rounded(asked, rows.dtype, longest, metric if grid is None else "ip")
     rest: dict[str, Any] = {"bias": bias, "allowed": allowed, "factor": factor}
     maxima = search_batch.maxima(small, size, rows, **rest)
+    if grid is None and metric == "l2":
+        rest = {"allowed": allowed, "l2": True}
     tiles, bound = search_select.picked(maxima, wanted)
     scores = search_batch.rescore(asked, rows, tiles, **rest)
 

@@ -71,11 +71,14 @@ def search(
         asked, factor = queries * (grid[0] * factor), 1.0
         rows = rows[:, : queries.shape[1]]
     rest: dict[str, Any] = {"bias": bias, "allowed": allowed, "factor": factor}
+    plain: dict[str, Any] | None = (
+        {"allowed": allowed, "l2": True} if metric == "l2" and grid is None and books is None else None
+    )
     scores_by = "tile"
     if books is not None:
         scores, maxima, begin, end = search_codes.scan(queries, centres, books, rows, lists, starts, most, **rest)
     elif many <= FEW or whole:
-        scores, maxima, begin, end = search_lists.scan(asked, rows, lists, starts, most, **rest)
+        scores, maxima, begin, end = search_lists.scan(asked, rows, lists, starts, most, **(plain or rest))
     else:
         unknown = torch.ones(1, dtype=torch.float32, device=rows.device)  # the error is not asked for here
         small, size, _ = search_batch.rounded(asked, rows.dtype, unknown)
@@ -91,7 +94,9 @@ def search(
         return _sorted(queries, scores, begin, end, k, wanted, metric, ids, exact)
     tiles, _ = search_select.picked(maxima, wanted)
     if scores_by == "slot":
-        scores = search_batch.rescore(asked, rows, tiles, tile=search_lists.TILE, **rest, starts=begin, ends=end)
+        scores = search_batch.rescore(
+            asked, rows, tiles, tile=search_lists.TILE, starts=begin, ends=end, **(plain or rest)
+        )
     values, numbers = search_settle.settle(
         queries, scores=scores, tiles=tiles, k=k, tile=search_lists.TILE, candidates=wanted, metric=metric,
         starts=begin, ends=end, scores_by=scores_by, ids=ids, **exact,

@@ -42,7 +42,7 @@ def train(
     for _ in range(rounds):
         near, score = assign(sample, centres, metric=metric)
         _, place, starts = grouped(near, lists)
-        sizes = starts.diff()
+        sizes = starts.diff().long()
         sums = torch.segment_reduce(sample[place].float(), "sum", lengths=sizes, axis=0, unsafe=True)
         means = sums / sizes.clamp_min(1)[:, None]
         far = (score if metric == "ip" else score - sample.float().square().sum(1)).sort().indices
@@ -97,7 +97,7 @@ def train_codes(sample: torch.Tensor, parts: int, *, rounds: int = ROUNDS, seed:
     for _ in range(rounds):
         near, score = _codes(split, books)
         _, place, starts = grouped((near + shift).reshape(-1), parts * CODES)
-        sizes = starts.diff()
+        sizes = starts.diff().long()
         sums = torch.segment_reduce(flat[place], "sum", lengths=sizes, axis=0, unsafe=True)
         means = (sums / sizes.clamp_min(1)[:, None]).view(books.shape)
         far = (score - split.square().sum(2)).sort(dim=1).indices

@@ -74,6 +74,7 @@ def scan(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
+    l2: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """For few queries: scores float32 [Q, T · TILE] and maxima [Q, T] of the T = probes · most tiles, and first row and
     end of each, int32 [Q, T]. Scores of tiles that are not there are not written."""
@@ -88,7 +89,7 @@ def scan(
         _scan_lists[(many * tiles,)](
             queries, rows, lists, starts, bias, flags(allowed), scores, maxima, begin, end, probes, most,
             queries.stride(0), rows.stride(0), factor, queries.shape[1], chunk_for(queries.shape[1], chunk), TILE,
-            num_warps=warps,
+            l2, num_warps=warps,
         )  # fmt: skip
     return scores, maxima, begin, end
 
@@ -149,7 +150,7 @@ def _probe(
 @triton.jit(do_not_specialize=["probes", "most"])
 def _scan_lists(
     queries, rows, lists, starts, bias, allowed, scores, maxima, begin, end, probes, most, query_stride, row_stride,
-    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
+    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     pair = program // most
@@ -166,7 +167,7 @@ def _scan_lists(
     near = tl.minimum(local, left - 1)
     query = queries + (pair // probes).to(tl.int64) * query_stride
     row = first.to(tl.int64)
-    score = dots(rows + row * row_stride, query, near, row_stride, DEPTH, CHUNK, TILE)
+    score = dots(rows + row * row_stride, query, near, row_stride, DEPTH, CHUNK, TILE, L2)
     score = finished(score, row + local, local < left, bias, allowed, factor)
     tl.store(scores + program.to(tl.int64) * TILE + local, score)
     tl.store(maxima + program, tl.max(score, 0))

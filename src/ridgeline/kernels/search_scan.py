@@ -26,13 +26,15 @@ def scan(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
+    l2: bool = False,
     tile: int | None = None,
     shape: tuple[int, int, int] | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """queries float32 [Q, D] · rows [N, D] → scores float32 [Q, N] and maxima [Q, ceil(N / tile)].
 
-    A score is factor · q·x + bias[row] (for squared distance: 2 and -|x|²), or -inf where `allowed` [N] is 0.
+    A score is factor · q·x + bias[row], or with l2 -|q - x|², or -inf where `allowed` [N] is 0. (2·q·x - |x|² orders
+    rows like the distance, but far from the origin its float32 sums cancel.)
     """
     tile = tile or TILE
     (count, depth), many = rows.shape, queries.shape[0]
@@ -46,7 +48,7 @@ def scan(
         _scan[(tiles * many,)](
             rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
             scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
-            num_warps=warps,
+            l2, num_warps=warps,
         )  # fmt: skip
     return scores, maxima
 
@@ -61,8 +63,10 @@ def chunk_for(depth: int, most: int) -> int:
 
 
 @triton.jit
-def dots(rows, query, local, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr):
-    """Of the rows at local [STEP]: float32 products with one query, summed."""
+def dots(
+    rows, query, local, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, L2: tl.constexpr
+):  # fmt: skip
+    """Of the rows at local [STEP]: float32 products with one query, summed; with L2 the negative squared distance."""
     acc = tl.zeros([STEP, CHUNK], tl.float32)
     for begin in tl.static_range(0, DEPTH, CHUNK):
         d = begin + tl.arange(0, CHUNK)
@@ -73,7 +77,11 @@ def dots(rows, query, local, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexp
         else:
             x = tl.load(at, mask=(d < DEPTH)[None, :], other=0)
             q = tl.load(query + d, mask=d < DEPTH, other=0)
-        acc += x.to(tl.float32) * q[None, :]
+        if L2:
+            away = x.to(tl.float32) - q[None, :]
+            acc -= away * away
+        else:
+            acc += x.to(tl.float32) * q[None, :]
     return tl.sum(acc, 1)
 
 
@@ -92,6 +100,7 @@ def finished(score, row, inside, bias, allowed, factor):
 def _scan(
     rows, queries, bias, allowed, scores, maxima, count, many, row_stride, query_stride, score_stride, maxima_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,
+    L2: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     query = program % many
@@ -104,7 +113,8 @@ def _scan(
         inside = local < left
         # Rows beyond the end are read as the last one: cheaper than masked loads, and never counted.
         near = tl.minimum(local, left - 1)
-        score = dots(rows + first * row_stride, queries + query * query_stride, near, row_stride, DEPTH, CHUNK, STEP)
+        own = queries + query * query_stride
+        score = dots(rows + first * row_stride, own, near, row_stride, DEPTH, CHUNK, STEP, L2)
         score = finished(score, first + local, inside, bias, allowed, factor)
         tl.store(scores + query.to(tl.int64) * score_stride + first + local, score, mask=inside)
         best = tl.maximum(best, score)
