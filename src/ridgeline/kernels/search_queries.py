@@ -19,9 +19,7 @@ def ready(queries: torch.Tensor, unit: bool) -> tuple[torch.Tensor, torch.Tensor
     out = torch.empty((many, depth), dtype=torch.float32, device=queries.device)
     norms = torch.empty(many, dtype=torch.float64, device=queries.device)
     if many:
-        _ready[(many,)](
-            queries, out, norms, *queries.stride(), depth, triton.next_power_of_2(depth), unit, num_warps=4
-        )
+        _ready[(many,)](queries, out, norms, *queries.stride(), depth, triton.next_power_of_2(depth), unit, num_warps=4)
     return out, norms
 
 

@@ -1,0 +1,247 @@
+"""Search on a GPU answers as search on a CPU does: interpreted kernels where there is no GPU.
+
+python -m pytest tests/search/test_cuda.py
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.search.reference import assert_exact, nearest
+from tests.search.test_exact import METRICS, clustered
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from ridgeline import Index  # noqa: E402
+from ridgeline.errors import InputError  # noqa: E402
+from ridgeline.search.cuda import Cuda  # noqa: E402
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda:0" if CUDA else "cpu"
+LISTS = 8
+SPECS = ("Flat", "SQ8", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4")
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
+quick = settings(deadline=None, max_examples=40 if CUDA else 4, phases=PHASES, suppress_health_check=list(HealthCheck))
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def on_gpu(spec: str = "Flat", metric: str = "cosine", dtype: str = "float32", **more) -> Index:
+    index = Index(spec, metric=metric, device="cpu", dtype=dtype, **more)
+    index._place = Cuda(DEVICE)
+    return index
+
+
+def built(spec: str, metric: str, vectors, **more) -> Index:
+    index = on_gpu(spec, metric, **more)
+    if not index.trained:
+        index.train(vectors)
+    index.add(vectors)
+    return index
+
+
+# A query takes a second in the interpreter: there only some of it, on a GPU all.
+SOME = [("Flat", "l2", 1), ("SQ8", "cosine", 2), ("IVF8,Flat", "l2", 2), ("IVF8,SQ8", "ip", 1), ("IVF8,PQ4", "l2", 2)]
+EVERY = [(spec, metric, queries) for spec in SPECS for metric in METRICS for queries in (1, 20)]
+
+
+@pytest.mark.parametrize(("spec", "metric", "queries"), EVERY if CUDA else SOME)
+def test_over_all_lists_the_answer_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
+    vectors, asked = clustered(301, 16), clustered(queries, 16, 1)
+    index = built(spec, metric, vectors)
+    stored = index.reconstruct(np.arange(301))
+    if metric == "cosine":
+        asked, metric = asked / np.linalg.norm(asked, axis=1, keepdims=True), "ip"
+    assert_exact(index.search(asked, 10, nprobe=LISTS), asked, stored, 10, metric, tolerance=4e-6)
+
+
+@pytest.mark.parametrize(
+    ("base", "refine"),
+    [(b, r) for b in SPECS for r in ("Flat", "SQ8")] if CUDA else [("SQ8", "Flat"), ("IVF8,PQ4", "SQ8")],
+)
+def test_refined_deep_enough_the_finer_values_decide(base: str, refine: str):
+    vectors, asked = clustered(150, 16), clustered(2, 16, 1)
+    index = built(f"{base},Refine({refine})", "l2", vectors)
+    stored = index.reconstruct(np.arange(150))
+    _, found = index.search(asked, 5, nprobe=LISTS, depth=16)
+    wanted = nearest(asked, stored, 5, "l2")[1]
+    assert np.mean(found == wanted) > (0.95 if "PQ" not in base else 0.6)
+
+
+@quick
+@given(st.sampled_from([0, 1, 2, 31, 65, 130]), st.integers(1, 5 if CUDA else 2), st.integers(1, 12), st.sampled_from(METRICS),
+       st.sampled_from(["float32", "float16"]), st.integers(0, 9))  # fmt: skip
+def test_flat_is_exact_for_all_sizes_also_with_rows_removed(count, queries, k, metric, dtype, seed):
+    r = np.random.default_rng(seed)
+    vectors = r.integers(-2, 3, (count, 7)).astype("f4")  # duplicates and zero vectors among them
+    asked = r.standard_normal((queries, 7)).astype("f4")
+    index = on_gpu("Flat", metric, dtype, dim=7)
+    index.add(vectors)
+    stored = index.reconstruct(np.arange(count)) if count else vectors
+    if metric == "cosine":
+        asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    assert_exact(index.search(asked, k), asked, stored, k, "ip" if metric == "cosine" else metric, tolerance=4e-6)
+    if count > 2:
+        index.remove([0])
+        assert (index.search(asked, k)[1] != 0).all()
+
+
+def test_equal_scores_go_by_id_whatever_the_order_of_rows():
+    vectors = np.ones((40, 8), "f4")
+    ids = np.random.default_rng(0).permutation(1000)[:40]
+    for spec in ("Flat", "IVF1,Flat"):
+        index = on_gpu(spec, "ip")
+        index.train(vectors)
+        index.add(vectors, ids=ids)
+        for queries in (1, 2):
+            found = index.search(np.ones((queries, 8), "f4"), 10)[1]
+            assert (found == np.sort(ids)[:10]).all()
+
+
+@pytest.mark.parametrize("spec", ["SQ8", "IVF4,PQ2,Refine(Flat)", *(["Flat", "IVF4,Flat"] if CUDA else [])])
+def test_rows_added_in_parts_answer_like_rows_added_at_once(spec: str):
+    vectors, asked = clustered(200, 8), clustered(1, 8, 1)
+    whole, parts = on_gpu(spec, "l2"), on_gpu(spec, "l2")
+    for index in (whole, parts):
+        if not index.trained:
+            index.train(vectors)
+    whole.add(vectors)
+    for at in range(0, 200, 67):
+        parts.add(vectors[at : at + 67])
+    a, b = (i.search(asked, 8, nprobe=4) for i in (whole, parts))
+    np.testing.assert_array_equal(a[1], b[1])
+    np.testing.assert_allclose(a[0], b[0], rtol=1e-5, atol=1e-5)
+    index = parts
+    index.remove(list(range(0, 200, 2)))  # enough to be swept away
+    assert (index.search(asked, 8, nprobe=4)[1] % 2 == 1).all()
+    assert len(index) == 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "metric"),
+    [("Flat", "cosine"), ("SQ8", "l2"), ("IVF4,SQ8", "cosine"), ("IVF4,PQ2,Refine(SQ8)", "l2")],
+)
+def test_what_a_gpu_saved_a_cpu_reads_and_the_other_way_round(spec: str, metric: str, tmp_path):
+    vectors, asked = clustered(150, 16), clustered(1, 16, 1)
+    gpu = built(spec, metric, vectors)
+    gpu.save(tmp_path / "gpu")
+    cpu = Index.load(tmp_path / "gpu", verify=True, device="cpu")
+    np.testing.assert_allclose(cpu.reconstruct(np.arange(150)), gpu.reconstruct(np.arange(150)), atol=1e-6)
+    a, b = (i.search(asked, 5, nprobe=4, depth=8) for i in (gpu, cpu))
+    assert len(set(a[1][0]) & set(b[1][0])) >= 4
+    cpu.save(tmp_path / "cpu")
+    again = Index.load(tmp_path / "cpu", device="cpu")
+    again._place = Cuda(DEVICE)
+    engine = again._place.restored(cpu._state.engine.recipe, cpu._state.engine.arrays())
+    np.testing.assert_allclose(engine.vectors(np.arange(150)).cpu().numpy(), gpu.reconstruct(np.arange(150)), atol=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("spec", ["Flat", "IVF4,SQ8", "SQ8,Refine(Flat)"])
+def test_all_rows_within_a_radius_are_found_in_order(spec: str, metric: str):
+    vectors, asked = clustered(150, 8), clustered(4, 8, 1)
+    index = built(spec, metric, vectors)
+    stored = index.reconstruct(np.arange(150)).astype("f8")
+    q = asked / np.linalg.norm(asked, axis=1, keepdims=True) if metric == "cosine" else asked
+    score = ((q[:, None] - stored[None]) ** 2).sum(2) if metric == "l2" else q @ stored.T
+    radius = float(np.median(score))
+    limits, scores, ids = index.range_search(asked, radius, nprobe=4)
+    for number in range(4):
+        mine = ids[limits[number] : limits[number + 1]]
+        near = score[number] < radius if metric == "l2" else score[number] > radius
+        clear = np.abs(score[number] - radius) > 1e-5
+        if "Refine" not in spec:
+            assert set(mine[clear[mine]]) == set(np.flatnonzero(near & clear))
+        told = scores[limits[number] : limits[number + 1]]
+        assert (np.diff(told) >= 0).all() if metric == "l2" else (np.diff(told) <= 0).all()
+
+
+def test_filters_hold_inside_the_scan():
+    vectors = clustered(200, 8)
+    for spec in ("Flat", "IVF4,Flat"):
+        index = on_gpu(spec)
+        index.train(vectors)
+        index.add(vectors, meta={"year": np.arange(200) % 100})
+        _, found = index.search(vectors[:1], 12, where="year >= 90", nprobe=4)
+        assert (found % 100 >= 90).all()
+        _, found = index.search(vectors[:1], 30, where=[5, 6, 7], nprobe=4)
+        assert set(found[0]) == {5, 6, 7, -1}
+
+
+def test_tensors_come_back_as_tensors_of_their_device():
+    vectors = torch.from_numpy(clustered(50, 8)).to(DEVICE)
+    index = built("Flat", "cosine", vectors)
+    scores, ids = index.search(vectors[:2].double(), 3)
+    assert scores.device == ids.device == vectors.device
+    assert (ids[:, 0].cpu() == torch.arange(2)).all()
+    vectors.zero_()  # the index keeps its own
+    assert abs(np.linalg.norm(index.reconstruct([1])[0]) - 1) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_queries_and_vectors_that_are_not_finite_are_refused_with_their_row(dtype):
+    index = on_gpu("Flat", "ip", dtype)
+    vectors = np.ones((2, 4), "f4")
+    vectors[1, 2] = np.nan
+    with pytest.raises(InputError, match="row 1 of the vectors holds nan in column 2"):
+        index.add(vectors)
+    index.add(np.ones((5, 4), "f4"))
+    with pytest.raises(InputError, match="row 1 of the queries holds nan in column 2"):
+        index.search(vectors, 2)
+    if dtype == "float16":
+        with pytest.raises(InputError, match="beyond float16"):
+            index.add(np.full((1, 4), 1e6, "f4"))
+
+
+def test_recall_is_measured_and_reached_on_a_gpu_too():
+    vectors = clustered(600 if CUDA else 100, 8)
+    index = built("IVF8,Flat" if CUDA else "IVF2,Flat", "cosine", vectors)
+    curve = index.measure_recall(sample=20 if CUDA else 2, k=5)
+    assert max(p.recall for p in curve.points) >= 0.99
+    assert index.search(vectors[:1], 5, recall=0.9)[1].shape == (1, 5)
+
+
+def test_threads_search_while_rows_come():
+    vectors = clustered(64, 8)
+    index = built("Flat", "cosine", vectors)
+    counts, wrong = {64, 96, 128}, []
+
+    def look():
+        for _ in range(3 if CUDA else 1):
+            found = index.search(vectors[:1], 128)[1]
+            if int((found >= 0).sum()) not in counts:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        index.add(clustered(32, 8, 2))
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added():
+    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
+    index = built("Flat", "cosine", vectors)
+    for asked in (vectors[:1], vectors[:33]):
+        first = index.search(asked, 10)
+        for _ in range(4):
+            again = index.search(asked, 10)
+            assert torch.equal(first[0], again[0])
+            assert torch.equal(first[1], again[1])
+        other = index.search(vectors[100 : 100 + len(asked)], 10)
+        assert (other[1][:, 0].cpu() == torch.arange(100, 100 + len(asked))).all()
+        with pytest.raises(InputError, match="row 0 of the queries"):
+            index.search(asked * float("nan"), 10)
+    index.add(vectors[:1] * 2)
+    assert 5_000 in index.search(vectors[:1], 10)[1][0].tolist()
+    index.remove([0])
+    for _ in range(3):
+        assert 0 not in index.search(vectors[:1], 10)[1][0].tolist()
