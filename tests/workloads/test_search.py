@@ -68,9 +68,9 @@ def test_a_wrong_answer_is_seen(bend: str):
 def test_too_little_recall_is_not_passed_as_the_recall_that_was_asked():
     case = case_of(recall=0.95)
     result = dict(ran(case, "ridgeline")[1])
-    rows = result["rows"].copy()
+    rows = result["sampled rows"].copy()
     rows[:, 5:] = -1
-    check = workload.check(case, {**result, "rows": rows})
+    check = workload.check(case, {**result, "sampled rows": rows})
     assert not check.ok
     assert check.quality["recall"] <= 0.5
 

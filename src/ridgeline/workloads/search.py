@@ -29,6 +29,7 @@ from ridgeline.workloads._search_data import Vectors, queries_of, truth_of, vect
 from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"data": "clustered", "rows": 40_000, "dim": 384, "queries": 1, "k": 10, "recall": 1.0}
+SAMPLED = 256  # queries over which the recall of an approximate contender is taken
 CHECKED = 32  # queries of a result that are held against float64
 SHORT = 0.03  # below the recall that was asked for: what a sample of queries may differ by
 LEAST_SCORE = {"cpu": 1e-5, "cuda": 2e-3}  # largest error of a score: float32 sums; float16 values
@@ -85,8 +86,15 @@ class Search:
             state["found"] = find(state["queries"], case["k"])
 
         def result() -> dict[str, Any]:
-            scores, rows = (np.asarray(v.cpu() if hasattr(v, "cpu") else v) for v in state["found"])
-            return {"queries": state["drawn"], "scores": scores, "rows": rows}
+            scores, rows = _host(state["found"])
+            told = {"queries": state["drawn"], "scores": scores, "rows": rows}
+            if case["recall"] < 1:  # what one call found says little of its recall: the same call, untimed, over many
+                drawn = queries_of(case["data"], SAMPLED, case["rows"], case["dim"], 0)
+                size = case["queries"]
+                parts = [drawn[at : at + size] for at in range(0, SAMPLED, size)]
+                found = [_host(find(_on(part, device), case["k"]))[1] for part in parts]
+                told |= {"sampled": drawn, "sampled rows": np.concatenate(found)}
+            return told
 
         def extras() -> dict[str, Any]:
             return {"build_seconds": built, **peaks(case.device)}
@@ -108,17 +116,17 @@ class Search:
         values = np.einsum("qd,qkd->qk", queries.astype(float), vectors[np.maximum(rows, 0)].astype(float))
         there = rows >= 0
         off = float(np.abs(np.where(there, scores - values, 0)).max())
-        recall = float((truth[:, :, None] == rows[:, None, :]).any(2).mean())
+        recall = _recall(truth, rows)
         allowed = LEAST_SCORE["cpu" if case.device == "cpu" else "cuda"]
         if case["recall"] >= 1:
             worse = float((best - np.sort(values, 1)[:, ::-1]).max())
             note = f"how far the worst neighbour is below the true one, {len(queries)} queries; allowed: {allowed}"
             return Check(worse <= allowed and off <= allowed, max(worse, off), {"recall": recall}, note)
+        truth, _ = truth_of(result["sampled"], vectors, k)
+        recall, asked = _recall(truth, result["sampled rows"][:, :k]), len(result["sampled"])
         good = recall >= case["recall"] - SHORT
         # A quantised peer ranks by its own approximate scores; only ours are promised to be those of the stored values.
-        return Check(
-            good, None, {"recall": recall}, f"recall {recall:.3f} of {case['recall']} asked, {len(queries)} queries"
-        )
+        return Check(good, None, {"recall": recall}, f"recall {recall:.3f} of {case['recall']} asked, {asked} queries")
 
 
 def _wanted(case: Case) -> list[str]:
@@ -147,6 +155,15 @@ def _index(data: str, rows: int, dim: int, k: int, recall: float, device: str) -
     if recall < 1:
         index.measure_recall(sample=min(500, rows), k=k)
     return index, {"spec": spec, "dtype": index.dtype}
+
+
+def _recall(truth: Any, rows: Any) -> float:
+    return float((truth[:, :, None] == rows[:, None, :]).any(2).mean())
+
+
+def _host(found: tuple[Any, Any]) -> tuple[Any, Any]:
+    scores, rows = (np.asarray(v.cpu() if hasattr(v, "cpu") else v) for v in found)
+    return scores, rows
 
 
 def _on(queries: Vectors, device: str) -> Any:
