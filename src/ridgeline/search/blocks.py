@@ -51,9 +51,10 @@ class Values(Protocol):
     def decoded(self, rows: Whole) -> Floats: ...
 
 
-def candidates(family: Family, queries: Floats, k: int, nprobe: int, allowed: Flags | None) -> tuple[Whole, Whole]:
+def candidates(
+    family: Family, queries: Floats, slack: Wide, k: int, nprobe: int, allowed: Flags | None
+) -> tuple[Whole, Whole]:
     """(offsets [q + 1], rows): for each query every row that may belong to its exact top k, in no order."""
-    slack = family.slack(queries)
     if not np.isfinite(slack).all():
         return _everything(len(queries), family.count, allowed)
     sieve = Sieve(min(k, max(1, family.count)), slack)
@@ -67,10 +68,9 @@ def candidates(family: Family, queries: Floats, k: int, nprobe: int, allowed: Fl
 
 
 def candidates_within(
-    family: Family, queries: Floats, least: Wide, nprobe: int, allowed: Flags | None
+    family: Family, queries: Floats, slack: Wide, least: Wide, nprobe: int, allowed: Flags | None
 ) -> tuple[Whole, Whole]:
     """The same for every row whose score may reach `least` [q]."""
-    slack = family.slack(queries)
     if not np.isfinite(slack).all():
         return _everything(len(queries), family.count, allowed)
     bar = np.nextafter((least - slack).astype(np.float32), np.float32(-np.inf))
@@ -109,7 +109,10 @@ def rescored(values: Values, queries: Floats, offsets: Whole, rows: Whole, squar
         low, high = offsets[begin], offsets[end]
         for at in range(low, high, GATHERED) if end == begin + 1 else (low,):
             top = min(high, at + GATHERED) if end == begin + 1 else high
-            there, where = np.unique(rows[at:top], return_inverse=True)
+            if end == begin + 1:  # one query has no row twice
+                there, where = rows[at:top], np.arange(top - at)
+            else:
+                there, where = np.unique(rows[at:top], return_inverse=True)
             ends = np.clip(offsets[begin : end + 1], at, top) - at
             rescore(queries[begin:end], values.decoded(there), ends, where.astype(np.int64), out[at:top], squared, crew)
         begin = end

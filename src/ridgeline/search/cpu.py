@@ -62,8 +62,8 @@ class CpuEngine:
     def search(self, queries: Floats, ask: Ask) -> tuple[Wide, Whole]:
         wanted = ask.k * ask.depth if self.refiner is not None else ask.k
         parts = []
-        for piece in self._pieces(queries):
-            offsets, rows = blocks.candidates(self.family, piece, wanted, ask.nprobe, ask.allowed)
+        for piece, slack in self._pieces(queries):
+            offsets, rows = blocks.candidates(self.family, piece, slack, wanted, ask.nprobe, ask.allowed)
             scores = blocks.rescored(self._finest, piece, offsets, rows, self._squared)
             parts.append(blocks.ranked(offsets, rows, scores, ask.k, self._squared, ask.ids))
         if len(parts) == 1:
@@ -76,10 +76,9 @@ class CpuEngine:
         limits: list[Whole] = [np.zeros(1, np.int64)]
         scores: list[Wide] = [np.zeros(0)]
         rows: list[Whole] = [np.zeros(0, np.int64)]
-        for piece in self._pieces(queries):
-            offsets, near = blocks.candidates_within(
-                self.family, piece, self._least(piece, radius), ask.nprobe, ask.allowed
-            )
+        for piece, slack in self._pieces(queries):
+            least = self._least(piece, radius)
+            offsets, near = blocks.candidates_within(self.family, piece, slack, least, ask.nprobe, ask.allowed)
             values = blocks.rescored(self._finest, piece, offsets, near, self._squared)
             ends, best, found = blocks.nearer(offsets, near, values, radius, self._squared, ask.ids)
             limits.append(ends[1:] + limits[-1][-1])
@@ -116,10 +115,11 @@ class CpuEngine:
     def _finest(self) -> blocks.Values:
         return self.refiner.values if self.refiner is not None else self.family.values
 
-    def _pieces(self, queries: Floats) -> list[Floats]:
-        """Queries at a time; alone, where float32 will not do and all rows are candidates."""
-        step = blocks.QUERIES if np.isfinite(self.family.slack(queries)).all() else 1
-        return [queries[at : at + step] for at in range(0, len(queries), step)]
+    def _pieces(self, queries: Floats) -> list[tuple[Floats, Wide]]:
+        """Queries at a time, with their slack; alone, where float32 will not do and all rows are candidates."""
+        slack = self.family.slack(queries)
+        step = blocks.QUERIES if np.isfinite(slack).all() else 1
+        return [(queries[at : at + step], slack[at : at + step]) for at in range(0, len(queries), step)]
 
     def _least(self, queries: Floats, radius: float) -> Wide:
         """The score that a row nearer than `radius` has at least."""

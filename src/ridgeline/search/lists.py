@@ -21,6 +21,8 @@ from ridgeline.search.kmeans import nearest
 from ridgeline.search.metric import norms, slack
 from ridgeline.search.scan import Product, byte_reach, half_squares
 
+_ONLY = np.zeros(1, np.int64)  # the queries that want a list, where there is one query
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -151,6 +153,8 @@ class Lists:
             chosen = np.broadcast_to(np.arange(lists), scores.shape)
         else:
             chosen = np.argpartition(-scores, nprobe - 1, axis=1)[:, :nprobe]
+        if len(products) == 1:  # sorting is for batches: it would take longer than the scan
+            return [(number, _ONLY) for number in chosen[0].tolist()]
         numbers = chosen.ravel()
         owners = np.repeat(np.arange(len(products)), nprobe)
         order = np.argsort(numbers, kind="stable")

@@ -1,0 +1,125 @@
+"""The search workload: every contender is right, a wrong neighbour is seen, the data is the same every time.
+
+python -m pytest tests/workloads/test_search.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.lab import Case, Profile
+from ridgeline.lab.loading import load
+from ridgeline.machine import Placement
+from ridgeline.workloads import _search_peers as peers
+from ridgeline.workloads import reference
+from ridgeline.workloads._search_data import ASKED, STORED, queries_of, sentences, truth_of, vectors_of
+from ridgeline.workloads.search import BASE
+
+workload = load(reference("search"))
+SMALL = {"rows": 3_000, "dim": 32, "queries": 5}
+
+
+def case_of(**change) -> Case:
+    return Case({**BASE, **SMALL, **change}, "cpu")
+
+
+def ran(case: Case, contender: str):
+    run = workload.prepare(case, contender, Placement())
+    for _ in range(2):
+        run.reset()
+        run.step()
+    return run, run.result()
+
+
+@pytest.mark.parametrize("recall", [1.0, 0.9])
+@pytest.mark.parametrize("contender", ["ridgeline", *peers.NEEDS])
+def test_every_contender_is_right_and_tells_its_settings(contender: str, recall: float):
+    case = case_of(recall=recall)
+    if contender not in ("ridgeline", *peers.wanted("cpu", recall, case["rows"])):
+        pytest.skip("takes no part here")
+    if contender != "ridgeline" and not peers.there(contender):
+        pytest.skip(f"{contender} is not installed")
+    run, result = ran(case, contender)
+    check = workload.check(case, result)
+    assert check.ok, check
+    assert check.quality["recall"] >= recall - 0.03
+    assert run.settings
+    assert run.extras()["build_seconds"] > 0
+    run.close()
+
+
+@pytest.mark.parametrize("bend", ["rows", "scores", "missing", "few"])
+def test_a_wrong_answer_is_seen(bend: str):
+    case = case_of()
+    result = dict(ran(case, "ridgeline")[1])
+    rows, scores = result["rows"].copy(), result["scores"].copy()
+    if bend == "rows":
+        rows[2, 4] = (rows[2, 4] + 1) % 3_000
+    elif bend == "scores":
+        scores[2, 4] += 1e-3
+    elif bend == "missing":
+        rows[0, 9] = -1
+    else:
+        rows, scores = rows[:, :5], scores[:, :5]
+    assert not workload.check(case, {**result, "rows": rows, "scores": scores}).ok
+
+
+def test_too_little_recall_is_not_passed_as_the_recall_that_was_asked():
+    case = case_of(recall=0.95)
+    result = dict(ran(case, "ridgeline")[1])
+    rows = result["sampled rows"].copy()
+    rows[:, 5:] = -1
+    check = workload.check(case, {**result, "sampled rows": rows})
+    assert not check.ok
+    assert check.quality["recall"] <= 0.5
+
+
+def test_data_is_the_same_every_time_and_queries_are_their_own():
+    one = vectors_of("clustered", 700, 16)
+    assert np.allclose(np.linalg.norm(one, axis=1), 1, atol=1e-6)
+    # The recipe itself: a change of it makes every record incomparable, so it must be meant.
+    assert float(one[123, 7]) == pytest.approx(RECIPE, abs=1e-6)
+    first, second, tuning = (queries_of("clustered", 4, 700, 16, turn) for turn in (0, 1, -1))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, tuning)
+    assert np.array_equal(first, queries_of("clustered", 4, 700, 16, 0))
+
+
+RECIPE = 0.14426028728485107
+
+
+def test_texts_are_asked_for_in_other_words():
+    stored, asked = list(sentences(50, False)), list(sentences(50, True))
+    assert len(set(stored)) == 50
+    assert not set(STORED) & set(ASKED)
+    assert stored == list(sentences(50, False))
+    assert not set(stored) & set(asked)
+
+
+def test_the_truth_is_that_of_a_plain_sort():
+    queries, vectors = queries_of("clustered", 6, 500, 8, 0), vectors_of("clustered", 500, 8)
+    scores = queries.astype(float) @ vectors.astype(float).T
+    rows, best = truth_of(queries, vectors, 7)
+    assert np.array_equal(rows, np.argsort(-scores, 1, kind="stable")[:, :7])
+    assert np.array_equal(best, np.take_along_axis(scores, rows, 1))
+
+
+def test_work_counts_each_vector_once():
+    work = workload.work(case_of(queries=3))
+    assert work.flops == 2 * 3_000 * 32 * 3
+    assert work.bytes["memory"] == 4 * 32 * (3_000 + 3)
+    assert workload.work(case_of(recall=0.9)).flops == 0
+
+
+def test_the_sweep_covers_what_it_must():
+    cases = list(workload.cases(Profile.FULL))
+    assert len({c.label for c in cases}) == len(cases)
+    for device, rows in (("cpu", 1_000_000), ("cuda", 10_000_000)):
+        mine = [c for c in cases if c.device == device]
+        assert min(c["rows"] for c in mine) == 1_000
+        assert max(c["rows"] for c in mine) == rows
+        assert {c["k"] for c in mine} >= {1, 10, 100}
+        assert {1, 4096} <= {c["queries"] for c in mine}
+        assert len({c["recall"] for c in mine}) >= 5
+        assert {c["data"] for c in mine} == {"clustered", "texts"}
