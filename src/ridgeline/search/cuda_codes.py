@@ -38,7 +38,7 @@ class FlatCodes:
         return codes.float()
 
     def saved(self, codes: torch.Tensor) -> Array:
-        return codes.cpu().numpy()
+        return np.asarray(codes.cpu().numpy())
 
     def restored(self, codes: torch.Tensor) -> torch.Tensor:
         return codes
@@ -93,7 +93,7 @@ class PartCodes:
         return search_kmeans.decode(codes, self.words)
 
     def saved(self, codes: torch.Tensor) -> Array:
-        return codes.cpu().numpy()
+        return np.asarray(codes.cpu().numpy())
 
     def restored(self, codes: torch.Tensor) -> torch.Tensor:
         return codes

@@ -12,7 +12,7 @@ import torch
 import triton
 
 from ridgeline.errors import InputError
-from ridgeline.kernels import search_exact, search_inverted, search_queries
+from ridgeline.kernels import search_exact, search_inverted, search_lists, search_queries, search_settle
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_codes import ByteCodes, Codes, FlatCodes, PartCodes
 from ridgeline.search.cuda_rows import Stored
@@ -165,6 +165,7 @@ class CudaEngine:
 
     def _limits(self, ask: Ask) -> Limits:
         """Made once for filters that stay the same from search to search, as that of removed rows does."""
+        kept: Limits
         for kept in self.replays.masks:
             if kept.told[0] is ask.allowed and kept.told[1] is ask.ids:
                 return kept
@@ -196,8 +197,6 @@ class CudaEngine:
             least = torch.full((len(queries), 1), radius, device=queries.device)
         near = scores >= least - reach * (values.shape[1] + 8) * 2.0**-23
         if self.stored.lists is not None:
-            from ridgeline.kernels import search_lists
-
             probes = min(nprobe, len(self.stored.lists.centres))
             metric = "l2" if self._squared else "ip"
             chosen = search_lists.probe(queries, self.stored.lists.centres, probes, metric=metric)
@@ -219,12 +218,11 @@ class CudaEngine:
         return out
 
     def _refined(
-        self, queries: torch.Tensor, names: torch.Tensor, rows: torch.Tensor, k: int
+        self, refiner: Refiner, queries: torch.Tensor, names: torch.Tensor, rows: torch.Tensor, k: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Candidates [Q, n] ranked again by a refiner that is itself coded, in float64."""
-        assert self.refiner is not None
         there = rows >= 0
-        x = self.refiner.codec.decode(self.refiner.codes.rows[rows.clamp(min=0).flatten()]).double()
+        x = refiner.codec.decode(refiner.codes.rows[rows.clamp(min=0).flatten()]).double()
         x, q = x.view(*rows.shape, -1), queries.double()[:, None, :]
         score = -(x - q).square().sum(2) if self._squared else (x * q).sum(2)
         score = torch.where(there, score, float("-inf"))
@@ -283,6 +281,9 @@ class _Steps:
             else:
                 words["candidates"] = triton.next_power_of_2(max(search_exact.FEWEST, ask.k * ask.depth))
                 words["refine"] = engine.refiner.codes.rows
+        if self.limits.rows is not None and not coded:
+            # The scan puts the lower row first, the last step the lower name: among many equal ones it must see many.
+            words["candidates"] = max(words.get("candidates", 0), search_exact.candidates_for(k), search_settle.MOST)
         codes = stored.codes.rows
         if stored.lists is not None:
             if isinstance(codec, PartCodes):
@@ -301,8 +302,8 @@ class _Steps:
         rows = names
         if self.limits.rows is not None and stored.count:
             rows = torch.where(names >= 0, self.limits.rows[names.clamp(min=0)], names)
-        if coded:
-            scores, rows = engine._refined(ready, names, rows, ask.k)
+        if coded and engine.refiner is not None:
+            scores, rows = engine._refined(engine.refiner, ready, names, rows, ask.k)
         return scores, rows, norms
 
 

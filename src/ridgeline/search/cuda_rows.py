@@ -50,7 +50,8 @@ class Stored:
         if self.lists is None or near is None:
             return grown
         places = torch.arange(self.count, grown.count, device=codes.device)
-        return grown._grouped(torch.cat([self.lists.near, near]), torch.cat([self.lists.places, places]))
+        every = torch.cat([self.lists.places, places])
+        return grown._grouped(self.lists, torch.cat([self.lists.near, near]), every)
 
     def taken(self, rows: torch.Tensor) -> Stored:
         at = self.at(rows)
@@ -59,7 +60,7 @@ class Stored:
             part = replace(part, bias=Grown(self.bias.rows[at], len(at)))
         if self.lists is None:
             return part
-        return part._grouped(self.lists.near[at], torch.arange(len(at), device=at.device))
+        return part._grouped(self.lists, self.lists.near[at], torch.arange(len(at), device=at.device))
 
     def at(self, rows: torch.Tensor) -> torch.Tensor:
         """Where these rows are stored."""
@@ -103,12 +104,11 @@ class Stored:
             longest = torch.maximum(longest, squares.max().sqrt().float() * (1 + 1e-6))
         return longest, bias
 
-    def _grouped(self, near: torch.Tensor, places: torch.Tensor) -> Stored:
+    def _grouped(self, lists: Inverted, near: torch.Tensor, places: torch.Tensor) -> Stored:
         """All of it sorted by list; `near` and `places` are in the order in which the codes stand."""
-        assert self.lists is not None
-        near, order, starts = search_kmeans.grouped(near, len(self.lists.centres))
+        near, order, starts = search_kmeans.grouped(near, len(lists.centres))
         longest = int(starts.diff().max()) if len(near) else 0
-        lists = Inverted(self.lists.centres, near, places[order], starts, longest)
+        lists = Inverted(lists.centres, near, places[order], starts, longest)
         bias = None if self.bias is None else Grown(self.bias.rows[order], len(order))
         return replace(self, codes=Grown(self.codes.rows[order], len(order)), bias=bias, lists=lists)
 

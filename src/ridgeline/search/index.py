@@ -347,7 +347,7 @@ class Index:
         lists = spec.lists or 1
         nprobe = min(lists, nprobe) if nprobe is not None else max(1, round(lists**0.5))
         depth = (depth if depth is not None else DEPTH) if spec.refine else 1
-        ids = None if state.rows.rising else state.rows.ids.rows
+        ids = None if state.rows.rising else state.rows.names
         return Ask(k, nprobe, depth, allowed, ids)
 
     def _reaching(self, state: State, recall: float) -> tuple[int, int]:
@@ -424,12 +424,9 @@ def _ids_of(rows: Rows, found: Any) -> Any:
         if not len(ids):
             return np.full_like(found, -1)
         return np.where(found >= 0, ids[np.maximum(found, 0)], -1)
-    import torch
-
-    if rows.rising and rows.count and rows.ids.rows[-1] == rows.count - 1:
+    if not len(ids) or (rows.rising and ids[-1] == rows.count - 1):
         return found  # counted from 0: an id is its row
-    table = torch.from_numpy(np.ascontiguousarray(ids)).to(found.device)
-    return torch.where(found >= 0, table[found.clamp(min=0)], found)
+    return rows.named(found)
 
 
 def _numpy(values: Any) -> Whole:

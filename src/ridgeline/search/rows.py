@@ -42,6 +42,24 @@ class Rows:
         rows = self.live_rows
         return rows if self.rising else rows[np.argsort(self.ids.rows[rows])]
 
+    @cached_property
+    def names(self) -> Whole:
+        """The ids, as one and the same array: an engine remembers what it made of it."""
+        return self.ids.rows
+
+    def named(self, found: Any) -> Any:
+        """A tensor of rows as ids, −1 staying; the ids stay on its device."""
+        import torch
+
+        table = self._tables.get(found.device)
+        if table is None:
+            table = self._tables[found.device] = torch.from_numpy(np.array(self.names)).to(found.device)
+        return torch.where(found >= 0, table[found.clamp(min=0)], found)
+
+    @cached_property
+    def _tables(self) -> dict[Any, Any]:
+        return {}
+
     def find(self, ids: Whole) -> Whole:
         """The living row of each id, or −1."""
         rows = self._by_id
