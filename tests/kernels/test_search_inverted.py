@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -60,6 +60,7 @@ def test_the_nearest_lists_are_found(many, lists, data, metric):
 @given(st.sampled_from([1, 40, 300]), st.sampled_from([1, 3, 20]), st.sampled_from([20, 64]),
        st.sampled_from([torch.float16, torch.float32]), st.sampled_from(["ip", "l2"]), st.sampled_from([1, 10]),
        st.booleans(), st.integers(0, 99))  # fmt: skip
+@example(300, 3, 20, torch.float32, "l2", 10, True, 91)  # one list for each of several queries
 def test_the_best_rows_of_the_nearest_lists_are_found(count, many, depth, dtype, metric, k, some, seed):
     rows = made(count, depth, dtype, seed, copies=bool(seed % 2))
     queries = made(many, depth, torch.float32, seed + 1)
