@@ -61,7 +61,8 @@ def tiles_of(lists: torch.Tensor, starts: torch.Tensor, most: int) -> tuple[torc
     step = torch.arange(0, most * TILE, TILE, dtype=torch.int32, device=lists.device)
     end = starts[at + 1][:, :, None]
     begin = torch.minimum(starts[at][:, :, None] + step, end)
-    return begin.view(many, -1), end.expand(-1, -1, most).reshape(many, -1)
+    # With one list to look into, reshape would give a view of stride 0.
+    return begin.view(many, -1), end.expand(-1, -1, most).contiguous().view(many, -1)
 
 
 def scan(
