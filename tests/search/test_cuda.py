@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
+from ridgeline.kernels import search_settle  # noqa: E402
 from ridgeline.search.cuda import Cuda  # noqa: E402
 
 CUDA = torch.cuda.is_available()
@@ -90,14 +91,16 @@ def test_flat_is_exact_for_all_sizes_also_with_rows_removed(count, queries, k, m
         assert (index.search(asked, k)[1] != 0).all()
 
 
-def test_equal_scores_go_by_id_whatever_the_order_of_rows():
+def test_equal_scores_go_by_id_whatever_the_order_of_rows(monkeypatch):
+    if not CUDA:  # a minute in the interpreter otherwise
+        monkeypatch.setattr(search_settle, "MOST", 64)
     vectors = np.ones((40, 8), "f4")
     ids = np.random.default_rng(0).permutation(1000)[:40]
     for spec in ("Flat", "IVF1,Flat"):
         index = on_gpu(spec, "ip")
         index.train(vectors)
         index.add(vectors, ids=ids)
-        for queries in (1, 2):
+        for queries in (1, 2) if CUDA or spec == "Flat" else (1,):
             found = index.search(np.ones((queries, 8), "f4"), 10)[1]
             assert (found == np.sort(ids)[:10]).all()
 
@@ -239,8 +242,9 @@ def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added(
             assert torch.equal(first[1], again[1])
         other = index.search(vectors[100 : 100 + len(asked)], 10)
         assert (other[1][:, 0].cpu() == torch.arange(100, 100 + len(asked))).all()
-        with pytest.raises(InputError, match="row 0 of the queries"):
-            index.search(asked * float("nan"), 10)
+        scores, ids = index.search(asked * float("nan"), 10)
+        assert scores.isnan().all()
+        assert (ids == -1).all()
     index.add(vectors[:1] * 2)
     assert 5_000 in index.search(vectors[:1], 10)[1][0].tolist()
     index.remove([0])

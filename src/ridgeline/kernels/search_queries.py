@@ -37,3 +37,27 @@ def _ready(
     if UNIT:
         x = tl.where(norm > 0, wide / norm, wide).to(tl.float32)
     tl.store(out + query * DEPTH + d, x, mask=there)
+
+
+def handed(
+    values: torch.Tensor, numbers: torch.Tensor, norms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Answers [Q, k] in memory of their own; a query whose norm is not finite has found nothing: nan and -1."""
+    many, k = values.shape
+    out = torch.empty_like(values), torch.empty_like(numbers)
+    if many and k:
+        _handed[(many,)](values, numbers, norms, *out, k, triton.next_power_of_2(k), num_warps=1)
+    return out
+
+
+@triton.jit(do_not_specialize=["k"])
+def _handed(values, numbers, norms, out_values, out_numbers, k, BLOCK: tl.constexpr):
+    query = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    there = at < k
+    norm = tl.load(norms + query)
+    fine = norm - norm == 0
+    value = tl.load(values + query * k + at, mask=there, other=0)
+    number = tl.load(numbers + query * k + at, mask=there, other=0)
+    tl.store(out_values + query * k + at, tl.where(fine, value, float("nan")), mask=there)
+    tl.store(out_numbers + query * k + at, tl.where(fine, number, -1), mask=there)

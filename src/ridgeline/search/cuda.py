@@ -14,10 +14,10 @@ from ridgeline.errors import InputError
 from ridgeline.kernels import search_kmeans
 from ridgeline.search import cuda_codes
 from ridgeline.search.arrays import Array
-from ridgeline.search.cuda_engine import Asked, CudaEngine, Refiner
+from ridgeline.search.cuda_engine import Asked, CudaEngine, Refiner, refuse
 from ridgeline.search.cuda_rows import Inverted, Stored, no_lists
 from ridgeline.search.engine import Recipe
-from ridgeline.search.inputs import is_tensor, matrix, refuse_shape
+from ridgeline.search.inputs import finite_norms, is_tensor, matrix, refuse_shape
 from ridgeline.search.replay import Replays
 from ridgeline.search.spec import fitting
 from ridgeline.search.tensors import Grown
@@ -31,7 +31,7 @@ class Cuda:
     device: str
 
     def take_in(self, vectors: Any, dim: int | None, metric: str, what: str) -> Any:
-        """float32 on this GPU. Queries are looked at by the search itself, so that they need not be waited for."""
+        """float32 on this GPU. Queries that are on a GPU already are not waited for: see `Index.search`."""
         if is_tensor(vectors):
             refuse_shape(tuple(vectors.shape), dim, what)
             if vectors.dtype.is_complex:
@@ -41,6 +41,8 @@ class Cuda:
         else:
             values = torch.from_numpy(matrix(vectors, dim, what))
         if what == "queries":
+            if not values.is_cuda:
+                finite_norms(values.float().numpy(), what)
             return Asked(values)
         with spared(self.device, values.numel() * 4, f"the {what}"):
             return _checked(values, torch.device(self.device), metric, what)
@@ -137,16 +139,10 @@ def _checked(values: torch.Tensor, device: torch.device, metric: str, what: str)
         part = given[at : at + AT_A_TIME]
         norms = part.double().norm(dim=1)
         if not bool(torch.isfinite(norms).all()):
-            row = at + int((~torch.isfinite(norms)).nonzero()[0])
-            raise InputError(_refusal(given[row], row, what))
+            refuse(given, at + int((~torch.isfinite(norms)).nonzero()[0]), what)
         if metric == "cosine":
             out[at : at + AT_A_TIME] = part / torch.where(norms > 0, norms, 1.0)[:, None]
     return out
-
-
-def _refusal(vector: torch.Tensor, row: int, what: str) -> str:
-    column = int((~torch.isfinite(vector)).nonzero()[0])
-    return f"row {row} of the {what} holds {float(vector[column])} in column {column}; remove or mend it first."
 
 
 def _nothing(codec: cuda_codes.Codes, dim: int, device: Any) -> Grown:

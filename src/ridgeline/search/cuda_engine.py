@@ -1,4 +1,4 @@
-"""An engine whose vectors lie on a GPU. Nothing of a search comes to the host but the norms of its queries."""
+"""An engine whose vectors lie on a GPU. Nothing of a search comes to the host, and nothing of it waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_codes import ByteCodes, Codes, FlatCodes, PartCodes
 from ridgeline.search.cuda_rows import Stored
 from ridgeline.search.engine import Ask, Recipe
-from ridgeline.search.replay import Replays
+from ridgeline.search.replay import Recording, Replays
 from ridgeline.search.tensors import Grown
 
 AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
@@ -25,7 +25,7 @@ AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries that nobody has looked at yet: of any float type, on any device."""
+    """Queries as they came: of any float type, of any length, on any device."""
 
     values: torch.Tensor
 
@@ -90,25 +90,24 @@ class CudaEngine:
 
     def search(self, queries: Any, ask: Ask) -> tuple[torch.Tensor, torch.Tensor]:
         given = queries.values if isinstance(queries, Asked) else queries
-        key = (given.shape, given.dtype, ask.k, ask.nprobe, ask.depth)
         with self._here():
             limits = self._limits(ask)
             steps = _Steps(self, ask, limits)
-            found = steps(given) if self._simulated else self.replays.search(key, given, steps, limits)
-        scores, rows, norms = found
-        lengths = norms.numpy()
-        if not np.isfinite(lengths).all():
-            self._refuse(given, int(np.flatnonzero(~np.isfinite(lengths))[0]))
-        return scores, rows
+            if self._simulated:
+                return search_queries.handed(*steps(given))
+            return self.replays.search(_key(given, ask), given, steps, self.device, limits)
+
+    def door(self, queries: Asked, ask: Ask) -> Recording | None:
+        """The recording that answers such a search at once; None while there is none."""
+        return None if self._simulated else self.replays.get(_key(queries.values, ask), self._limits(ask))
 
     def within(self, queries: Any, radius: float, ask: Ask) -> tuple[Any, Any, Any]:
         """All scores are there at once, for some queries at a time; those near enough are computed in float64."""
         given = queries.values if isinstance(queries, Asked) else queries
         with self._here():
             ready, norms = search_queries.ready(given.to(self.device), self.recipe.metric == "cosine")
-            lengths = norms.cpu().numpy()
-            if not np.isfinite(lengths).all():
-                self._refuse(given, int(np.flatnonzero(~np.isfinite(lengths))[0]))
+            if not bool(torch.isfinite(norms).all()):
+                refuse(given, int((~torch.isfinite(norms)).nonzero()[0]), "queries")
             allowed = None if ask.allowed is None else self._stored_order(self._tensor(ask.allowed)).bool()
             tie = self._rows(ask.ids) if ask.ids is not None else None
             few = max(1, AT_A_TIME // max(1, self.count))
@@ -233,14 +232,6 @@ class CudaEngine:
         best = torch.nn.functional.pad(-best if self._squared else best, (0, short), value=_nowhere(self._squared))
         return best.float(), torch.nn.functional.pad(found, (0, short), value=-1)
 
-    def _refuse(self, queries: torch.Tensor, row: int) -> None:
-        bad = (~torch.isfinite(queries[row].float())).nonzero()
-        if len(bad):
-            column = int(bad[0])
-            value = float(queries[row, column])
-            raise InputError(f"row {row} of the queries holds {value} in column {column}; remove or mend it first.")
-        raise InputError(f"row {row} of the queries is too long for float32; scale it down first.")
-
     def _rows(self, rows: Array) -> torch.Tensor:
         return self._tensor(np.asarray(rows, np.int64))
 
@@ -258,10 +249,6 @@ class _Steps:
     engine: CudaEngine
     ask: Ask
     limits: Limits
-
-    @property
-    def device(self) -> str:
-        return self.engine.device
 
     def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         engine, ask, stored = self.engine, self.ask, self.engine.stored
@@ -305,6 +292,17 @@ class _Steps:
         if coded and engine.refiner is not None:
             scores, rows = engine._refined(engine.refiner, ready, names, rows, ask.k)
         return scores, rows, norms
+
+
+def refuse(vectors: torch.Tensor, row: int, what: str) -> None:
+    """Say what is not finite in a row."""
+    column = int((~torch.isfinite(vectors[row].float())).nonzero()[0])
+    value = float(vectors[row, column])
+    raise InputError(f"row {row} of the {what} holds {value} in column {column}; remove or mend it first.")
+
+
+def _key(queries: torch.Tensor, ask: Ask) -> tuple[Any, ...]:
+    return queries.shape, queries.dtype, ask.k, ask.nprobe, ask.depth
 
 
 def _nowhere(squared: bool) -> float:
