@@ -124,9 +124,8 @@ search_inverted.search(one, centres, starts, 30, rows, 10, 1, ids=ids)
 
 def test_best_tiles_and_rows_compile(tmp_path):
     calls = """
-search_exact.one(one, rows, 10, ids=ids)
 search_inverted.search(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=grid, refine=rows, places=places,
-                       candidates=64)
+                       candidates=32)
 """
     compiled(calls, "_coarse,_pick,_settle,_probe", tmp_path)
 

@@ -113,9 +113,9 @@ def longest(x: torch.Tensor) -> torch.Tensor:
 
 
 @quick
-@given(st.sampled_from([1, 2, 63, 65, 250]), st.sampled_from([1, 5, 17]), st.sampled_from([8, 20, 100]),
-       st.sampled_from(TYPES), st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(),
-       st.booleans(), st.integers(0, 99))  # fmt: skip
+@given(st.sampled_from([1, 2, 63, 65, 250]), st.sampled_from([1, 5, 17] if CUDA else [1, 3]),
+       st.sampled_from([8, 20, 100]), st.sampled_from(TYPES), st.sampled_from([1, 10, 13]),
+       st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(), st.integers(0, 99))  # fmt: skip
 def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, copies, some, seed):
     rows = made(count, depth, dtype, seed, copies)
     queries = made(many, depth, torch.float32, seed + 1) * 10.0 ** (seed % 9 - 4)
