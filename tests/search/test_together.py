@@ -123,3 +123,20 @@ for spec in ("Flat", "SQ8", "IVF4,PQ2,Refine(Flat)"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_shards_find_all_within_a_radius_and_give_back_their_vectors(metric: str):
+    vectors = np.random.default_rng(3).standard_normal((60, 4)).astype("f4")
+    ids = np.random.default_rng(4).permutation(1000)[:60]
+    one = Index("Flat", metric=metric, device="cpu")
+    one.add(vectors, ids=ids)
+    with Index.sharded(["cpu"] * 3, "Flat", metric=metric) as several:
+        several.add(vectors, ids=ids)
+        for wanted, found in zip(
+            one.range_search(vectors[:5], 1.0), several.range_search(vectors[:5], 1.0), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        np.testing.assert_array_equal(several.reconstruct(ids[::-7]), one.reconstruct(ids[::-7]))
+        with pytest.raises(InputError, match="id 5000 is not in the index"):
+            several.reconstruct([5000])

@@ -109,6 +109,31 @@ class ShardedIndex:
             best = np.take_along_axis(scores, order, 1).astype(np.float32)
         return place.give_back(best, queries), place.give_back(np.take_along_axis(ids, order, 1), queries)
 
+    def range_search(
+        self, queries: Any, radius: float, *, nprobe: int | None = None, where: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """As Index.range_search, over all shards."""
+        where = self._by_id(where)
+        parts = [shard.range_search(queries, radius, nprobe=nprobe, where=where) for shard in self.shards]
+        limits, scores, ids = ([_host(part[n]) for part in parts] for n in range(3))
+        owner = np.concatenate([np.repeat(np.arange(len(ends) - 1), np.diff(ends)) for ends in limits])
+        score, found = np.concatenate(scores), np.concatenate(ids)
+        order = np.lexsort((found, score if self.metric == "l2" else -score, owner))
+        ends = np.searchsorted(owner[order], np.arange(len(limits[0]))).astype(np.int64)
+        back = self.shards[0]._place.give_back
+        return back(ends, queries), back(score[order], queries), back(found[order], queries)
+
+    def reconstruct(self, ids: Any) -> Any:
+        """float32 [n, dim]: the stored values of these ids, from whichever shards have them."""
+        wanted = numbers(ids)
+        self._known.found(wanted, "reconstruct only")
+        out = np.zeros((len(wanted), self.dim or 0), np.float32)
+        for shard in self.shards:
+            here = shard._state.rows.find(wanted) >= 0
+            if here.any():
+                out[here] = _host(shard.reconstruct(wanted[here]))
+        return self.shards[0]._place.give_back(out, ids)
+
     def measure_recall(self, sample: int = 1000, k: int = 10, *, seed: int = 0) -> list[Any]:
         """Each shard on its own rows; the curves, by shard."""
         with self._lock:
