@@ -7,4 +7,5 @@ namespace ridgeline {
 void bind_resample(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
+void bind_ledger(nanobind::module_ &m);
 }

@@ -77,4 +77,5 @@ NB_MODULE(native, m) {
   bind_resample(m);
   bind_launch(m);
   bind_wordpiece(m);
+  bind_ledger(m);
 }

@@ -74,3 +74,25 @@ class WordPiece:
     @property
     def size(self) -> int:
         """Tokens in the vocabulary."""
+
+def sha256_engines() -> list[str]:
+    """Ways to compute SHA-256 on this CPU, weakest first."""
+
+def canonical_json(value: object | None) -> bytes:
+    """
+    A Python value as canonical JSON (RFC 8785); ValueError says what JSON cannot hold.
+    """
+
+def encode_events(events: object, now: int, own: bool = False) -> tuple:
+    """
+    Events as a bundle of entries (each behind its length, big-endian uint16), their leaf hashes [32 each], and a list of (event, sha256, bytes) for those too large for an entry. `now`: the time, in ns, of events without one. `own`: allow the ledger's own actions. ValueError says which event is wrong.
+    """
+
+def bundle_hashes(bundle: bytes, engine: str = '') -> bytes:
+    """RFC 6962 leaf hashes of a bundle's entries, 32 bytes each."""
+
+def entry_ends(bundle: bytes) -> object:
+    """Where each entry of a bundle ends, int64 [entries]."""
+
+def merkle_root(hashes: bytes, engine: str = '') -> bytes:
+    """RFC 6962 tree hash over hashes of 32 bytes each, one or more."""
