@@ -209,12 +209,12 @@ nb::bytes merkle_root(nb::bytes hashes, const std::string &engine) {
   return nb::bytes(reinterpret_cast<const char *>(root), 32);
 }
 
-nb::object entry_ends(nb::bytes bundle) {
+nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> entry_ends(nb::bytes bundle) {
   auto *ends = new std::vector<std::int64_t>;
   nb::capsule owner(ends, [](void *p) noexcept { delete static_cast<std::vector<std::int64_t> *>(p); });
   const char *start = bundle.c_str();
   walk(start, bundle.size(), [&](std::size_t, const char *entry, std::size_t length) { ends->push_back(entry + length - start); });
-  return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(ends->data(), {ends->size()}, owner));
+  return nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(ends->data(), {ends->size()}, owner);
 }
 
 nb::tuple encode_events(nb::object events, std::int64_t now, bool own) {

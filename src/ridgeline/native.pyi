@@ -91,7 +91,7 @@ def encode_events(events: object, now: int, own: bool = False) -> tuple:
 def bundle_hashes(bundle: bytes, engine: str = '') -> bytes:
     """RFC 6962 leaf hashes of a bundle's entries, 32 bytes each."""
 
-def entry_ends(bundle: bytes) -> object:
+def entry_ends(bundle: bytes) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """Where each entry of a bundle ends, int64 [entries]."""
 
 def merkle_root(hashes: bytes, engine: str = '') -> bytes:

@@ -34,6 +34,7 @@ PANELS = {
     "report": "Judge",
     "compare": "Judge",
     "records": "Judge",
+    "audit": "Systems",
     "model": "Manage",
 }
 
@@ -80,7 +81,7 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, embed, machine, model, records, report, resample, streams
+    from ridgeline.cli import audit, bench, compare, embed, machine, model, records, report, resample, streams
 
     commands: dict[str, Any] = {
         "embed": embed.embed,
@@ -94,6 +95,7 @@ def _register() -> None:
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
+    app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
     app.add_typer(model.model, name="model", rich_help_panel=PANELS["model"])
 
 
