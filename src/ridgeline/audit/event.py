@@ -23,6 +23,7 @@ from ridgeline.errors import InputError, Unverified
 from ridgeline.native import canonical_json, encode_events
 
 NAMES = ("time", "source", "actor", "action", "subject", "attributes")
+_EXACT = 1 << 53
 PRUNE = "ridgeline.ledger.prune"
 PRUNE_MARK = b'{"action":"' + PRUNE.encode() + b'"'  # what such an entry begins with
 
@@ -53,7 +54,7 @@ def encode(events: Iterable[Mapping[str, Any]], *, own: bool = False) -> Encoded
 def decode(entry: bytes, what: str = "the entry") -> dict[str, Any]:
     """An entry as an event; `stored` is in it only if the event lies beside the log."""
     try:
-        found = json.loads(entry, parse_constant=_refuse)
+        found = json.loads(entry, parse_constant=_refuse, parse_int=_number)
         if not isinstance(found, dict) or canonical_json(found) != entry:
             raise ValueError
         if set(found) - {"stored"} != set(NAMES) or not isinstance(found["attributes"], dict):
@@ -95,6 +96,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _number(digits: str) -> int | float:
+    """RFC 8785 knows doubles only: 2.0**53 is written as digits, and was no integer."""
+    return int(digits) if len(digits) < 16 or abs(int(digits)) < _EXACT else float(digits)
 
 
 def _is_sha256(text: object) -> bool:

@@ -141,5 +141,4 @@ def entries_of(bundle: bytes, name: str) -> list[bytes]:
         ends = entry_ends(bundle).tolist()
     except ValueError as error:
         raise Unverified("altered", f"{name} is damaged: {error}.") from None
-    starts = [0, *ends[:-1]]
-    return [bundle[start + 2 : end] for start, end in zip(starts, ends, strict=True)]
+    return [bundle[start + 2 : end] for start, end in zip([0, *ends], ends, strict=False)]

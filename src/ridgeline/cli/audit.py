@@ -119,9 +119,8 @@ def info(log: Log, as_json: Json = False) -> None:
     if as_json:
         print_json(answer)
         return
-    tell(
-        f"{checkpoint.origin}: {checkpoint.size:,} entries, signed {show_moment(answer['signed_ns'])[:19]}Z (by its file)"
-    )
+    signed = show_moment(answer["signed_ns"])[:19]
+    tell(f"{checkpoint.origin}: {checkpoint.size:,} entries, checkpoint of {signed}Z")
     tell(f"root      {answer['root']}")
     tell(f"key       {answer['key'] or 'not known here'}")
     tell(f"signed by {', '.join(names)}")
