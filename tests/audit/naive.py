@@ -1,4 +1,4 @@
-"""RFC 6962 and RFC 8785 written down a second time, slowly and straight from their text; shares no code with the ledger."""
+"""RFC 6962 and RFC 8785 a second time, slowly and straight from their text; shares no code with the ledger."""
 
 from __future__ import annotations
 

@@ -21,6 +21,10 @@ from ridgeline.audit.home import Home, write_key
 from ridgeline.audit.note import Signer
 from ridgeline.errors import InputError, StoreError, Unverified
 
+ONE_APPEND = (
+    "import sys; from ridgeline.audit import Ledger; Ledger.open(sys.argv[1]).append([{'source': 'x', 'action': 'a'}])"
+)
+
 
 def stranger(folder) -> list[bytes]:
     """The log as somebody reads it who knows only the specifications."""
@@ -112,8 +116,7 @@ def test_an_event_that_is_wrong_takes_none_of_its_batch(tmp_path):
 def test_a_second_writer_is_refused_and_told_who_holds_it(log):
     with Ledger.open(log) as first:
         first.append([event(1)])
-        code = "import sys; from ridgeline.audit import Ledger; Ledger.open(sys.argv[1]).append([{'source':'x','action':'a'}])"
-        done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", ONE_APPEND, str(log)], capture_output=True, text=True)
         assert done.returncode != 0
         assert f"locked by process {os.getpid()} on" in done.stderr
         assert first.size == 701
@@ -242,10 +245,7 @@ def test_after_closing_nothing_is_appended(log):
 
 
 def test_a_forgotten_ledger_still_signs_and_lets_go(log):
-    code = (
-        "import sys; from ridgeline.audit import Ledger; Ledger.open(sys.argv[1]).append([{'source':'x','action':'a'}])"
-    )
-    subprocess.run([sys.executable, "-c", code, str(log)], check=True)
+    subprocess.run([sys.executable, "-c", ONE_APPEND, str(log)], check=True)
     assert len(stranger(log)) == 701
 
 

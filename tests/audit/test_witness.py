@@ -90,7 +90,7 @@ def test_a_witness_does_not_sign_tiles_that_do_not_fit(log, witness):
 
 def test_a_witness_keeps_to_the_key_it_knows(log, witness):
     see(witness, log)
-    with pytest.raises(Unverified, match="knows example.test/log by the key"):
+    with pytest.raises(Unverified, match=r"knows example\.test/log by the key"):
         witness.cosign(log, new_signer("example.test/log").verifier)
 
 

@@ -57,9 +57,11 @@ def _value(node: ast.expr, text: str) -> Value:
             if name not in _FIELDS:
                 raise unknown("name of an event", name, _FIELDS)
             return lambda event: event.get(name)
-        case ast.Attribute(value=inner, attr=name):
+        case ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript() as inner, attr=name):
             return _member(_value(inner, text), name)
-        case ast.Subscript(value=inner, slice=ast.Constant(value=str() as name)):
+        case ast.Subscript(
+            value=ast.Name() | ast.Attribute() | ast.Subscript() as inner, slice=ast.Constant(value=str() as name)
+        ):
             return _member(_value(inner, text), name)
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             plain = _value(inner, text)
