@@ -52,6 +52,7 @@ class Ledger:
         self._home, self._signer, self._checkpoint_s = home, signer, checkpoint_s
         self._tiles = Tiles(home.log)
         self._writer: Writer | None = None
+        self._seen: tuple[bytes, Checkpoint] = b"", Checkpoint(verifier.name, 0, merkle.EMPTY)
         self._closed = False
 
     @classmethod
@@ -145,7 +146,10 @@ class Ledger:
         if self._writer is not None:
             return self._writer.publish()
         with explained(self._home.checkpoint):
-            return read_checkpoint(self._home.checkpoint.read_bytes(), self.verifier, str(self._home.checkpoint))
+            data = self._home.checkpoint.read_bytes()
+        if data != self._seen[0]:  # the same bytes need no second look at their signature
+            self._seen = data, read_checkpoint(data, self.verifier, str(self._home.checkpoint))
+        return self._seen[1]
 
     def entry(self, index: int) -> dict[str, Any]:
         """One event."""
@@ -190,27 +194,35 @@ class Ledger:
 
     def leaf(self, index: int) -> bytes:
         """The leaf hash of one entry, which stays when its payload is pruned."""
-        size = self._covering(index + 1)
-        return self._tiles.node(size)(0, index)
+        covering = self._covering(index + 1)
+        if not 0 <= index < covering:
+            raise InputError(f"there is no entry {index} in {self.path}: it has {covering} entries.")
+        return self._tiles.node(covering)(0, index)
 
     def prove_inclusion(self, index: int, size: int | None = None) -> list[bytes]:
-        """The hashes that lead from entry `index` to the root of the first `size` entries, leaf to root."""
-        size = self._covering(index + 1) if size is None else size
-        if not 0 <= index < size <= self._covering(size):
-            raise InputError(
-                f"entry {index} in a tree of {size} cannot be proved: {self.path} has {self.size} entries."
-            )
-        return merkle.inclusion_path(index, size, self._tiles.node(self._covering(size)))
+        """The hashes that lead from entry `index` to the root of the first `size` entries, leaf to root.
+
+        `size`: that of the newest checkpoint, if it is not given.
+        """
+        covering = self._covering(index + 1 if size is None else size)
+        size = covering if size is None else size
+        if not 0 <= index < size <= covering:
+            raise InputError(f"entry {index} of {size} cannot be proved: {self.path} has {covering} entries.")
+        return merkle.inclusion_path(index, size, self._tiles.node(covering))
 
     def prove_consistency(self, old: int, new: int) -> list[bytes]:
         """The hashes that prove the first `old` entries to be the beginning of the first `new` ones."""
-        if not 0 <= old <= new <= self._covering(new):
-            raise InputError(f"{old} to {new} entries cannot be proved: {self.path} has {self.size} entries.")
-        return merkle.consistency_path(old, new, self._tiles.node(self._covering(new)))
+        covering = self._covering(new)
+        if not 0 <= old <= new <= covering:
+            raise InputError(f"{old} to {new} entries cannot be proved: {self.path} has {covering} entries.")
+        return merkle.consistency_path(old, new, self._tiles.node(covering))
 
     def root(self, size: int) -> bytes:
         """The root of the first `size` entries."""
-        return merkle.root(size, self._tiles.node(self._covering(size)))
+        covering = self._covering(size)
+        if not 0 <= size <= covering:
+            raise InputError(f"{self.path} has no root at {size}: it has {covering} entries.")
+        return merkle.root(size, self._tiles.node(covering))
 
     def verify(self, full: bool = True) -> Verified:
         """Check the log against its signature; raises `Unverified` with what is wrong. `full` reads every entry."""
