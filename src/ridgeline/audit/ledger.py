@@ -15,10 +15,8 @@ others append through that one's socket (`door.py`).
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -267,8 +265,11 @@ class Ledger:
             signer = self._signer if self._signer is not None else self._own_key()
         except RidgelineError:
             return  # a reader without the key sees what is signed
-        with suppress(*(() if _writable(self._home) else (StoreError,))):
+        try:
             Writer(self._home, signer, self._checkpoint_s).close()
+        except StoreError:  # somebody else was quicker, or this place is only for reading
+            if owner(self._home.lock) is None and self._home.writable:
+                raise
 
     def _covering(self, size: int) -> int:
         """The size of a checkpoint that covers `size` entries, or the newest there is."""
@@ -293,7 +294,3 @@ class Ledger:
 def _leave(writer: Writer, door: Door) -> None:
     door.close()
     writer.close()
-
-
-def _writable(home: Home) -> bool:
-    return os.access(home.log, os.W_OK) and os.access(home.private, os.W_OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ audit = typer.Typer(no_args_is_help=True, help="Events that cannot be rewritten:
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledger.")]
 _CHUNK = 1 << 20
+_PATIENCE_S = 3.0
 
 
 def verifier_of(words: str) -> Verifier:
@@ -139,8 +141,15 @@ class _Into:
         from ridgeline.audit.door import Guest
         from ridgeline.store import owner
 
-        home = homes.find(log)
-        self._guest = Guest(home) if owner(home.lock) is not None else None
+        home, until = homes.find(log), time.monotonic() + _PATIENCE_S
+        self._guest: Guest | None = None
+        while self._guest is None and owner(home.lock) is not None:
+            try:
+                self._guest = Guest(home)
+            except StoreError:  # it may be opening, closing, or a witness at work for a moment
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
         self._ledger = Ledger.open(log) if self._guest is None else None
 
     def append(self, events: list[dict[str, Any]]) -> tuple[int, int]:
