@@ -244,3 +244,15 @@ def test_the_command_refuses_what_is_no_key_or_no_log_with_exit_2(log, tmp_path)
     assert cli("audit", "verify", log, "--key", "abc").returncode == 2
     assert cli("audit", "verify", log, "--checkpoint", tmp_path / "nothing").returncode == 2
     assert cli("audit", "verify", log, "--key", str(new_signer("example.test/log").verifier)).returncode == 1
+
+
+def test_an_entry_is_given_out_only_if_it_is_the_signed_one(log):
+    path, tile = log / "tile/entries/001", log / "tile/0/001"
+    path.write_bytes(path.read_bytes().replace(b'"br300"', b'"br999"'))
+    with pytest.raises(Unverified, match="entry 300 was altered"):
+        Ledger.open(log).entry(300)
+    assert Ledger.open(log).entry(5) == event(5)
+    tile.write_bytes(bundle_hashes(path.read_bytes()))  # the tile made to fit: the root still does not
+    with pytest.raises(Unverified, match="does not lead to the signed root"):
+        Ledger.open(log).entry(301)
+    assert Ledger.open(log).entry(600) == event(600), "another tile is still proved by the one above"

@@ -30,8 +30,9 @@ from ridgeline.audit.event import decode, encode
 from ridgeline.audit.home import Home
 from ridgeline.audit.journal import holds_something
 from ridgeline.audit.note import Signer, Verifier, new_signer
+from ridgeline.audit.reading import read_bundle
 from ridgeline.audit.receipts import Receipts
-from ridgeline.audit.tiles import WIDTH, Tiles, entries_of, tile_path
+from ridgeline.audit.tiles import WIDTH, Tiles
 from ridgeline.audit.writer import CHECKPOINT_S, Writer
 from ridgeline.errors import InputError, RidgelineError, StoreError, Unverified
 from ridgeline.store import owner
@@ -163,32 +164,16 @@ class Ledger:
             yield self._whole(decode(raw, f"entry {index}"))
 
     def raws(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Entries as they were hashed, with their index."""
-        size = self.checkpoint().size
-        end = size if end is None else end
-        if not 0 <= start <= end <= size:
-            raise InputError(f"entries {start} to {end} are asked for, but {self.path} has {size}.")
+        """Entries as they were hashed, with their index; each has been proved to be the signed one."""
+        checkpoint = self.checkpoint()
+        end = checkpoint.size if end is None else end
+        if not 0 <= start <= end <= checkpoint.size:
+            raise InputError(f"entries {start} to {end} are asked for, but {self.path} has {checkpoint.size}.")
         for number in range(start // WIDTH, -(-end // WIDTH)):
-            width = min(WIDTH, size - number * WIDTH)
-            found = self.bundle(number, width)
-            low, high = max(start - number * WIDTH, 0), min(end - number * WIDTH, WIDTH)
-            for k in range(low, high):
-                yield number * WIDTH + k, found[k]
-
-    def bundle(self, number: int, width: int) -> list[bytes]:
-        """The entries of one bundle, as they were hashed."""
-        name = tile_path("entries", number, width)
-        try:
-            found = entries_of(self._tiles.bundle(number, width), name)
-        except Unverified as error:
-            if error.kind == "missing":
-                raise Unverified(
-                    "missing", f"{name} is not here: pruned, or lost; ridgeline audit verify tells."
-                ) from None
-            raise
-        if len(found) != width:
-            raise Unverified("altered", f"{name} holds {len(found)} entries instead of {width}.")
-        return found
+            first = number * WIDTH
+            found = read_bundle(self._tiles, checkpoint, number)
+            for k in range(max(start - first, 0), min(end - first, WIDTH)):
+                yield first + k, found[k]
 
     def leaf(self, index: int) -> bytes:
         """The leaf hash of one entry, which stays when its payload is pruned."""
