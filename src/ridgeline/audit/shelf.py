@@ -14,7 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ridgeline.audit.home import Home
+from ridgeline.audit.merkle import HASH
 from ridgeline.audit.tiles import WIDTH, parse_tile_path, tile_path
+from ridgeline.audit.tree import Edge
+from ridgeline.native import entry_ends
 from ridgeline.store.disk import explained, start_writing, sync_file, sync_folder
 
 
@@ -40,7 +43,19 @@ class Shelf:
                 self._outgrown.append(self._home.log / (tile_path(found[0], found[1]) + ".p"))
 
     def put_checkpoint(self, text: str) -> None:
-        self._put(self._home.checkpoint, text.encode())
+        """Unlike tiles it cannot be made anew, so its bytes are on the disk before its name is."""
+        self._put(self._home.checkpoint, text.encode(), sync=True)
+
+    def mend(self, edge: Edge) -> None:
+        """After a power cut: partial tiles of earlier sizes, which may have lost their bytes, as they were."""
+        for name, data in edge.partials().items():
+            level, number, width = parse_tile_path(name) or ("", 0, 0)
+            with explained(self._home.log / name):
+                names = os.listdir((self._home.log / name).parent)
+            for earlier in sorted(int(n) for n in names if n.isdecimal()):
+                if 0 < earlier < width:
+                    end = earlier * HASH if level != "entries" else int(entry_ends(data)[earlier - 1])
+                    self._put(self._home.log / tile_path(level, number, earlier), data[:end])
 
     def settle(self) -> None:
         """Wait until all that was put is on the disk; then remove the partial tiles it has outgrown."""
@@ -67,7 +82,7 @@ class Shelf:
     def close(self) -> None:
         shutil.rmtree(self._home.temporary, ignore_errors=True)
 
-    def _put(self, path: Path, data: bytes) -> None:
+    def _put(self, path: Path, data: bytes, *, sync: bool = False) -> None:
         with explained(path):
             if _same(path, data):
                 self._unsettled[path] = None  # it may have been put by a writer that died before it was on the disk
@@ -79,6 +94,8 @@ class Shelf:
                 done = 0
                 while done < len(data):
                     done += os.write(fd, data[done:] if done else data)
+                if sync:
+                    os.fsync(fd)
             except BaseException:
                 os.close(fd)
                 with suppress(OSError):

@@ -236,6 +236,7 @@ class Writer:
         self._journals = [journal for _, journal in held]
         fresh, self._fresh = self._fresh, []
         self._put(fresh)
+        self._shelf.mend(self._edge)
         self._shelf.settle()
         number = self._journals[1].number
         for journal in self._journals:

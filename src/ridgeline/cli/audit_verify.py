@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.cli.speak import Json, Quiet, note, print_json, tell
-from ridgeline.errors import Exit, InputError, Unverified
+from ridgeline.errors import Exit, InputError, RidgelineError, Unverified
 
 if TYPE_CHECKING:
     from ridgeline.audit.report import Report
@@ -58,6 +59,7 @@ def verify(
     for path in checkpoint or ():
         if not path.is_file():
             raise InputError(f"there is no checkpoint '{path}'; give the file that was kept.")
+    _finish_for_the_dead(log)
     began = time.perf_counter()
     needed = len(witnesses) if require is None else require
     report = examine(log, verifier, full=full, kept=checkpoint or (), witnesses=witnesses, require=needed)
@@ -173,6 +175,14 @@ def witness(
         print_json({"ok": True, "size": cosigned.size, "root": cosigned.root.hex(), "key": str(who.verifier)})
     else:
         tell(f"{who.verifier.name} co-signed {cosigned.origin} at {cosigned.size:,} entries; its key:\n{who.verifier}")
+
+
+def _finish_for_the_dead(log: Path) -> None:
+    """What a killed writer left in its journal goes into the log first, where that is ours to do."""
+    from ridgeline.audit import Ledger
+
+    with suppress(RidgelineError):  # what is wrong will be found, and told in full
+        Ledger.open(log).close()
 
 
 def _answer(report: Report, seconds: float) -> dict[str, Any]:
