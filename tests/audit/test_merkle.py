@@ -120,3 +120,11 @@ def test_a_tree_that_shrank_is_said_to_be_truncated():
     with pytest.raises(Unverified) as caught:
         merkle.check_consistency(5, 4, bytes(32), bytes(32), [])
     assert caught.value.kind == "truncated"
+
+
+@pytest.mark.parametrize(("change", "word"), [(lambda p: p[:-1], "fewer"), (lambda p: [*p, p[0]], "more")])
+def test_a_proof_of_the_wrong_length_is_said_to_be_that(change, word):
+    leaves = tree(100)
+    path = merkle.inclusion_path(7, 100, node_of(leaves))
+    with pytest.raises(Unverified, match=word):
+        merkle.root_from_inclusion(7, 100, leaves[7], change(path))

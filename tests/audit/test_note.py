@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from contextlib import suppress
 
 import pytest
@@ -23,7 +24,7 @@ from ridgeline.audit.note import (
     require,
     time_of,
 )
-from ridgeline.errors import InputError, Unverified
+from ridgeline.errors import InputError, MissingExtra, Unverified
 
 # The example of Go's note package.
 NEUMANN = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
@@ -160,3 +161,24 @@ def test_a_note_that_reads_is_the_note_that_was_written(data):
     except Unverified:
         return
     assert str(note).encode() == other
+
+
+def test_the_spare_bits_at_the_end_of_a_signature_must_be_zero():
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    text = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER))
+    last = text[-3]
+    assert text.endswith(f"{last}=\n")
+    assert letters.index(last) % 4 == 0
+    for spare in (1, 2, 3):
+        other = text[:-3] + letters[letters.index(last) + spare] + "=\n"
+        with pytest.raises(Unverified, match="no signature"):
+            read_checkpoint(other.encode(), SIGNER.verifier, "checkpoint")
+
+
+def test_without_the_library_of_signatures_the_extra_is_named(monkeypatch):
+    for name in ("cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric.ed25519"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"ridgeline\[ledger\]"):
+        new_signer("a")
+    with pytest.raises(MissingExtra, match=r"ridgeline\[ledger\]"):
+        require(parse_note(NEUMANN_NOTE.encode(), "it"), parse_verifier(NEUMANN), "it")
