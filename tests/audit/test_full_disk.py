@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def fill(disk: Path) -> Path:
                 file.write(bytes(4096))
         except OSError:
             return filler
+
+
+def append_for_ever(ledger: Ledger) -> None:
+    while True:
+        ledger.append(events(ledger.size, ledger.size + 50))
 
 
 def test_an_append_that_does_not_fit_is_refused_and_the_log_stays_whole(small_disk):
@@ -72,3 +78,22 @@ def test_the_command_says_so_with_exit_2(small_disk):
     assert done.returncode == 2
     assert "the disk is full" in done.stderr
     assert cli("audit", "verify", small_disk / "log").returncode == 0
+
+
+def test_a_log_that_filled_its_disk_can_be_read_and_goes_on_when_there_is_room(small_disk):
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(650_000))
+    ledger = Ledger.create(small_disk / "log", origin="a", checkpoint_s=0.01)
+    with pytest.raises(StoreError, match="the disk is full"):
+        append_for_ever(ledger)
+    count = ledger.size
+    with suppress(StoreError):
+        ledger.close()
+    assert count > 300
+    signed = Ledger.open(small_disk / "log")
+    assert signed.size <= count
+    signed.verify()
+    filler.unlink()
+    with Ledger.open(small_disk / "log") as again:
+        assert again.size == count, "all that was acknowledged is there"
+        assert again.verify().entries == count

@@ -154,6 +154,18 @@ def test_journals_take_turns_and_shrink(tmp_path, monkeypatch):
     assert left <= {"015.p"}, "partial tiles stay only where there is no full one"
 
 
+def test_a_slow_log_settles_by_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "_SETTLE_S", 0.0)
+    with Ledger.create(tmp_path / "log", origin="a", checkpoint_s=3600) as ledger:
+        for start in range(0, 600, 40):
+            ledger.append(events(start, start + 40))
+            ledger.checkpoint()
+        left = {p.name for p in (tmp_path / "log/tile").rglob("*.p")}
+        assert left == {"002.p", "000.p"}, "of full tiles no partial ones stay (level 1 has its first)"
+        assert not (tmp_path / "log/tile/0/000.p").exists()
+    assert len(stranger(tmp_path / "log")) == 600
+
+
 def test_a_large_event_is_given_back_whole(tmp_path):
     big = event(1) | {"attributes": {"text": "x" * 200_000}}
     with Ledger.create(tmp_path / "log", origin="a") as ledger:

@@ -71,10 +71,6 @@ class Home:
     def door(self) -> Path:
         return self.private / "door"
 
-    @property
-    def writable(self) -> bool:
-        return os.access(self.log, os.W_OK) and os.access(self.private, os.W_OK)
-
     def journal(self, number: int) -> Path:
         return self.private / f"journal.{number}"
 

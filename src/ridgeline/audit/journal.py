@@ -62,6 +62,10 @@ class Journal:
     def empty(self) -> bool:
         return self.first == _NONE
 
+    @property
+    def used(self) -> bool:
+        return self.end > _START
+
     def read(self) -> list[Held]:
         """Every whole record, in order; a torn end is what nobody was told of."""
         with explained(self.path):

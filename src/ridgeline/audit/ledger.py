@@ -252,8 +252,9 @@ class Ledger:
             return  # a reader without the key sees what is signed
         try:
             Writer(self._home, signer, self._checkpoint_s).close()
-        except StoreError:  # somebody else was quicker, or this place is only for reading
-            if owner(self._home.lock) is None and self._home.writable:
+        except StoreError as error:
+            # Somebody else was quicker, the disk is full, or only for reading: then what is signed can still be read.
+            if owner(self._home.lock) is None and not isinstance(error.__cause__, OSError):
                 raise
 
     def _covering(self, size: int) -> int:

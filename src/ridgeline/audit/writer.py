@@ -30,7 +30,8 @@ from ridgeline.store.disk import sync_folder
 
 CHECKPOINT_S = 1.0
 _TURN = 8 << 20  # bytes in a journal before the other takes over
-_MOST = 64 << 20  # bytes in a journal before appends wait for it to be emptied
+_MOST = 32 << 20  # bytes in a journal before appends wait for it to be emptied; memory follows it
+_SETTLE_S = 60.0  # a slow log settles by the clock: outgrown partial tiles are only removed then
 _RETRY_S = 1.0
 
 
@@ -47,16 +48,20 @@ class Writer:
         self._wake = threading.Condition()
         self._stop = self._hurry = False
         self._trouble: RidgelineError | None = None
-        self._size = 0
+        self._journals: list[Journal] = []
+        self._size, self._settled = 0, time.monotonic()
         self._edge, self._checkpoint = Edge(), signed_checkpoint(signer.name, 0, EMPTY, signer)
         self._stack = ExitStack()
         self._stack.enter_context(lock(home.lock))
         try:
             self._shelf = Shelf(home)
-            self._journals = [Journal(home.journal(k)) for k in range(2)]
+            for k in range(2):
+                self._journals.append(Journal(home.journal(k)))
             self._recover()
             finish_pruning(home, self._shelf)
         except BaseException:
+            for journal in self._journals:
+                journal.close()
             self._stack.close()
             raise
         self._thread = threading.Thread(target=self._run, name="ledger-publisher", daemon=True)
@@ -176,7 +181,8 @@ class Writer:
     def _publish(self, settle: bool) -> None:
         with self._commit_lock:
             fresh, self._fresh = self._fresh, []
-            turn = settle or self._journals[0].end > _TURN or not self._journals[1].empty
+            due = self._journals[0].used and time.monotonic() - self._settled > _SETTLE_S
+            turn = settle or due or self._journals[0].end > _TURN or not self._journals[1].empty
             if turn and self._journals[1].empty:  # else an earlier settling failed: first that one
                 self._journals[1].begin(self._journals[0].number + 1, self._edge.size + _count(fresh))
                 self._journals.reverse()
@@ -202,6 +208,7 @@ class Writer:
     def _settle(self) -> None:
         """Everything in tiles is on the disk after this, so the older journal is no longer needed."""
         self._shelf.settle()
+        self._settled = time.monotonic()
         with publish(self._home.published) as tmp:
             tmp.write_text(str(self._checkpoint), encoding="utf-8")
         with self._commit_lock:
