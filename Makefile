@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard native/*.cpp native/*.hpp native/*.inc) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup native stubs check format test test-numa bench peers packages clean
+.PHONY: help setup native stubs check format test test-numa test-chaos bench peers packages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ test: $(VENV)/.native packages ## all tests that can run here
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu
 	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
+
+test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger
+	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py
 
 check: $(VENV)/.native ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -9,4 +9,5 @@ void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);
 void bind_sieve(nanobind::module_ &m);
+void bind_ledger(nanobind::module_ &m);
 }

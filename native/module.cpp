@@ -79,4 +79,5 @@ NB_MODULE(native, m) {
   bind_wordpiece(m);
   bind_rows(m);
   bind_sieve(m);
+  bind_ledger(m);
 }

@@ -75,6 +75,16 @@ class WorkerError(RidgelineError):
     """A worker of a pool could not be started."""
 
 
+class Unverified(RidgelineError):
+    """What was to be verified is not what it claims to be; `kind` says how, in one word or two."""
+
+    exit_code = Exit.FINDINGS
+
+    def __init__(self, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+
+
 class NotComparable(RidgelineError):
     """Two things were asked to be compared that have nothing in common."""
 

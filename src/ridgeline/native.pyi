@@ -116,3 +116,25 @@ def dot_bytes(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order
 
 def look_up(tables: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """out [n] = Σ tables[j, codes[:, j]]."""
+
+def sha256_engines() -> list[str]:
+    """Ways to compute SHA-256 on this CPU, weakest first."""
+
+def canonical_json(value: object | None) -> bytes:
+    """
+    A Python value as canonical JSON (RFC 8785); ValueError says what JSON cannot hold.
+    """
+
+def encode_events(events: object, now: int, own: bool = False) -> tuple:
+    """
+    Events as a bundle of entries (each behind its length, big-endian uint16), their leaf hashes [32 each], and a list of (event, sha256, bytes) for those too large for an entry. `now`: the time, in ns, of events without one. `own`: allow the ledger's own actions. ValueError says which event is wrong.
+    """
+
+def bundle_hashes(bundle: bytes, engine: str = '') -> bytes:
+    """RFC 6962 leaf hashes of a bundle's entries, 32 bytes each."""
+
+def entry_ends(bundle: bytes) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """Where each entry of a bundle ends, int64 [entries]."""
+
+def merkle_root(hashes: bytes, engine: str = '') -> bytes:
+    """RFC 6962 tree hash over hashes of 32 bytes each, one or more."""

@@ -36,6 +36,7 @@ PANELS = {
     "report": "Judge",
     "compare": "Judge",
     "records": "Judge",
+    "audit": "Systems",
     "model": "Manage",
 }
 
@@ -82,7 +83,20 @@ def _root(
 
 
 def _register() -> None:
-    from ridgeline.cli import bench, compare, embed, index, machine, model, records, report, resample, search, streams
+    from ridgeline.cli import (
+        audit,
+        bench,
+        compare,
+        embed,
+        index,
+        machine,
+        model,
+        records,
+        report,
+        resample,
+        search,
+        streams,
+    )
 
     commands: dict[str, Any] = {
         "embed": embed.embed,
@@ -98,6 +112,7 @@ def _register() -> None:
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
+    app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
     app.add_typer(model.model, name="model", rich_help_panel=PANELS["model"])
 
 

@@ -13,7 +13,7 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ _AT_FDCWD = -100
 # An old kernel, a filesystem without exchange, a sandbox that forbids it: all mean "take the other way".
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP}
 
+_WRITE_RANGE = 2  # SYNC_FILE_RANGE_WRITE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -62,6 +63,23 @@ def sync_tree(path: Path) -> None:
             if stat.S_ISREG(file.lstat().st_mode):
                 sync_file(file)
         sync_folder(Path(here))
+
+
+def start_writing(paths: Iterable[Path]) -> None:
+    """Have the kernel begin to write files out, without waiting: many of them then reach the disk together.
+
+    A hint only. Where the system has no such call, the syncs that follow do all the work.
+    """
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is None:
+        return
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            call(fd, 0, 0, _WRITE_RANGE)
+        finally:
+            os.close(fd)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -1,0 +1,48 @@
+"""Times as people write them, in nanoseconds since 1970.
+
+>>> parse_moment("2026-11-15"), parse_moment("1970-01-01T00:00:01.5Z")
+(1794700800000000000, 1500000000)
+>>> parse_moment("2h", now=10_000_000_000_000)
+2800000000000
+>>> show_moment(1_500_000_007)
+'1970-01-01T00:00:01.500000007Z'
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+from ridgeline.errors import InputError
+
+_SPAN = re.compile(r"(\d+)\s*(s|m|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_FRACTION = re.compile(r"\.(\d{1,9})\d*")
+
+
+def parse_moment(text: str, now: int | None = None) -> int:
+    """A date, a date and time (UTC unless it says otherwise), nanoseconds, or how long ago (90d, 24h, 30m)."""
+    words = text.strip()
+    span = _SPAN.fullmatch(words)
+    if span:
+        return (time.time_ns() if now is None else now) - int(span[1]) * _SECONDS[span[2]] * 10**9
+    if words.isascii() and words.isdigit() and len(words) > 8:
+        return int(words)
+    fraction = _FRACTION.search(words)
+    nanoseconds = int(fraction[1].ljust(9, "0")) if fraction else 0
+    try:
+        found = datetime.fromisoformat(_FRACTION.sub("", words))
+    except ValueError:
+        raise InputError(f"'{text}' is no time; write 2026-11-15, 2026-11-15T08:30:00Z, nanoseconds, or 90d.") from None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return int(found.timestamp()) * 10**9 + nanoseconds
+
+
+def show_moment(ns: int) -> str:
+    """A time in RFC 3339, to the nanosecond."""
+    seconds, rest = divmod(ns, 10**9)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest:09}Z"
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"

@@ -1,0 +1,200 @@
+"""`ridgeline audit`: a ledger of events that cannot be rewritten; making one, appending, looking at it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeline.cli.speak import Json, Quiet, note, print_json, stderr, tell
+from ridgeline.errors import InputError, RidgelineError, StoreError
+
+if TYPE_CHECKING:
+    from ridgeline.audit import Verifier
+
+audit = typer.Typer(no_args_is_help=True, help="Events that cannot be rewritten: a ledger on plain files.")
+
+Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledger.")]
+_CHUNK = 1 << 20
+_PATIENCE_S = 3.0
+
+
+def verifier_of(words: str) -> Verifier:
+    """A public key as it is given: itself, or a file that holds it."""
+    from ridgeline.audit import parse_verifier
+
+    if "+" not in words and Path(words).is_file():
+        words = Path(words).read_text(encoding="utf-8", errors="replace")
+    return parse_verifier(words)
+
+
+@audit.command("init")
+def init(
+    log: Log,
+    origin: Annotated[str, typer.Option(metavar="NAME", help="The log's name, like example.com/audit.")],
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A key file of one's own; made there if it is not there yet.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a ledger; its public key is printed, its private one lies beside it in LOG.private (0600)."""
+    from ridgeline.audit import Ledger, new_signer
+    from ridgeline.audit.home import write_key
+
+    if key is not None and not key.exists():
+        if log.absolute() in key.absolute().parents:
+            raise InputError(f"the key {key} would lie in the log, which may be served to anyone; keep it elsewhere.")
+        write_key(key, new_signer(origin))
+    with Ledger.create(log, origin, key) as made:
+        verifier = made.verifier
+    if as_json:
+        print_json({"log": str(log), "origin": origin, "key": str(verifier)})
+    else:
+        tell(f"{log} is ready; whoever verifies it needs this key:\n{verifier}")
+
+
+@audit.command("append")
+def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Append events from stdin, one JSON object per line; they are on the disk when this ends.
+
+    [dim]Example:[/]
+
+      echo '{"source":"me","action":"bridge.create","subject":"br0"}' | ridgeline audit append LOG
+
+    If another process writes the log, it appends for us.
+    """
+    from ridgeline.audit.event import parse_line
+
+    count, first, size, number = 0, -1, 0, 0
+    with _Into(log) as into:
+        for lines in _lines():
+            events = []
+            try:
+                for line in lines:
+                    number += 1
+                    if line.strip():
+                        events.append(parse_line(line, f"line {number} of stdin"))
+                at, size = into.append(events) if events else (-1, size)
+            except RidgelineError as error:
+                note(f"{count} events before it were appended." if count else None)
+                raise error from None
+            first = at if first < 0 else first
+            count += len(events)
+        size = max(size, into.finish())
+    if as_json:
+        print_json({"log": str(log), "appended": count, "first": first if count else None, "size": size})
+    elif not quiet:
+        tell(f"{count:,} events appended; the log has {size:,}.", stderr())
+
+
+@audit.command("info")
+def info(log: Log, as_json: Json = False) -> None:
+    """What a ledger holds: size, root, key, who writes it, what was pruned, who witnessed it."""
+    from ridgeline.audit import home as homes
+    from ridgeline.audit.checkpoint import parse_checkpoint
+    from ridgeline.audit.moment import show_moment
+    from ridgeline.audit.retention import read_history
+    from ridgeline.store import owner
+
+    home = homes.find(log)
+    checkpoint = parse_checkpoint(home.checkpoint.read_bytes(), str(home.checkpoint))
+    private = home.settings.exists()
+    holder = owner(home.lock) if private else None
+    names = [s.name for s in checkpoint.note.signatures] if checkpoint.note else []
+    answer: dict[str, Any] = {
+        "log": str(log),
+        "origin": checkpoint.origin,
+        "size": checkpoint.size,
+        "root": checkpoint.root.hex(),
+        "signed_ns": home.checkpoint.stat().st_mtime_ns,
+        "key": str(homes.read_settings(home)[0]) if private else None,
+        "signatures": names,
+        "witness_files": sorted(p.name for p in home.witnesses.iterdir()) if home.witnesses.is_dir() else [],
+        "writer": str(holder) if holder else None,
+        "pruned": read_history(home) if private else None,
+    }
+    if as_json:
+        print_json(answer)
+        return
+    signed = show_moment(answer["signed_ns"])[:19]
+    tell(f"{checkpoint.origin}: {checkpoint.size:,} entries, checkpoint of {signed}Z")
+    tell(f"root      {answer['root']}")
+    tell(f"key       {answer['key'] or 'not known here'}")
+    tell(f"signed by {', '.join(names)}")
+    tell(f"writer    {answer['writer'] or 'none'}")
+    for row in answer["pruned"] or ():
+        when = show_moment(int(row["at"]))[:19]
+        tell(f"pruned    entries {row['from']} to {row['to'] - 1}, by {row['by']}, {when}Z (entry {row['entry']})")
+
+
+class _Into:
+    """Where events go: into the log itself, or through the door of the process that holds it."""
+
+    def __init__(self, log: Path) -> None:
+        from ridgeline.audit import Ledger
+        from ridgeline.audit import home as homes
+        from ridgeline.audit.door import Guest
+        from ridgeline.store import owner
+
+        home, until = homes.find(log), time.monotonic() + _PATIENCE_S
+        self._guest: Guest | None = None
+        while self._guest is None and owner(home.lock) is not None:
+            try:
+                self._guest = Guest(home)
+            except StoreError:  # it may be opening, closing, or a witness at work for a moment
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+        self._ledger = Ledger.open(log) if self._guest is None else None
+
+    def append(self, events: list[dict[str, Any]]) -> tuple[int, int]:
+        if self._guest is not None:
+            first, _, size = self._guest.append(events)
+            return first, size
+        if self._ledger is None:
+            raise StoreError("the log is closed.")
+        receipts = self._ledger.append(events)
+        return receipts.first, receipts.checkpoint_size
+
+    def finish(self) -> int:
+        """Have it signed; how many entries there are."""
+        if self._guest is not None:
+            from ridgeline.audit.checkpoint import parse_checkpoint
+
+            return parse_checkpoint(self._guest.checkpoint().encode(), "the checkpoint").size
+        return self._ledger.checkpoint().size if self._ledger is not None else 0
+
+    def __enter__(self) -> _Into:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._guest is not None:
+            self._guest.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def _lines() -> Iterator[list[bytes]]:
+    """What stdin has, in whole lines, as it comes: a slow pipe is not waited for, a fast one comes in large pieces."""
+    fd, rest = sys.stdin.fileno(), b""
+    while data := os.read(fd, _CHUNK):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _register() -> None:
+    from ridgeline.cli import audit_keep, audit_verify
+
+    audit_verify.register(audit)
+    audit_keep.register(audit)
+
+
+_register()

@@ -1,0 +1,24 @@
+"""Hypothesis strategies that several parts share."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# No lone surrogates: they are no text, and nothing here takes them.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+exact_integers = st.integers(-(2**53) + 1, 2**53 - 1)
+json_values = st.recursive(
+    st.none() | st.booleans() | exact_integers | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5),
+    max_leaves=20,
+)
+actions = st.lists(st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True), min_size=1, max_size=4).map(".".join)
+events = st.fixed_dictionaries(
+    {"source": texts.filter(bool), "action": actions},
+    optional={
+        "time": st.integers(0, 2**63 - 1),
+        "actor": texts,
+        "subject": texts,
+        "attributes": st.dictionaries(texts, json_values, max_size=5),
+    },
+)
