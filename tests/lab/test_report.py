@@ -122,3 +122,18 @@ def test_the_page_needs_nothing_from_outside(record):
     assert 'src="http' not in page
     assert 'href="http' not in page
     assert len(page) < 2_000_000
+
+
+def test_what_was_reached_stands_beside_each_time_and_draws_a_frontier(record):
+    made = []
+    for asked in (0.8, 0.9, 0.99):
+        checks = {
+            name: {"ok": True, "error": None, "quality": {"recall": asked + more}, "note": ""}
+            for name, more in (("ridgeline", 0.005), ("peer", 0.001))
+        }
+        case = {"rows": 1000, "recall": asked, "device": "cpu", "ranks": 1}
+        made.append(record({"ridgeline": [100.0] * 12, "peer": [300.0] * 12}, checks=checks, case=case))
+    page = report.build(made)
+    assert page.count("recall 0.905") >= 1
+    assert "rate against recall" in page
+    assert "rate against recall" not in report.build(made[:2]), "two points are no frontier"

@@ -17,7 +17,7 @@ from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Validity
 from ridgeline.web import si
 
-COLUMNS = ("case, contender", "median", "rate", "of ceiling", "time ÷ ours", "verdict")
+COLUMNS = ("case, contender", "median", "rate", "of ceiling", "quality", "time ÷ ours", "verdict")
 WIDE = 90  # what a whole table needs
 COLOURS = {
     "VALID": "green",
@@ -74,6 +74,7 @@ def _cells(row: Row) -> dict[str, str]:
         f"{si(time.value / 1e9, 's')} [dim]±{time.relative:.1%}[/]" if time else "–",
         si(row.items_per_s, rate_unit(row.record)) if row.items_per_s else "",
         f"{row.share:.0%} {row.limit.resource}" if row.share and row.limit else "",
+        ", ".join(f"{escape(name)} {value:.4g}" for name, value in row.quality.items()),
         f"{ratio.value:.3f} [dim]±{(ratio.high - ratio.low) / 2:.3f}[/]" if ratio else "",
         " ".join(filter(None, (coloured(row.comparison), coloured(doubt)))),
     )

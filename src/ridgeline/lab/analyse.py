@@ -70,6 +70,11 @@ class Row:
         told: Mapping[str, list[float]] = self.lane.extras.get("stages_ns") or {}
         return {stage: statistics.median(ns) / 1e9 for stage, ns in told.items() if ns}
 
+    @property
+    def quality(self) -> Mapping[str, float]:
+        """How good the answer was, by name, where the workload measures that: recall, lowest cosine, F1."""
+        return (self.lane.check or {}).get("quality") or {}
+
     def to_json(self) -> dict[str, Any]:
         time, ratio, check = self.judged.time, self.ratio, self.lane.check or {}
         return {
@@ -87,7 +92,7 @@ class Row:
             "ratio": ratio.value if ratio else None,
             "ratio_interval": [ratio.low, ratio.high] if ratio else None,
             "error": check.get("error"),
-            "quality": check.get("quality") or {},
+            "quality": self.quality,
             "settings": self.lane.settings,
             "extras": self.lane.extras,
         }

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row
 from ridgeline.lab.record import Record
-from ridgeline.lab.sweeps import Sweep, sweeps, telling
+from ridgeline.lab.sweeps import FEWEST, Sweep, sweeps, telling
 from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
 
@@ -93,6 +93,42 @@ def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
         x=Axis(label=name, scale="log2"),
         y=Axis(label="rate", unit=rate_unit(record), scale="log"),
         caption="Points are medians, whiskers their 95 % intervals; more is better.",
+    )
+
+
+def frontiers(told: Told) -> list[Markup]:
+    """Rate against a quality that cases ask for by its name (recall): what each contender reached, not what was asked.
+
+    One chart for each family of cases that differ in nothing else; a point up and to the right beats one below it.
+    """
+    families: dict[tuple[str, str], list[tuple[Record, list[Row]]]] = {}
+    for record, rows in told:
+        for name in {n for row in rows for n in row.quality if n in record.case}:
+            rest = label({k: v for k, v in record.case.items() if k != name})
+            families.setdefault((name, rest), []).append((record, rows))
+    return [
+        _frontier(name, rest, family)
+        for (name, rest), family in families.items()
+        if len({record.case[name] for record, _ in family}) >= FEWEST
+    ]
+
+
+def _frontier(quality: str, rest: str, family: Told) -> Markup:
+    series: dict[str, list[Point]] = {}
+    for record, rows in family:
+        for row in rows:
+            if row.items_per_s and row.judged.time and quality in row.quality:
+                items = record.work["items"] * 1e9
+                between = (items / row.judged.time.high, items / row.judged.time.low)
+                point = Point(row.quality[quality], row.items_per_s, between, title=hover(row))
+                series.setdefault(row.lane.contender, []).append(point)
+    record = family[0][0]
+    return lines(
+        [Series(name, points) for name, points in series.items()],
+        title=f"{record.workload}: rate against {quality}, {rest}",
+        x=Axis(label=f"{quality} that was reached"),
+        y=Axis(label="rate", unit=rate_unit(record), scale="log"),
+        caption="Up and to the right is better. Whiskers are 95 % intervals of the medians.",
     )
 
 

@@ -90,7 +90,7 @@ def _section(name: str, records: Iterable[Record]) -> Section:
     own = sorted((r for r in records if r.workload == name), key=_by_case)
     told = [(r, analyse.rows(r)) for r in own]
     findings = [sentence for r, rows in told for sentence in _findings(r, rows)]
-    charts = [chart for chart in (*figures.over(told), figures.peers(told)) if chart]
+    charts = [chart for chart in (*figures.frontiers(told), *figures.over(told), figures.peers(told)) if chart]
     strips = [figures.strip(r, rows) for r, rows in told]
     notes = [note for note in dict.fromkeys(r.note for r in own) if note]
     missing = {peer: extra for r in own for peer, extra in r.missing.items()}
