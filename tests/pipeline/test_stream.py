@@ -6,6 +6,7 @@ python -m pytest tests/pipeline/test_stream.py
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ torch = pytest.importorskip("torch")
 from tests.pipeline import fake_cuda  # noqa: E402
 
 from ridgeline.errors import BatchError, InputError  # noqa: E402
-from ridgeline.pipeline import Staging, Stream, busy, pinned, stream  # noqa: E402
+from ridgeline.pipeline import STAGES, Staging, Stream, busy, chrome_trace, overlap, pinned, stream  # noqa: E402
 from ridgeline.pipeline.overlapped import overlapped  # noqa: E402
 from ridgeline.pipeline.timeline import Log  # noqa: E402
 
@@ -263,6 +264,22 @@ def test_the_timeline_has_every_batch_in_order_and_stages_follow_each_other(way)
         assert moments == sorted(moments)
     assert set(busy(told)) == {"h2d", "compute", "d2h"}
     assert busy(told)["compute"] > 0
+
+
+def test_the_timeline_is_a_chrome_trace_of_one_event_per_batch_and_stage(way):
+    results = way(({"x": torch.ones(4)} for _ in range(3)), lambda b: {"x": b["x"] + 1})
+    list(results)
+    trace = json.loads(json.dumps(chrome_trace(results.timeline(), "a test")))
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert len(spans) == 9
+    assert {(e["name"], e["cat"]) for e in spans} == {(f"batch {n}", s) for n in range(3) for s in STAGES}
+    assert all(e["dur"] >= 0 for e in spans)
+    assert trace["traceEvents"][0]["args"]["name"] == "a test"
+
+
+def test_overlap_is_the_slowest_stage_over_the_whole():
+    assert overlap({"h2d": 1.0, "compute": 4.0, "d2h": 2.0}, 5.0) == 0.8
+    assert overlap({}, 5.0) == 0
 
 
 def test_leaving_early_drains_every_stream(monkeypatch):

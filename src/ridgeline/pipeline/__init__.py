@@ -13,5 +13,19 @@ from ridgeline.pipeline.post import WorkerStats
 from ridgeline.pipeline.staging import Staging, pinned
 from ridgeline.pipeline.stream import Stream, stream
 from ridgeline.pipeline.timeline import STAGES, Intervals, busy
+from ridgeline.pipeline.trace import chrome_trace, overlap
 
-__all__ = ["STAGES", "Intervals", "Pool", "Staging", "Stream", "WorkerStats", "busy", "pinned", "pool", "stream"]
+__all__ = [
+    "STAGES",
+    "Intervals",
+    "Pool",
+    "Staging",
+    "Stream",
+    "WorkerStats",
+    "busy",
+    "chrome_trace",
+    "overlap",
+    "pinned",
+    "pool",
+    "stream",
+]
