@@ -272,7 +272,9 @@ class _Steps:
             # The scan puts the lower row first, the last step the lower name: among many equal ones it must see many.
             words["candidates"] = max(words.get("candidates", 0), search_exact.candidates_for(k), search_settle.MOST)
         codes = stored.codes.rows
-        if stored.lists is not None:
+        # All lists are all rows: no need to look for the nearest.
+        every = stored.lists is not None and ask.nprobe >= len(stored.lists.centres) and "refine" not in words
+        if stored.lists is not None and not (every and not isinstance(codec, PartCodes)):
             if isinstance(codec, PartCodes):
                 words["books"] = codec.words
             if "refine" in words:

@@ -16,7 +16,7 @@ from ridgeline.search.engine import Engine
 from ridgeline.search.lists import Lists
 
 if TYPE_CHECKING:
-    from ridgeline.search.index import State
+    from ridgeline.search.state import State
 
 
 def export_faiss(state: State, path: str | os.PathLike[str]) -> None:

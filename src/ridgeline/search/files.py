@@ -21,7 +21,8 @@ from ridgeline.search.rows import Rows
 from ridgeline.search.spec import parse
 
 if TYPE_CHECKING:
-    from ridgeline.search.index import Index, State
+    from ridgeline.search.index import Index
+    from ridgeline.search.state import State
 
 KIND, FORMAT = "ridgeline index", 1
 IDS, META = "ids.npy", "meta.parquet"
@@ -68,7 +69,7 @@ def load(cls: type[Index], path: str | os.PathLike[str], *, verify: bool, device
     spec = parse(told["spec"])
     if spec is None:
         raise StoreError(f"{folder} has the spec '{told['spec']}', which no saved index has; make it anew.")
-    from ridgeline.search.index import State
+    from ridgeline.search.state import State
 
     index = cls(told["spec"], metric=told["metric"], device=device, dtype=told["dtype"], model=told["model"])
     names = [Path(name) for name in manifest.files]

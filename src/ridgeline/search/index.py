@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +28,9 @@ from ridgeline.search.inputs import is_tensor, numbers, refuse_shape
 from ridgeline.search.masks import allowed_rows
 from ridgeline.search.metric import checked_metric
 from ridgeline.search.recall import Curve
-from ridgeline.search.rows import Rows, no_rows
+from ridgeline.search.rows import no_rows
 from ridgeline.search.spec import Spec, chosen, fitting, parse
+from ridgeline.search.state import State, ids_of, open_door, swept
 
 if TYPE_CHECKING:
     from ridgeline.search.sharded import ShardedIndex
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # where neither depth nor recall is asked for: what a codec loses
 SWEEP = 0.25  # share of removed rows at which they are swept away
-
-
-@dataclass(frozen=True)
-class State:
-    """All that a search reads, replaced whole by whoever changes the index."""
-
-    rows: Rows
-    engine: Engine | None = None  # None until something was trained or added
-    curve: Curve | None = None
-    doors: dict[Any, Any] = field(init=False, default_factory=dict)  # searches that are recorded, by their words
 
 
 class Index:
@@ -186,7 +176,7 @@ class Index:
                 return 0
             rows = state.rows.removed(gone)
             if rows.count - rows.live > SWEEP * rows.count:
-                self._state = _swept(replace(state, rows=rows))
+                self._state = swept(replace(state, rows=rows))
             else:
                 self._state = replace(state, rows=rows)
             return len(gone)
@@ -238,7 +228,7 @@ class Index:
         else:
             ask = self._ask(state, 1, nprobe, None, allowed_rows(state.rows, where))
             limits, scores, found = state.engine.within(given, float(radius), ask)
-            ids = _ids_of(state.rows, found)
+            ids = ids_of(state.rows, found)
             with np.errstate(over="ignore"):
                 scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
         back = self._place.give_back
@@ -260,12 +250,12 @@ class Index:
         if k < 1 or sample < 1:
             raise InputError(f"sample is {sample} and k is {k}; both must be 1 or more.")
         with self._lock:
-            state = _swept(self._state)
+            state = swept(self._state)
             self._state = state
         engine = state.engine
         if engine is None or not len(self):
             raise InputError("the index is empty, so there is nothing to measure; add vectors first.")
-        curve = self._measured(state.rows, engine, min(sample, engine.count), k, originals, seed)
+        curve = recalls.curve_of(self._place, engine, min(sample, engine.count), k, originals, seed)
         with self._lock:
             self._state = replace(self._state, curve=curve)
             self._warned.clear()
@@ -306,7 +296,7 @@ class Index:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
 
     def _swept_state(self) -> State:
-        state = _swept(self._state)
+        state = swept(self._state)
         if state.engine is None:
             raise InputError("the index holds nothing yet; train it or add vectors first.")
         return state
@@ -341,7 +331,7 @@ class Index:
         if recall is not None:
             if nprobe is not None or depth is not None:
                 raise InputError("recall= chooses nprobe and depth; give it or them, not both.")
-            nprobe, depth = self._reaching(state, recall)
+            nprobe, depth = recalls.reaching(state, recall, self._warned)
         allowed = allowed_rows(state.rows, where)
         if state.engine is None:
             nothing = np.inf if self.metric == "l2" else -np.inf
@@ -349,8 +339,8 @@ class Index:
         ask = self._ask(state, int(k), nprobe, depth, allowed)
         scores, rows = state.engine.search(given, ask)
         if words is not None and str(queries.device) == self._place.device:
-            _open_door(state, words, given, ask)
-        return scores, _ids_of(state.rows, rows)
+            open_door(state, words, given, ask)
+        return scores, ids_of(state.rows, rows)
 
     def _ask(self, state: State, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None) -> Ask:
         spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
@@ -362,99 +352,3 @@ class Index:
         depth = (depth if depth is not None else DEPTHS[spec.codec]) if spec.refine else 1
         ids = None if state.rows.rising else state.rows.names
         return Ask(k, nprobe, depth, allowed, ids)
-
-    def _reaching(self, state: State, recall: float) -> tuple[int, int]:
-        """The measured setting that reaches it; said once where there is none."""
-        if not isinstance(recall, int | float) or not 0 < recall <= 1:
-            raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
-        spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
-        most = (spec.lists or 1, recalls.DEPTHS[-1])
-        curve = state.curve
-        if spec.exact or state.engine is None:
-            return most
-        if curve is None:
-            self._warn(
-                f"recall={recall} was asked of '{spec}', but no recall was measured, so all lists are searched; "
-                "call measure_recall() once."
-            )
-            return most
-        if not curve.rows / 1.5 <= state.rows.live <= curve.rows * 1.5:
-            self._warn(
-                f"recall was measured over {curve.rows} rows and the index has {state.rows.live}; "
-                "call measure_recall() again."
-            )
-        point = curve.pick(recall)
-        if point is None:
-            point = curve.best()
-            self._warn(
-                f"recall={recall} was asked of '{spec}', and the most that was measured is {point}, "
-                "which is used; a finer codec or Refine(Flat) reaches more."
-            )
-        return point.nprobe, point.depth
-
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned:
-            self._warned.add(sentence)
-            warnings.warn(sentence, stacklevel=5)
-
-    def _measured(self, rows: Rows, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
-        recipe, count = engine.recipe, engine.count
-        own = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
-        if originals is not None:
-            whole = self._place.take_in(originals, recipe.dim, self.metric, "originals")
-            if len(whole) != count:
-                raise InputError(f"{len(whole)} originals for {count} rows; give one for each, in the order of ids.")
-        else:
-            whole = None
-        queries = engine.vectors(own) if whole is None else whole[own]
-        plain = Recipe(Spec("Flat"), recipe.metric, recipe.dim, "float32")
-        if whole is None and recipe.spec == Spec("Flat", lists=recipe.spec.lists):
-            truth = engine.search(queries, Ask(k + 1, nprobe=recipe.spec.lists or 1))[1]
-        else:
-            values = engine.vectors(np.arange(count)) if whole is None else whole
-            truth = self._place.trained(plain, values[:0], 0).added(values).search(queries, Ask(k + 1))[1]
-        finest = "vectors" if whole is not None or (recipe.spec.refine or recipe.spec.codec) == "Flat" else "codes"
-
-        def search(nprobe: int, depth: int, wanted: int) -> Whole:
-            return _numpy(engine.search(queries, Ask(wanted, nprobe, depth))[1])
-
-        found = recalls.measured(search, recipe.spec, recalls.without(_numpy(truth), own, k), own, k)
-        return Curve(k, sample, count, finest, tuple(found))
-
-
-def _open_door(state: State, words: Any, given: Any, ask: Ask) -> None:
-    """Where the engine has such a search recorded, the next one with the same words goes straight to it."""
-    found = getattr(state.engine, "door", None)
-    recording = found(given, ask) if found is not None else None
-    if recording is None:
-        return
-
-    def door(queries: Any) -> tuple[Any, Any]:
-        scores, rows = recording(queries)
-        return scores, _ids_of(state.rows, rows)
-
-    state.doors[words] = door
-
-
-def _swept(state: State) -> State:
-    """Without the rows that were removed."""
-    if state.rows.alive is None or state.engine is None:
-        return state
-    kept = state.rows.live_rows
-    return replace(state, rows=state.rows.taken(kept), engine=state.engine.taken(kept))
-
-
-def _ids_of(rows: Rows, found: Any) -> Any:
-    """Ids for rows, −1 for none; on the device of `found`."""
-    ids: Any = rows.ids.rows
-    if isinstance(found, np.ndarray):
-        if not len(ids):
-            return np.full_like(found, -1)
-        return np.where(found >= 0, ids[np.maximum(found, 0)], -1)
-    if not len(ids) or (rows.rising and ids[-1] == rows.count - 1):
-        return found  # counted from 0: an id is its row
-    return rows.named(found)
-
-
-def _numpy(values: Any) -> Whole:
-    return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy())

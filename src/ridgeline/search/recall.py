@@ -9,14 +9,20 @@ measure what the codes lost as well.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ridgeline.errors import InputError
 from ridgeline.search.arrays import Whole
+from ridgeline.search.engine import Ask, Engine, Place, Recipe
 from ridgeline.search.spec import Spec
+
+if TYPE_CHECKING:
+    from ridgeline.search.state import State
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 ENOUGH = 0.9995  # more lists cannot be told from the truth by such a sample
@@ -115,3 +121,68 @@ def without(found: Whole, own: Whole, k: int) -> Whole:
     keep = found != own[:, None]
     order = np.argsort(~keep, axis=1, kind="stable")  # own row last, the others as they stood
     return np.take_along_axis(np.where(keep, found, -1), order, 1)[:, :k]
+
+
+def curve_of(place: Place, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
+    """Measure an engine on `sample` of its own rows; `originals` are what they were before they were coded."""
+    recipe, count = engine.recipe, engine.count
+    own = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
+    whole = None
+    if originals is not None:
+        whole = place.take_in(originals, recipe.dim, recipe.metric, "originals")
+        if len(whole) != count:
+            raise InputError(f"{len(whole)} originals for {count} rows; give one for each, in the order of ids.")
+    queries = engine.vectors(own) if whole is None else whole[own]
+    if whole is None and recipe.spec == Spec("Flat", lists=recipe.spec.lists):
+        truth = engine.search(queries, Ask(k + 1, nprobe=recipe.spec.lists or 1))[1]
+    else:
+        values = engine.vectors(np.arange(count)) if whole is None else whole
+        plain = Recipe(Spec("Flat"), recipe.metric, recipe.dim, "float32")
+        truth = place.trained(plain, values[:0], 0).added(values).search(queries, Ask(k + 1))[1]
+    finest = "vectors" if whole is not None or (recipe.spec.refine or recipe.spec.codec) == "Flat" else "codes"
+
+    def search(nprobe: int, depth: int, wanted: int) -> Whole:
+        return _numpy(engine.search(queries, Ask(wanted, nprobe, depth))[1])
+
+    found = measured(search, recipe.spec, without(_numpy(truth), own, k), own, k)
+    return Curve(k, sample, count, finest, tuple(found))
+
+
+def reaching(state: State, recall: float, warned: set[str]) -> tuple[int, int]:
+    """nprobe and depth of the measured setting that reaches a recall; said once where there is none."""
+    if not isinstance(recall, int | float) or not 0 < recall <= 1:
+        raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
+    spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
+    most = (spec.lists or 1, DEPTHS[-1])
+    curve = state.curve
+    if spec.exact or state.engine is None:
+        return most
+
+    def warn(sentence: str) -> None:
+        if sentence not in warned:
+            warned.add(sentence)
+            warnings.warn(sentence, stacklevel=6)
+
+    if curve is None:
+        warn(
+            f"recall={recall} was asked of '{spec}', but no recall was measured, so all lists are searched; "
+            "call measure_recall() once."
+        )
+        return most
+    if not curve.rows / 1.5 <= state.rows.live <= curve.rows * 1.5:
+        warn(
+            f"recall was measured over {curve.rows} rows and the index has {state.rows.live}; "
+            "call measure_recall() again."
+        )
+    point = curve.pick(recall)
+    if point is None:
+        point = curve.best()
+        warn(
+            f"recall={recall} was asked of '{spec}', and the most that was measured is {point}, "
+            "which is used; a finer codec or Refine(Flat) reaches more."
+        )
+    return point.nprobe, point.depth
+
+
+def _numpy(values: Any) -> Whole:
+    return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy())
