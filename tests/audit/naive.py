@@ -75,6 +75,10 @@ def bundle(data: bytes) -> list[bytes]:
     return out
 
 
+def bundle_of(entries: list[bytes]) -> bytes:
+    return b"".join(len(e).to_bytes(2, "big") + e for e in entries)
+
+
 def name(n: int) -> str:
     words = [f"{n % 1000:03}"]
     while n := n // 1000:

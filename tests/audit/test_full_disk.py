@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,13 +23,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield tmp_path
     finally:
-        for _ in range(20):
-            gc.collect()  # a log that was opened and dropped may still be open
-            if subprocess.run(["umount", tmp_path], capture_output=True).returncode == 0:
-                break
-            time.sleep(0.25)
-        else:
-            subprocess.run(["umount", tmp_path], check=True)
+        subprocess.run(["umount", tmp_path], check=True)  # a ledger that was closed or only read holds nothing open
 
 
 def fill(disk: Path) -> Path:

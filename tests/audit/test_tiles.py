@@ -13,10 +13,6 @@ from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes, entry_ends, merkle_root
 
 
-def bundle_of(entries: list[bytes]) -> bytes:
-    return b"".join(len(e).to_bytes(2, "big") + e for e in entries)
-
-
 @pytest.mark.parametrize(
     ("tile", "path"),
     [
@@ -63,7 +59,7 @@ def test_an_edge_that_grows_in_steps_is_the_naive_tree(steps):
     for count in steps:
         more = [f"entry {len(every) + k}".encode() for k in range(count)]
         every += more
-        body = bundle_of(more)
+        body = naive.bundle_of(more)
         growth = grown(edge, body, bundle_hashes(body))
         edge = growth.edge
         files |= growth.full
@@ -72,7 +68,7 @@ def test_an_edge_that_grows_in_steps_is_the_naive_tree(steps):
     files |= edge.partials()
     for number in range(-(-len(every) // 256)):
         part = every[256 * number : 256 * (number + 1)]
-        assert files[tile_path("entries", number, len(part))] == bundle_of(part)
+        assert files[tile_path("entries", number, len(part))] == naive.bundle_of(part)
 
 
 @settings(max_examples=300)

@@ -19,10 +19,6 @@ from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes
 
 
-def bundle_of(entries: list[bytes]) -> bytes:
-    return b"".join(len(e).to_bytes(2, "big") + e for e in entries)
-
-
 def look(log, **words):
     return examine(log, Ledger.open(log).verifier, **words)
 
@@ -33,7 +29,7 @@ def kinds(report) -> list[str]:
 
 def rewrite(log, entries: list[bytes]) -> None:
     """Replace a log by another, signed with its own key: what only a witness can see."""
-    body = bundle_of(entries)
+    body = naive.bundle_of(entries)
     growth = grown(Edge(), body, bundle_hashes(body))
     shutil.rmtree(log / "tile")
     for name, data in {**growth.full, **growth.edge.partials()}.items():
@@ -86,7 +82,7 @@ def test_an_altered_entry_is_named(log):
 )
 def test_entries_dropped_moved_or_added_are_told_apart(log, change, kind, words):
     path = log / "tile/entries/001"
-    path.write_bytes(bundle_of(change(naive.bundle(path.read_bytes()))))
+    path.write_bytes(naive.bundle_of(change(naive.bundle(path.read_bytes()))))
     report = look(log)
     assert kinds(report) == [kind]
     assert words in report.findings[0].sentence

@@ -63,7 +63,7 @@ def test_a_truncated_log_is_caught(log, witness):
     report = look(log, witness)
     assert [f.kind for f in report.findings] == ["truncated"]
     assert "has 700" in report.findings[0].sentence
-    with pytest.raises(Unverified, match="this witness saw 700") as caught:
+    with pytest.raises(Unverified, match="this witness saw has 700") as caught:
         witness.cosign(log)
     assert caught.value.kind == "truncated"
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 from ridgeline.audit.merkle import HASH
+from ridgeline.errors import Unverified
+from ridgeline.native import bundle_hashes
 
 _NAMED = 5
+
+
+def check_entries(name: str, first: int, wanted: bytes, bundle: bytes) -> None:
+    """Raise unless the entries of the bundle `name` have the leaf hashes `wanted`."""
+    try:
+        found = bundle_hashes(bundle)
+    except ValueError as error:
+        raise Unverified("altered", f"{name} is damaged: {error}.") from None
+    if found != wanted:
+        raise Unverified(*difference(name, first, wanted, found)[0])
 
 
 def difference(name: str, first: int, wanted: bytes, found: bytes) -> list[tuple[str, str]]:

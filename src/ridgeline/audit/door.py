@@ -16,7 +16,8 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 64 << 20
 _SECONDS = 60
+_GOODBYE_S = 5.0
 
 
 class Door:
@@ -37,6 +39,9 @@ class Door:
     def __init__(self, home: Home, writer: Writer) -> None:
         self._home, self._writer = home, writer
         self._closing = False
+        self._mutex = threading.RLock()  # a forgotten ledger may be closed from anywhere, also from within
+        self._guests: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(FileNotFoundError):
             home.door.unlink()
@@ -48,32 +53,65 @@ class Door:
         except OSError:  # no sockets on this filesystem: the log itself works without
             self._listener.close()
             return
-        threading.Thread(target=self._run, name="ledger-door", daemon=True).start()
+        self._start(self._run)
 
     def close(self) -> None:
-        self._closing = True
+        with self._mutex:
+            self._closing = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with suppress(OSError):
             self._home.door.unlink()
+        # A socket that is still in use holds on to the filesystem its name lies on, so its thread is waited for. What was
+        # asked is answered and nothing more is read; a guest who does not take the answer is cut off.
+        for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            with self._mutex:
+                for guest in self._guests:
+                    with suppress(OSError):
+                        guest.shutdown(how)
+                threads = self._threads - {threading.current_thread()}
+            until = time.monotonic() + _GOODBYE_S
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _start(self, target: Callable[..., None], *words: object) -> None:
+        def run() -> None:
+            try:
+                target(*words)
+            finally:
+                with self._mutex:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name="ledger-door", daemon=True)
+        with self._mutex:
+            self._threads.add(thread)
+        thread.start()
 
     def _run(self) -> None:
-        while not self._closing:
+        while True:
             try:
                 peer, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(peer,), name="ledger-guest", daemon=True).start()
+            with self._mutex:
+                if self._closing:
+                    peer.close()
+                    return
+                self._guests.add(peer)
+            self._start(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:
-        with peer:
-            peer.settimeout(None)
-            if _uid(peer) not in (0, os.geteuid()):
-                return
-            with suppress(OSError, StoreError):
+        try:
+            with peer, suppress(OSError, RidgelineError):
+                peer.settimeout(None)
+                if _uid(peer) not in (0, os.geteuid()):
+                    return
                 while (request := _receive(peer)) is not None:
                     _send(peer, self._answer(request))
+        finally:
+            with self._mutex:
+                self._guests.discard(peer)
 
     def _answer(self, request: bytes) -> dict[str, Any]:
         try:

@@ -13,8 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from ridgeline.audit.event import PRUNE
 from ridgeline.audit.ledger import Ledger
 from ridgeline.audit.moment import show_moment
+from ridgeline.audit.report import pruned_by
 from ridgeline.audit.tiles import WIDTH
 from ridgeline.errors import MissingExtra, Unverified
 
@@ -37,7 +39,7 @@ class Selection:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.rows = self.missing = 0
-        size = self._ledger.checkpoint().size
+        size, gone, until = self._ledger.checkpoint().size, list[int](), 0
         for first in range(0, size, WIDTH):
             last = min(first + WIDTH, size)
             try:
@@ -46,12 +48,29 @@ class Selection:
                 if error.kind != "missing":
                     raise
                 self.missing += last - first
+                gone.append(first)
                 continue
             for index, event in enumerate(events, start=first):
+                until = max(until, _pruned_until(index, event))
                 event["index"] = index
                 if self._takes(event):
                     self.rows += 1
                     yield event
+        self._explain(gone, until, size)
+
+    def _explain(self, gone: list[int], until: int, size: int) -> None:
+        """Only what an event says was pruned may be left out; one that came meanwhile counts too."""
+        lost = [first for first in gone if first + WIDTH > until]
+        if lost:
+            for index, event in enumerate(self._ledger.entries(size), start=size):
+                until = max(until, _pruned_until(index, event))
+            lost = [first for first in gone if first + WIDTH > until]
+        if lost:
+            raise Unverified(
+                "missing",
+                f"entries from {lost[0]} on are missing, and no event says that they were pruned; restore them from a "
+                "copy, and see: ridgeline audit verify.",
+            )
 
     def _takes(self, event: dict[str, Any]) -> bool:
         if self._start is not None and event["time"] < self._start:
@@ -59,6 +78,10 @@ class Selection:
         if self._end is not None and event["time"] >= self._end:
             return False
         return self._where is None or self._where(event)
+
+
+def _pruned_until(index: int, event: dict[str, Any]) -> int:
+    return max((p.end for p in pruned_by(index, event)), default=0) if event["action"] == PRUNE else 0
 
 
 def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:

@@ -32,6 +32,7 @@ from ridgeline.audit.journal import holds_something
 from ridgeline.audit.note import Signer, Verifier, new_signer
 from ridgeline.audit.reading import read_bundle
 from ridgeline.audit.receipts import Receipts
+from ridgeline.audit.report import continues
 from ridgeline.audit.tiles import WIDTH, Tiles
 from ridgeline.audit.writer import CHECKPOINT_S, Writer
 from ridgeline.errors import InputError, RidgelineError, StoreError, Unverified
@@ -69,7 +70,7 @@ class Ledger:
         signer = key if isinstance(key, Signer) else homes.read_key(own) if own else new_signer(origin)
         if signer.name != origin:
             raise InputError(f"the key is named '{signer.name}' and the log '{origin}'; a log's key bears its name.")
-        if own is not None and home.log in own.parents:
+        if own is not None and home.log.resolve() in own.resolve().parents:
             raise InputError(f"the key {own} lies in the log, which may be served to anyone; keep it elsewhere.")
         with explained(home.log):
             home.log.parent.mkdir(parents=True, exist_ok=True)
@@ -176,18 +177,25 @@ class Ledger:
                 yield first + k, found[k]
 
     def leaf(self, index: int) -> bytes:
-        """The leaf hash of one entry, which stays when its payload is pruned."""
-        covering = self._covering(index + 1)
-        if not 0 <= index < covering:
-            raise InputError(f"there is no entry {index} in {self.path}: it has {covering} entries.")
-        return self._tiles.node(covering)(0, index)
+        """The leaf hash of one entry, proved to be the signed one; it stays when the payload is pruned."""
+        now = self._covering(index + 1)
+        if not 0 <= index < now.size:
+            raise InputError(f"there is no entry {index} in {self.path}: it has {now.size} entries.")
+        node = self._tiles.node(now.size)
+        found, path = node(0, index), merkle.inclusion_path(index, now.size, node)
+        if merkle.root_from_inclusion(index, now.size, found, path) != now.root:
+            raise Unverified(
+                "altered",
+                f"the tiles of entry {index} do not lead to the signed root; ridgeline audit verify tells why.",
+            )
+        return found
 
     def prove_inclusion(self, index: int, size: int | None = None) -> list[bytes]:
         """The hashes that lead from entry `index` to the root of the first `size` entries, leaf to root.
 
         `size`: that of the newest checkpoint, if it is not given.
         """
-        covering = self._covering(index + 1 if size is None else size)
+        covering = self._covering(index + 1 if size is None else size).size
         size = covering if size is None else size
         if not 0 <= index < size <= covering:
             raise InputError(f"entry {index} of {size} cannot be proved: {self.path} has {covering} entries.")
@@ -195,17 +203,19 @@ class Ledger:
 
     def prove_consistency(self, old: int, new: int) -> list[bytes]:
         """The hashes that prove the first `old` entries to be the beginning of the first `new` ones."""
-        covering = self._covering(new)
+        covering = self._covering(new).size
         if not 0 <= old <= new <= covering:
             raise InputError(f"{old} to {new} entries cannot be proved: {self.path} has {covering} entries.")
         return merkle.consistency_path(old, new, self._tiles.node(covering))
 
     def root(self, size: int) -> bytes:
-        """The root of the first `size` entries."""
-        covering = self._covering(size)
-        if not 0 <= size <= covering:
-            raise InputError(f"{self.path} has no root at {size}: it has {covering} entries.")
-        return merkle.root(size, self._tiles.node(covering))
+        """The root of the first `size` entries, proved to be the beginning of the signed log."""
+        now = self._covering(size)
+        if not 0 <= size <= now.size:
+            raise InputError(f"{self.path} has no root at {size}: it has {now.size} entries.")
+        found = merkle.root(size, self._tiles.node(now.size))
+        continues(Checkpoint(self.origin, size, found), now, self._tiles, "its tiles")
+        return found
 
     def verify(self, full: bool = True) -> Verified:
         """Check the log against its signature; raises `Unverified` with what is wrong. `full` reads every entry."""
@@ -257,12 +267,12 @@ class Ledger:
             if owner(self._home.lock) is None and not isinstance(error.__cause__, OSError):
                 raise
 
-    def _covering(self, size: int) -> int:
-        """The size of a checkpoint that covers `size` entries, or the newest there is."""
+    def _covering(self, size: int) -> Checkpoint:
+        """A checkpoint that covers `size` entries, or the newest there is."""
         if self._writer is not None:
-            known = self._writer.checkpoint.size
-            return known if size <= known else self._writer.publish().size
-        return self.checkpoint().size
+            known = self._writer.checkpoint
+            return known if size <= known.size else self._writer.publish()
+        return self.checkpoint()
 
     def _whole(self, event: dict[str, Any]) -> dict[str, Any]:
         """The event itself where its entry only says where it is stored."""

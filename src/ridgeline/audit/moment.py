@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from ridgeline.errors import InputError
 
-_SPAN = re.compile(r"(\d+)\s*(s|m|h|d|w)")
+_SPAN = re.compile(r"([0-9]{1,12})\s*(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FRACTION = re.compile(r"\.(\d{1,9})\d*")
 
@@ -27,7 +27,7 @@ def parse_moment(text: str, now: int | None = None) -> int:
     span = _SPAN.fullmatch(words)
     if span:
         return (time.time_ns() if now is None else now) - int(span[1]) * _SECONDS[span[2]] * 10**9
-    if words.isascii() and words.isdigit() and len(words) > 8:
+    if words.isascii() and words.isdigit() and 8 < len(words) < 20:
         return int(words)
     fraction = _FRACTION.search(words)
     nanoseconds = int(fraction[1].ljust(9, "0")) if fraction else 0

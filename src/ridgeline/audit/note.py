@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ridgeline.audit.files import LARGEST_NOTE
 from ridgeline.errors import InputError, MissingExtra, Unverified
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
 ED25519, COSIGNATURE = 0x01, 0x04
 _DASH = "— "
-_LARGEST = 1 << 20
-_MOST_SIGNATURES = 100
+MOST_SIGNATURES = 100
 _PRIVATE = "PRIVATE+KEY+"
 
 
@@ -148,7 +148,7 @@ def parse_signer(text: str, what: str) -> Signer:
     wrong = InputError(f"{what} holds no Ed25519 key of the form PRIVATE+KEY+name+id+base64; make one with audit init.")
     if not text.startswith(_PRIVATE) or len(words) != 3:
         raise wrong
-    raw = _unbase64(words[2])
+    raw = unbase64(words[2])
     if raw is None or len(raw) != 33 or raw[0] not in (ED25519, COSIGNATURE):
         raise wrong
     signer = Signer(words[0], raw[1:], raw[0])
@@ -163,7 +163,7 @@ def parse_verifier(text: str) -> Verifier:
     if shown.startswith(_PRIVATE):
         raise InputError("that is a private key; give the public one, which `ridgeline audit info` shows.")
     words = shown.split("+", 2)
-    raw = _unbase64(words[2]) if len(words) == 3 else None
+    raw = unbase64(words[2]) if len(words) == 3 else None
     if raw is None or len(raw) != 33 or raw[0] not in (ED25519, COSIGNATURE):
         raise InputError(f"'{shown[:100]}' is no key of the form name+id+base64 with an Ed25519 key in it.")
     found = Verifier(words[0], raw[0], raw[1:])
@@ -179,7 +179,7 @@ def parse_note(data: bytes, what: str) -> Note:
     def wrong(why: str) -> Unverified:
         return Unverified("malformed", f"{what} is no signed note: {why}.")
 
-    if len(data) > _LARGEST:
+    if len(data) > LARGEST_NOTE:
         raise wrong(f"it has {len(data)} bytes")
     try:
         whole = data.decode()
@@ -195,12 +195,12 @@ def parse_note(data: bytes, what: str) -> Note:
     if not after:
         raise Unverified("unsigned", f"{what} is not signed: nothing stands under its text.")
     lines = after[:-1].split("\n")
-    if len(lines) > _MOST_SIGNATURES:
+    if len(lines) > MOST_SIGNATURES:
         raise wrong(f"it has {len(lines)} signatures")
     signatures = []
     for number, line in enumerate(lines, start=1):
         words = line.removeprefix(_DASH).split(" ")
-        raw = _unbase64(words[1]) if line.startswith(_DASH) and len(words) == 2 and _is_name(words[0]) else None
+        raw = unbase64(words[1]) if line.startswith(_DASH) and len(words) == 2 and _is_name(words[0]) else None
         if raw is None or len(raw) < 5:
             raise wrong(f"line {number} under its text is no signature")
         signatures.append(Signature(words[0], raw[:4], raw[4:]))
@@ -240,7 +240,7 @@ def check_name(name: str) -> None:
 
 def unbase64_hash(text: str) -> bytes | None:
     """A hash of 32 bytes in base64, if it is exactly that."""
-    raw = _unbase64(text)
+    raw = unbase64(text)
     return raw if raw is not None and len(raw) == 32 else None
 
 
@@ -248,7 +248,8 @@ def _is_name(name: str) -> bool:
     return bool(name) and "+" not in name and not any(c.isspace() or c < " " or c == "\x7f" for c in name)
 
 
-def _unbase64(text: str) -> bytes | None:
+def unbase64(text: str) -> bytes | None:
+    """Base64 exactly as it would have been written."""
     try:
         raw = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, ValueError):

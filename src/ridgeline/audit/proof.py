@@ -21,10 +21,12 @@ from typing import Any
 from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint
 from ridgeline.audit.event import decode
+from ridgeline.audit.home import Home
 from ridgeline.audit.ledger import Ledger
-from ridgeline.audit.note import Verifier, merged, time_of, unbase64_hash
+from ridgeline.audit.note import COSIGNATURE, MOST_SIGNATURES, Verifier, merged, time_of, unbase64, unbase64_hash
 from ridgeline.audit.report import Witnessed
 from ridgeline.audit.tiles import LARGEST_ENTRY
+from ridgeline.audit.witness import cosigned_files
 from ridgeline.errors import InputError, Unverified
 
 _FIRST = "c2sp.org/tlog-proof@v1"
@@ -98,7 +100,7 @@ def parse_proof(data: bytes, what: str) -> Proof:
         raise wrong(f"its first line is not {_FIRST}")
     rest, extra = lines[1:], None
     if rest and rest[0].startswith("extra "):
-        extra = _unbase64(rest[0].removeprefix("extra "))
+        extra = unbase64(rest[0].removeprefix("extra "))
         if extra is None:
             raise wrong("its extra line is not base64")
         rest = rest[1:]
@@ -144,30 +146,33 @@ def check_proof(
     size = proof.checkpoint.size
     if merkle.root_from_inclusion(proof.index, size, found, proof.path) != proof.checkpoint.root:
         raise Unverified("proof", f"{what} does not lead to the root that the checkpoint signs.")
-    seen = []
+    seen: dict[bytes, Witnessed] = {}  # by key: one that is given twice, or under two names, is one witness
     for witness in witnesses:
+        if witness.kind != COSIGNATURE:
+            raise InputError(f"{witness} is the key of a log, not of a witness; give the one `audit witness` printed.")
         signatures = witness.signed(note) if note is not None else []
         if signatures:
-            seen.append(Witnessed(witness.name, size, max(time_of(s.body) for s in signatures)))
+            seen[witness.public] = Witnessed(witness.name, size, max(time_of(s.body) for s in signatures))
     if len(seen) < require:
         raise Unverified(
             "unwitnessed", f"{what} is co-signed by {len(seen)} of the given witnesses, {require} required."
         )
-    return Proved(proof.index, found, _event(carried), proof.checkpoint, tuple(seen))
+    return Proved(proof.index, found, _event(carried), proof.checkpoint, tuple(seen.values()))
 
 
 def _cosigned(ledger: Ledger, newest: Checkpoint) -> Checkpoint:
     """The newest checkpoint with the co-signatures that lie beside it for the same size."""
     if newest.note is None:
         return newest
-    note, folder = newest.note, ledger.path / "witness"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    note = newest.note
+    for name, data in cosigned_files(Home(ledger.path)):
         try:
-            other = parse_checkpoint(path.read_bytes(), path.name)
+            other = parse_checkpoint(data, name)
         except Unverified:
             continue
         if other.text() == newest.text() and other.note is not None:
-            note = merged(note, [s for s in other.note.signatures if s.name != newest.origin])
+            more = merged(note, [s for s in other.note.signatures if s.name != newest.origin])
+            note = more if len(more.signatures) <= MOST_SIGNATURES else note
     return Checkpoint(newest.origin, newest.size, newest.root, newest.extensions, note)
 
 
@@ -176,14 +181,6 @@ def _event(entry: bytes | None) -> dict[str, Any] | None:
         return decode(entry) if entry is not None else None
     except Unverified:
         return None
-
-
-def _unbase64(text: str) -> bytes | None:
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except ValueError:
-        return None
-    return raw if base64.b64encode(raw).decode() == text else None
 
 
 def hex_hash(text: str) -> bytes:

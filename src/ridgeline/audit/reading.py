@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint
-from ridgeline.audit.compare import difference
+from ridgeline.audit.compare import check_entries
 from ridgeline.audit.tiles import WIDTH, Tiles, entries_of, tile_path
 from ridgeline.errors import Unverified
-from ridgeline.native import bundle_hashes
 
 
 def read_bundle(tiles: Tiles, checkpoint: Checkpoint, number: int) -> list[bytes]:
@@ -25,14 +24,11 @@ def read_bundle(tiles: Tiles, checkpoint: Checkpoint, number: int) -> list[bytes
         if error.kind != "missing":
             raise
         raise Unverified("missing", f"{name} is not here: pruned, or lost; ridgeline audit verify tells.") from None
-    entries = entries_of(data, name)
-    hashes, found = tiles.hashes(0, number, width), bundle_hashes(data)
-    if found != hashes:
-        kind, sentence = difference(name, first, hashes, found)[0]
-        raise Unverified(kind, sentence)
+    hashes = tiles.hashes(0, number, width)
+    check_entries(name, first, hashes, data)
     path = merkle.inclusion_path(first, checkpoint.size, tiles.node(checkpoint.size))
     if merkle.root_from_inclusion(first, checkpoint.size, hashes[: merkle.HASH], path) != checkpoint.root:
         raise Unverified(
             "altered", f"{tile_path(0, number, width)} does not lead to the signed root; audit verify tells."
         )
-    return entries
+    return entries_of(data, name)

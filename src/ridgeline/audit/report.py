@@ -85,12 +85,18 @@ def pruned_by(index: int, event: dict[str, Any]) -> list[Pruned]:
 
 
 def continues(then: Checkpoint, now: Checkpoint, tiles: Tiles, what: str) -> None:
-    """Raise unless the log at `now` has `then` as its beginning."""
+    """Raise unless the log at `now` has `then` as its beginning.
+
+    By a consistency proof, which leads to both roots: tiles that nobody has hashed yet may be anything.
+    """
     if then.size > now.size:
         raise Unverified(
             "truncated", f"the log has {now.size} entries, but {what} has {then.size}: its tail was cut off."
         )
-    if merkle.root(then.size, tiles.node(now.size)) != then.root:
+    path = merkle.consistency_path(then.size, now.size, tiles.node(now.size))
+    try:
+        merkle.check_consistency(then.size, now.size, then.root, now.root, path)
+    except Unverified:
         raise Unverified(
             "fork", f"the first {then.size} entries are not those of {what}: the log was forked or rewritten."
-        )
+        ) from None

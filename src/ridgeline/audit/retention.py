@@ -12,10 +12,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.audit.checkpoint import Checkpoint
 from ridgeline.audit.event import PRUNE, decode, encode
 from ridgeline.audit.home import Home
-from ridgeline.audit.tiles import WIDTH, Tiles, entries_of, tile_path
-from ridgeline.errors import InputError, Unverified
+from ridgeline.audit.reading import read_bundle
+from ridgeline.audit.tiles import WIDTH, Tiles, tile_path
+from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.store import publish
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ def prune(ledger: Ledger, writer: Writer, before: int, by: str, reason: str) -> 
     home = Home(ledger.path)
     history = read_history(home)
     start = history[-1]["to"] if history else 0
-    size = writer.publish().size
+    now = writer.publish()
     tiles, number, blobs = Tiles(ledger.path), start // WIDTH, set[str]()
-    while (number + 1) * WIDTH <= size:
-        events = _events(tiles, number)
+    while (number + 1) * WIDTH <= now.size:
+        events = _events(tiles, now, number)
         if events is None or any(event["time"] >= before for event in events):
             break
         blobs.update(event["stored"]["sha256"] for event in events if "stored" in event)
@@ -56,7 +58,7 @@ def prune(ledger: Ledger, writer: Writer, before: int, by: str, reason: str) -> 
     index, _ = writer.append(encoded)
     told = decode(encoded.entries[2:])
     row = {"from": start, "to": end, "by": by, "at": str(told["time"]), "reason": reason, "entry": index}
-    later = _later_blobs(tiles, number, -(-size // WIDTH), size, blobs)
+    later = _later_blobs(tiles, now, number, blobs)
 
     def remove(shelf: Shelf) -> None:
         _write(home, [*history, row], sorted(blobs - later))
@@ -71,7 +73,7 @@ def finish(home: Home, shelf: Shelf) -> None:
     path = _path(home)
     if not path.exists():
         return
-    words = json.loads(path.read_text(encoding="utf-8"))
+    words = _read(path)
     if not words["pending"]:
         return
     row = words["history"][-1]
@@ -88,8 +90,22 @@ def read_history(home: Home) -> list[dict[str, Any]]:
     path = _path(home)
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["history"]
+    found: list[dict[str, Any]] = _read(path)["history"]
     return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if (
+            isinstance(words["pending"], bool)
+            and isinstance(words["blobs"], list)
+            and isinstance(words["history"], list)
+        ):
+            return words
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise StoreError(f"{path} is damaged; restore it from a copy.")
 
 
 def _write(home: Home, history: list[dict[str, Any]], blobs: list[str], *, pending: bool = True) -> None:
@@ -101,23 +117,21 @@ def _path(home: Home) -> Path:
     return home.private / "pruned.json"
 
 
-def _events(tiles: Tiles, number: int) -> list[dict[str, Any]] | None:
-    """The events of a full bundle; None where it is gone already."""
+def _events(tiles: Tiles, now: Checkpoint, number: int) -> list[dict[str, Any]] | None:
+    """The events of a full bundle, proved, lest an altered time lets them go early; None where it is gone already."""
     try:
         name = tile_path("entries", number)
-        return [decode(entry, name) for entry in entries_of(tiles.bundle(number), name)]
+        return [decode(entry, name) for entry in read_bundle(tiles, now, number)]
     except Unverified as error:
         if error.kind == "missing":
             return None
         raise
 
 
-def _later_blobs(tiles: Tiles, first: int, last: int, size: int, blobs: set[str]) -> set[str]:
-    """Those that an entry which stays still needs."""
-    if not blobs:
-        return set()
-    kept = set()
-    for number in range(first, last):
-        data = tiles.bundle(number, min(WIDTH, size - number * WIDTH))
+def _later_blobs(tiles: Tiles, now: Checkpoint, first: int, blobs: set[str]) -> set[str]:
+    """Those that an entry which stays, from bundle `first` on, still needs."""
+    kept = set[str]()
+    for number in range(first, -(-now.size // WIDTH)) if blobs else ():
+        data = b"".join(read_bundle(tiles, now, number))
         kept |= {digest for digest in blobs if digest.encode() in data}
     return kept

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from ridgeline.audit.files import read_regular
 from ridgeline.audit.merkle import HASH, Node
 from ridgeline.errors import Unverified
 from ridgeline.native import entry_ends, merkle_root
@@ -114,11 +115,9 @@ class Tiles:
         wider = self._wider(level, number, width) if width < WIDTH else ()
         for name in (tile_path(level, number, width), *wider):
             try:
-                return name, (self.root / name).read_bytes()
+                return name, read_regular(self.root / name)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except IsADirectoryError:
-                break
             except OSError as error:
                 raise explain(error, self.root / name) from error
         raise Unverified("missing", f"{tile_path(level, number, width)} is missing.")

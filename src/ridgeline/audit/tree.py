@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ridgeline.audit.compare import check_entries
 from ridgeline.audit.merkle import EMPTY, HASH
 from ridgeline.audit.tiles import WIDTH, Tiles, tile_path, widths
 from ridgeline.native import entry_ends, merkle_root
@@ -49,10 +50,13 @@ class Growth:
 
 
 def load_edge(tiles: Tiles, size: int) -> Edge:
-    """The edge of a log as its tiles have it."""
+    """The edge of a log as its tiles have it; its entries are those of its hashes, or what comes next would shift."""
     levels = [tiles.hashes(level, full, width) if width else b"" for level, full, width in widths(size)]
-    width = size % WIDTH
-    return Edge(size, tuple(levels), tiles.bundle(size // WIDTH, width) if width else b"")
+    number, width = divmod(size, WIDTH)
+    entries = tiles.bundle(number, width) if width else b""
+    if width:
+        check_entries(tile_path("entries", number, width), number * WIDTH, levels[0], entries)
+    return Edge(size, tuple(levels), entries)
 
 
 def grown(edge: Edge, entries: bytes, hashes: bytes) -> Growth:

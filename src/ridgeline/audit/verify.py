@@ -19,13 +19,14 @@ from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint, read_checkpoint
 from ridgeline.audit.compare import difference
 from ridgeline.audit.event import PRUNE_MARK, decode
+from ridgeline.audit.files import read_note
 from ridgeline.audit.home import Home
 from ridgeline.audit.note import Verifier
 from ridgeline.audit.report import Findings, Report, continues, pruned_by
 from ridgeline.audit.strays import check_strays
 from ridgeline.audit.tiles import WIDTH, Tiles, entries_of, tile_path, widths
 from ridgeline.audit.tree import Edge
-from ridgeline.audit.witness import witnessed
+from ridgeline.audit.witness import cosigned_files, witnessed
 from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes, merkle_root
 from ridgeline.store.disk import StrPath, explained
@@ -62,9 +63,9 @@ def examine(
     home = homes.find(path)
     report = Report(verifier.name)
     for _ in range(_TRIES):
-        seen = _bytes(home.checkpoint)
+        seen = read_note(home.checkpoint)
         report = _Examination(home, verifier, full).run(kept, witnesses, require)
-        if report.ok or seen == _bytes(home.checkpoint):
+        if report.ok or seen == read_note(home.checkpoint):
             break
     return report
 
@@ -80,7 +81,8 @@ class _Examination:
 
     def run(self, kept: Sequence[Path], witnesses: Sequence[Verifier], require: int) -> Report:
         report = self._report
-        own = self._own()  # before the checkpoint, which is never older
+        # Before the checkpoint, which is then never older than what it must continue.
+        own, beside = read_note(self._home.published), cosigned_files(self._home)
         try:
             report.checkpoint = self._checkpoint()
         except Unverified as error:
@@ -94,8 +96,12 @@ class _Examination:
         if report.full:
             check_strays(self._home, size, self._tiles, report.find, report.notes.append)
         if report.ok:  # a damaged tree continues nothing, and says nothing about forks
-            self._continues([*own, *((str(path), path) for path in kept)])
-            found = witnessed(self._home, self._verifier, report.checkpoint, witnesses, self._tiles)
+            if own is not None:
+                self._continues("this machine's own note of the log", own)
+            for path in kept:
+                with explained(path):
+                    self._continues(str(path), path.read_bytes())
+            found = witnessed(beside, self._verifier, report.checkpoint, witnesses, self._tiles)
             report.witnesses = found.good
             for kind, sentence in found.findings:
                 report.find(kind, sentence)
@@ -105,13 +111,8 @@ class _Examination:
             )
         return report
 
-    def _own(self) -> list[tuple[str, Path]]:
-        """The checkpoint this machine noted when the log was last at rest."""
-        path = self._home.published
-        return [("this machine's own note of the log", path)] if path.exists() else []
-
     def _checkpoint(self) -> Checkpoint:
-        data = _bytes(self._home.checkpoint)
+        data = read_note(self._home.checkpoint)
         if data is None:
             raise Unverified("missing", "checkpoint is missing.")
         return read_checkpoint(data, self._verifier, "checkpoint")
@@ -234,34 +235,22 @@ class _Examination:
             self._report.find("altered", f"blob/{digest}, the event of entry {index}, was altered.")
 
     def _explain_missing(self) -> None:
-        """A bundle may be gone only if an event says so."""
+        """A bundle may be gone only if an event says so; the partial one, which alone a quick look reads, never."""
         size = self._report.checkpoint.size if self._report.checkpoint else 0
         until = max((p.end for p in self._report.pruned), default=0)
         lost = [n for n in self._missing if (n + 1) * WIDTH > until]
-        if not self._report.full:
-            return  # the event that explains it may stand anywhere
         for number in lost[:20]:
             name = tile_path("entries", number, min(WIDTH, size - number * WIDTH))
             self._report.find("missing", f"{name} is missing, and no event says that it was pruned.")
         if len(lost) > 20:
             self._report.find("missing", f"{len(lost) - 20} more bundles of entries are missing.")
 
-    def _continues(self, kept: Sequence[tuple[str, Path]]) -> None:
-        """The log must continue every checkpoint that was kept somewhere else."""
+    def _continues(self, what: str, data: bytes) -> None:
+        """The log must continue a checkpoint that was kept somewhere else."""
         now = self._report.checkpoint
-        for what, path in kept:
-            with explained(path):
-                data = path.read_bytes()
-            try:
-                then = read_checkpoint(data, self._verifier, what)
-                if now is not None:
-                    continues(then, now, self._tiles, what)
-            except Unverified as error:
-                self._report.find(error.kind, str(error))
-
-
-def _bytes(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        try:
+            then = read_checkpoint(data, self._verifier, what)
+            if now is not None:
+                continues(then, now, self._tiles, what)
+        except Unverified as error:
+            self._report.find(error.kind, str(error))

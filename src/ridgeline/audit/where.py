@@ -34,7 +34,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda a, b: a not in b,
 }
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
-_LONGEST = 2_000
+_LONGEST = 1_000
 
 
 def parse_where(text: str) -> Callable[[Event], bool]:
@@ -45,7 +45,10 @@ def parse_where(text: str) -> Callable[[Event], bool]:
         tree = None
     if tree is None:
         raise InputError(f"--where '{text[:80]}' cannot be read; write it like: source == 'dbus' and attributes.n > 2")
-    value = _value(tree, text)
+    try:
+        value = _value(tree, text)
+    except RecursionError:
+        raise InputError(f"--where '{text[:80]}…' is nested too deep; write it in fewer steps.") from None
     return lambda event: bool(value(event))
 
 

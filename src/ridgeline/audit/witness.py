@@ -9,6 +9,7 @@ key and its own memory, and its co-signature (c2sp.org/tlog-cosignature) says up
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from pathlib import Path
 from ridgeline.audit import home as homes
 from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint
+from ridgeline.audit.files import read_note
 from ridgeline.audit.home import Home
-from ridgeline.audit.note import COSIGNATURE, Note, Signer, Verifier, merged, new_signer, parse_verifier, time_of
+from ridgeline.audit.note import COSIGNATURE, Signer, Verifier, merged, new_signer, parse_verifier, time_of
 from ridgeline.audit.report import Witnessed, continues
 from ridgeline.audit.tiles import Tiles
 from ridgeline.errors import InputError, StoreError, Unverified
@@ -116,25 +118,28 @@ class Witness:
             )
         if then is None:
             return
-        if then.size > now.size:
-            raise Unverified(
-                "truncated", f"the log has {now.size} entries, but this witness saw {then.size}; not co-signed."
-            )
-        path = merkle.consistency_path(then.size, now.size, tiles.node(now.size))
         try:
-            merkle.check_consistency(then.size, now.size, then.root, now.root, path)
+            continues(then, now, tiles, "the log this witness saw")
         except Unverified as error:
-            raise Unverified("fork", f"{str(error).rstrip('.')}; not co-signed.") from None
+            raise Unverified(error.kind, f"{str(error).rstrip('.')}; not co-signed.") from None
 
 
-def witnessed(home: Home, log: Verifier, now: Checkpoint, witnesses: Sequence[Verifier], tiles: Tiles) -> Testimony:
-    """What each of the asked witnesses says about the log at `now`: its newest co-signed checkpoint must be in it."""
+def witnessed(
+    beside: Sequence[tuple[str, bytes]], log: Verifier, now: Checkpoint, witnesses: Sequence[Verifier], tiles: Tiles
+) -> Testimony:
+    """What each of the asked witnesses says about the log at `now`: its newest co-signed checkpoint must be in it.
+
+    `beside`: what `cosigned_files` found before `now` was read, so that none of it is newer.
+    """
     said = Testimony()
+    counted: set[bytes] = set()  # a key that is given twice, or under two names, is one witness
     for witness in witnesses:
         if witness.kind != COSIGNATURE:
-            raise InputError(f"{witness} is the key of a log, not of a witness.")
+            raise InputError(f"{witness} is the key of a log, not of a witness; give the one `audit witness` printed.")
+        if witness.public in counted:
+            continue
         best: tuple[Checkpoint, int] | None = None
-        for what, data in _cosigned(home, now.note):
+        for what, data in (("checkpoint", str(now).encode()), *beside):
             try:
                 found = parse_checkpoint(data, what)
                 signatures = witness.signed(found.note) if found.note else []
@@ -150,18 +155,17 @@ def witnessed(home: Home, log: Verifier, now: Checkpoint, witnesses: Sequence[Ve
             try:
                 continues(best[0], now, tiles, f"what {witness.name} co-signed")
                 said.good.append(Witnessed(witness.name, best[0].size, best[1]))
+                counted.add(witness.public)
             except Unverified as error:
                 said.findings.append((error.kind, str(error)))
     return said
 
 
-def _cosigned(home: Home, note: Note | None) -> list[tuple[str, bytes]]:
-    found = [("checkpoint", str(note).encode())] if note is not None else []
-    if home.witnesses.is_dir():
-        found += [
-            (f"witness/{path.name}", path.read_bytes()) for path in sorted(home.witnesses.iterdir()) if path.is_file()
-        ]
-    return found
+def cosigned_files(home: Home) -> list[tuple[str, bytes]]:
+    """The co-signed checkpoints that lie beside the log, by name; nobody has looked into them yet."""
+    names = sorted(os.listdir(home.witnesses)) if home.witnesses.is_dir() else []
+    found = ((f"witness/{name}", read_note(home.witnesses / name)) for name in names)
+    return [(name, data) for name, data in found if data is not None]
 
 
 def _onto_checkpoint(home: Home, cosigned: Checkpoint) -> None:

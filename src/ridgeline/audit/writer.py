@@ -16,15 +16,17 @@ from contextlib import ExitStack
 
 from ridgeline.audit.checkpoint import EMPTY, Checkpoint, read_checkpoint, signed_checkpoint
 from ridgeline.audit.event import Encoded
+from ridgeline.audit.files import read_note
 from ridgeline.audit.group import Group, Ticket
 from ridgeline.audit.home import Home
 from ridgeline.audit.journal import Journal
 from ridgeline.audit.note import Signer
+from ridgeline.audit.report import continues
 from ridgeline.audit.retention import finish as finish_pruning
 from ridgeline.audit.shelf import Shelf
 from ridgeline.audit.tiles import Tiles
 from ridgeline.audit.tree import Edge, grown, load_edge
-from ridgeline.errors import RidgelineError, StoreError
+from ridgeline.errors import RidgelineError, StoreError, Unverified
 from ridgeline.store import lock, publish
 from ridgeline.store.disk import sync_folder
 
@@ -218,10 +220,15 @@ class Writer:
         """The log as it was acknowledged: tiles up to the oldest journal, then what the journals hold."""
         held = sorted(((journal.read(), journal) for journal in self._journals), key=lambda h: h[1].number)
         live = [(records, journal) for records, journal in held if not journal.empty]
-        signed = self._signed()
+        signed, noted = self._signed(), self._noted()
         base = live[0][1].first if live else signed.size
-        self._edge = load_edge(Tiles(self._home.log), base)
-        seen = self._edge if base == signed.size else None  # the edge at the signed size, to hold it against its root
+        if signed.size < max(base, noted.size):
+            raise StoreError(
+                f"{self._home.checkpoint} signs {signed.size} entries, but this machine had signed "
+                f"{max(base, noted.size)}: it is an old one put back; restore the log from a copy."
+            )
+        self._edge = self._continued(noted, base)
+        seen = {base: self._edge.root()}  # the roots at the sizes that were signed
         self._size = base
         for records, journal in live:
             if journal.first != self._size:
@@ -229,14 +236,15 @@ class Writer:
             for record in records:
                 self._fresh.append((record.entries, record.hashes))
                 self._size += record.count
-                if self._size == signed.size:
-                    seen = grown(self._edge, *_joined(self._fresh)).edge
+                if self._size in (signed.size, noted.size):
+                    seen[self._size] = grown(self._edge, *_joined(self._fresh)).edge.root()
         if signed.size > self._size:
             raise StoreError(
                 f"{self._home.checkpoint} signs {signed.size} entries, but only {self._size} are here: its tail was "
                 "cut off; restore the log and its journals from a copy."
             )
-        if seen is not None and seen.root() != signed.root:
+        # Never sign on top of what was not signed: whoever can write tiles would have us sign another history.
+        if seen.get(signed.size) != signed.root or (noted.size >= base and seen.get(noted.size) != noted.root):
             raise StoreError(f"the tiles of {self._home.log} do not fit its checkpoint; see: ridgeline audit verify.")
         self._checkpoint = signed
         # What was found goes into tiles, durably, before anything new comes: then both journals can be emptied.
@@ -249,6 +257,26 @@ class Writer:
         for journal in self._journals:
             journal.clear()
         self._journals[0].begin(number + 1, self._size)
+
+    def _continued(self, noted: Checkpoint, base: int) -> Edge:
+        """The edge of the tiles at `base`, which must continue what this machine noted when it was last at rest."""
+        tiles = Tiles(self._home.log)
+        try:
+            edge = load_edge(tiles, base)
+            if noted.size < base:
+                now = Checkpoint(noted.origin, base, edge.root())
+                continues(noted, now, tiles, "the log this machine has written")
+        except Unverified as error:
+            raise StoreError(
+                f"{self._home.log} cannot be written: {str(error).rstrip('.')}; restore it from a copy."
+            ) from None
+        return edge
+
+    def _noted(self) -> Checkpoint:
+        data = read_note(self._home.published)
+        if data is None:
+            return Checkpoint(self._signer.name, 0, EMPTY)
+        return read_checkpoint(data, self._signer.verifier, str(self._home.published))
 
     def _signed(self) -> Checkpoint:
         """The checkpoint on the disk; a log that was just made gets its first one."""

@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 import ridgeline
+from ridgeline.cli.speak import plain
 from ridgeline.errors import Exit, PointedError, RidgelineError
 
 app = typer.Typer(
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     except RidgelineError as error:
         if debug:
             traceback.print_exc()
-        print(f"ridgeline: {_sentence(error)}", file=sys.stderr)
+        print(f"ridgeline: {plain(_sentence(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as leaving:  # Typer turns Ctrl-C into a silent exit
         if isinstance(leaving, SystemExit) and leaving.code != Exit.INTERRUPTED:

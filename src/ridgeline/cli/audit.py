@@ -7,30 +7,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ridgeline.cli.audit_words import Log
 from ridgeline.cli.speak import Json, Quiet, note, print_json, stderr, tell
 from ridgeline.errors import InputError, RidgelineError, StoreError
 
-if TYPE_CHECKING:
-    from ridgeline.audit import Verifier
-
 audit = typer.Typer(no_args_is_help=True, help="Events that cannot be rewritten: a ledger on plain files.")
 
-Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledger.")]
 _CHUNK = 1 << 20
 _PATIENCE_S = 3.0
-
-
-def verifier_of(words: str) -> Verifier:
-    """A public key as it is given: itself, or a file that holds it."""
-    from ridgeline.audit import parse_verifier
-
-    if "+" not in words and Path(words).is_file():
-        words = Path(words).read_text(encoding="utf-8", errors="replace")
-    return parse_verifier(words)
 
 
 @audit.command("init")
@@ -47,7 +35,7 @@ def init(
     from ridgeline.audit.home import write_key
 
     if key is not None and not key.exists():
-        if log.absolute() in key.absolute().parents:
+        if log.resolve() in key.resolve().parents:
             raise InputError(f"the key {key} would lie in the log, which may be served to anyone; keep it elsewhere.")
         write_key(key, new_signer(origin))
     with Ledger.create(log, origin, key) as made:
@@ -96,14 +84,19 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
 def info(log: Log, as_json: Json = False) -> None:
     """What a ledger holds: size, root, key, who writes it, what was pruned, who witnessed it."""
     from ridgeline.audit import home as homes
-    from ridgeline.audit.checkpoint import parse_checkpoint
+    from ridgeline.audit.checkpoint import parse_checkpoint, read_checkpoint
     from ridgeline.audit.moment import show_moment
     from ridgeline.audit.retention import read_history
     from ridgeline.store import owner
+    from ridgeline.store.disk import explained
 
     home = homes.find(log)
-    checkpoint = parse_checkpoint(home.checkpoint.read_bytes(), str(home.checkpoint))
     private = home.settings.exists()
+    with explained(home.checkpoint):
+        data = home.checkpoint.read_bytes()
+    known = homes.read_settings(home)[0] if private else None
+    what = str(home.checkpoint)
+    checkpoint = read_checkpoint(data, known, what) if known is not None else parse_checkpoint(data, what)
     holder = owner(home.lock) if private else None
     names = [s.name for s in checkpoint.note.signatures] if checkpoint.note else []
     answer: dict[str, Any] = {
@@ -112,7 +105,7 @@ def info(log: Log, as_json: Json = False) -> None:
         "size": checkpoint.size,
         "root": checkpoint.root.hex(),
         "signed_ns": home.checkpoint.stat().st_mtime_ns,
-        "key": str(homes.read_settings(home)[0]) if private else None,
+        "key": str(known) if known is not None else None,
         "signatures": names,
         "witness_files": sorted(p.name for p in home.witnesses.iterdir()) if home.witnesses.is_dir() else [],
         "writer": str(holder) if holder else None,
@@ -124,7 +117,7 @@ def info(log: Log, as_json: Json = False) -> None:
     signed = show_moment(answer["signed_ns"])[:19]
     tell(f"{checkpoint.origin}: {checkpoint.size:,} entries, checkpoint of {signed}Z")
     tell(f"root      {answer['root']}")
-    tell(f"key       {answer['key'] or 'not known here'}")
+    tell(f"key       {answer['key'] or 'not known here, so no signature was checked; see audit verify --key'}")
     tell(f"signed by {', '.join(names)}")
     tell(f"writer    {answer['writer'] or 'none'}")
     for row in answer["pruned"] or ():

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.cli.audit_words import Key, Log, verifier_of
 from ridgeline.cli.speak import Json, Quiet, note, print_json, stderr, tell
 from ridgeline.errors import InputError
-
-Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledger.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +31,7 @@ def export(
     where: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="source == 'dbus' and attributes.n > 2")
     ] = None,
+    key: Key = None,
     quiet: Quiet = False,
 ) -> None:
     """Write events as JSON lines, CSV or Parquet; what was pruned is left out and counted."""
@@ -45,7 +45,7 @@ def export(
         raise InputError("say which: one of --json, --csv, --parquet.")
     if as_parquet and out is None:
         raise InputError("--parquet needs a file; give --out events.parquet.")
-    with Ledger.open(log) as ledger:
+    with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
         chosen = Selection(
             ledger,
             parse_moment(start) if start else None,

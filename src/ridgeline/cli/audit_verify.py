@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.audit_words import Key, Log, verifier_of
 from ridgeline.cli.speak import Json, Quiet, note, print_json, tell
 from ridgeline.errors import Exit, InputError, RidgelineError, Unverified
 
 if TYPE_CHECKING:
     from ridgeline.audit.report import Report
 
-Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledger.")]
-Key = Annotated[
-    str | None, typer.Option("--key", metavar="VKEY", help="The log's public key, or a file that holds it.")
-]
 WitnessKeys = Annotated[
     list[str] | None, typer.Option("--witness", metavar="VKEY", help="A witness's public key; may be given often.")
 ]
@@ -51,10 +48,9 @@ def verify(
     """Verify a ledger against its signature; exit 1 with every finding if it is not what was signed."""
     from ridgeline.audit import home as homes
     from ridgeline.audit.verify import examine
-    from ridgeline.cli.audit import verifier_of
 
     home = homes.find(log)
-    verifier = verifier_of(key) if key else homes.read_settings(home)[0]
+    verifier = verifier_of(key) if key is not None else homes.read_settings(home)[0]
     witnesses = [verifier_of(w) for w in witness or ()]
     for path in checkpoint or ():
         if not path.is_file():
@@ -81,10 +77,9 @@ def prove(
     """Write a proof that an entry is in the log, which anyone can check without the log."""
     from ridgeline.audit import Ledger
     from ridgeline.audit.proof import prove as proof_of
-    from ridgeline.cli.audit import verifier_of
     from ridgeline.store import publish
 
-    with Ledger.open(log, verifier=verifier_of(key) if key else None) as ledger:
+    with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
         proof = proof_of(ledger, index)
     with publish(out) as tmp:
         tmp.write_text(str(proof), encoding="utf-8")
@@ -105,7 +100,6 @@ def check_proof(
     from ridgeline.audit.moment import show_moment
     from ridgeline.audit.proof import check_proof as check
     from ridgeline.audit.proof import hex_hash
-    from ridgeline.cli.audit import verifier_of
 
     for path in (file, entry):
         if path is not None and not path.is_file():
@@ -116,7 +110,7 @@ def check_proof(
         verifier_of(key),
         str(file),
         entry=entry.read_bytes() if entry else None,
-        leaf=hex_hash(leaf) if leaf else None,
+        leaf=hex_hash(leaf) if leaf is not None else None,
         witnesses=witnesses,
         require=len(witnesses) if require is None else require,
     )
@@ -156,12 +150,11 @@ def witness(
       ridgeline audit witness /mnt/log --state ~/witness --name witness.example/w1
     """
     from ridgeline.audit.witness import Witness
-    from ridgeline.cli.audit import verifier_of
     from ridgeline.store import publish
 
     who = Witness(state, name)
     try:
-        cosigned = who.cosign(log, verifier_of(key) if key else None)
+        cosigned = who.cosign(log, verifier_of(key) if key is not None else None)
     except Unverified as error:
         if as_json:
             print_json({"ok": False, "kind": error.kind, "finding": str(error)})

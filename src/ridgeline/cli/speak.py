@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only th
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 
 
+# Control characters but tab and newline, and those that turn the direction of writing.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
 def print_json(answer: Any) -> None:
     json.dump(answer, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
@@ -23,7 +28,12 @@ def print_json(answer: Any) -> None:
 
 def tell(sentence: str, console: Console | None = None) -> None:
     """A line as it is: names are not markup, and a path stays in one piece."""
-    (console or stdout()).print(sentence, markup=False, highlight=False, soft_wrap=True)
+    (console or stdout()).print(plain(sentence), markup=False, highlight=False, soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    """Text that cannot steer a terminal: what others wrote into an event or a file name may be anything."""
+    return _STEERING.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
 
 
 def note(sentence: str | None) -> None:
