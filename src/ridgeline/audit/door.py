@@ -63,8 +63,8 @@ class Door:
         self._listener.close()
         with suppress(OSError):
             self._home.door.unlink()
-        # A socket that is still in use holds on to the filesystem its name lies on, so its thread is waited for. What was
-        # asked is answered and nothing more is read; a guest who does not take the answer is cut off.
+        # A socket in use holds on to the filesystem its name lies on, so its thread is waited for. What was asked is
+        # answered and nothing more is read; a guest who does not take the answer is cut off.
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._mutex:
                 for guest in self._guests:

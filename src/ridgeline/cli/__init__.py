@@ -38,6 +38,7 @@ PANELS = {
     "compare": "Judge",
     "records": "Judge",
     "audit": "Systems",
+    "recommend": "Systems",
     "model": "Manage",
 }
 
@@ -98,6 +99,7 @@ def _register() -> None:
         search,
         streams,
     )
+    from ridgeline.cli.recommend_more import commands as recommend
 
     commands: dict[str, Any] = {
         "embed": embed.embed,
@@ -114,6 +116,7 @@ def _register() -> None:
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
     app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
+    app.add_typer(recommend, name="recommend", rich_help_panel=PANELS["recommend"])
     app.add_typer(model.model, name="model", rich_help_panel=PANELS["model"])
 
 

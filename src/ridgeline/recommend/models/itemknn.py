@@ -1,0 +1,55 @@
+"""Item-kNN: items liked by the same people (cosine), each item looking at its nearest neighbours only."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from ridgeline.recommend.data import Real
+from ridgeline.recommend.histories import Histories
+
+NEIGHBOURS = 100
+BLOCK = 512  # items whose likeness to all others is held at a time
+
+
+class ItemKnn:
+    name = "itemknn"
+
+    def __init__(self, neighbours: int = NEIGHBOURS) -> None:
+        """With 0 neighbours it scores nothing and costs nothing: for a blend that has no use for it."""
+        self.neighbours = neighbours
+
+    def fit(self, train: Histories) -> Self:
+        from scipy.sparse import csr_matrix
+
+        liked = train.matrix().tocsc()
+        length = np.sqrt(np.maximum(np.bincount(train.items, minlength=train.width), 1)).astype(np.float32)
+        liked = liked.multiply(1 / length[None, :]).tocsc()
+        by_item = liked.T.tocsr()
+        rows, columns, values = ([np.zeros(0, t)] for t in (np.int64, np.int64, np.float32))
+        for start in range(0, train.width if self.neighbours else 0, BLOCK):
+            near: Any = (by_item[start : start + BLOCK] @ liked).tocoo()
+            item, other, value = near.row.astype(np.int64) + start, near.col.astype(np.int64), near.data
+            apart = item != other
+            item, other, value = item[apart], other[apart], value[apart]
+            # Equal likenesses are common here (few raters): they go by the item's row, so the choice is repeatable.
+            order = np.lexsort((other, -value, item))
+            item, other, value = item[order], other[order], value[order]
+            place = np.arange(len(item)) - np.searchsorted(item, item)
+            first = place < self.neighbours
+            rows.append(item[first])
+            columns.append(other[first])
+            values.append(value[first])
+        shape = (train.width, train.width)
+        where = (np.concatenate(rows), np.concatenate(columns))
+        self.near = csr_matrix((np.concatenate(values), where), shape=shape)
+        return self
+
+    def scores(self, users: Histories) -> Real:
+        found: Real = (users.matrix() @ self.near.T.tocsr()).toarray().astype(np.float32, copy=False)
+        return found
+
+    def similar(self, item: int) -> Real:
+        row: Real = self.near[[item]].toarray()[0]
+        return row

@@ -1,0 +1,135 @@
+"""`ridgeline recommend`: every command from a folder to an answer, on made data.
+
+python -m pytest tests/cli/test_recommend.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.embed import tiny
+
+from ridgeline.cli import main
+from ridgeline.recommend import demo
+
+
+def run(capsys, *words) -> tuple[int, str, str]:
+    try:
+        main([str(w) for w in words])
+        code = 0
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The demo's films and users as a MovieLens folder, with one damaged row."""
+    made = demo.dataset()
+    c, r = made.catalogue, made.ratings
+    root = tmp_path_factory.mktemp("ml")
+    films = [f'{i},"{t}",{"|".join(g)}' for i, t, g in zip(c.ids, c.titles, c.genres, strict=True)]
+    (root / "movies.csv").write_text("movieId,title,genres\n" + "\n".join(films) + "\n")
+    rows = [f"{u + 1},{c.ids[i]},{s},{t}" for u, i, s, t in zip(r.users, r.items, r.stars, r.times, strict=True)]
+    rows.append("7,1,five,1500000000")
+    (root / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + "\n".join(rows) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    pytest.importorskip("torch")
+    return tiny.make(tmp_path_factory.mktemp("models") / "tiny", limit=500, max_position_embeddings=512)
+
+
+@pytest.fixture(scope="module")
+def model(folder, encoder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("fit") / "model"
+    words = ["recommend", "fit", str(folder), "-o", str(out), "--encoder", str(encoder), "--device", "cpu", "--quiet"]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(words)
+    return out
+
+
+def test_describe_names_the_damaged_row(capsys, folder):
+    code, out, err = run(capsys, "recommend", "describe", folder)
+    assert code == 0
+    assert "users" in out
+    assert "rating is 'five', not a number" in " ".join(err.split())
+    told = json.loads(run(capsys, "recommend", "describe", folder, "--json")[1])
+    assert (told["users"], told["left_out"]) == (240, {"unreadable": 1})
+
+
+def test_for_answers_in_json_and_in_words(capsys, model, folder):
+    code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "-k", 7, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found) == 7
+    assert set(found[0]) == {"item", "title", "genres", "score", "why"}
+    seen = {int(w.split(",")[1]) for w in (folder / "ratings.csv").read_text().splitlines() if w.startswith("1,")}
+    assert not seen & {a["item"] for a in found}
+    code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "--explain")
+    assert code == 0
+    assert "because of" in out
+
+
+def test_similar_search_and_new_answer(capsys, model):
+    code, _, err = run(capsys, "recommend", "similar", "Toi Stroy", "--model", model)
+    assert code == 0
+    assert "taken for 'Toy Story (1995)'" in err
+    assert len(json.loads(run(capsys, "recommend", "search", "a shark", "--model", model, "--json")[1])) == 10
+    found = json.loads(run(capsys, "recommend", "new", "--liked", "Alien", "--model", model, "--json", "-k", 3)[1])
+    assert len(found) == 3
+
+
+def test_all_writes_a_file(capsys, model, tmp_path):
+    code, out, _ = run(capsys, "recommend", "all", "--model", model, "-o", tmp_path / "all.parquet", "-k", 3, "--json")
+    assert code == 0
+    assert json.loads(out)["rows"] == 720
+    assert pq.read_table(tmp_path / "all.parquet").column_names == ["user", "rank", "item", "title", "score"]
+
+
+def test_evaluate_tells_json_and_writes_a_page(capsys, folder, encoder, tmp_path):
+    words = ("--split", "temporal-user", "--metrics", "recall@20,ndcg@10,coverage", "--encoder", encoder, "--json")
+    code, out, _ = run(capsys, "recommend", "evaluate", folder, *words, "-o", tmp_path / "page.html", "--device", "cpu")
+    told = json.loads(out)
+    assert code == 0
+    assert told["protocol"]["split"] == "temporal-user"
+    assert "paired_vs_ease" in told["models"]["hybrid"]
+    page = (tmp_path / "page.html").read_text()
+    assert "difference to EASE" in page
+    assert f"{told['models']['ease']['ndcg@10']['mean']:.4f}" in page
+
+
+def test_the_demo_needs_no_data(capsys, encoder):
+    code, out, _ = run(capsys, "recommend", "demo", "--encoder", encoder, "--device", "cpu", "--json")
+    assert code == 0
+    assert all(json.loads(out)["answers"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("for", "99999", "--model", "MODEL"), "no user '99999'"),
+        (("for", "1", "--model", "MODEL", "--genre", "Westen"), "did you mean 'Western'"),
+        (("for", "1", "--model", "MODEL", "--year", "1990-1980"), "end before they begin"),
+        (("for", "1", "--model", "NOWHERE"), "does not exist"),
+        (("for", "1", "--model", "DATA"), "no manifest.json"),
+        (("new", "--model", "MODEL"), "something to go by"),
+        (("fit", "NOWHERE", "-o", "OUT"), "does not exist"),
+        (("all", "--model", "MODEL", "-o", "x.csv"), "does not end in .parquet"),
+        (("evaluate", "DATA", "--split", "weekly"), "no split 'weekly'"),
+        (("evaluate", "DATA", "--metrics", "accuracy"), "no metric 'accuracy'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, tmp_path, words, told):
+    places = {"MODEL": model, "DATA": folder, "NOWHERE": tmp_path / "nowhere", "OUT": tmp_path / "out"}
+    code, _, err = run(capsys, "recommend", *(places.get(w, w) for w in words))
+    assert code == 2
+    assert told in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,145 @@
+"""Each model against a slow and obvious reference; hostile histories give no NaN.
+
+python -m pytest tests/recommend/test_models.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import InputError
+from ridgeline.recommend.data import Ratings
+from ridgeline.recommend.histories import histories_of, one_history
+from ridgeline.recommend.models import Ease, Era, Hybrid, ItemKnn, Popularity, Semantic, Tfidf, ease
+from ridgeline.recommend.models.hybrid import standard
+
+USERS, ITEMS = 60, 25
+
+
+@pytest.fixture(scope="module")
+def train():
+    rng = np.random.default_rng(3)
+    users, items = np.nonzero(rng.random((USERS, ITEMS)) < 0.2)
+    stars = rng.choice([0.5, 4.0, 5.0], len(users)).astype(np.float32)
+    times = rng.integers(1_000_000_000, 1_100_000_000, len(users))
+    return histories_of(Ratings(users, items, stars, times), USERS, ITEMS)
+
+
+def dense(train) -> np.ndarray:
+    found = np.zeros((len(train), train.width))
+    found[train.users, train.items] = 1
+    return found
+
+
+def vectors(seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(size=(ITEMS, 8)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 1.0, 100.0])
+def test_ease_is_the_best_linear_model_without_a_diagonal(train, penalty):
+    x = dense(train)
+    model = Ease(penalty).fit(train)
+    want = np.zeros((ITEMS, ITEMS))
+    for item in range(ITEMS):  # column by column: ridge regression on all other items
+        others = [i for i in range(ITEMS) if i != item]
+        a = x[:, others]
+        want[others, item] = np.linalg.solve(a.T @ a + penalty * np.eye(ITEMS - 1), a.T @ x[:, item])
+    assert np.abs(model.scores(train) - x @ want).max() < 1e-4
+
+
+def test_what_goes_together_is_counted_exactly_block_by_block(train, monkeypatch):
+    monkeypatch.setattr(ease, "BLOCK", 7)
+    assert (ease.together(train.matrix(), "cpu") == dense(train).T @ dense(train)).all()
+
+
+@pytest.mark.gpu
+def test_ease_on_a_gpu_is_that_of_a_cpu(train):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    there, here = Ease(10.0, device="cuda").fit(train), Ease(10.0).fit(train)
+    assert np.abs(there.scores(train) - here.scores(train)).max() < 1e-4
+
+
+def test_ease_over_the_most_liked_items_scores_the_rest_zero(train):
+    counts = np.bincount(train.items, minlength=ITEMS)
+    model = Ease(10.0, most=7).fit(train)
+    assert len(model.kept) == 7
+    assert counts[model.kept].min() >= np.delete(counts, model.kept).max()
+    assert (np.delete(model.scores(train), model.kept, axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan")])
+def test_a_penalty_that_makes_no_sense_is_refused(penalty):
+    with pytest.raises(InputError, match="λ"):
+        Ease(penalty)
+
+
+def test_itemknn_sums_the_cosines_of_the_nearest(train):
+    x = dense(train)
+    length = np.maximum(np.linalg.norm(x, axis=0), 1e-9)
+    near = (x.T @ x) / np.outer(length, length)
+    np.fill_diagonal(near, 0)
+    for row in near:
+        row[np.argsort(-row.astype(np.float32), kind="stable")[5:]] = 0
+    assert np.abs(ItemKnn(5).fit(train).scores(train) - x @ near.T).max() < 1e-5
+
+
+def test_popularity_counts_likes(train):
+    assert (Popularity().fit(train).scores(train)[3] == dense(train).sum(0)).all()
+
+
+def texts() -> list[str]:
+    return [f"film {n % 3} about {'ships' if n % 2 else 'trains'} number{n}" for n in range(ITEMS)]
+
+
+def all_models(train):
+    parts = (Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), Era(np.full(ITEMS, 2000)))
+    weights = dict.fromkeys(("ease", "ease lately", "unreleased", "era", "semantic", "itemknn", "popularity"), 0.5)
+    return [*(p.fit(train) for p in parts), Tfidf(texts()), Hybrid(*parts, weights)]
+
+
+@pytest.mark.parametrize("stars", [[5.0], [1.0, 1.0, 1.0], [0.0, 0.0], [0.5, 5.0], []])
+def test_no_history_gives_nan(train, stars):
+    user = one_history(np.arange(len(stars)), np.array(stars), ITEMS, 1_050_000_000)
+    for model in all_models(train):
+        found = model.scores(user)
+        assert found.shape == (1, ITEMS), model.name
+        assert np.isfinite(found).all(), model.name
+        assert np.isfinite(model.similar(2)).all(), model.name
+
+
+def test_the_semantic_user_is_the_centred_mean_of_what_was_liked(train):
+    v = vectors()
+    model = Semantic(v)
+    centred = v - v.mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    two = one_history(np.array([4, 9]), np.array([5.0, 5.0]), ITEMS, 0)
+    lately = 0.5 ** (1 / 30)  # the older of the two counts a little less
+    want = lately * centred[4] + centred[9]
+    assert np.allclose(model.users(two)[0], want / np.linalg.norm(want), atol=1e-5)
+    assert np.argmax(model.scores(one_history(np.array([4]), np.array([5.0]), ITEMS, 0))[0]) == 4
+
+
+def test_era_looks_at_nothing_after_the_moment(train):
+    model = Era(np.full(ITEMS, 2003)).fit(train)
+    moment = int(np.quantile(train.times, 0.5))
+    user = one_history(np.array([1]), np.array([5.0]), ITEMS, moment)
+    before = train.times < moment
+    early = histories_of(
+        Ratings(train.users[before], train.items[before], train.stars[before], train.times[before]), USERS, ITEMS
+    )
+    assert (model.scores(user) == Era(np.full(ITEMS, 2003)).fit(early).scores(user)).all()
+    assert model.scores(user).any()
+    assert Era(np.array([1990, 2050])).unreleased(user).tolist() == [[0.0, 1.0]]
+
+
+def test_the_blend_takes_what_helps_and_leaves_what_does_not(train):
+    model = Hybrid(Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), Era(np.full(ITEMS, 2000))).fit(train)
+    target = model.part("semantic", train)
+    model.learn(train, lambda scores: -float(np.abs(standard(scores) - target).mean()))
+    assert model.weights["semantic"] >= 1.0
+    model.learn(train, lambda scores: 1.0)
+    assert model.weights == {"ease": 1.0}

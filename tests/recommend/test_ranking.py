@@ -1,0 +1,79 @@
+"""Ranking many users on a device: the same as a full sort, in blocks, seen items never.
+
+python -m pytest tests/recommend/test_ranking.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import InputError
+from ridgeline.recommend import ranking
+from ridgeline.recommend.data import Ratings
+from ridgeline.recommend.histories import histories_of
+
+USERS, ITEMS = 23, 31
+
+
+@pytest.fixture
+def seen():
+    users, items = np.nonzero(np.random.default_rng(1).random((USERS, ITEMS)) < 0.3)
+    nothing = np.zeros(len(users))
+    return histories_of(Ratings(users, items, nothing.astype(np.float32), nothing.astype(int)), USERS, ITEMS)
+
+
+def wanted(scores, seen, k):
+    scores = scores.copy()
+    scores[seen.users, seen.items] = -np.inf
+    order = np.argsort(-scores, axis=1)[:, :k]
+    best = np.take_along_axis(scores, order, axis=1)
+    return np.where(np.isneginf(best), -1, order), best
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_by_vectors_and_by_ease_as_a_full_sort_would(seen, k, monkeypatch):
+    monkeypatch.setitem(ranking.BLOCK, "cpu", 7)
+    rng = np.random.default_rng(0)
+    users, items = (rng.normal(size=(n, 6)).astype(np.float32) for n in (USERS, ITEMS))
+    rows, scores = ranking.rank_vectors(users, items, seen, k)
+    want, best = wanted(users.astype(float) @ items.T.astype(float), seen, k)
+    assert (rows == want).all()
+    assert np.allclose(scores, best, atol=1e-5)
+    kept = np.arange(0, ITEMS, 2)
+    weights = rng.normal(size=(len(kept), len(kept))).astype(np.float32)
+    rows, scores = ranking.rank_ease(seen, kept, weights, seen, k)
+    full = np.zeros((USERS, ITEMS))
+    full[:, kept] = seen.matrix()[:, kept] @ weights.astype(float)
+    want, best = wanted(full, seen, k)
+    assert np.allclose(scores, best, atol=1e-5)
+    assert (rows >= 0).sum() == (want >= 0).sum()
+
+
+def test_somebody_who_has_seen_everything_gets_nothing():
+    users, items = np.nonzero(np.ones((2, 4)))
+    nothing = np.zeros(len(users))
+    seen = histories_of(Ratings(users, items, nothing.astype(np.float32), nothing.astype(int)), 2, 4)
+    rows, _ = ranking.rank_vectors(np.ones((2, 3), np.float32), np.ones((4, 3), np.float32), seen, 3)
+    assert (rows == -1).all()
+
+
+def test_slips_are_said(seen):
+    with pytest.raises(InputError, match="23 histories of seen items for 2 users"):
+        ranking.rank_vectors(np.ones((2, 3), np.float32), np.ones((ITEMS, 3), np.float32), seen, 3)
+    with pytest.raises(InputError, match="k is 0"):
+        ranking.rank_vectors(np.ones((USERS, 3), np.float32), np.ones((ITEMS, 3), np.float32), seen, 0)
+
+
+@pytest.mark.gpu
+def test_a_gpu_ranks_as_a_cpu_does(seen):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    rng = np.random.default_rng(0)
+    users, items = (rng.normal(size=(n, 6)).astype(np.float32) for n in (USERS, ITEMS))
+    there, here = (ranking.rank_vectors(users, items, seen, 5, device) for device in ("cuda", "cpu"))
+    assert np.allclose(there[1], here[1], atol=0.05)
+    kept, weights = np.arange(ITEMS), rng.normal(size=(ITEMS, ITEMS)).astype(np.float32)
+    there, here = (ranking.rank_ease(seen, kept, weights, seen, 5, device) for device in ("cuda", "cpu"))
+    assert np.allclose(there[1], here[1], atol=1e-4)

@@ -1,0 +1,107 @@
+"""The service: every path answers, slips are sentences, a page that a person can use.
+
+python -m pytest tests/recommend/test_service.py
+"""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from ridgeline.recommend.recommender import Wish, years_of
+from ridgeline.recommend.service import MOST, service
+from ridgeline.web import running
+
+
+@pytest.fixture(scope="module")
+def url(model):
+    with running(service(model)) as address:
+        yield address
+
+
+@pytest.fixture
+def client(url):
+    with httpx.Client(base_url=url) as made:
+        yield made
+
+
+def test_every_path_of_the_description_answers(client, model):
+    assert client.get("/api/health").json() == {"status": "ok"}
+    stats = client.get("/api/stats").json()
+    assert (stats["users"], stats["items"]) == (240, len(model.catalogue))
+    want = [a.to_json() for a in model.recommend(3, Wish(4))]
+    assert client.get("/api/recommend", params={"user": 3, "k": 4}).json() == want
+    similar = client.get("/api/similar", params={"title": "alien"}).json()
+    assert similar == client.get("/api/similar", params={"item": 1}).json()
+    assert len(client.get("/api/search", params={"q": "a shark", "genre": "Horror", "year": "1970-1979"}).json()) > 0
+    new = client.post("/api/new", json={"liked": ["Alien"], "items": [2], "k": 3}).json()
+    assert new == [a.to_json() for a in model.new(["Alien", "Aliens"], "", Wish(3))]
+    batch = client.post("/api/batch", json={"users": [1, 2], "k": 3}).json()
+    assert [r["item"] for r in batch["2"]] == [a.item for a in model.recommend(2, Wish(3))]
+    described = client.get("/openapi.json").json()
+    assert {"/api/search", "/api/recommend", "/api/similar", "/api/batch", "/api/stats"} <= set(described["paths"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/api/recommend?user=9999", None, "no user '9999'"),
+        ("/api/recommend", None, "no user was named"),
+        (f"/api/recommend?user=1&k={MOST + 1}", None, "give 1 to"),
+        ("/api/recommend?user=1&k=many", None, "whole number"),
+        ("/api/recommend?user=1&genre=Nope", None, "There are: "),
+        ("/api/recommend?user=1&year=then", None, "span of years"),
+        ("/api/search?q=", None, "text is empty"),
+        ("/api/similar?item=99999", None, "no item '99999'"),
+        ("/api/new", {}, "something to go by"),
+        ("/api/new", {"items": "1"}, "no list"),
+        ("/api/new", {"text": 3}, "give a string"),
+        ("/api/batch", {"users": [1] * 1001}, "up to 1,000"),
+        ("/api/batch", [], "no JSON object"),
+    ],
+)
+def test_a_slip_is_answered_by_a_sentence(client, path, body, told):
+    answer = client.get(path) if body is None else client.post(path, json=body)
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+
+
+def test_years_are_read_as_people_write_them():
+    assert [years_of(w) for w in (None, "1999", "1980-1989", "2000-", "-1960")] == [
+        None,
+        (1999, 1999),
+        (1980, 1989),
+        (2000, 9999),
+        (1, 1960),
+    ]
+
+
+@pytest.mark.browser
+def test_a_person_types_clicks_and_sees_recommendations_change(url, chromium):
+    page = chromium.new_page()
+    trouble = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(url)
+    page.fill("#query", "a spaceship")
+    page.click("#ask button")
+    page.wait_for_selector("#found li")
+    assert page.locator("#recommended li").count() == 0
+    page.locator("#found li button").first.click()
+    page.wait_for_selector("#recommended li")
+    first = page.locator("#recommended li button").all_inner_texts()
+    liked = page.locator("#liked li button").all_inner_texts()
+    assert len(liked) == 1
+    assert liked[0] not in first
+    page.locator("#recommended li button").nth(3).click()
+    page.wait_for_function("n => document.querySelectorAll('#liked li').length === n", arg=2)
+    page.wait_for_function(
+        "before => [...document.querySelectorAll('#recommended li button')].map(b => b.innerText).join() !== before",
+        arg=",".join(first),
+    )
+    assert page.locator("#recommended li button").all_inner_texts() != first
+    page.fill("#query", "")
+    page.click("#ask button")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "text is empty" in page.inner_text("#trouble")
+    assert not trouble
+    page.close()
