@@ -10,4 +10,5 @@ void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);
 void bind_sieve(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
+void bind_collective(nanobind::module_ &m);
 }

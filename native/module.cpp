@@ -80,4 +80,5 @@ NB_MODULE(native, m) {
   bind_rows(m);
   bind_sieve(m);
   bind_ledger(m);
+  bind_collective(m);
 }

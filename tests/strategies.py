@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from ridgeline import fabric
+
 # No lone surrogates: they are no text, and nothing here takes them.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 exact_integers = st.integers(-(2**53) + 1, 2**53 - 1)
@@ -22,3 +24,15 @@ events = st.fixed_dictionaries(
         "attributes": st.dictionaries(texts, json_values, max_size=5),
     },
 )
+
+CALLS = [(op, name) for op, names in fabric.ALGORITHMS.items() for name in names]
+
+
+@st.composite
+def schedules(draw, most_ranks: int = 20, least_ranks: int = 1) -> fabric.Schedule:
+    op, name = draw(st.sampled_from(CALLS))
+    ranks = draw(st.integers(least_ranks, most_ranks))
+    nodes = draw(st.sampled_from([None, *(n for n in range(1, ranks + 1) if ranks % n == 0)]))
+    chunks = draw(st.none() | st.integers(1, 6))
+    root = draw(st.integers(0, ranks - 1)) if op in ("broadcast", "reduce") else 0
+    return fabric.schedule(op, name, ranks=ranks, chunks=chunks, nodes=nodes, root=root)

@@ -23,6 +23,7 @@ PUBLIC = [
     "collate",
     "embed",
     "errors",
+    "fabric",
     "lab",
     "machine",
     "placed",

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline import embed, errors, lab, machine, search, trajectory
+    from ridgeline import embed, errors, fabric, lab, machine, search, trajectory
     from ridgeline.embed import Embedder
     from ridgeline.errors import RidgelineError
     from ridgeline.machine.ceiling import ceilings
@@ -38,6 +38,7 @@ _HOMES = {
     "collate": "ridgeline.trajectory",
     "embed": "ridgeline.embed",
     "errors": "ridgeline.errors",
+    "fabric": "ridgeline.fabric",
     "lab": "ridgeline.lab",
     "machine": "ridgeline.machine",
     "placed": "ridgeline.machine",
@@ -60,6 +61,7 @@ __all__ = [
     "collate",
     "embed",
     "errors",
+    "fabric",
     "lab",
     "machine",
     "placed",

@@ -85,6 +85,10 @@ class Unverified(RidgelineError):
         self.kind = kind
 
 
+class FabricError(RidgelineError):
+    """A collective, or its schedule, went wrong; the sentence names rank, operation and sequence number."""
+
+
 class NotComparable(RidgelineError):
     """Two things were asked to be compared that have nothing in common."""
 

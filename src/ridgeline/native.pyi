@@ -138,3 +138,77 @@ def entry_ends(bundle: bytes) -> Annotated[NDArray[numpy.int64], dict(shape=(Non
 
 def merkle_root(hashes: bytes, engine: str = '') -> bytes:
     """RFC 6962 tree hash over hashes of 32 bytes each, one or more."""
+
+FABRIC_CONTEXTS: int = 24
+
+def fabric_bytes(ranks: int, arena_bytes: int) -> int:
+    """Bytes of the memory that so many ranks share (sparse)."""
+
+def reduce_arrays(to: int, sources: Sequence[int], count: int, type: int, how: int) -> None:
+    """The loops of a reduction alone, on addresses."""
+
+class Collective:
+    """One rank's end of a communicator over shared memory."""
+
+    def __init__(self, fd: int, world: int, context: int, arena_bytes: int, members: Sequence[int], me: int, pids: Sequence[int], pidfds: Sequence[int], crowded: bool) -> None: ...
+
+    def all_reduce(self, array: object, how: int, timeout: float) -> int:
+        """In place; −1: not an array for the short way."""
+
+    def run(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float) -> int: ...
+
+    def run_steps(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float, steps: Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order='C', device='cpu', writable=False)], chunks: int, widest: int, algorithm: int) -> int: ...
+
+    def send(self, source: int, bytes: int, type: int, to: int, timeout: float) -> int: ...
+
+    def recv(self, target: int, bytes: int, type: int, source: int, timeout: float) -> int: ...
+
+    def may_look(self, rank: int, address: int, expected: int) -> bool:
+        """Whether this process may read another rank's memory."""
+
+    def header(self, rank: int, disputed: bool) -> tuple[int, int, int, int, int, int, int, int]:
+        """
+        (sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.
+        """
+
+    def usage(self, op: int) -> tuple[int, int, int]:
+        """(calls, bytes, ns) of an operation."""
+
+    @property
+    def waited_ns(self) -> list[int]: ...
+
+    @property
+    def blamed(self) -> int: ...
+
+    @property
+    def arena(self) -> int: ...
+
+    @property
+    def small(self) -> int: ...
+
+    @small.setter
+    def small(self, arg: int, /) -> None: ...
+
+    @property
+    def foreign_from(self) -> int: ...
+
+    @foreign_from.setter
+    def foreign_from(self, arg: int, /) -> None: ...
+
+    @property
+    def slice(self) -> int: ...
+
+    @slice.setter
+    def slice(self, arg: int, /) -> None: ...
+
+    @property
+    def crowded(self) -> bool: ...
+
+    @crowded.setter
+    def crowded(self, arg: bool, /) -> None: ...
+
+    @property
+    def foreign(self) -> bool: ...
+
+    @foreign.setter
+    def foreign(self, arg: bool, /) -> None: ...

@@ -39,6 +39,7 @@ PANELS = {
     "records": "Judge",
     "audit": "Systems",
     "recommend": "Systems",
+    "fabric": "Systems",
     "model": "Manage",
 }
 
@@ -90,6 +91,7 @@ def _register() -> None:
         bench,
         compare,
         embed,
+        fabric,
         index,
         machine,
         model,
@@ -114,6 +116,7 @@ def _register() -> None:
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
+    app.add_typer(fabric.fabric, name="fabric", rich_help_panel=PANELS["fabric"])
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
     app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
     app.add_typer(recommend, name="recommend", rich_help_panel=PANELS["recommend"])

@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -52,16 +53,20 @@ class Contender:
         self._run = self._workload.prepare(self._case, order["contender"], place)
         self._timer = timer(self._case.device, order["cache_bytes"])
         self._run.reset()
-        start, steps = now_ns(), 0
-        while steps < WARM_STEPS or now_ns() - start < WARM_NS:
+        # Ranks of a collective must make as many calls as each other: where a run can, it agrees on what clocks say.
+        agree = getattr(self._run, "agree", None)
+        start, steps, spent = now_ns(), 0, 0
+        while steps < WARM_STEPS or spent < WARM_NS:
             self._timer.time(self._run.step, 1)
             steps += 1
-            if now_ns() - start > 20 * WARM_NS:
+            spent = agree(now_ns() - start) if agree else now_ns() - start
+            if spent > 20 * WARM_NS:
                 break
         self._calls = 1
         if not order["cold"]:
             floor = max(order["sample_ns"], clock_cost_ns() / OVERHEAD_SHARE)
-            self._calls = batch_for(self._timer, self._run.step, int(floor))
+            clock: Any = _Agreed(self._timer, agree) if agree else self._timer
+            self._calls = batch_for(clock, self._run.step, int(floor))
         once = self._timer.time(self._run.step, self._calls)
         self._usage = _usage()
         return {
@@ -112,6 +117,19 @@ class Contender:
         run, workload = self._live(), self._workload
         assert workload is not None  # noqa: S101  set beside the run
         return asdict(workload.check(self._case, run.result()))
+
+
+class _Agreed:
+    """A timer whose answer is the same on all ranks: the slowest one's."""
+
+    def __init__(self, timer: Timer, agree: Callable[[int], int]) -> None:
+        self._timer, self._agree = timer, agree
+
+    def time(self, step: Callable[[], object], calls: int) -> float:
+        return self._agree(round(self._timer.time(step, calls)))
+
+    def flush(self) -> None:
+        self._timer.flush()
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:

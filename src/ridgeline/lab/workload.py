@@ -120,6 +120,7 @@ class Steps:
     close: Callable[[], None] = lambda: None
     settings: Mapping[str, Any] = field(default_factory=dict)
     extras: Callable[[], Mapping[str, Any]] = dict
+    agree: Callable[[int], int] | None = None  # of a collective: the largest of what the ranks say
 
 
 def label(case: Mapping[str, Any]) -> str:

@@ -1,0 +1,152 @@
+// Python face of the collectives. Memory comes as addresses, for the caller has looked at the arrays; a call answers
+// with a number (0: done), and who was to blame is asked for then.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "collective.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+namespace {
+
+using Steps = nb::ndarray<const std::int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Told = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
+                        std::int64_t>;
+
+struct Face {
+  Collective engine;
+  int blamed = -1;
+
+  template <class Work> int done(Work work) {
+    try {
+      nb::gil_scoped_release free;
+      work();
+      return 0;
+    } catch (const Trouble &trouble) {
+      blamed = trouble.rank;
+      // A call that all have left at the same place leaves nothing broken behind; any other does.
+      if (trouble.fault != Fault::mismatch && trouble.fault != Fault::given_up) engine.give_up(trouble.rank);
+      if (trouble.fault == Fault::interrupted) throw nb::python_error();
+      return int(trouble.fault);
+    }
+  }
+};
+
+std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
+void *at(std::uint64_t address) { return reinterpret_cast<void *>(address); }
+
+// The types that NumPy names by one letter; −1: the slow way looks closer.
+int number_of(const char *format) {
+  if (!format || format[1]) return -1;
+  switch (format[0]) {
+  case 'e': return int(Number::f16);
+  case 'f': return int(Number::f32);
+  case 'd': return int(Number::f64);
+  case 'b': return int(Number::i8);
+  case 'h': return int(Number::i16);
+  case 'i': return int(Number::i32);
+  case 'l': case 'q': return int(Number::i64);
+  case 'B': return int(Number::u8);
+  default: return -1;
+  }
+}
+
+// An array in place, without any Python on the way: the call of a small message costs little more than the message.
+int all_reduce_array(Face &self, nb::handle array, int how, double timeout) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT)) {
+    PyErr_Clear();
+    return -1;
+  }
+  const int type = number_of(view.format);
+  int code = -1;
+  if (type >= 0) {
+    const std::uint64_t count = view.len / view.itemsize;
+    code = self.done([&] {
+      self.engine.run({Op::all_reduce, view.buf, view.buf, count, Number(type), Combine(how), 0, ns(timeout)});
+    });
+  }
+  PyBuffer_Release(&view);
+  return code;
+}
+
+} // namespace
+
+void bind_collective(nb::module_ &m) {
+  m.attr("FABRIC_CONTEXTS") = kContexts;
+  m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that so many ranks share (sparse).");
+  m.def("reduce_arrays", [](std::uint64_t to, const std::vector<std::uint64_t> &from, std::uint64_t count, int type, int how) {
+    std::vector<const void *> sources;
+    for (std::uint64_t address : from) sources.push_back(at(address));
+    const ReduceLoops loops = reduce_loops(chosen());
+    nb::gil_scoped_release free;
+    loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
+  }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "The loops of a reduction alone, on addresses.");
+  nb::class_<Face>(m, "Collective", "One rank's end of a communicator over shared memory.")
+      .def("__init__",
+           [](Face *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
+              const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
+             new (self) Face{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
+             self->engine.waiter.interrupted = [] {
+               nb::gil_scoped_acquire hold;
+               return PyErr_CheckSignals() != 0;
+             };
+           },
+           "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
+      .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: not an array for the short way.")
+      .def("run",
+           [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+              double timeout) {
+             return self.done([&] {
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)});
+             });
+           },
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a)
+      .def("run_steps",
+           [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+              double timeout, Steps steps, int chunks, int widest, std::uint32_t algorithm) {
+             return self.done([&] {
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)}, steps.data(),
+                               steps.shape(0), chunks, widest, algorithm);
+             });
+           },
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "steps"_a, "chunks"_a, "widest"_a,
+           "algorithm"_a)
+      .def("send", [](Face &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
+        return self.done([&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
+      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a)
+      .def("recv", [](Face &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
+        return self.done([&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
+      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a)
+      .def("may_look", [](Face &self, int rank, std::uint64_t address, std::uint64_t expected) {
+        return self.engine.may_look(rank, address, expected);
+      }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
+      .def("header", [](Face &self, int rank, bool disputed) -> Told {
+        const Header h = disputed ? self.engine.header(rank) : self.engine.last_header(rank);
+        return {h.sequence, h.op, h.type, h.how, h.count, h.root, h.algorithm, h.stamp};
+      }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
+      .def("usage", [](Face &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
+        const Usage &u = self.engine.usage[op];
+        return {u.calls, u.bytes, u.ns};
+      }, "op"_a, "(calls, bytes, ns) of an operation.")
+      .def_prop_ro("waited_ns", [](Face &self) { return self.engine.waiter.waited_ns; })
+      .def_prop_ro("blamed", [](Face &self) { return self.blamed; })
+      .def_prop_ro("arena", [](Face &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
+      .def_prop_rw("small", [](Face &self) { return self.engine.small; },
+                   [](Face &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("foreign_from", [](Face &self) { return self.engine.foreign_from; },
+                   [](Face &self, std::uint64_t value) { self.engine.foreign_from = value; })
+      .def_prop_rw("slice", [](Face &self) { return self.engine.slice; },
+                   [](Face &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
+      .def_prop_rw("crowded", [](Face &self) { return self.engine.waiter.crowded; },
+                   [](Face &self, bool value) { self.engine.waiter.crowded = value; })
+      .def_prop_rw("foreign", [](Face &self) { return self.engine.foreign; },
+                   [](Face &self, bool value) { self.engine.foreign = value; });
+}
+
+} // namespace ridgeline

@@ -1,0 +1,313 @@
+// Data where everyone can see it: slots for small calls, areas slice by slice, or the callers' own buffers.
+#include "collective.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include <sys/uio.h>
+
+namespace ridgeline {
+namespace {
+
+constexpr std::size_t kLook = 64 << 10; // bytes of others' buffers at a time: they stay in the nearest caches
+
+std::size_t given(const Call &call, int ranks) {
+  const std::size_t block = call.count * size_of(call.type);
+  return call.op == Op::reduce_scatter || call.op == Op::all_to_all ? block * ranks : block;
+}
+
+} // namespace
+
+Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
+                       const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
+    : waiter(segment_, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes), members_(std::move(members)),
+      pids_(pids), me_(me), headers_(members_.size()), loops_(reduce_loops(chosen())) {
+  if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
+  for (int rank : members_)
+    if (rank < 0 || rank >= world) throw std::invalid_argument("there is no such rank");
+  // A context may have been another communicator's: all members see the same counts, for they stopped together.
+  progress_ = segment_.line(members_[me_]).progress.load();
+}
+
+void Collective::give_up(int rank) {
+  std::uint32_t nobody = 0;
+  segment_.given_up().compare_exchange_strong(nobody, std::uint32_t(rank) + 1);
+}
+
+Header Collective::last_header(int rank) const {
+  const Line &line = segment_.line(members_[rank]);
+  return line.headers[0].stamp > line.headers[1].stamp ? line.headers[0] : line.headers[1];
+}
+
+void Collective::sync() {
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != me_) {
+      Line &line = segment_.line(members_[rank]);
+      waiter.until(line.progress, line.waiters, progress_, members_[rank]);
+    }
+}
+
+void Collective::together() {
+  Line &mine = segment_.line(members_[me_]);
+  Waiter::raise(mine.progress, mine.waiters, ++progress_);
+  sync();
+}
+
+// Say what this rank calls, with small data beside it, and compare when all have come.
+std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes) {
+  const std::uint32_t sequence = sequence_++;
+  Header &mine = segment_.line(members_[me_]).headers[sequence % 2];
+  mine = {sequence, std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), call.count, call.root,
+          algorithm, 0, 0, monotonic_ns()};
+  const char *data = static_cast<const char *>(call.in);
+  const std::size_t whole = given(call, size());
+  if (data >= arena() && data + whole <= arena() + segment_.arena_bytes()) {
+    mine.way = std::uint32_t(Way::registered);
+    mine.address = data - arena();
+  } else if (foreign && whole >= foreign_from) {
+    mine.way = std::uint32_t(Way::foreign);
+    mine.address = reinterpret_cast<std::uint64_t>(data);
+  }
+  if (bytes) std::memcpy(segment_.slot(members_[me_], sequence), payload, bytes);
+  together();
+  for (int rank = 0; rank < size(); ++rank) headers_[rank] = segment_.line(members_[rank]).headers[sequence % 2];
+  for (int rank = 0; rank < size(); ++rank) {
+    const Header &theirs = headers_[rank];
+    if (theirs.op != mine.op || theirs.type != mine.type || theirs.how != mine.how || theirs.count != mine.count ||
+        theirs.root != mine.root || theirs.algorithm != mine.algorithm) {
+      disputed_ = sequence;
+      throw Trouble{Fault::mismatch, members_[rank]};
+    }
+  }
+  return sequence;
+}
+
+const char *Collective::seen(int rank, std::uint64_t offset) const {
+  return Way(headers_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + headers_[rank].address + offset : nullptr;
+}
+
+bool Collective::all_seen() const {
+  return std::all_of(headers_.begin(), headers_.end(), [](const Header &h) { return Way(h.way) != Way::bounce; });
+}
+
+bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t bytes) {
+  if (const char *from = seen(rank, offset)) {
+    std::memcpy(to, from, bytes);
+    return true;
+  }
+  char *at = static_cast<char *>(to);
+  std::uint64_t from = headers_[rank].address + offset;
+  while (bytes) {
+    iovec here{at, bytes}, there{reinterpret_cast<void *>(from), bytes};
+    const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
+    if (got <= 0) {
+      if (got < 0 && errno == EINTR) continue;
+      throw Trouble{errno == ESRCH ? Fault::dead : Fault::refused, members_[rank]};
+    }
+    at += got, from += got, bytes -= got;
+  }
+  return true;
+}
+
+bool Collective::may_look(int rank, std::uint64_t address, std::uint64_t expected) {
+  std::uint64_t found = 0;
+  iovec here{&found, sizeof found}, there{reinterpret_cast<void *>(address), sizeof found};
+  const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
+  return got == ssize_t(sizeof found) && found == expected;
+}
+
+void Collective::run(const Call &given_call) {
+  Call call = given_call;
+  const int n = size();
+  const std::size_t size_one = size_of(call.type), block = call.count * size_one;
+  const std::int64_t began = monotonic_ns();
+  waiter.deadline = began + call.timeout_ns;
+  if (call.op == Op::all_reduce && call.in != call.out && block) {
+    std::memcpy(call.out, call.in, block);
+    call.in = call.out;
+  }
+  const std::size_t bytes = given(call, n);
+  const bool fits = bytes <= std::min<std::uint64_t>(small, kSlot);
+  const bool gives = fits && (call.op != Op::broadcast || call.root == me_);
+  const std::uint32_t sequence = arrive(call, 0, call.in, gives ? bytes : 0);
+  if (call.count == 0 || call.op == Op::barrier) {
+    // arriving was all
+  } else if (fits) {
+    small_call(call, sequence);
+  } else if (call.op == Op::all_reduce || call.op == Op::reduce_scatter) {
+    std::vector<std::uint64_t> begin(n + 1);
+    const std::uint64_t line = std::max<std::uint64_t>(1, 64 / size_one); // parts begin on a cache line
+    for (int p = 0; p <= n; ++p)
+      begin[p] = call.op == Op::reduce_scatter ? p * call.count : p == n ? call.count : (call.count / line * p / n) * line;
+    if (all_seen()) reduce_seen(call, begin, call.op == Op::all_reduce);
+    else reduce_parts(call, begin, call.op == Op::all_reduce);
+  } else {
+    const bool look = call.op == Op::broadcast ? Way(headers_[call.root].way) != Way::bounce : all_seen();
+    if (look && call.op != Op::reduce) read_round(call);
+    else hand_round(call);
+  }
+  Usage &u = usage[int(call.op)];
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+}
+
+void Collective::small_call(const Call &call, std::uint32_t sequence) {
+  const int n = size();
+  const std::size_t block = call.count * size_of(call.type);
+  auto slot = [&](int rank) { return segment_.slot(members_[rank], sequence); };
+  char *out = static_cast<char *>(call.out);
+  const bool reduces = call.op == Op::all_reduce || call.op == Op::reduce_scatter || (call.op == Op::reduce && call.root == me_);
+  if (reduces) {
+    std::vector<const void *> from(n);
+    for (int r = 0; r < n; ++r) from[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
+    loops_.reduce(out, from.data(), n, call.count, call.type, call.how);
+  } else if (call.op == Op::all_gather) {
+    for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r), block);
+  } else if (call.op == Op::all_to_all) {
+    for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r) + me_ * block, block);
+  } else if (call.op == Op::broadcast && call.root != me_) {
+    std::memcpy(out, slot(call.root), block);
+  }
+}
+
+// Part p of the data is rank p's to add. What others need goes through this rank's area, slice by slice; while the
+// others add slice k, slice k + 1 is laid out.
+void Collective::reduce_parts(const Call &call, const std::vector<std::uint64_t> &begin, bool share) {
+  const int n = size();
+  const std::size_t one = size_of(call.type);
+  const std::size_t cap = std::min<std::size_t>(slice, kArea / (2 * (n + 1))) / 64 * 64;
+  const std::uint64_t step = cap / one;
+  std::uint64_t longest = 0;
+  for (int p = 0; p < n; ++p) longest = std::max(longest, begin[p + 1] - begin[p]);
+  const std::uint64_t rounds = (longest + step - 1) / step;
+  const char *data = static_cast<const char *>(call.in);
+  char *out = static_cast<char *>(call.out);
+  auto lies = [&](int rank, std::uint64_t k, int part) { // part n: the answer
+    return segment_.area(members_[rank]) + ((k % 2) * (n + 1) + part) * cap;
+  };
+  auto length = [&](int p, std::uint64_t k) -> std::uint64_t {
+    const std::uint64_t from = begin[p] + k * step;
+    return from < begin[p + 1] ? std::min(step, begin[p + 1] - from) : 0;
+  };
+  auto lay_out = [&](std::uint64_t k) {
+    for (int away = 1; away < n; ++away) {
+      const int p = (me_ + away) % n;
+      if (const std::uint64_t m = length(p, k)) std::memcpy(lies(me_, k, p), data + (begin[p] + k * step) * one, m * one);
+    }
+  };
+  std::vector<const void *> from(n);
+  lay_out(0);
+  together();
+  for (std::uint64_t k = 0; k < rounds; ++k) {
+    if (const std::uint64_t m = length(me_, k)) {
+      const std::uint64_t at = begin[me_] + k * step;
+      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at * one : lies(r, k, me_);
+      char *to = share ? out + at * one : out + k * step * one;
+      loops_.reduce(to, from.data(), n, m, call.type, call.how);
+      if (share) std::memcpy(lies(me_, k, n), to, m * one);
+    }
+    if (k + 1 < rounds) lay_out(k + 1);
+    if (share || k + 1 < rounds) together();
+    for (int away = 1; share && away < n; ++away) {
+      const int p = (me_ + away) % n;
+      if (const std::uint64_t m = length(p, k)) std::memcpy(out + (begin[p] + k * step) * one, lies(p, k, n), m * one);
+    }
+  }
+}
+
+// The same where everyone's data can be looked at. Registered buffers get the answer written into them.
+void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> &begin, bool share) {
+  const int n = size();
+  const std::size_t one = size_of(call.type);
+  const std::uint64_t step = kLook / one;
+  char *out = static_cast<char *>(call.out);
+  const char *data = static_cast<const char *>(call.in);
+  bool push = share;
+  for (const Header &h : headers_) push = push && Way(h.way) == Way::registered;
+  scratch_.resize(std::max(scratch_.size(), std::size_t(n) * kLook));
+  std::vector<const void *> from(n);
+  for (std::uint64_t at = begin[me_]; at < begin[me_ + 1]; at += step) {
+    const std::uint64_t m = std::min(step, begin[me_ + 1] - at);
+    for (int r = 0; r < n; ++r) {
+      if (r == me_) from[r] = data + at * one;
+      else if (const char *there = seen(r, at * one)) from[r] = there;
+      else {
+        read(r, at * one, scratch_.data() + r * kLook, m * one);
+        from[r] = scratch_.data() + r * kLook;
+      }
+    }
+    char *to = share ? out + at * one : out + (at - begin[me_]) * one;
+    loops_.reduce(to, from.data(), n, m, call.type, call.how);
+    for (int away = 1; push && away < n; ++away) {
+      const int r = (me_ + away) % n;
+      std::memcpy(const_cast<char *>(seen(r, at * one)), to, m * one);
+    }
+  }
+  together();
+  if (!share || push) return;
+  for (int away = 1; away < n; ++away) {
+    const int p = (me_ + away) % n;
+    if (begin[p + 1] > begin[p]) read(p, begin[p] * one, out + begin[p] * one, (begin[p + 1] - begin[p]) * one);
+  }
+  together();
+}
+
+// Through the areas, half an area at a time: while one half is read, the other is filled.
+void Collective::hand_round(const Call &call) {
+  const int n = size();
+  const std::size_t one = size_of(call.type), half = kArea / 2, block = call.count * one;
+  const std::size_t lane = call.op == Op::all_to_all ? half / n / 64 * 64 : half;
+  const std::uint64_t step = lane / one;
+  const char *data = static_cast<const char *>(call.in);
+  char *out = static_cast<char *>(call.out);
+  const bool fills = call.op != Op::broadcast || call.root == me_;
+  std::vector<const void *> from(n);
+  std::uint64_t k = 0;
+  for (std::uint64_t at = 0; at < call.count; at += step, ++k) {
+    const std::size_t m = std::min(step, call.count - at);
+    auto lies = [&](int rank, int part) { return segment_.area(members_[rank]) + (k % 2) * half + part * lane; };
+    if (call.op == Op::all_to_all) {
+      for (int p = 0; p < n; ++p)
+        if (p != me_) std::memcpy(lies(me_, p), data + p * block + at * one, m * one);
+    } else if (fills) {
+      std::memcpy(lies(me_, 0), data + at * one, m * one);
+    }
+    together();
+    for (int away = 0; away < n; ++away) {
+      const int r = (me_ + away) % n;
+      if (call.op == Op::all_gather || call.op == Op::all_to_all) {
+        char *to = out + r * block + at * one;
+        const char *own = data + (call.op == Op::all_to_all ? me_ * block : 0) + at * one;
+        if (r != me_) std::memcpy(to, lies(r, call.op == Op::all_to_all ? me_ : 0), m * one);
+        else if (to != own) std::memcpy(to, own, m * one);
+      } else if (call.op == Op::broadcast && r == call.root && r != me_) {
+        std::memcpy(out + at * one, lies(r, 0), m * one);
+      }
+    }
+    if (call.op == Op::reduce && call.root == me_) {
+      for (int r = 0; r < n; ++r) from[r] = lies(r, 0);
+      loops_.reduce(out + at * one, from.data(), n, m, call.type, call.how);
+    }
+  }
+}
+
+void Collective::read_round(const Call &call) {
+  const int n = size();
+  const std::size_t block = call.count * size_of(call.type);
+  const char *data = static_cast<const char *>(call.in);
+  char *out = static_cast<char *>(call.out);
+  if (call.op == Op::broadcast) {
+    if (call.root != me_) read(call.root, 0, out, block);
+  } else {
+    const std::size_t mine = call.op == Op::all_to_all ? me_ * block : 0;
+    for (int away = 1; away < n; ++away) {
+      const int r = (me_ + away) % n;
+      read(r, mine, out + r * block, block);
+    }
+    if (out + me_ * block != data + mine) std::memcpy(out + me_ * block, data + mine, block);
+  }
+  together();
+}
+
+} // namespace ridgeline

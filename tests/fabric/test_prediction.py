@@ -1,0 +1,79 @@
+"""Predictions: never faster than the links, exact where the formula is known, quick for thousands of ranks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.strategies import schedules
+
+from ridgeline import fabric
+from ridgeline.errors import InputError
+from ridgeline.fabric import Network
+
+PLAIN = Network("plain", None, 1e-6, 1e9)
+
+
+def test_a_ring_takes_what_the_textbook_says():
+    n, size = 8, 8 << 20
+    told = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=n), network=PLAIN, nbytes=size)
+    assert told.seconds == pytest.approx(2 * (n - 1) * (1e-6 + size / n / 1e9), rel=1e-6)
+    assert told.wire_bytes == pytest.approx(2 * (n - 1) * size)
+    assert told.busbw == pytest.approx(told.algbw * 2 * (n - 1) / n)
+
+
+@given(schedules(least_ranks=2), st.sampled_from([0, 4096, 1 << 24]), st.sampled_from(["dgx-a100", "100gbe", "host"]))
+@settings(max_examples=60, deadline=None)
+def test_no_link_carries_more_than_it_can(made, size, network):
+    told = fabric.predict(made, network=network, nbytes=size)
+    assert told.seconds > 0
+    assert told.busiest_share <= 1 + 1e-9
+    assert told.kind == "predicted"
+
+
+@given(schedules(least_ranks=2, most_ranks=6))
+@settings(max_examples=30, deadline=None)
+def test_a_schedule_read_from_json_moves_the_same_bytes(made):
+    again = fabric.Schedule.from_json(made.to_json())
+    one, two = (fabric.predict(s, network=PLAIN, nbytes=1 << 20) for s in (made, again))
+    assert two.wire_bytes == pytest.approx(one.wire_bytes)
+
+
+def test_ranks_that_share_a_bus_share_its_bandwidth():
+    wide = fabric.schedule("all_gather", "ring", ranks=4)
+    alone = fabric.predict(wide, network=Network("a", None, 0.0, 1e9), nbytes=4 << 20)
+    shared = fabric.predict(wide, network=Network("b", None, 0.0, 1e9, bus=1e9), nbytes=4 << 20)
+    assert shared.seconds == pytest.approx(4 * alone.seconds)
+    assert shared.busiest_link == "bus of node 0"
+
+
+def test_small_data_goes_by_tree_and_large_by_hierarchy():
+    def seconds(name, size):
+        return fabric.predict(fabric.schedule("all_reduce", name, ranks=64), network="dgx-a100", nbytes=size).seconds
+
+    assert seconds("tree", 1024) < seconds("ring", 1024)
+    assert seconds("hierarchical", 1 << 30) < seconds("ring", 1 << 30)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "recursive_doubling", "rabenseifner", "hierarchical"])
+def test_sixteen_thousand_ranks_take_seconds(name):
+    began = time.perf_counter()
+    made = fabric.schedule("all_reduce", name, ranks=16384)
+    assert fabric.predict(made, network="dgx-h100", nbytes=1 << 30).seconds > 2 * (1 << 30) / 8 / 50e9 / 8
+    assert time.perf_counter() - began < 60  # two to five seconds on an idle machine
+
+
+def test_a_network_comes_from_yaml(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: 100gbe\nnic: 25e9  # two ports\n")
+    made = fabric.schedule("all_reduce", "ring", ranks=4)
+    mine = fabric.predict(made, network=file, nbytes=1 << 26)
+    assert mine.network == "mine"
+    assert mine.seconds <= fabric.predict(made, network="100gbe", nbytes=1 << 26).seconds
+    file.write_text("base: 100gbe\nnci: 25e9\n")
+    with pytest.raises(InputError, match="did you mean 'nic'"):
+        fabric.predict(made, network=file, nbytes=1)
+    with pytest.raises(InputError, match="no network 'dgx'"):
+        fabric.predict(made, network="dgx", nbytes=1)

@@ -1,0 +1,61 @@
+"""Training steps and tuning: what hides behind the backward pass, what does not, and how far a prediction is off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ridgeline import fabric
+from ridgeline.errors import InputError
+from ridgeline.fabric import Model, Network
+from ridgeline.fabric.choice import Choice, table_path
+from ridgeline.fabric.config import FabricConfig
+from ridgeline.fabric.tune import tuned_network
+
+
+def test_one_bucket_is_never_hidden_and_many_are():
+    slow = Network("slow", None, 0.0, 1e9)
+    one = Model(100_000_000, 10.0, 1, "items")
+    whole = fabric.training_step(one, ranks=2, network=slow, bucket_bytes=1 << 30, algorithms=("ring",))
+    assert whole.exposed_s == pytest.approx(0.1)  # 2 × (n − 1) / n × 100 MB at 1 GB/s
+    parts = fabric.training_step(one, ranks=2, network=slow, bucket_bytes=1_000_000, algorithms=("ring",))
+    assert parts.comm_s == pytest.approx(whole.comm_s)
+    assert parts.exposed_s == pytest.approx(0.001)
+    assert parts.efficiency > whole.efficiency
+
+
+def test_strong_scaling_loses_more_than_weak():
+    weak, strong = (fabric.training_step("bert-large", ranks=512, scaling=s) for s in ("weak", "strong"))
+    assert strong.efficiency < weak.efficiency <= 1
+    assert weak.kind == "predicted"
+    alone = fabric.training_step("bert-large", ranks=1)
+    assert alone.efficiency == 1
+    with pytest.raises(InputError, match="no model 'bert'"):
+        fabric.training_step("bert", ranks=8)
+
+
+@pytest.mark.ranks
+def test_tune_keeps_a_network_whose_error_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuned_network(2) is None
+    found = fabric.tune(2, sizes=(1 << 12, 1 << 16, 1 << 20))
+    network, worst = tuned_network(2)
+    assert worst == pytest.approx(found.worst)
+    again = fabric.predict(fabric.schedule("all_reduce", "direct", ranks=2), network=network, nbytes=1 << 16)
+    assert again.seconds == pytest.approx(found.seconds["direct"][1 << 16], rel=1e-6)
+    assert [e.nbytes for e in found.errors] == [3 << 12, 3 << 14, 3 << 16, 3 << 18]
+
+
+def test_the_measured_table_chooses_by_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows = [{"up_to": 1000, "algorithm": "tree"}, {"up_to": 1 << 62, "algorithm": "direct"}]
+    table_path().parent.mkdir(parents=True)
+    table_path().write_text(json.dumps({"choice": {"all_reduce": {"4": rows}}}))
+    choice = Choice(FabricConfig(), 4)
+    assert not choice.plain
+    assert choice.steps("all_reduce", None, 0, 0, 1000).name == "tree"
+    assert choice.steps("all_reduce", None, 0, 0, 1001) is None
+    assert choice.steps("all_reduce", "ring", 0, 0, 1001).name == "ring"
+    assert Choice(FabricConfig(), 2).plain
+    assert Choice(FabricConfig(collective_algorithm="ring"), 2).steps("all_reduce", None, 0, 0, 5).name == "ring"

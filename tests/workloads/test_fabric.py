@@ -1,0 +1,53 @@
+"""The workloads of fabric: cases that fit the machine, wrong answers found, a race of collectives that ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ridgeline.cli import app
+from ridgeline.lab import Case, Profile
+from ridgeline.lab.loading import load
+from ridgeline.workloads import names, reference
+
+OURS = ("allreduce", "allgather", "broadcast", "p2p")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_cases_have_ranks_and_fit_memory(name):
+    assert name in names()
+    workload = load(reference(name))
+    for profile in Profile:
+        cases = list(workload.cases(profile))
+        assert cases
+        assert all(case.ranks >= 2 for case in cases)
+        assert all(workload.work(case).items == case["bytes"] for case in cases)
+
+
+def _told(values, rank=0, alone=False):
+    return {"values": values, "turn": 5, "rank": rank, "size": len(values), "alone": alone}
+
+
+def test_a_wrong_element_is_found():
+    case = Case({"bytes": 16, "dtype": "float32"}, "cpu", 2)
+    reduce, gather = load(reference("allreduce")), load(reference("allgather"))
+    assert reduce.check(case, _told([11.0] * 4)).ok  # (0 + 5) + (1 + 5)
+    assert not reduce.check(case, _told([11.0, 11.0, 10.0, 11.0])).ok
+    assert gather.check(case, _told([5.0, 5.0, 6.0, 6.0])).ok
+    assert gather.check(case, _told([5.0, 6.0, 6.0, 6.0])).error == 1
+    assert load(reference("broadcast")).check(case, _told([5.0] * 4, rank=1)).ok
+    assert not load(reference("p2p")).check(case, _told([6.0] * 4, rank=1)).ok
+
+
+@pytest.mark.ranks
+def test_a_race_of_collectives_ends_with_right_answers(tmp_path):
+    words = ["bench", "allreduce", "--ranks", "2", "--case", "bytes=8192", "--budget", "2s", "--json"]
+    told = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert records
+    text = json.dumps(records)
+    assert '"ridgeline registered"' in text
+    assert '"WRONG"' not in text
