@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard native/*.cpp native/*.hpp native/*.inc) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup native stubs check format test test-numa test-chaos bench peers packages clean
+.PHONY: help setup native stubs check format test test-numa test-chaos fuzz bench peers packages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and pl
 
 test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger
 	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py
+
+fuzz: $(VENV)/.native ## the ledger's parsers under atheris, FUZZ_SECONDS (60) each
+	scripts/fuzz $(BIN)/python
 
 check: $(VENV)/.native ## format, lint, types, floors
 	$(BIN)/ruff format --check .
