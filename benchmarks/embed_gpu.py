@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_clock import on_device
 
 import ridgeline
 from ridgeline.embed.layers import Packed
@@ -63,7 +64,7 @@ def forward(ours: Any) -> None:
             count = budget // length
             ids = torch.randint(1_000, 20_000, (count * length,), device="cuda", dtype=torch.int32)
             packed = Packed(torch.arange(count + 1, device="cuda") * length, ((0, count, length),))
-            seconds = on_device(lambda ids=ids, packed=packed: encoder(ids, packed))
+            seconds = on_device(lambda ids=ids, packed=packed: encoder(ids, packed), 6, 3)
             line.append((count / seconds, flops_of(model, np.full(count, length)) / seconds / 1e12, budget))
         rate, teraflops, budget = max(line)
         print(f"{length:4} tokens: {rate:10,.0f}/s {teraflops:4.0f} TFLOP/s in batches of {budget:,} tokens;", end=" ")
@@ -104,22 +105,6 @@ def profile(ours: Any) -> None:
     events = sorted(profiler.key_averages(), key=lambda event: -event.device_time_total)
     for event in events[:9]:
         print(f"{event.device_time_total:7.0f} µs in {event.count:3} of {event.key[:60]}")
-
-
-def on_device(step: Callable[[], Any], repeats: int = 6, rounds: int = 3) -> float:
-    """Seconds per step on the device, one after the other; the median of some rounds."""
-    for _ in range(3):
-        step()
-    samples = []
-    for _ in range(rounds):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(repeats):
-            step()
-        last.record()
-        torch.cuda.synchronize()
-        samples.append(first.elapsed_time(last) / 1e3 / repeats)
-    return float(statistics.median(samples))
 
 
 def clocked(step: Callable[[], Any]) -> float:

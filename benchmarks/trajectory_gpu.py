@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_clock import on_device
 
 from ridgeline.kernels import resample
 
@@ -70,22 +71,6 @@ def batch(
 
 def bytes_of(*tensors: torch.Tensor) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)
-
-
-def on_device(step: Callable[[], Any], repeats: int = 20, rounds: int = 5) -> float:
-    """Seconds per step on the device, one after the other; the median of some rounds."""
-    for _ in range(3):
-        step()
-    samples = []
-    for _ in range(rounds):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(repeats):
-            step()
-        last.record()
-        torch.cuda.synchronize()
-        samples.append(first.elapsed_time(last) / 1e3 / repeats)
-    return float(statistics.median(samples))
 
 
 def from_host(step: Callable[[], Any], repeats: int = 2000, rounds: int = 5) -> float:

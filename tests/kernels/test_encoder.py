@@ -89,9 +89,9 @@ def activated(y: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def test_gelu_for_16_bits_is_right_to_more_than_they_can_show():
-    x = torch.linspace(-12, 12, 100_001, device=DEVICE).view(1, -1)
+    x = torch.cat([torch.linspace(-12, 12, 100_001), torch.tensor([-6e4, -100.0, 100.0, 6e4])]).to(DEVICE).view(1, -1)
     got = encoder.activate(x.clone(), torch.zeros(x.shape[1], device=DEVICE), "gelu_16")
-    assert (got.double() - F.gelu(x.double())).abs().max() < 8e-5
+    assert (got.double() - F.gelu(x.double())).abs().max() < 6e-5
 
 
 @quick

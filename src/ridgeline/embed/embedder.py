@@ -224,7 +224,7 @@ class Embedder:
         return room if done == len(room) else room[:done].copy()
 
     def _scatter(self, room: Vectors, rows: NDArray[np.int64], vectors: Vectors) -> None:
-        """By several threads: one alone needs a third of the time a GPU takes for the vectors themselves."""
+        """By several threads: one alone is slow beside a GPU, since the room's pages are fresh."""
         scatter_rows(room, rows, vectors, len(os.sched_getaffinity(0)))
 
     def _windows(self, texts: Iterable[str], total: int | None) -> Iterator[Window]:

@@ -16,7 +16,8 @@ from ridgeline.kernels import products, rows, texts
 ACTIVATIONS = ("gelu", "gelu_16", "gelu_tanh", "relu")
 INTERPRETED = triton.knobs.runtime.interpret
 ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
-# Of a product: tokens, columns, step along the depth, warps, stages; and the tokens from which it pays.
+# Shapes by benchmarks/records/h200-embed-sweep.txt. Of a product: tokens, columns, step along the depth, warps, stages;
+# and the tokens from which it pays.
 ACTIVATE, PAYS = (128, 256, 64, 8, 4), 16_384
 # Of attention, by the longest text: queries and keys at a time, warps.
 ATTENTION = {16: (16, 16, 1), 32: (32, 32, 2), 64: (64, 32, 2)}

@@ -87,12 +87,11 @@ def add_norm(
 
 @triton.jit
 def _normal_share(x):
-    """The share of a normal distribution below x, by an odd polynomial in x up to 4.2, held beyond.
+    """The share of a normal distribution below x: an odd polynomial in x up to 4.2, none or all of it beyond.
 
-    x times it is off by 8e-5 at most for |x| ≤ 12 (the tanh formula: 5e-4), which 16 bits cannot show, and it takes
-    half the instructions of erf. Fitted to the least maximum of x · error.
+    x times it is off by less than 6e-5 (the tanh formula: 5e-4), which 16 bits cannot show. Fitted to the least maximum
+    of x · error; at 4.2 what is left out is 5.6e-5. NaN stays NaN.
     """
-    x = tl.minimum(tl.maximum(x, -4.2), 4.2)
     s = x * x
     p = 4.9238162414779974e-11
     p = p * s - 4.795659948304342e-09
@@ -103,7 +102,8 @@ def _normal_share(x):
     p = p * s + 0.009740940012027797
     p = p * s - 0.06622207647378231
     p = p * s + 0.39883457819177476
-    return 0.5 + x * p
+    share = tl.where(x > 4.2, 1.0, 0.5 + x * p)
+    return tl.where(x < -4.2, 0.0, share)
 
 
 @triton.jit

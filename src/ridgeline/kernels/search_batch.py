@@ -21,7 +21,8 @@ import triton.language as tl
 from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
 
 TILE = 32  # rows per tile
-# Queries and rows per program, elements at a time, warps, stages; by bytes per element of the rows. To be swept.
+# Queries and rows per program, elements at a time, warps, stages; by bytes per element of the rows. Swept for
+# 2 bytes (benchmarks/records/h200-search-sweep.txt), not for the others.
 SHAPES = {2: (128, 128, 64, 8, 3), 4: (128, 128, 32, 8, 3), 1: (128, 128, 64, 8, 3)}
 FEW = (16, 128, 64, 4, 4)  # up to 16 queries: the rows' bytes are the cost
 RESCORE = (64, 4)  # elements at a time, warps

@@ -17,7 +17,7 @@ import triton.language as tl
 from ridgeline.kernels.search_scan import chunk_for, finished, flags
 
 TILE = 64
-SHAPE = (64, 32, 2)  # rows in flight at once, words of 4 codes at a time, warps. To be swept.
+SHAPE = (64, 32, 2)  # rows in flight at once, words of 4 codes at a time, warps (h200-search-sweep.txt)
 TERMS = 3
 INTERPRETED = triton.knobs.runtime.interpret
 

@@ -22,8 +22,9 @@ from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
 
 TILE = 32  # rows
-SCAN = (64, 4)  # elements at a time, warps, for one query. To be swept.
-# Queries and rows per program, elements at a time, warps, stages; by bytes per element. To be swept.
+SCAN = (64, 4)  # elements at a time, warps, for one query; not swept
+# Queries and rows per program, elements at a time, warps, stages; by bytes per element. Swept for 2 bytes
+# (benchmarks/records/h200-search-sweep.txt), not for the others.
 SHAPES = {2: (64, 128, 64, 4, 3), 4: (32, 64, 32, 4, 3), 1: (32, 128, 64, 4, 3)}
 MOST_LISTS = 8192  # that one program chooses from
 CENTRE_TILE = 16  # centres per program: there are few of them

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-# Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. To be swept.
+# Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. Swept for 2 bytes
+# (benchmarks/records/h200-search-sweep.txt), not for the others.
 TILE = 64
 SHAPES = {2: (64, 64, 8), 4: (16, 32, 4), 1: (32, 128, 4)}
 
