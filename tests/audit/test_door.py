@@ -125,7 +125,8 @@ def test_init_append_info_from_the_command_line(tmp_path):
     assert cli("audit", "init", log, "--origin", "x").returncode == 2
     own = cli("audit", "init", tmp_path / "second", "--origin", "x", "--key", tmp_path / "own.key")
     assert own.returncode == 0
-    secret = (tmp_path / "own.key").read_text().strip().rsplit("+", 1)[-1]
+    secret = (tmp_path / "own.key").read_text().strip().removeprefix("PRIVATE+KEY+").split("+", 2)[2]
+    assert len(secret) == 44  # base64 of 33 bytes, which may itself hold a "+"
     assert secret not in own.stdout + own.stderr
     assert stat.S_IMODE((tmp_path / "own.key").stat().st_mode) == 0o600
     inside = cli("audit", "init", tmp_path / "third", "--origin", "x", "--key", tmp_path / "third/key")

@@ -261,6 +261,7 @@ def test_injected_markup_could_not_run_even_if_it_got_through(chromium):
 
 def test_a_served_page_with_a_token_opens_talks_to_its_server_and_keeps_no_token_in_its_address(chromium):
     pytest.importorskip("starlette")
+    from playwright.sync_api import expect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -281,7 +282,7 @@ def test_a_served_page_with_a_token_opens_talks_to_its_server_and_keeps_no_token
             tab = context.new_page()
             tab.on("console", lambda message: complaints.append(message.text))
             tab.goto(f"{url}/?token={guarded.rules.token}")
-            tab.wait_for_function("document.title === 'got 2'", timeout=5000)
+            expect(tab).to_have_title("got 2")
             assert tab.url == f"{url}/"
             assert tab.evaluate("document.cookie") == ""
     finally:
