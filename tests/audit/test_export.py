@@ -39,6 +39,18 @@ def test_csv_keeps_what_is_awkward(tmp_path):
     assert int(row["time_ns"]) == BASE
 
 
+@pytest.mark.parametrize("subject", ["=HYPERLINK(1)", "+1", "-2", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_cell_of_a_csv_is_a_formula_and_json_is_exact(tmp_path, subject):
+    with Ledger.create(tmp_path / "log", origin="a") as ledger:
+        ledger.append([event(0) | {"subject": subject, "actor": "a=b"}])
+    out = tmp_path / "e.csv"
+    assert cli("audit", "export", tmp_path / "log", "--csv", "-o", out).returncode == 0
+    with out.open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["subject"], row["actor"]) == ("'" + subject, "a=b")
+    assert json.loads(cli("audit", "export", tmp_path / "log", "--json").stdout)["subject"] == subject
+
+
 def test_parquet_keeps_nanoseconds(log, tmp_path):
     out = tmp_path / "e.parquet"
     assert cli("audit", "export", log, "--parquet", "-o", out).returncode == 0

@@ -158,6 +158,15 @@ def test_entries_and_tiles_rewritten_without_the_key_do_not_fit_the_signature(lo
     assert "rewritten" in kinds(look(log))
 
 
+@pytest.mark.parametrize("size", [2**40, 2**63 - 1])
+def test_a_size_signed_for_no_log_is_not_looked_for_to_its_end(log, size):
+    signer = read_key(Home(log).key)
+    (log / "checkpoint").write_text(str(signed_checkpoint(signer.name, size, b"\7" * 32, signer)))
+    found = examine(log, signer.verifier)
+    assert sum("nothing is there" in f.sentence for f in found.findings) == 1
+    assert not examine(log, signer.verifier, full=False).ok
+
+
 def test_a_wrong_key_never_passes(log):
     report = examine(log, new_signer("example.test/log").verifier)
     assert kinds(report) == ["wrong key"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 from tests.audit import naive
@@ -44,6 +45,23 @@ def test_a_witnessed_log_verifies_and_says_up_to_where(log, witness):
     assert look(log, witness).ok, "a log that went on is still the one that was seen"
     see(witness, log)
     assert look(log, witness).witnesses[0].size == 900
+
+
+def test_a_cosignature_that_is_too_old_does_not_count_and_is_said(log, witness, monkeypatch):
+    now = int(time.time())
+    monkeypatch.setattr("ridgeline.audit.witness.time.time", lambda: now - 3 * 86_400)
+    see(witness, log)
+    monkeypatch.undo()
+    key = str(witness.verifier)
+    assert cli("audit", "verify", log, "--witness", key, "--fresh", "4d").returncode == 0
+    stale = cli("audit", "verify", log, "--witness", key, "--fresh", "2d")
+    assert stale.returncode == 1
+    assert "unwitnessed" in stale.stdout
+    assert "too long ago" in stale.stderr
+    see(witness, log)
+    assert cli("audit", "verify", log, "--witness", key, "--fresh", "2d").returncode == 0
+    assert cli("audit", "verify", log, "--fresh", "2d").returncode == 2, "whose?"
+    assert cli("audit", "verify", log, "--witness", key, "--fresh", "soon").returncode == 2
 
 
 def test_a_cosignature_stands_on_the_checkpoint_for_any_client(log, witness):

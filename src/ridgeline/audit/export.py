@@ -84,6 +84,9 @@ def _pruned_until(index: int, event: dict[str, Any]) -> int:
     return max((p.end for p in pruned_by(index, event)), default=0) if event["action"] == PRUNE else 0
 
 
+_FORMULA = frozenset("=+-@\t\r")
+
+
 def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
     """One event per line, its index beside its names."""
     for event in events:
@@ -92,11 +95,14 @@ def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
 
 
 def write_csv(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
-    """One event per row, attributes as JSON."""
+    """One event per row, attributes as JSON.
+
+    Words that a spreadsheet would run as a formula get an apostrophe in front; JSON and Parquet have them as they are.
+    """
     table = csv.writer(to)
     table.writerow(COLUMNS)
     for event in events:
-        table.writerow(_row(event).values())
+        table.writerow("'" + v if isinstance(v, str) and v[:1] in _FORMULA else v for v in _row(event).values())
 
 
 def write_parquet(events: Iterable[dict[str, Any]], to: Path) -> None:

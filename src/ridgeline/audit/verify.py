@@ -21,8 +21,9 @@ from ridgeline.audit.compare import difference
 from ridgeline.audit.event import PRUNE_MARK, decode
 from ridgeline.audit.files import read_note
 from ridgeline.audit.home import Home
+from ridgeline.audit.moment import show_moment
 from ridgeline.audit.note import Verifier
-from ridgeline.audit.report import Findings, Report, continues, pruned_by
+from ridgeline.audit.report import Findings, Report, Witnessed, continues, pruned_by
 from ridgeline.audit.strays import check_strays
 from ridgeline.audit.tiles import WIDTH, Tiles, entries_of, tile_path, widths
 from ridgeline.audit.tree import Edge
@@ -32,6 +33,7 @@ from ridgeline.native import bundle_hashes, merkle_root
 from ridgeline.store.disk import StrPath, explained
 
 _TRIES = 3
+_GIVE_UP = 256
 _STORED_MARK = b',"stored":{"bytes":'
 
 
@@ -54,17 +56,18 @@ def examine(
     kept: Sequence[Path] = (),
     witnesses: Sequence[Verifier] = (),
     require: int = 0,
+    since: int | None = None,
 ) -> Report:
     """Look at the log at `path`.
 
     `kept`: checkpoints kept elsewhere, which the log must continue. `witnesses`: keys, of which `require` must have
-    co-signed a checkpoint that this log continues.
+    co-signed a checkpoint that this log continues, not before `since` (ns since 1970).
     """
     home = homes.find(path)
     report = Report(verifier.name)
     for _ in range(_TRIES):
         seen = read_note(home.checkpoint)
-        report = _Examination(home, verifier, full).run(kept, witnesses, require)
+        report = _Examination(home, verifier, full).run(kept, witnesses, require, since)
         if report.ok or seen == read_note(home.checkpoint):
             break
     return report
@@ -78,8 +81,11 @@ class _Examination:
         self._last: dict[int, tuple[int, bytes, bool]] = {}  # per level: the tile looked at last, and if it is proved
         self._damaged: set[tuple[int, int]] = set()
         self._missing: list[int] = []  # bundles
+        self._void = 0  # bundles in a row of which neither entries nor hashes are there
 
-    def run(self, kept: Sequence[Path], witnesses: Sequence[Verifier], require: int) -> Report:
+    def run(
+        self, kept: Sequence[Path], witnesses: Sequence[Verifier], require: int, since: int | None = None
+    ) -> Report:
         report = self._report
         # Before the checkpoint, which is then never older than what it must continue.
         own, beside = read_note(self._home.published), cosigned_files(self._home)
@@ -91,6 +97,12 @@ class _Examination:
         size = report.checkpoint.size
         self._check_edge(report.checkpoint)
         for number in range(-(-size // WIDTH)) if report.full else ([size // WIDTH] if size % WIDTH else []):
+            if self._void == _GIVE_UP:  # retention keeps hashes: this is a size that was signed for no log
+                rest = size - number * WIDTH
+                report.find(
+                    "missing", f"from entry {number * WIDTH} on nothing is there; the last {rest} not looked at."
+                )
+                break
             self._check_bundle(number, min(WIDTH, size - number * WIDTH))
         self._explain_missing()
         if report.full:
@@ -102,7 +114,7 @@ class _Examination:
                 with explained(path):
                     self._continues(str(path), path.read_bytes())
             found = witnessed(beside, self._verifier, report.checkpoint, witnesses, self._tiles)
-            report.witnesses = found.good
+            report.witnesses = self._young(found.good, since)
             for kind, sentence in found.findings:
                 report.find(kind, sentence)
         if len(report.witnesses) < require and not any(f.kind in ("fork", "truncated") for f in report.findings):
@@ -110,6 +122,15 @@ class _Examination:
                 "unwitnessed", f"{len(report.witnesses)} witnesses co-signed this log, but {require} are required."
             )
         return report
+
+    def _young(self, found: list[Witnessed], since: int | None) -> list[Witnessed]:
+        """Those who co-signed lately enough; of the others it is noted when they did."""
+        for old in (w for w in found if since is not None and w.seconds * 10**9 < since):
+            when = f"{show_moment(old.seconds * 10**9)[:19]}Z"
+            self._report.notes.append(
+                f"{old.name} last co-signed {when}, at {old.size} entries: too long ago to count."
+            )
+        return [w for w in found if since is None or w.seconds * 10**9 >= since]
 
     def _checkpoint(self) -> Checkpoint:
         data = read_note(self._home.checkpoint)
@@ -190,7 +211,9 @@ class _Examination:
             data = self._tiles.bundle(number, width)
         except Unverified:
             self._missing.append(number)
+            self._void = self._void + 1 if not hashes else 0
             return
+        self._void = 0
         try:
             found = bundle_hashes(data)
         except ValueError as error:

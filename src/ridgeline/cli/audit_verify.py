@@ -38,6 +38,9 @@ def verify(
     key: Key = None,
     witness: WitnessKeys = None,
     require: Require = None,
+    fresh: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Count only co-signatures younger than this, like 24h.")
+    ] = None,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A checkpoint kept elsewhere, which the log must continue."),
@@ -47,18 +50,22 @@ def verify(
 ) -> None:
     """Verify a ledger against its signature; exit 1 with every finding if it is not what was signed."""
     from ridgeline.audit import home as homes
+    from ridgeline.audit.moment import parse_moment
     from ridgeline.audit.verify import examine
 
     home = homes.find(log)
     verifier = verifier_of(key) if key is not None else homes.read_settings(home)[0]
     witnesses = [verifier_of(w) for w in witness or ()]
+    if fresh is not None and not witnesses:
+        raise InputError("--fresh says how young a co-signature must be; give whose with --witness VKEY.")
+    since = parse_moment(fresh) if fresh is not None else None
     for path in checkpoint or ():
         if not path.is_file():
             raise InputError(f"there is no checkpoint '{path}'; give the file that was kept.")
     _finish_for_the_dead(log)
     began = time.perf_counter()
     needed = len(witnesses) if require is None else require
-    report = examine(log, verifier, full=full, kept=checkpoint or (), witnesses=witnesses, require=needed)
+    report = examine(log, verifier, full=full, kept=checkpoint or (), witnesses=witnesses, require=needed, since=since)
     seconds = time.perf_counter() - began
     if as_json:
         print_json(_answer(report, seconds))
