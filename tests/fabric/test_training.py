@@ -11,6 +11,7 @@ from ridgeline.errors import InputError
 from ridgeline.fabric import Model, Network
 from ridgeline.fabric.choice import Choice, table_path
 from ridgeline.fabric.config import FabricConfig
+from ridgeline.fabric.tables import tables
 from ridgeline.fabric.tune import tuned_network
 
 
@@ -33,6 +34,37 @@ def test_strong_scaling_loses_more_than_weak():
     assert alone.efficiency == 1
     with pytest.raises(InputError, match="no model 'bert'"):
         fabric.training_step("bert", ranks=8)
+
+
+def test_a_replica_of_many_ranks_sums_inside_and_with_its_like():
+    """GPT-175B by hand: gradients of one rank's 64th over one adapter each, 6 sums a layer and sequence inside."""
+    one, two = (fabric.training_step("gpt-175b", ranks=n) for n in (64, 128))
+    it = fabric.MODELS["gpt-175b"]
+    wire = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=8), network="dgx-a100", nbytes=it.inside_bytes)
+    assert one.algorithm == "none"
+    assert it.inside_calls * wire.seconds * 0.3 < one.exposed_s <= it.inside_calls * wire.seconds
+    assert two.items_per_s == pytest.approx(2 * one.items_per_s, rel=1e-3)
+    between = two.comm_s - one.comm_s
+    assert between >= it.gradient_bytes / 25e9, "what a rank must send at least, over its own adapter"
+    strong = fabric.training_step("gpt-175b", ranks=128, scaling="strong")
+    assert strong.compute_s == pytest.approx(one.compute_s / 2)
+    with pytest.raises(InputError, match="one replica takes 64"):
+        fabric.training_step("gpt-175b", ranks=96)
+    flops = 6 * 174_591_683_584 * one.items_per_s
+    assert flops < 64 * 312e12, "no more than 64 A100 can do"
+
+
+def test_the_tables_agree_with_the_predictions_they_are_made_of():
+    found = {one.title: one for one in tables("dgx-a100")}
+    assert all(one.kind == "predicted" and all(len(r) == len(one.columns) for r in one.rows) for one in found.values())
+    ring = found["all_reduce by ring, 8 nodes (64 ranks) of dgx-a100"]
+    last = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=64), network="dgx-a100", nbytes=1 << 30)
+    assert ring.rows[-1][:2] == (1 << 30, pytest.approx(last.seconds))
+    strong = found["bert-large, strong scaling on dgx-a100"].rows
+    assert [r[0] for r in strong] == [1, 2, 4, 8, 16, 32, 64]
+    assert [r[3] for r in strong] == sorted((r[3] for r in strong), reverse=True)
+    alone = tables("100gbe")
+    assert all(one.rows for one in alone)
 
 
 @pytest.mark.ranks

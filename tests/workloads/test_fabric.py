@@ -51,3 +51,17 @@ def test_a_race_of_collectives_ends_with_right_answers(tmp_path):
     text = json.dumps(records)
     assert '"ridgeline registered"' in text
     assert '"WRONG"' not in text
+    shown = CliRunner().invoke(app, ["fabric", "columns", str(tmp_path), "--json"])
+    rows = {row["contender"]: row for row in json.loads(shown.output)}
+    ours = rows["ridgeline"]
+    assert (ours["size"], ours["count"], ours["ranks"], ours["#wrong"]) == (8192, 2048, 2, 0)
+    assert ours["algbw"] == pytest.approx(8192 / ours["time µs"] / 1e3)
+    assert ours["busbw"] == pytest.approx(ours["algbw"])  # 2 (n − 1) / n of two ranks
+    assert 0 < ours["cores"] <= 2.5
+    assert "busbw" in CliRunner().invoke(app, ["fabric", "columns", str(tmp_path)]).output
+
+
+def test_columns_of_a_file_without_collectives_are_refused(tmp_path):
+    (tmp_path / "records.jsonl").write_text("")
+    told = CliRunner().invoke(app, ["fabric", "columns", str(tmp_path)])
+    assert told.exit_code == 2 or "no collectives" in str(told.exception)

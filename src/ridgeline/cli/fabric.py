@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ridgeline.cli.fabric_columns import columns
 from ridgeline.cli.speak import Json, Quiet, note, print_json, status, stdout, tell
 from ridgeline.errors import Exit, InputError
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ridgeline.fabric import Schedule
 
 fabric = typer.Typer(no_args_is_help=True, help="Collectives: show, prove, predict, tune; doctor looks at this host.")
+
+fabric.command("columns")(columns)
 
 Algorithm = Annotated[str, typer.Argument(metavar="ALGORITHM", help="ring, tree, recursive_doubling, rabenseifner, …")]
 Op = Annotated[str, typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, broadcast, reduce.")]
@@ -106,7 +109,9 @@ def predict(
     network: Annotated[str, typer.Option(help="host, dgx-a100, dgx-h100, 100gbe, or FILE.yaml.")] = "dgx-a100",
     chunks: Chunks = None,
     nodes: Nodes = None,
-    training: Annotated[str | None, typer.Option(help="A whole step instead: resnet-50, bert-large, gpt-1.5b.")] = None,
+    training: Annotated[
+        str | None, typer.Option(help="A whole step instead: resnet-50, bert-large, vit-large, gpt-1.5b, gpt-175b.")
+    ] = None,
     scaling: Annotated[str, typer.Option(help="Of --training: weak or strong.")] = "weak",
     as_json: Json = False,
 ) -> None:
@@ -155,7 +160,8 @@ def predict(
 def _training(model: str, ranks: int, network: Any, scaling: str, as_json: bool) -> None:
     from ridgeline import fabric as engine
 
-    counts = sorted({ranks, *(8 << k for k in range(12) if 8 << k < ranks)})
+    least = max(8, engine.MODELS[model].replica) if model in engine.MODELS else 8
+    counts = sorted({ranks, *(least << k for k in range(12) if least << k < ranks)})
     steps = [engine.training_step(model, ranks=n, network=network, scaling=scaling) for n in counts]
     if as_json:
         print_json([asdict(one) for one in steps])
@@ -169,6 +175,42 @@ def _training(model: str, ranks: int, network: Any, scaling: str, as_json: bool)
             str(one.nodes), str(one.ranks), one.algorithm, _time(one.step_s), *share, f"{one.items_per_s:,.0f}"
         )
     stdout().print(table)
+
+
+@fabric.command()
+def tables(
+    network: Annotated[str, typer.Option(help="dgx-a100, dgx-h100, 100gbe, or FILE.yaml.")] = "dgx-a100",
+    as_json: Json = False,
+) -> None:
+    """The tables that systems like this publish, to 64 nodes: collectives, models, strong and weak scaling; predicted.
+
+    [dim]Example:[/]
+
+      ridgeline fabric tables --network dgx-h100 --json > tables.json
+    """
+    from ridgeline.fabric.tables import tables as predicted
+
+    found = predicted(network)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        table = Table(title=f"predicted: {one.title}")
+        for column in one.columns:
+            table.add_column(column, justify="right")
+        for row in one.rows:
+            table.add_row(*(_cell(column, value) for column, value in zip(one.columns, row, strict=True)))
+        stdout().print(table)
+
+
+def _cell(column: str, value: Any) -> str:
+    if column == "seconds":
+        return _time(value)
+    if isinstance(value, float):
+        if column in ("efficiency", "comm share"):
+            return f"{value:.1%}"
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 @fabric.command()

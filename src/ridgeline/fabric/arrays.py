@@ -76,9 +76,7 @@ def flat(array: Any, what: str, *, written: bool) -> Flat:
 
 def _of_tensor(tensor: Any, what: str, written: bool) -> Flat:
     if tensor.device.type != "cpu":
-        raise InputError(
-            f"{what}: a tensor on {tensor.device} goes by torch.distributed with NCCL; here are CPU tensors."
-        )
+        raise InputError(f"{what}: one tensor is on {tensor.device}, another on the CPU; bring them to one place.")
     plain = tensor.detach()
     plain = plain if plain.is_contiguous() else plain.contiguous()
     back = None

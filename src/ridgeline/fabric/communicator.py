@@ -1,4 +1,4 @@
-"""A rank's end of a group: the collectives, over memory that the ranks share.
+"""A rank's end of a group: the collectives, over memory that the ranks share; for tensors on GPUs by NCCL.
 
 def work(comm):
     x = np.full(1000, comm.rank, "f4")
@@ -18,6 +18,7 @@ import numpy as np
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.arrays import CODES, HOW, Flat, flat, like, reducible
 from ridgeline.fabric.config import FabricConfig
+from ridgeline.fabric.device import DeviceGroup, on_device
 from ridgeline.fabric.group import CODE, Group
 from ridgeline.fabric.meeting import World
 from ridgeline.native import FABRIC_CONTEXTS
@@ -30,6 +31,7 @@ class Communicator(Group):
 
     def __init__(self, world: World, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()) -> None:
         super().__init__(world, config, context=context, members=members)
+        self._on_device: DeviceGroup | None = None
         self._engine.crowded = self.size > self._cpus_of_all()
         self._engine.foreign = config.foreign and self._all_may_look()
 
@@ -128,12 +130,17 @@ class Communicator(Group):
     def send(self, array: Any, to: int, *, timeout: float | None = None) -> None:
         """To one rank; may return before it was received."""
         self._other(to, "send")
+        if on_device(array):
+            self._device().send(array, to)
+            return
         one = flat(array, "send", written=False)
         self._do(partial(self._engine.send, one.address, one.nbytes, one.type, to), "send", timeout)
 
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
         """From one rank, into `array`."""
         self._other(source, "recv")
+        if on_device(array):
+            return self._device().recv(array, source)
         one = flat(array, "recv", written=True)
         self._do(partial(self._engine.recv, one.address, one.nbytes, one.type, source), "recv", timeout)
         one.finish()
@@ -169,6 +176,9 @@ class Communicator(Group):
         later: bool,
         root: int = 0,
     ) -> Any:
+        if on_device(array):
+            _same_kind(name, array, out, self.size if name == "reduce_scatter" else 1, 1)
+            return self._device().reducing(name, array, out, op, root=root, timeout=timeout, later=later)
         target = flat(out, name, written=True)
         source = target if out is array else flat(array, name, written=False)
         how = reducible(source, op, name)
@@ -189,10 +199,23 @@ class Communicator(Group):
         later: bool,
         root: int = 0,
     ) -> Any:
+        if on_device(array):
+            _same_kind(name, array, out, given, gets)
+            return self._device().moving(name, array, out, root=root, timeout=timeout, later=later)
         target = flat(out, name, written=name != "broadcast" or self.rank != root)
         source = target if out is array and name == "broadcast" else flat(array, name, written=False)
         _fits(name, source, target, given, gets)
         return self._call(name, source, target, source.count // given, 0, algorithm, timeout, later, root, out)
+
+    def stats(self) -> dict[str, Any]:
+        """As `Group.stats`; calls of tensors on a device stand apart, without times: those are the device's."""
+        counts = self._on_device.counts if self._on_device is not None else {}
+        return {**super().stats(), "device_ops": {op: {"calls": c, "bytes": b} for op, (c, b) in counts.items()}}
+
+    def _device(self) -> DeviceGroup:
+        if self._on_device is None:
+            self._on_device = DeviceGroup(self)
+        return self._on_device
 
     def _cpus_of_all(self) -> int:
         """How many CPUs the ranks may use between them: each may be bound to one, or all to the same few."""
@@ -221,3 +244,12 @@ def _fits(name: str, source: Flat, target: Flat, given: int, gets: int) -> None:
     if target.count * given != source.count * gets:
         wanted = source.count * gets // given
         raise InputError(f"{name}: out has {target.count} elements where {wanted} are needed.")
+
+
+def _same_kind(name: str, source: Any, target: Any, given: int, gets: int) -> None:
+    """What `_fits` asks of arrays, of tensors on a device."""
+    if not on_device(target) or source.dtype != target.dtype or source.device != target.device:
+        raise InputError(f"{name}: out must be a tensor of {source.dtype} on {source.device}, as the given one is.")
+    if target.numel() * given != source.numel() * gets:
+        wanted = source.numel() * gets // given
+        raise InputError(f"{name}: out has {target.numel()} elements where {wanted} are needed.")

@@ -1,4 +1,6 @@
-"""What the workloads of fabric share: ranks that the lab started, each contender's calls, nccl-tests' columns.
+"""What the workloads of fabric share: ranks that the lab started, each contender's calls.
+
+`ridgeline fabric columns` shows their records in nccl-tests' columns.
 
 An all-reduce is in place, so its input is filled again within the timed step, for every contender alike: ratios lie
 nearer to 1 than those of the calls alone.
@@ -79,11 +81,7 @@ class Bench:
                 "alone": contender == MEMCPY,
             }
 
-        def extras() -> dict[str, Any]:
-            """nccl-tests' columns that are no times: busbw is size / time × factor."""
-            return {"count": count, "bus_factor": bus_factor(self.op, ranks), "rank_bytes": count * 4}
-
-        return Steps(step, result, reset, close, settings, extras, calls.agree)
+        return Steps(step, result, reset, close, settings, agree=calls.agree)
 
     def check(self, case: Case, result: dict[str, Any]) -> Check:
         turn, ranks, values = result["turn"], case.ranks, np.array(result["values"])
