@@ -24,7 +24,7 @@ from ridgeline.fabric.prediction import predict
 from ridgeline.fabric.schedules import ALGORITHMS, schedule
 from ridgeline.store import publish
 
-SIZES = tuple(1 << k for k in range(12, 27, 2))  # measured, and calibrated from
+SIZES = tuple(1 << k for k in range(12, 27, 2))  # measured by every algorithm, and calibrated from, with their doubles
 BETWEEN = tuple(3 << k for k in range(12, 25, 2))  # measured, and only compared
 LEAST, MOST, SECONDS = 5, 200, 0.15  # calls of one point
 
@@ -65,9 +65,11 @@ def tune(
     between = [n for n in BETWEEN if min(sizes) < n < max(sizes)]
     say(f"{len(names)} algorithms, {len(sizes)} sizes, {ranks} ranks")
     config = FabricConfig(collective_algorithm=NATIVE)
-    found = spawn(_measured, ranks, args=(names, list(sizes), between), config=config)
+    curve_sizes = sorted({*sizes, *(2 * n for n in sizes if 2 * n < max(sizes))})
+    alone = [*(n for n in curve_sizes if n not in sizes), *between]
+    found = spawn(_measured, ranks, args=(names, list(sizes), alone), config=config)
     slowest = {a: {n: max(one[a][n] for one in found) for n in found[0][a]} for a in names}
-    curve = tuple((n / ranks, slowest[NATIVE][n] / (2 * (ranks - 1))) for n in sizes)
+    curve = tuple((n / ranks, slowest[NATIVE][n] / (2 * (ranks - 1))) for n in curve_sizes)
     fastest = max(nbytes / seconds for nbytes, seconds in curve)
     network = Network("host", None, 0.0, fastest, curve=curve)
     made = schedule("all_reduce", NATIVE, ranks=ranks)
@@ -93,11 +95,11 @@ def _choice(seconds: dict[str, dict[int, float]], sizes: Sequence[int]) -> list[
 
 
 def _measured(
-    comm: Communicator, names: Sequence[str], sizes: Sequence[int], between: Sequence[int]
+    comm: Communicator, names: Sequence[str], sizes: Sequence[int], alone: Sequence[int]
 ) -> dict[str, dict[int, float]]:
-    """Medians, the algorithms in turn at every size; inputs rewritten before every call."""
+    """Medians, the algorithms in turn at every size (the engine's own way `alone` at some); inputs rewritten."""
     found: dict[str, dict[int, float]] = {a: {} for a in names}
-    for n in [*sizes, *between]:
+    for n in sorted([*sizes, *alone]):
         x = np.empty(n // 4, np.float32)
         turn = [a for a in names if n in sizes or a == NATIVE]
         samples: dict[str, list[float]] = {a: [] for a in turn}
