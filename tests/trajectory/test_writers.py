@@ -118,6 +118,17 @@ def test_a_lerobot_folder_is_whole_and_reads_back(tmp_path: Path, made: Aligned)
     assert back["observation.arm.pos"].times[1] == 20_000_000
 
 
+def test_a_lerobot_folders_tasks_are_read_through_pandas_as_its_loader_does(tmp_path: Path, made: Aligned):
+    """LeRobot's own loader (0.4.4) looks a task up by the index of this table; found by trying it."""
+    import pandas
+
+    writers.write(tmp_path / "set", [made], "lerobot", {"from": "test"})
+    tasks = pandas.read_parquet(tmp_path / "set/meta/tasks.parquet")
+    assert list(tasks.columns) == ["task_index"]
+    assert tasks.iloc[0].name == "resampled"
+    assert tasks.loc["resampled", "task_index"] == 0
+
+
 def test_the_statistics_of_a_channel_without_a_value_are_null():
     assert stats_of(np.array([np.nan, np.nan]))["mean"] == [None]
 

@@ -64,15 +64,26 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
         whole = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
         parquet.write_table(arrow.table(whole), tmp / "data" / FILE, compression="zstd")
         parquet.write_table(arrow.table(_episodes(lengths, {**columns, **counts})), tmp / "meta" / "episodes" / FILE)
-        # LeRobot reads tasks through pandas, whose index is the task's sentence.
-        tasks = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
-        words = {"index_columns": ["__index_level_0__"], "column_indexes": [], "columns": [], "pandas_version": "2.0.0"}
-        parquet.write_table(
-            tasks.replace_schema_metadata({b"pandas": json.dumps(words).encode()}), tmp / "meta" / "tasks.parquet"
-        )
+        parquet.write_table(_tasks(arrow), tmp / "meta" / "tasks.parquet")
         (tmp / "meta" / "info.json").write_text(json.dumps(info, indent=4))
         stats = {name: stats_of(v) for name, v in {**columns, **counts}.items()}
         (tmp / "meta" / "stats.json").write_text(json.dumps(stats, indent=4))
+
+
+def _tasks(arrow: Any) -> Any:
+    """The one task. LeRobot reads it through pandas, whose index is the task's sentence and wants to be described."""
+    columns = [
+        {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
+        {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"},
+    ]
+    words = {
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [],
+        "columns": [{**column, "metadata": None} for column in columns],
+        "pandas_version": "2.0.0",
+    }
+    made = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
+    return made.replace_schema_metadata({b"pandas": json.dumps(words).encode()})
 
 
 def meta(path: Path) -> dict[str, Any] | None:
