@@ -72,7 +72,7 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
 
 def _tasks(arrow: Any) -> Any:
     """The one task. LeRobot reads it through pandas, whose index is the task's sentence and wants to be described."""
-    columns = [
+    columns: list[dict[str, Any]] = [
         {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
         {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"},
     ]
