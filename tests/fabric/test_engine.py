@@ -152,10 +152,22 @@ def test_init_joins_what_a_launcher_started():
     assert answers == ["rank 0 of 2: 3 1", "rank 1 of 2: 3 1"]
 
 
-def test_more_than_one_host_is_said(monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")):
+@pytest.mark.parametrize(
+    ("launcher", "told"),
+    [
+        ("torchrun", {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}),
+        ("Slurm", {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}),
+        ("Slurm", {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}),
+        (
+            "OpenMPI",
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+        ),
+    ],
+)
+def test_more_than_one_host_is_said(monkeypatch, launcher, told):
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="torchrun started 4 ranks, 2 of them here"):
+    with pytest.raises(InputError, match=f"{launcher} started 4 ranks, 2 of them here"):
         fabric.init()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import secrets
 import selectors
 import sys
@@ -202,7 +203,7 @@ _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     "OpenMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),  # 4, 2(x2) or 2,1
 }
 _JOBS = "TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT OMPI_MCA_orte_hnp_uri PMIX_NAMESPACE SLURM_JOB_ID SLURM_STEP_ID"
 _JOBS += " RIDGELINE_FABRIC_JOB"
@@ -229,7 +230,7 @@ def _told(environment: Mapping[str, str]) -> tuple[int, int, str]:
     """(rank, size, the meeting's name) from a launcher's variables."""
     for launcher, (rank, size, here) in _LAUNCHERS.items():
         if rank in environment and size in environment:
-            total, local = int(environment[size]), environment.get(here, environment[size]).partition("(")[0]
+            total, local = int(environment[size]), re.split("[(,]", environment.get(here, environment[size]))[0]
             if local.isdigit() and int(local) != total:
                 raise InputError(
                     f"{launcher} started {total} ranks, {local} of them here; fabric serves one host: start all on it."
