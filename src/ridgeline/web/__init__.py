@@ -11,7 +11,7 @@ True
 The server needs `ridgeline[serve]`; pages and charts need nothing but Jinja2.
 """
 
-from ridgeline.web.chart import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
+from ridgeline.web.chart import Axis, Bar, Point, Roof, Samples, Series, bars, intervals, lines, roofline, samples
 from ridgeline.web.guard import App
 from ridgeline.web.markup import href, script_json
 from ridgeline.web.number import binary, si
@@ -31,6 +31,7 @@ __all__ = [
     "bars",
     "binary",
     "href",
+    "intervals",
     "lines",
     "page",
     "page_response",

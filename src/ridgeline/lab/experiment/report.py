@@ -1,0 +1,163 @@
+"""The pages of an experiment, from its records alone: summary.md for the terminal and a merge request, report.html."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from ridgeline.lab.experiment.folder import Folder
+from ridgeline.lab.experiment.rows import STAGES, latest, row
+from ridgeline.lab.record import Record
+from ridgeline.web import Axis, Bar, bars, intervals, page, render, si
+
+PACKAGE = "ridgeline.lab"
+PICTURES = 12  # timelines in the page; the rest are in runs/
+WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
+Row = Mapping[str, Any]
+
+
+def write(folder: Folder, state: Mapping[str, Any]) -> None:
+    """Publish report.html and summary.md."""
+    records = latest(folder.records())
+    told = [(one, row(one)) for one in records]
+    folder.write("summary.md", _summary(told, state))
+    folder.write("report.html", _page(told, state))
+
+
+def label(one: Row, others: Sequence[Row]) -> str:
+    """What tells a row from the others: its model, and every parameter that is not the same for all."""
+    skipped = {"model", "module", "device", "num_samples", "warmup_samples"}
+    known = [k for k in one if k in _PARAMETERS and k not in skipped]
+    apart = [k for k in known if len({str(r.get(k)) for r in others if r.get("model") == one.get("model")}) > 1]
+    words = [str(one.get("model", one["run_id"])), *(f"{k}={one[k]}" for k in apart)]
+    return " ".join(words)
+
+
+_PARAMETERS = (
+    "patch_size",
+    "depth",
+    "heads",
+    "dim",
+    "mlp_dim",
+    "image_size",
+    "batch_size",
+    "dtype",
+    "output",
+    "compile_mode",
+    "pinned",
+    "ring",
+    "memory_size_mb",
+)
+
+
+def place(one: Row) -> str:
+    """Where it stood, in words: "GPU 0 from node 1 (distance 21)"."""
+    who = f"CPUs of node {one['device_node']}" if one["gpu_id"] is None else f"GPU {one['gpu_id']}"
+    far = "" if one["distance"] is None else f" (distance {one['distance']})"
+    return f"{who}, memory of node {one['numa_node']}{far}"
+
+
+def _summary(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
+    found = [r for _, r in told]
+    lines = [f"# {state['name']}", ""]
+    lines += [state["description"], ""] if state.get("description") else []
+    good = [r for r in found if r["success"]]
+    lines += [f"{len(good)} of {len(found)} points measured. `{state.get('command', '')}`", ""]
+    lines += [*(f"{note}\n" for note in notes(found))]
+    if good:
+        lines += [
+            "| point | place | images/s | batch | to the device | compute | back | overlap |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for one in good:
+            stages = " | ".join(_time(one[f"{s}_seconds"]) for s in STAGES)
+            rate = f"{one['throughput']:,.1f}" if one["throughput"] else "–"
+            share = f"{one['overlap']:.2f}" if one["overlap"] is not None else "–"
+            cells = [_cell(label(one, found)), place(one), rate, _time(one["batch_seconds"]), stages, share]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", "Times are medians of one batch; the stages with nothing beside them.", ""]
+    failures = [r for r in found if not r["success"]]
+    if failures:
+        lines += ["## Failed", "", *(f"- {_cell(r['run_id'])}: {_cell(str(r['error']))}" for r in failures), ""]
+    return "\n".join(lines)
+
+
+def notes(found: Sequence[Row]) -> list[str]:
+    """What a reader must know before the numbers."""
+    told = []
+    if len({r["numa_node"] for r in found}) == 1:
+        told.append("One node: no remote to measure.")
+    elif any(r["distance"] is None for r in found):
+        told.append("The firmware does not say which node a GPU hangs from: which of its places is local is not known.")
+    if any(r["gpu_id"] is None for r in found):
+        told.append("Without a GPU: the CPUs of a node take its part, and 'to the device' is a copy beside them.")
+    return told
+
+
+def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
+    found = [r for _, r in told]
+    good = [(one, r) for one, r in told if r["success"]]
+    body = render(
+        "experiment.html",
+        templates=PACKAGE,
+        state=state,
+        rows=found,
+        failures=[r for r in found if not r["success"]],
+        notes=notes(found),
+        machines=list({one.machine["fingerprint"]: one.machine for one, _ in told}.values()),
+        charts=[c for c in (_rates(found), _stages(found)) if c],
+        timelines=[_timeline(one, r, found) for one, r in good[:PICTURES] if one.contenders[0].extras.get("timeline")],
+        sections=[],
+        label=lambda r: label(r, found),
+        place=place,
+        time=_time,
+        si=si,
+    )
+    return page(f"{state['name']}: Ridgeline experiment", body)
+
+
+def _rates(found: Sequence[Row]) -> Markup | None:
+    rows = [
+        Bar(place(r), r["throughput"], group=label(r, found), series=place(r), title=f"{r['run_id']}\n{place(r)}")
+        for r in found
+        if r["throughput"]
+    ]
+    if not rows:
+        return None
+    return bars(rows, title="Images per second", axis=Axis(unit="images/s"), caption="More is better.")
+
+
+def _stages(found: Sequence[Row]) -> Markup | None:
+    rows = [
+        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{label(r, found)} · {place(r)}", series=WAYS[stage])
+        for r in found
+        if r["success"]
+        for stage in STAGES
+        if r[f"{stage}_seconds"]
+    ]
+    if not rows:
+        return None
+    caption = "Median seconds of one batch. The longest stage is the least a batch can take, however well they overlap."
+    return bars(rows, title="Each stage by itself", axis=Axis(unit="s", scale="log"), caption=caption)
+
+
+def _timeline(one: Record, told: Row, found: Sequence[Row]) -> Markup:
+    lanes = one.contenders[0].extras["timeline"]
+    share = f", overlap {told['overlap']:.2f}" if told["overlap"] is not None else ""
+    return intervals(
+        {WAYS.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in lanes.items()},
+        title=f"{label(told, found)} · {place(told)}{share}",
+        axis=Axis(unit="s"),
+        caption=f"Some batches from the middle of the run; all of them: runs/{told['run_id']}.trace.json (Perfetto).",
+        what="batch",
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return "–" if seconds is None else si(seconds, "s")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
