@@ -133,7 +133,7 @@ def _pool(staging: Placement, params: Mapping[str, Any], shape: tuple[int, ...],
         for slot in images:
             slot.copy_(drawn)
         answers.zero_()
-    pages = dict.fromkeys((), 0)
+    pages: dict[int, int] = {}
     for tensor in (images, answers):
         for node, count in nodes_of(tensor.data_ptr(), tensor.numel() * tensor.element_size()).items():
             pages[node] = pages.get(node, 0) + count
