@@ -10,7 +10,7 @@ import pytest
 from tests.web.hostile import HOSTILE
 
 from ridgeline.errors import InputError
-from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
+from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, intervals, lines, roofline, samples
 
 ROOFS = [Roof("HBM", 4e12, "memory"), Roof("L2", 1.1e13, "memory"), Roof("bf16", 8e14, "compute")]
 LOG = Axis("Time", "s", "log")
@@ -57,6 +57,7 @@ def everything(text, value=1.0, interval=(0.5, 1.5)):
         ),
         roofline(roofs, [Series(text, spots)], **about),
         samples([Samples(text, [1.0, value, 2.0], interval, text, **own)], axis=Axis(text), **about),
+        intervals({text: [(0.0, 1.0), (1.0, value)], "b": []}, axis=Axis(text), what=text, **about),
     ]
 
 
@@ -259,3 +260,20 @@ def test_a_long_label_is_cut_and_kept_whole_in_its_title():
     cut = next(t for t in wide(figure).iter("text") if (t.find("title") is not None))
     assert cut.find("title").text == name
     assert cut.find("title").tail.endswith("…")
+
+
+def test_blocks_lie_where_they_were_and_the_nth_of_every_lane_share_a_colour():
+    figure = intervals({"up": [(0.0, 1.0), (1.0, 2.0)], "down": [(1.0, 1.5), (2.0, 4.0)]}, axis=Axis(unit="s"))
+    blocks = [(m.get("class"), m.find("rect")) for m in marks(figure)]
+    up0, up1, down0, down1 = ((c, float(r.get("x")), float(r.get("width")), float(r.get("y"))) for c, r in blocks)
+    assert up0[0] == down0[0] != up1[0] == down1[0]
+    assert up0[1] + up0[2] == pytest.approx(up1[1], abs=0.02), "one ends where the next begins"
+    assert down1[2] == pytest.approx(2 * up0[2], rel=0.01), "twice as long is twice as wide"
+    assert down0[1] == pytest.approx(up1[1], abs=0.02), "the same moment is the same place in every lane"
+    assert up0[3] == up1[3] < down0[3] == down1[3]
+
+
+def test_a_block_that_ends_before_it_begins_is_said_not_drawn():
+    figure = intervals({"up": [(2.0, 1.0), (0.0, 1.0)]})
+    assert len(marks(figure)) == 1
+    assert "Left out" in told(figure)

@@ -27,7 +27,7 @@ from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
 
 CHECKED = 2  # images held against float64
-ROUNDS = 7  # of each stage by itself
+ROUNDS = 5  # of each stage by itself, before and after
 ROUND_NS = 20_000_000
 SHOWN = 12  # batches in the picture of the timeline
 TRACED = 512  # batches in the Chrome trace
@@ -59,18 +59,20 @@ def measure(order: Order) -> Outcome:
     with torch.inference_mode():
         plain = model_of(params)
         shape = tuple(plain(torch.zeros(1, *_image(params))).shape[1:])
-        model = copy.deepcopy(plain).to(device, dtype)
+        model = copy.deepcopy(plain).to(device, dtype) if hasattr(plain, "to") else plain
         pool = _pool(order.staging, params, shape, dtype, device)
         there = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
         run, compile_s = _compiled(model, params, there)
-        alone = _alone(pool, run, there, device)
         with span("warm-up"):
             _streamed(params, pool, run, there, device, ceil(params["warmup_samples"] / params["batch_size"]))
+        before = _alone(pool, run, there, device)
         pool.answers.fill_(float("nan"))
         batches = ceil(params["num_samples"] / params["batch_size"])
         with span("measured"):
             timeline = _streamed(params, pool, run, there, device, batches + 1)  # one more: times are distances
         check = _check(plain, pool, batches % pool.slots, params["dtype"])
+        after = _alone(pool, run, there, device)
+        alone = {s: statistics.median([*before[s], *after[s]]) for s in STAGES}  # the weather on both sides
         work = None if not params["module"] else _work(plain, params, shape, dtype.itemsize, device)
         columns: dict[str, Any] = {"compile_seconds": compile_s}
         if params["module"]:
@@ -206,8 +208,8 @@ def _parted(batch: Intervals, copied: float) -> Intervals:
     return replace(batch, h2d=(begin, there), compute=(there, end))
 
 
-def _alone(pool: Pool, run: Callable[[Any], Any], there: Any, device: str) -> dict[str, float]:
-    """Nanoseconds per batch of each stage with nothing beside it: the median of some rounds."""
+def _alone(pool: Pool, run: Callable[[Any], Any], there: Any, device: str) -> dict[str, list[float]]:
+    """Nanoseconds per batch of each stage with nothing beside it, round by round."""
     back = run(there)
     queued = device != "cpu" and pool.images.is_pinned()
 
@@ -227,7 +229,7 @@ def _alone(pool: Pool, run: Callable[[Any], Any], there: Any, device: str) -> di
     return found
 
 
-def _per_batch(stage: Callable[[int], None], there: Any) -> float:
+def _per_batch(stage: Callable[[int], None], there: Any) -> list[float]:
     def taken(calls: int) -> float:
         _settle(there)
         began = now_ns()
@@ -238,7 +240,7 @@ def _per_batch(stage: Callable[[int], None], there: Any) -> float:
 
     once = taken(2)
     calls = max(1, min(64, int(ROUND_NS / max(1.0, once))))
-    return statistics.median(taken(calls) for _ in range(ROUNDS))
+    return [taken(calls) for _ in range(ROUNDS)]
 
 
 def _settle(tensor: Any) -> None:

@@ -52,9 +52,12 @@ def experiments(words: Words, source: Source) -> list[str]:
 
 def show(words: Words, source: Source) -> None:
     """Hand over to Hydra where it is asked to show something (`--cfg job`, `--info`); nothing is run."""
+    if len(composed(words, source)) > 1:
+        raise InputError(
+            f"{words.flags[0].partition('=')[0]} shows one configuration; give one value for each setting."
+        )
     import hydra
 
-    _store(source)
     folder = Path(sys.modules[source.package].__file__ or "").parent
     argv, sys.argv = sys.argv, ["ridgeline run", *words.overrides, *_apart(words.flags)]
     try:

@@ -7,6 +7,7 @@ kill -9, an experiment loses the points that were under way and no more.
 from __future__ import annotations
 
 import json
+import math
 import select
 import socket
 import time
@@ -122,7 +123,7 @@ def _claim(held: ExitStack, folder: Folder, seat: Seat, here: Topology) -> None:
     place.mkdir(exist_ok=True)
     names = [f"cpu{cpu:05}" for cpu in sorted(seat.cpus)]
     if seat.gpu is not None:
-        names.append(f"gpu-{here.gpu(seat.gpu).uuid}")
+        names.append(f"gpu-{here.gpu(seat.gpu).uuid or seat.gpu}")
     for name in names:
         held.enter_context(lock(place / f"{socket.gethostname()}-{name}", timeout=None))
 
@@ -148,6 +149,9 @@ def _record(
     manner: Manner,
 ) -> Record:
     point = running.point
+    times = answer.get("samples_ns") or ()
+    if not all(isinstance(ns, int | float) and 0 < ns < math.inf for ns in times):
+        answer = {"failed": "gave a time that is none"}  # it would make the whole file unreadable
     work = {**asdict(point.work), "bytes": dict(point.work.bytes), **(answer.get("work") or {})}
     lane = Lane(
         "ridgeline",
