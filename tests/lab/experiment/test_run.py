@@ -221,8 +221,8 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path, name):
 
 
 def test_nothing_is_made_when_a_point_cannot_stand(tmp_path, point):
+    absent = dataclasses.replace(point(), node=99)
     with pytest.raises(InputError, match="no NUMA node 99"):
-        absent = dataclasses.replace(point(), node=99)
         conduct(Ask("made", "", "", None, Manner()), [absent], tmp_path / "outputs", topology(), Watcher())
     assert not (tmp_path / "outputs").exists()
 

@@ -108,7 +108,7 @@ def test_points_with_gpus_share_a_node_by_the_number_of_gpus_not_of_workers():
 
 def test_a_place_that_is_not_there_is_told_with_what_is():
     here = machine(2, 2, 1)
-    with pytest.raises(InputError, match="no GPU 3.*0 \\(made\\)"):
+    with pytest.raises(InputError, match=r"no GPU 3.*0 \(made\)"):
         refuse_absent(stand(0, 0, gpu=3), here)
     with pytest.raises(InputError, match="no NUMA node 7; this machine has: 0, 1"):
         refuse_absent(stand(0, 7), here)
