@@ -85,6 +85,20 @@ class Roof:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """One cell of a map. Cells of one `group` stand under one heading."""
+
+    row: str
+    column: str
+    value: float
+    text: str = ""  # in the cell; else the value with its unit
+    group: str = ""
+    title: str = ""
+    href: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
 class Samples:
     """The raw samples of one contender, in the order they were taken; `interval` is that of the median."""
 
