@@ -10,7 +10,8 @@ import random
 import pytest
 from tests.lab.study.made import row, two_nodes
 
-from ridgeline.lab.study import study
+from ridgeline.lab.study import Columns, placement, study
+from ridgeline.lab.study.table import tabulate
 
 TRUTH = {"light": 1.5, "medium": 1.2, "heavy": 1.01}
 
@@ -43,9 +44,9 @@ def test_the_map_shows_the_penalty_of_every_model_and_gpu():
 def test_the_interval_holds_the_true_penalty_about_as_often_as_it_says(batches):
     rng, held, trials = random.Random(3), 0, 0
     for _ in range(60):
-        for r in remotes(two_nodes(rng, {"a": 1.2}, batches=batches, noise=0.03)):
-            ratio = r["overall"]["ratio"]
-            held += ratio["low"] <= 1.2 <= ratio["high"]
+        table = tabulate(two_nodes(rng, {"a": 1.2}, batches=batches, noise=0.03), Columns())
+        for r in placement.remotes(table):
+            held += r.overall.ratio.low <= 1.2 <= r.overall.ratio.high
             trials += 1
     assert held / trials >= 0.9
 

@@ -26,6 +26,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     right: Sequence[str] = ()
     caption: str = ""
+    most: int = 24  # rows shown at once; the page folds the rest away, Markdown leaves it out and says so
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Section:
         for grid in self.grids:
             parts += [_inline(grid.caption)] if grid.caption else []
             rule = ["--:" if name in grid.right else "---" for name in grid.head]
-            rows = [grid.head, rule, *grid.rows]
+            rows = [grid.head, rule, *grid.rows[: grid.most]]
             parts.append("\n".join(f"| {' | '.join(map(_inline, row))} |" for row in rows))
+            if len(grid.rows) > grid.most:
+                parts.append(f"… and {len(grid.rows) - grid.most} more rows, on the page.")
         return "\n\n".join(parts)
 
 
@@ -84,6 +87,16 @@ def percent(ratio: float) -> str:
     more = 100 * (ratio - 1)
     text = f"{more:+.1f}" if abs(more) < 9.95 else f"{more:+.0f}"
     return "±0 %" if text in ("+0.0", "-0.0") else f"{text.removesuffix('.0').replace('-', '−')} %"
+
+
+def share(part: float | None) -> str:
+    """
+    >>> share(0.074), share(0.42), share(None)
+    ('7.4 %', '42 %', '–')
+    """
+    if part is None or not math.isfinite(part):
+        return DASH
+    return f"{100 * part:.1f} %" if part < 0.0995 else f"{100 * part:.0f} %"
 
 
 def spread(ratio: Estimate) -> str:

@@ -7,13 +7,13 @@ columns of `results.json`.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 NONE = ""  # the level of a row that does not tell
+LARGEST, SMALLEST = 1e100, 1e-100  # squares and ratios of what lies between are still floats; nothing measured is not
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,13 @@ class Columns:
     compute: str = "compute_seconds"
     down: str = "d2h_seconds"
     parameters: str = "parameters"
+    width: str = "dim"
     sizes: tuple[str, ...] = ("depth", "dim", "image_size")  # a model grows along these
+    along: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"dim": ("heads", "mlp_dim")})  # may rise too
+    # Where these differ, the machine does: each setting has laws of its own.
+    setting: tuple[str, ...] = (
+        "device", "gpu_id", "numa_node", "distance", "dtype", "compile_mode", "pinned", "ring",
+    )  # fmt: skip
     # Trials that agree in all of these did the same thing in the same place.
     identity: tuple[str, ...] = (
         "experiment", "model", "depth", "dim", "heads", "mlp_dim", "patch_size", "image_size", "batch_size", "dtype",
@@ -81,7 +87,7 @@ class Trial:
 
     def positive(self, column: str) -> float | None:
         value = self.number(column)
-        return value if value is not None and value > 0 else None
+        return value if value is not None and value > SMALLEST else None
 
     def level(self, column: str) -> Any:
         return level(self.row.get(column))
@@ -116,7 +122,7 @@ def tabulate(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Table:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or nothing; truth values are no numbers.
+    """A number that can be reckoned with, or nothing; truth values are no numbers.
 
     >>> number(3), number("3"), number(True), number(float("nan")), number(10**400)
     (3.0, None, None, None, None)
@@ -127,7 +133,7 @@ def number(value: Any) -> float | None:
         found = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) < LARGEST else None
 
 
 def level(value: Any) -> Any:
@@ -164,11 +170,12 @@ def groups(trials: Iterable[Trial], names: Sequence[str]) -> dict[tuple[Any, ...
 
 def _trial(row: Mapping[str, Any], columns: Columns) -> Trial | None:
     told = row.get(columns.samples)
-    samples = tuple(v for v in map(number, told if isinstance(told, list | tuple) else ()) if v is not None and v > 0)
+    samples = tuple(
+        v for v in map(number, told if isinstance(told, list | tuple) else ()) if v is not None and v > SMALLEST
+    )
     items = number(row.get(columns.batch))
-    items = items if items and items > 0 else 1.0
+    items = items if items and items > SMALLEST else 1.0
     seconds, rate = number(row.get(columns.seconds)), number(row.get(columns.rate))
     if not seconds or seconds < 0:
         seconds = statistics.median(samples) if samples else items / rate if rate and rate > 0 else None
-    # Beyond these a float cannot hold a ratio of two of them; nothing measured is out there.
-    return Trial(row, seconds, items, samples) if seconds and 1e-150 < seconds < 1e150 else None
+    return Trial(row, seconds, items, samples) if seconds and SMALLEST < seconds < LARGEST else None

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.lab.study.bound import bound, bounds
+from ridgeline.lab.study.crossover import crossing, crossovers
 from ridgeline.lab.study.overview import overview
 from ridgeline.lab.study.placement import placement
+from ridgeline.lab.study.regime import regimes
+from ridgeline.lab.study.scaling import fitted, predictions, scaling
 from ridgeline.lab.study.section import PACKAGE, Section
+from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import Columns, tabulate
 from ridgeline.machine.ceiling import Ceilings
 from ridgeline.web import page as web_page
@@ -49,5 +54,15 @@ def study(
     '1 of 1 runs gave a time.'
     """
     table = tabulate(rows, columns)
-    sections: Sequence[Section] = [overview(table), placement(table)]
+    laws = fitted(table)
+    lines = every(table)
+    unseen = predictions(table, laws, lines)
+    sections: Sequence[Section] = [
+        overview(table),
+        placement(table),
+        bound(table, bounds(table, ceilings), ceilings),
+        crossing(table, crossovers(table, lines)),
+        regimes(table, lines),
+        scaling(table, laws, unseen, lines),
+    ]
     return Study([section for section in sections if section.said or section.grids], {})
