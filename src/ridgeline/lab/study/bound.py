@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ridgeline.lab.study.section import DASH, Grid, Section, plain, share
+from ridgeline.lab.study.sensitivity import transfer_share
 from ridgeline.lab.study.sweep import apart
 from ridgeline.lab.study.table import Columns, Table, Trial
 from ridgeline.machine.ceiling import Ceilings
@@ -143,8 +144,7 @@ def _bound(trial: Trial, columns: Columns, limits: Ceilings | None) -> Bound:
     if not stages:
         return Bound(trial, "", "", None, None, floors, reached)
     slowest = max(stages, key=lambda s: stages[s])
-    moved = sum(v for s, v in stages.items() if s != COMPUTE)
-    portion = moved / sum(stages.values()) if COMPUTE in stages else None
+    portion = transfer_share(trial, columns)
     filled = stages[slowest] / trial.seconds
     word = TRANSFER if slowest != COMPUTE else _inside(stages[COMPUTE], floors)
     if filled < HALF:

@@ -87,9 +87,10 @@ def contrast(
     (a, b, x, y) = held[0]
     ratio = Estimate(y / x, math.nan, math.nan, 1)
     if response is per_item and min(len(a.samples), len(b.samples)) >= 2 * stats.FEWEST:
-        inner = stats.unpaired_ratio(_blocks(b), _blocks(a))
-        shift = math.log(ratio.value) - math.log(inner.value)  # the row's own median may be of all samples
-        ratio = Estimate(ratio.value, inner.low * math.exp(shift), inner.high * math.exp(shift), 1)
+        # Both medians lie in their intervals at once with the confidence that is asked for.
+        first, second = (stats.median(_blocks(t), math.sqrt(stats.CONFIDENCE)) for t in (a, b))
+        low, high = second.low / first.high, second.high / first.low
+        ratio = Estimate(y / x, min(low, y / x), max(high, y / x), 1)
     return Contrast(factor, base, other, ratio, None, within, one_run=True)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.stats import Estimate
-from ridgeline.lab.study.contrast import Contrast, column, contrast, pairs
+from ridgeline.lab.study import sensitivity
+from ridgeline.lab.study.contrast import Contrast, Pair, column, contrast, pairs
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
 from ridgeline.lab.study.table import NONE, Table, Trial, groups, number, order
 from ridgeline.web import Axis, Cell, Point, Series, cells, lines
@@ -54,9 +55,20 @@ def placement(table: Table) -> Section:
     rows = [_row(r) for r in found]
     head = ("model", "GPU", "node", "distance", "whole pipeline", "95 % interval", "to the device", "back", "from")
     grids = [Grid(head, rows, head[3:8], "Time from the far node over time from the nearest.")]
-    charts = [_map(table, found, places), *_against_distance(found)]
-    overall = by_distance(table)
-    return Section(title, said, grids, charts, plain({"nodes": nodes, "remote": found, "by_distance": overall}))
+    points = sensitivity.sensitivities(far_pairs(table), table.columns)
+    rises = sensitivity.with_transfers(points)
+    said += sensitivity.sentences(points, rises)
+    if len(points) > 1:
+        grids.append(sensitivity.grid(points))
+    charts = [_map(table, found, places), *_against_distance(found), *sensitivity.chart(points)]
+    findings = {
+        "nodes": nodes,
+        "remote": found,
+        "by_distance": by_distance(table),
+        "points": points,
+        "with_transfers": rises,
+    }
+    return Section(title, said, grids, charts, plain(findings))
 
 
 def remotes(table: Table) -> list[Remote]:
@@ -75,18 +87,24 @@ def remotes(table: Table) -> list[Remote]:
 
 def by_distance(table: Table) -> list[Contrast]:
     """What each distance costs over all models and GPUs."""
-    columns = table.columns
-    twins: dict[Any, list[tuple[Trial, Trial]]] = {}
+    twins: dict[Any, list[Pair]] = {}
+    for pair in far_pairs(table):
+        twins.setdefault(pair[1].level(table.columns.distance), []).append(pair)
+    what = "node distance" if any(d != NONE for d in twins) else "node"
+    return [
+        contrast(_distinct(twins[d]), what, "nearest", "far" if d == NONE else d, within="all points")
+        for d in sorted(twins, key=order)
+    ]
+
+
+def far_pairs(table: Table) -> list[Pair]:
+    """Every trial from a far node with its twin from the nearest; several far ones may share a near one."""
+    columns, found = table.columns, []
     for gpu, places in _places(table).items():
         own = [t for t in table.trials if t.level(columns.gpu) == gpu]
         for far in places[1:]:
-            twins.setdefault(far[1], []).extend(_twins(table, own, places[0], far))
-    what = "node distance" if any(d != NONE for d in twins) else "node"
-    return [
-        contrast(_distinct(twins[d]), what, "nearest", "far" if d == NONE else d, within="all models")
-        for d in sorted(twins, key=order)
-        if twins[d]
-    ]
+            found += _twins(table, own, places[0], far)
+    return found
 
 
 def _places(table: Table) -> dict[Any, list[Place]]:
@@ -106,14 +124,14 @@ def _one_each(places: dict[Any, list[Place]]) -> bool:
     return all(len(held) == 1 for held in places.values())
 
 
-def _twins(table: Table, trials: Sequence[Trial], near: Place, far: Place) -> list[tuple[Trial, Trial]]:
+def _twins(table: Table, trials: Sequence[Trial], near: Place, far: Place) -> list[Pair]:
     columns = table.columns
     both = (columns.node, columns.distance)
     at = groups(trials, both)
     return pairs(at.get(near, []), at.get(far, []), columns.identity, both)
 
 
-def _distinct(found: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
+def _distinct(found: Sequence[Pair]) -> list[Pair]:
     """Pairs of which none shares a run with one before it."""
     seen: set[int] = set()
     kept = []
@@ -124,7 +142,7 @@ def _distinct(found: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]
     return kept
 
 
-def _remote(table: Table, model: Any, gpu: Any, near: Place, far: Place, twins: list[tuple[Trial, Trial]]) -> Remote:
+def _remote(table: Table, model: Any, gpu: Any, near: Place, far: Place, twins: list[Pair]) -> Remote:
     columns = table.columns
     where = f"{model}, {_gpu(gpu)}"
     overall, up, down = (

@@ -82,7 +82,7 @@ def percent(ratio: float) -> str:
     """
     if not math.isfinite(ratio):
         return DASH
-    if ratio >= 5:
+    if ratio >= 3:
         return f"× {ratio:.3g}"
     more = 100 * (ratio - 1)
     text = f"{more:+.1f}" if abs(more) < 9.95 else f"{more:+.0f}"

@@ -51,6 +51,14 @@ class Columns:
     setting: tuple[str, ...] = (
         "device", "gpu_id", "numa_node", "distance", "dtype", "compile_mode", "pinned", "ring",
     )  # fmt: skip
+    factors: tuple[str, ...] = (
+        "compile_mode",
+        "dtype",
+        "pinned",
+        "ring",
+        "batch_size",
+        "memory_size_mb",
+    )  # to be chosen
     # Trials that agree in all of these did the same thing in the same place.
     identity: tuple[str, ...] = (
         "experiment", "model", "depth", "dim", "heads", "mlp_dim", "patch_size", "image_size", "batch_size", "dtype",

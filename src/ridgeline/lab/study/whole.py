@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.lab.study.advice import advise, advising, recommendation
 from ridgeline.lab.study.bound import bound, bounds
+from ridgeline.lab.study.compiled import compiling, gains, with_size
 from ridgeline.lab.study.crossover import crossing, crossovers
+from ridgeline.lab.study.factor import effects, memory
+from ridgeline.lab.study.following import following
 from ridgeline.lab.study.overview import overview
-from ridgeline.lab.study.placement import placement
+from ridgeline.lab.study.placement import by_distance, placement
 from ridgeline.lab.study.regime import regimes
 from ridgeline.lab.study.scaling import fitted, predictions, scaling
 from ridgeline.lab.study.section import PACKAGE, Section
+from ridgeline.lab.study.significance import findings, significance
+from ridgeline.lab.study.stability import paces, stability
 from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import Columns, tabulate
+from ridgeline.lab.study.transfer import transfer
 from ridgeline.machine.ceiling import Ceilings
 from ridgeline.web import page as web_page
 from ridgeline.web import render
@@ -23,7 +30,7 @@ from ridgeline.web import render
 @dataclass(frozen=True)
 class Study:
     sections: list[Section]
-    recommendation: dict[str, Any]
+    recommendation: dict[str, Any]  # by goal and model, and the next points
 
     @property
     def markdown(self) -> str:
@@ -50,19 +57,32 @@ def study(
     """Analyse rows of results. Missing columns, failed runs and odd values are said, never an error.
 
     >>> run = {"success": True, "model": "tiny", "batch_size": 8, "batch_seconds": 0.002}
-    >>> study([run]).sections[0].said[0]
+    >>> study([run]).sections[1].said[0]
     '1 of 1 runs gave a time.'
     """
     table = tabulate(rows, columns)
-    laws = fitted(table)
     lines = every(table)
+    laws = fitted(table)
     unseen = predictions(table, laws, lines)
-    sections: Sequence[Section] = [
+    crossed = crossovers(table, lines)
+    compiled = gains(table)
+    changed = effects(table)
+    tested = findings([*by_distance(table), *changed])
+    kept = paces(table)
+    advice = advise(table, laws)
+    after = following(table, unseen, crossed, tested, kept)
+    sections = [
+        advising(table, advice, after),
         overview(table),
         placement(table),
+        transfer(table, lines),
         bound(table, bounds(table, ceilings), ceilings),
-        crossing(table, crossovers(table, lines)),
+        crossing(table, crossed),
         regimes(table, lines),
         scaling(table, laws, unseen, lines),
+        compiling(table, compiled, with_size(compiled)),
+        memory(table, changed, lines),
+        stability(table, kept),
+        significance(tested),
     ]
-    return Study([section for section in sections if section.said or section.grids], {})
+    return Study([s for s in sections if s.said or s.grids], recommendation(advice, after))

@@ -69,6 +69,7 @@ class Series:
     points: Sequence[Point]
     band: bool = False  # draw the intervals as a band instead of whiskers
     dashed: bool = False
+    apart: bool = False  # points that stand for themselves: no line between them
 
 
 @dataclass(frozen=True)
