@@ -19,7 +19,7 @@ from ridgeline.lab.study.sensitivity import transfer_share
 from ridgeline.lab.study.sweep import apart
 from ridgeline.lab.study.table import Columns, Table, Trial
 from ridgeline.machine.ceiling import Ceilings
-from ridgeline.web import Point, Roof, Series, roofline, si
+from ridgeline.web import Axis, Point, Roof, Series, roofline, si
 
 TRANSFER, MEMORY, COMPUTE, OVERHEAD = "transfer", "memory", "compute", "overhead"
 HALF = 0.5  # a slowest stage that fills less of the time than this does not explain it
@@ -121,7 +121,10 @@ def rooflines(table: Table, told: Sequence[Bound], ceilings: Limits) -> list[Mar
         if series:
             points = [Series(name, series[name]) for name in sorted(series)]
             caption = "Left of the ridge the bytes take longer than the arithmetic, right of it the other way round."
-            out.append(roofline(list(roofs.values()), points, title=f"Roofline of {device}", caption=caption))
+            per = Axis(
+                "FLOPs per byte " + ("to the device" if "bus, to the device" in roofs else "of memory"), "FLOP/B", "log"
+            )
+            out.append(roofline(list(roofs.values()), points, title=f"Roofline of {device}", x=per, caption=caption))
     return out
 
 

@@ -77,8 +77,8 @@ def by_node(table: Table) -> list[Contrast]:
 
 
 def with_size(found: Sequence[Gain]) -> Trend | None:
-    """Whether the speed-up changes with the work: per doubling of FLOPs."""
-    told = [(math.log2(g.flops), math.log2(g.speedup.value)) for g in found if g.flops]
+    """Whether the logarithm of the speed-up changes with the work: per doubling of FLOPs."""
+    told = [(math.log2(g.flops), math.log(g.speedup.value)) for g in found if g.flops]
     return trend([x for x, _ in told], [y for _, y in told]) if len({x for x, _ in told}) > 1 else None
 
 
@@ -124,7 +124,7 @@ def compiling(table: Table, found: Sequence[Gain], grows: Trend | None) -> Secti
 def _sizes(grows: Trend | None) -> list[str]:
     if grows is None or not math.isfinite(grows.slope):
         return []
-    change = f"{2**grows.slope:.2f} times per doubling of the FLOPs"
+    change = f"{grows.factor(1.0):.2f} times per doubling of the FLOPs"
     if grows.p is None:
         return [f"With size the speed-up changes {change}; {grows.n} points are too few for a test."]
     sure = f"p = {grows.p:.2g} before correction"
@@ -144,12 +144,13 @@ def _charts(table: Table, found: Sequence[Gain]) -> list[Markup]:
         return []
     return [
         lines(
-            [Series(name, points) for name, points in list(series.items())[:8]],
+            [Series(name, points, apart=True) for name, points in list(series.items())[:8]],
             title="Speed-up by compiling over the work",
             x=Axis("FLOPs per batch", "FLOP", "log"),
             y=Axis("time without ÷ time with", "×"),
             reference=1.0,
             reference_label="as fast as without",
+            caption="A dot is one point that was run both ways.",
         )
     ]
 

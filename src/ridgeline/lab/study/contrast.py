@@ -42,7 +42,7 @@ class Contrast:
         if not self.ratio.n:
             return "no pairs"
         if self.one_run:
-            return "one run each: noise between runs is not in the interval"
+            return "1 pair, not repeated"
         return f"{self.ratio.n} pairs" + ("" if self.p is not None else ", too few for a test")
 
 

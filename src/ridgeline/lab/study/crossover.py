@@ -114,7 +114,8 @@ def crossing(table: Table, found: Sequence[tuple[Sweep, Crossover]]) -> Section:
         sentences.append(f"{len(told)} of {len(found)} sweeps cross over within their range; the table has each.")
     head = ("along", "of", "crossover", "95 % interval", "smallest bound by", "largest bound by", "points")
     grids = [Grid(head, rows, (*head[2:4], "points"))]
-    charts = [_chart(table, sweep, one, names[id(sweep)]) for sweep, one in found[:CHARTS]]
+    telling_first = sorted(found, key=lambda f: (not f[1].inside, f[1].at is None))
+    charts = [_chart(table, sweep, one, names[id(sweep)]) for sweep, one in telling_first[:CHARTS]]
     return Section(title, sentences, grids, charts, plain({"crossovers": [one for _, one in found]}))
 
 

@@ -12,21 +12,20 @@ from ridgeline.lab.study.scaling import Prediction
 from ridgeline.lab.study.significance import FEW, Finding
 from ridgeline.lab.study.stability import Pace
 from ridgeline.lab.study.sweep import Sweep
-from ridgeline.lab.study.table import NONE, Table
+from ridgeline.lab.study.table import NONE
 
 MOST = 3  # of each kind
 WIDE = 1.2  # upper end of a crossover's interval over its lower: beyond it another size is worth running
 
 
 def following(
-    table: Table,
     unseen: Sequence[Prediction],
     crossings: Sequence[tuple[Sweep, Crossover]],
     found: Sequence[Finding],
     paces: Sequence[Pace],
 ) -> list[dict[str, Any]]:
     """Each with its column and value where it is a point, the words for it, and why."""
-    return [*_sizes(unseen), *_crossings(crossings), *_repeats(table, found), *_longer(paces)]
+    return [*_sizes(unseen), *_crossings(crossings), *_repeats(found), *_longer(paces)]
 
 
 def _sizes(unseen: Sequence[Prediction]) -> list[dict[str, Any]]:
@@ -51,15 +50,24 @@ def _crossings(crossings: Sequence[tuple[Sweep, Crossover]]) -> list[dict[str, A
     for sweep, one in crossings:
         if one.at is None or (one.inside and one.low and one.high and one.high / one.low <= WIDE):
             continue
-        run = [x for x, _ in sweep.points]
-        at = float(round(one.at)) if all(x.is_integer() for x in run) else one.at
-        if at > 0 and at not in run:
+        at = _unrun(one, one.at, [x for x, _ in sweep.points])
+        if at is not None:
             why = f"the crossover near it is known only as {interval(one)}"
             found[one.column, at] = {"column": one.column, "at": at, "what": f"{one.column} {at:g}", "why": why}
     return list(found.values())[:MOST]
 
 
-def _repeats(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
+def _unrun(one: Crossover, middle: float, run: Sequence[float]) -> float | None:
+    """A size within the interval that was not run, as near to its middle as there is; whole if sizes are."""
+    if not all(x.is_integer() for x in run):
+        return middle
+    low, high = one.low or middle / 2, one.high or middle * 2
+    ends = max(1, math.floor(low)), math.ceil(high)
+    free = {float(round(low + (high - low) * k / 64)) for k in range(65)} - set(run)
+    return min((x for x in free if ends[0] <= x <= ends[1]), key=lambda x: abs(x - middle), default=None)
+
+
+def _repeats(found: Sequence[Finding]) -> list[dict[str, Any]]:
     few = [f for f in found if f.word == FEW]
     if not few:
         return []

@@ -6,7 +6,7 @@ nearest is the one of the smallest distance; where no distance is told, the lowe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ def placement(table: Table) -> Section:
     said += sensitivity.sentences(points, rises)
     if len(points) > 1:
         grids.append(sensitivity.grid(points))
-    charts = [_map(table, found, places), *_against_distance(found), *sensitivity.chart(points)]
+    charts = [*_maps(table, found, places), *_against_distance(found), *sensitivity.chart(points)]
     findings = {
         "nodes": nodes,
         "remote": found,
@@ -156,15 +156,15 @@ def _sentences(table: Table, found: Sequence[Remote], places: dict[Any, list[Pla
     said = []
     ranked = sorted(found, key=lambda r: r.overall.ratio.value, reverse=True)
     worst, least = ranked[0], ranked[-1]
-    said.append(
-        f"Most sensitive: {worst.model} on {_gpu(worst.gpu)} takes {_penalty(worst.overall.ratio)} "
-        f"from node {worst.node} against node {worst.near}."
-    )
+    where = f"from node {worst.node} against node {worst.near}"
+    if not worst.overall.ratio.low > 1:
+        said.append("No model as a whole is shown to suffer from a far node.")
+    said.append(f"Most sensitive: {worst.model} on {_gpu(worst.gpu)}, {_penalty(worst.overall.ratio)} time {where}.")
     if least is not worst:
         said.append(f"Least sensitive: {least.model} on {_gpu(least.gpu)}, {_penalty(least.overall.ratio)}.")
     if any(r.overall.one_run for r in found):
         said.append(
-            "Where a pair was run once, its interval knows the noise within the two runs, not that between runs."
+            "A pair that was not repeated has an interval from within its two runs: noise between runs is not in it."
         )
     if not any(number(place[1]) is not None for held in places.values() for place in held):
         said.append("No row tells a distance: the lowest-numbered node is taken for the nearest.")
@@ -174,30 +174,49 @@ def _sentences(table: Table, found: Sequence[Remote], places: dict[Any, list[Pla
     return said
 
 
-def _map(table: Table, found: Sequence[Remote], places: dict[Any, list[Place]]) -> Markup:
-    """GPU × node for each model: the nearest node is where the others are measured from."""
+def _maps(table: Table, found: Sequence[Remote], places: dict[Any, list[Place]]) -> list[Markup]:
+    """GPU × node for each model: the whole pipeline, and each way over the bus where it was timed."""
+    ways: list[tuple[str, Callable[[Remote], Contrast]]] = [
+        ("the whole pipeline", lambda r: r.overall),
+        ("the way to the device", lambda r: r.up),
+        ("the way back", lambda r: r.down),
+    ]
+    return [chart for name, way in ways if (chart := _map(table, found, places, name, way)) is not None]
+
+
+def _map(
+    table: Table,
+    found: Sequence[Remote],
+    places: dict[Any, list[Place]],
+    name: str,
+    way: Callable[[Remote], Contrast],
+) -> Markup | None:
     drawn = []
     nodes = [str(n) for n in table.levels(table.columns.node)]
-    for model in dict.fromkeys(r.model for r in found):
-        for gpu in dict.fromkeys(r.gpu for r in found if r.model == model):
-            own = {str(r.node): r for r in found if (r.model, r.gpu) == (model, gpu)}
-            near = str(places[gpu][0][0])
-            for node in nodes:
-                if node == near:
-                    drawn.append(Cell(_gpu(gpu), f"node {node}", 0.0, "nearest", str(model)))
-                elif node in own:
-                    ratio, about = own[node].overall.ratio, _about(own[node])
-                    drawn.append(
-                        Cell(_gpu(gpu), f"node {node}", ratio.value - 1, percent(ratio.value), str(model), about)
-                    )
+    told = [r for r in found if way(r).ratio.n]
+    several = len({r.gpu for r in told}) > 1
+    for model, gpu in dict.fromkeys((r.model, r.gpu) for r in told):
+        own = {str(r.node): r for r in told if (r.model, r.gpu) == (model, gpu)}
+        row, group = (_gpu(gpu), str(model)) if several else (str(model), _gpu(gpu))
+        near = str(places[gpu][0][0])
+        for node in nodes:
+            if node == near:
+                drawn.append(Cell(row, f"node {node}", 0.0, "nearest", group))
+            elif node in own:
+                value = way(own[node]).ratio.value
+                drawn.append(Cell(row, f"node {node}", value - 1, percent(value), group, _about(own[node])))
+    if not drawn:
+        return None
     drawn.sort(key=lambda cell: nodes.index(cell.column.removeprefix("node ")))
+    order_of = list(dict.fromkeys((str(r.model), _gpu(r.gpu)) for r in told))
+    drawn.sort(key=lambda cell: order_of.index((cell.group, cell.row) if several else (cell.row, cell.group)))
     return cells(
         drawn,
-        title="Penalty of a far node",
+        title=f"Penalty of a far node: {name}",
         across="memory on",
         full=max(0.5, max(abs(cell.value) for cell in drawn)),
-        caption="How much longer a batch takes than from the nearest node of that GPU; blue is faster. Hover a cell "
-        "for its interval, and for the way to the device and back.",
+        caption="How much longer it takes than from the nearest node of that GPU; blue is faster. Hover a cell for its "
+        "interval.",
     )
 
 

@@ -174,7 +174,7 @@ def scaling(table: Table, settled: Sequence[Fitted], told: Sequence[Prediction],
             }
             for one in usable
         ],
-        "predictions": [{**vars(p), "fixed": {}} for p in told],
+        "predictions": [{k: v for k, v in vars(p).items() if k != "fixed"} for p in told],
     }
     return Section(title, sentences, grids, charts, plain(findings))
 
@@ -269,7 +269,7 @@ def _chart(table: Table, one: Fitted, sweep: Sweep) -> Markup | None:
     measured = [Point(x, t.seconds, title=str(t.row.get(columns.run, ""))) for x, own in sweep.points for t in own]
     fixed = ", ".join(said(n, sweep.fixed[n]) for n in shown if sweep.fixed.get(n, NONE) != NONE)
     return lines(
-        [Series("measured", measured), Series(one.best.name, band, band=True, dashed=True)],
+        [Series("measured", measured, apart=True), Series(one.best.name, band, band=True, dashed=True)],
         title=f"Time per batch over {sweep.column}" + (f" ({fixed})" if fixed else ""),
         x=Axis(sweep.column, scale="log2"),
         y=Axis("time per batch", "s", "log"),

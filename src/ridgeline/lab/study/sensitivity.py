@@ -62,7 +62,7 @@ def sentences(found: Sequence[Sensitive], rises: Trend | None) -> list[str]:
         )
     if rises is not None and math.isfinite(rises.slope):
         test = f"p = {rises.p:.2g}" if rises.p is not None else "too few points for a test"
-        change = percent(math.exp(0.1 * rises.slope))
+        change = percent(rises.factor(0.1))
         said.append(f"For every tenth of the time that goes into transfers the penalty changes by {change} ({test}).")
     return said
 

@@ -133,7 +133,7 @@ def _pace(trial: Trial) -> Pace:
     rest = np.abs(levels[:at] - before).sum() + np.abs(levels[at:] - after).sum()
     if rest < left:
         return Pace(trial, len(values), math.exp(after - before), "step", at * per_block, p, tail)
-    return Pace(trial, len(values), math.exp(rise), "drift", None, line.p, tail)
+    return Pace(trial, len(values), math.exp(rise), "drift", None, 1.0 if line.p is None else line.p, tail)
 
 
 def _word(pace: Pace, p: float | None) -> str:

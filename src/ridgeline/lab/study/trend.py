@@ -18,6 +18,10 @@ class Trend:
     p: float | None  # None: fewer than six points, or nothing varies
     n: int
 
+    def factor(self, step: float) -> float:
+        """What a step along x multiplies y by, where y is a logarithm."""
+        return math.exp(min(max(step * self.slope, -100.0), 100.0))
+
 
 def trend(xs: Sequence[float], ys: Sequence[float]) -> Trend:
     """Points in any order; equal values are minded.
@@ -31,12 +35,10 @@ def trend(xs: Sequence[float], ys: Sequence[float]) -> Trend:
     run, rise = x[j] - x[i], y[j] - y[i]
     slopes = rise[run != 0] / run[run != 0]
     slope = float(np.median(slopes)) if len(slopes) else math.nan
-    if len(x) < FEWEST:
+    if len(x) < FEWEST or not (np.ptp(x) and np.ptp(y)):
         return Trend(slope, None, len(x))
     score = float(np.sum(np.sign(run) * np.sign(rise)))
     spread = _variance(x, y)
-    if spread <= 0:
-        return Trend(slope, None, len(x))
     # The normal approximation, a step of the score towards zero: good from about six points on.
     z = max(abs(score) - 1, 0.0) / math.sqrt(spread)
     return Trend(slope, math.erfc(z / math.sqrt(2)), len(x))

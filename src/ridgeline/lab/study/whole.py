@@ -70,7 +70,7 @@ def study(
     tested = findings([*by_distance(table), *changed])
     kept = paces(table)
     advice = advise(table, laws)
-    after = following(table, unseen, crossed, tested, kept)
+    after = following(unseen, crossed, tested, kept)
     sections = [
         advising(table, advice, after),
         overview(table),

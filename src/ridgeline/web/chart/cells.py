@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from ridgeline.web.chart.axis import drawable
 from ridgeline.web.chart.frame import Drawing, empty, figure, label, left_out, mark
-from ridgeline.web.chart.inputs import Cell
+from ridgeline.web.chart.inputs import Axis, Cell
 from ridgeline.web.chart.text import TICK, text_width
 from ridgeline.web.markup import element
 from ridgeline.web.number import si
 
 _TALL, _GAP, _WIDEST = 34.0, 3.0, 130.0
+_AXIS = Axis()
 _ABOVE, _BELOW = 1, 0  # colours of the two sides
 _DEEPEST = 0.62  # of the colour, so that text on it is read in either theme
 
@@ -33,8 +34,8 @@ def cells(
     A cell is the deeper in colour the further its value is from `reference`, one colour above it and one below;
     at a distance of `full` (else the furthest there is) it is deepest. Colour repeats what the cell's text says.
     """
-    kept = [cell for cell in found if math.isfinite(cell.value)]
-    lost = [(f"{cell.row}, {cell.column}", cell.value) for cell in found if not math.isfinite(cell.value)]
+    kept = [cell for cell in found if drawable(cell.value, _AXIS)]
+    lost = [(f"{cell.row}, {cell.column}", cell.value) for cell in found if not drawable(cell.value, _AXIS)]
     reach = full or max((abs(cell.value - reference) for cell in kept), default=0.0) or 1.0
     return figure(
         title,
