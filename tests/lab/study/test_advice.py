@@ -116,7 +116,7 @@ def test_the_best_way_and_the_cost_of_each_wrong_choice_are_the_true_ones():
     assert costs == {
         "dtype": ("float32", pytest.approx(3)),
         "compile_mode": ("none", pytest.approx(1.4)),
-        "placement": ("gpu_id 0, numa_node 1", pytest.approx(1.25)),
+        "placement": ("GPU 0 from node 1", pytest.approx(1.25)),
         "batch_size": ("1", pytest.approx(per_item[0] / per_item[1])),
     }
     assert fast.worst == pytest.approx(3 * 1.4 * 1.25 * per_item[0] / per_item[1])

@@ -26,9 +26,10 @@ def placed(rows):
 
 def test_the_map_shows_the_penalty_of_every_model_and_gpu():
     rows = two_nodes(random.Random(2), TRUTH)
-    found = {(r["model"], r["gpu"]): r for r in remotes(rows)}
-    assert set(found) == {(m, g) for m in TRUTH for g in (0, 1)}
-    for (model, gpu), r in found.items():
+    found = {(r["model"], r["who"]): r for r in remotes(rows)}
+    assert set(found) == {(m, f"GPU {g}") for m in TRUTH for g in (0, 1)}
+    for (model, who), r in found.items():
+        gpu = int(who[-1])
         assert (r["node"], r["near"], r["distance"]) == (1 - gpu, gpu, 21)
         assert r["overall"]["ratio"]["value"] == pytest.approx(TRUTH[model], rel=0.04)
         assert r["up"]["ratio"]["value"] == pytest.approx(1 + 2 * (TRUTH[model] - 1))
@@ -79,3 +80,15 @@ def test_a_pair_that_was_run_once_says_what_its_interval_leaves_out():
     assert r["overall"]["p"] is None
     assert r["overall"]["ratio"]["low"] < 1.3 < r["overall"]["ratio"]["high"]
     assert "noise between runs is not in it" in study(rows).markdown
+
+
+def test_cpus_take_the_part_of_a_gpu():
+    """Memory from the other node is far, whichever node's CPUs compute."""
+    rng = random.Random(6)
+    rows = [
+        row(rng, 1e-3 * (1.3 if cpus != memory else 1.0) * (2 if cpus else 1), device="cpu", gpu_id=None, within=0.0,
+            device_node=cpus, numa_node=memory, distance=20 if cpus != memory else 10)
+        for cpus in (0, 1) for memory in (0, 1)
+    ]  # fmt: skip
+    found = {r["who"]: (r["near"], r["node"], r["overall"]["ratio"]["value"]) for r in remotes(rows)}
+    assert found == {"CPUs of node 0": (0, 1, pytest.approx(1.3)), "CPUs of node 1": (1, 0, pytest.approx(1.3))}

@@ -145,8 +145,19 @@ def test_the_roofline_is_drawn_with_ceilings_only():
     assert "Roofline of cuda" in section(rows, "What limits it", ceilings={"cuda:0": LIMITS}).markup
     bare = section(rows, "What limits it")
     assert "Roofline of" not in bare.markup
-    assert "No ceilings were given" in bare.said[1]
+    assert "No ceilings are known" in bare.said[1]
     assert {r["bound"] for r in bare.findings["runs"]} == {"transfer", "compute"}
+
+
+def test_rows_may_carry_their_own_ceilings():
+    told = {"ceiling_compute": 500e12, "ceiling_pcie": 50e9, "ceiling_pcie_back": 50e9}
+    given, own = (
+        study(rows, ceilings=limits).findings["What limits it"]["runs"]
+        for rows, limits in ((swept(random.Random(8)), LIMITS), ([r | told for r in swept(random.Random(8))], None))
+    )
+    for one, other in zip(given, own, strict=True):
+        assert one["bound"] == other["bound"]
+        assert {k: v for k, v in one["floors_s"].items() if k != "memory"} == other["floors_s"]
 
 
 @pytest.mark.parametrize(

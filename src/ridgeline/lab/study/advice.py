@@ -22,7 +22,7 @@ from markupsafe import Markup
 from ridgeline.lab.study.scaling import Fitted
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain
 from ridgeline.lab.study.sweep import said
-from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order
+from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
 from ridgeline.web import Axis, Bar, bars, si
 
 TIED = 0.05  # what two runs of equal code differ by at the least
@@ -138,7 +138,7 @@ def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, 
     other: Callable[[Option], float] = (lambda o: o.latency) if goal == "throughput" else (lambda o: 1 / o.rate)
     best = min(tied, key=lambda o: (other(o), cost(o)))
     wrong = []
-    place = (columns.gpu, columns.node, columns.distance)
+    place = (columns.gpu, columns.home, columns.node, columns.distance)
     for choice, names in (("placement", place), *((f, (f,)) for f in columns.factors)):
         if goal == "latency" and choice == columns.batch:
             continue  # a larger batch takes longer: that is no mistake but another goal
@@ -146,18 +146,21 @@ def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, 
         same = [o for o in options if all(o.level(n) == best.level(n) for n in rest)]
         worst = max(same, key=cost)
         if cost(worst) > cost(best):
-            told = (
-                ", ".join(f"{n} {worst.level(n)}" for n in names[:2]) if choice == "placement" else worst.level(choice)
-            )
-            wrong.append(Wrong(choice, str(told) if told != NONE else "none", cost(worst) / cost(best)))
+            wrong.append(Wrong(choice, _level(worst, choice, columns), cost(worst) / cost(best)))
     wrong.sort(key=lambda w: -w.cost)
-    settings = {n: best.level(n) for n in dict.fromkeys((*place[:2], *columns.factors)) if best.level(n) != NONE}
+    settings = {n: best.level(n) for n in (*place[:3], *columns.factors) if best.level(n) != NONE}
     compared = (
         options if goal == "throughput" else [o for o in options if o.level(columns.batch) == best.level(columns.batch)]
     )
     return Advice(
         goal, model, settings, best.rate, best.latency, wrong, max(map(cost, compared)) / cost(best), len(options)
     )
+
+
+def _level(option: Option, choice: str, columns: Columns) -> str:
+    if choice == "placement":
+        return f"{seat(option.trials[0], columns)} from node {option.level(columns.node)}"
+    return str(option.level(choice)) if option.level(choice) != NONE else "none"
 
 
 def _sentence(a: Advice, varied: Sequence[str]) -> str:

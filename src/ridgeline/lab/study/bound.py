@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -28,6 +29,7 @@ WAYS = {"up": "to the device", "down": "back"}
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 Limits = Ceilings | Mapping[str, Ceilings] | None
+Kind = Literal["memory", "compute"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def bounds(table: Table, ceilings: Limits) -> list[Bound]:
     return [_bound(trial, table.columns, _held(trial, table.columns, ceilings)) for trial in table.trials]
 
 
-def bound(table: Table, found: Sequence[Bound], ceilings: Limits) -> Section:
+def bound(table: Table, found: Sequence[Bound]) -> Section:
     title = "What limits it"
     told = [b for b in found if b.word]
     if not told:
@@ -63,8 +65,8 @@ def bound(table: Table, found: Sequence[Bound], ceilings: Limits) -> Section:
     }
     sentences = [f"Of {len(told)} runs " + ", ".join(f"{counts[w]} are {words[w]}" for w in words if counts[w]) + "."]
     if not any(b.floors for b in told):
-        sentences.append("No ceilings were given: bounds are by stage times only, and no roofline is drawn.")
-    charts = rooflines(table, told, ceilings)
+        sentences.append("No ceilings are known: bounds are by stage times only, and no roofline is drawn.")
+    charts = rooflines(table, told)
     head = (
         "run",
         "bound by",
@@ -96,35 +98,36 @@ def bound(table: Table, found: Sequence[Bound], ceilings: Limits) -> Section:
     return Section(title, sentences, grids, charts, plain(findings))
 
 
-def rooflines(table: Table, told: Sequence[Bound], ceilings: Limits) -> list[Markup]:
+def rooflines(table: Table, told: Sequence[Bound]) -> list[Markup]:
     """One per device: FLOPs against the bytes that must go up (or through memory, where there is no bus)."""
     columns, out = table.columns, []
     for device in dict.fromkeys(str(b.trial.level(columns.device)) for b in told):
-        own = [b for b in told if str(b.trial.level(columns.device)) == device and b.floors]
+        own = [b for b in told if str(b.trial.level(columns.device)) == device and COMPUTE in b.floors]
+        resource = "up" if any("up" in b.floors for b in own) else MEMORY
+        slope, per = ("bus, to the device", "to the device") if resource == "up" else (MEMORY, "of memory")
         series: dict[str, list[Point]] = {}
-        roofs: dict[str, Roof] = {}
-        for b in own:
-            flops, limits = b.trial.positive(columns.flops), _held(b.trial, columns, ceilings)
-            resource = "up" if "up" in b.floors else MEMORY
-            moved = _amounts(b.trial, columns).get(resource)
-            if not flops or not moved or limits is None or not {resource, COMPUTE} <= set(b.floors):
-                continue
-            point = Point(flops / moved, flops / b.trial.seconds, title=_about(b, str(b.trial.level(columns.model))))
-            series.setdefault(f"{b.word}-bound", []).append(point)
-            slope = "bus, to the device" if resource == "up" else "memory"
-            for name, rate, kind in (
-                (slope, moved / b.floors[resource], "memory"),
-                (f"{_dtype(b.trial, columns)} matmul", flops / b.floors[COMPUTE], "compute"),
-            ):
-                best = max(rate, roofs[name].rate if name in roofs else 0.0)
-                roofs[name] = Roof(name, best, "memory" if kind == "memory" else "compute")
-        if series:
-            points = [Series(name, series[name]) for name in sorted(series)]
-            caption = "Left of the ridge the bytes take longer than the arithmetic, right of it the other way round."
-            per = Axis(
-                "FLOPs per byte " + ("to the device" if "bus, to the device" in roofs else "of memory"), "FLOP/B", "log"
+        rates: dict[tuple[str, Kind], float] = {}
+        for b in (b for b in own if resource in b.floors):
+            amounts = _amounts(b.trial, columns)
+            flops, moved = amounts[COMPUTE], amounts[resource]
+            about = _about(b, str(b.trial.level(columns.model)))
+            series.setdefault(f"{b.word}-bound", []).append(Point(flops / moved, flops / b.trial.seconds, title=about))
+            roofs: tuple[tuple[str, Kind, float], ...] = (
+                (slope, "memory", moved / b.floors[resource]),
+                (f"{_dtype(b.trial, columns)} matmul", "compute", flops / b.floors[COMPUTE]),
             )
-            out.append(roofline(list(roofs.values()), points, title=f"Roofline of {device}", x=per, caption=caption))
+            for name, kind, rate in roofs:
+                rates[name, kind] = max(rate, rates.get((name, kind), 0.0))
+        if series:
+            out.append(
+                roofline(
+                    [Roof(name, rate, kind) for (name, kind), rate in rates.items()],
+                    [Series(name, series[name]) for name in sorted(series)],
+                    title=f"Roofline of {device}",
+                    x=Axis(f"FLOPs per byte {per}", "FLOP/B", "log"),
+                    caption="Left of the ridge the bytes take longer than the arithmetic, right of it the other way.",
+                )
+            )
     return out
 
 
@@ -141,7 +144,7 @@ def _bound(trial: Trial, columns: Columns, limits: Ceilings | None) -> Bound:
         if (v := trial.positive(c)) is not None
     }
     amounts = _amounts(trial, columns)
-    rates = _rates(trial, columns, limits, amounts) if limits else {}
+    rates = _rates(trial, columns, limits, amounts) if limits else _own_rates(trial, columns)
     floors = {name: amounts[name] / rate for name, rate in rates.items() if amounts.get(name) and rate > 0}
     reached = max(floors.values()) / trial.seconds if floors else None
     if not stages:
@@ -182,6 +185,12 @@ def _rates(trial: Trial, columns: Columns, limits: Ceilings, amounts: Mapping[st
         "down": limits.transfer("d2h", int(amounts.get("down", 0))),
     }
     return {name: c.base for name, c in found.items() if c is not None}
+
+
+def _own_rates(trial: Trial, columns: Columns) -> dict[str, float]:
+    """The ceilings a row carries itself."""
+    named = zip((COMPUTE, MEMORY, "up", "down"), columns.ceilings, strict=True)
+    return {name: rate for name, column in named if (rate := trial.positive(column)) is not None}
 
 
 def _held(trial: Trial, columns: Columns, ceilings: Limits) -> Ceilings | None:

@@ -1,7 +1,8 @@
 """Where a model should live: what a remote node costs, per model and GPU, to the device, back and overall.
 
-Every trial from a far node is paired with one from the nearest node of the same GPU that did the same work. The
-nearest is the one of the smallest distance; where no distance is told, the lowest-numbered node stands in for it.
+Every trial from a far node is paired with one from the nearest node of the same GPU (or of the CPUs that take its part)
+that did the same work. The nearest is the one of the smallest distance; where no distance is told, the lowest-numbered
+node stands in for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study import sensitivity
 from ridgeline.lab.study.contrast import Contrast, Pair, column, contrast, pairs
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
-from ridgeline.lab.study.table import NONE, Table, Trial, groups, number, order
+from ridgeline.lab.study.table import NONE, Table, Trial, groups, number, order, seat
 from ridgeline.web import Axis, Cell, Point, Series, cells, lines
 
 MOST = 8  # models drawn as lines; a chart with more is hair
@@ -28,7 +29,7 @@ class Remote:
     """One model on one GPU from one far node, against its nearest."""
 
     model: Any
-    gpu: Any
+    who: str  # GPU 0, CPUs of node 1
     node: Any
     distance: float | None
     near: Any  # the nearest node
@@ -53,7 +54,17 @@ def placement(table: Table) -> Section:
         )
     said = _sentences(table, found, places)
     rows = [_row(r) for r in found]
-    head = ("model", "GPU", "node", "distance", "whole pipeline", "95 % interval", "to the device", "back", "from")
+    head = (
+        "model",
+        "computed by",
+        "node",
+        "distance",
+        "whole pipeline",
+        "95 % interval",
+        "to the device",
+        "back",
+        "from",
+    )
     grids = [Grid(head, rows, head[3:8], "Time from the far node over time from the nearest.")]
     points = sensitivity.sensitivities(far_pairs(table), table.columns)
     rises = sensitivity.with_transfers(points)
@@ -74,14 +85,14 @@ def placement(table: Table) -> Section:
 def remotes(table: Table) -> list[Remote]:
     """Every model × GPU × far node for which there are pairs."""
     columns, found = table.columns, []
-    for gpu, places in _places(table).items():
-        own = [t for t in table.trials if t.level(columns.gpu) == gpu]
+    for who, places in _places(table).items():
+        own = [t for t in table.trials if seat(t, columns) == who]
         for (model,), trials in groups(own, (columns.model,)).items():
             near = places[0]
             for far in places[1:]:
                 twins = _twins(table, trials, near, far)
                 if twins:
-                    found.append(_remote(table, model, gpu, near, far, twins))
+                    found.append(_remote(table, model, who, near, far, twins))
     return found
 
 
@@ -100,27 +111,24 @@ def by_distance(table: Table) -> list[Contrast]:
 def far_pairs(table: Table) -> list[Pair]:
     """Every trial from a far node with its twin from the nearest; several far ones may share a near one."""
     columns, found = table.columns, []
-    for gpu, places in _places(table).items():
-        own = [t for t in table.trials if t.level(columns.gpu) == gpu]
+    for who, places in _places(table).items():
+        own = [t for t in table.trials if seat(t, columns) == who]
         for far in places[1:]:
             found += _twins(table, own, places[0], far)
     return found
 
 
-def _places(table: Table) -> dict[Any, list[Place]]:
+def _places(table: Table) -> dict[str, list[Place]]:
     """Per GPU the places it was fed from, nearest first."""
     columns = table.columns
-    found: dict[Any, set[Place]] = {}
+    found: dict[str, set[Place]] = {}
     for trial in table.trials:
         place = (trial.level(columns.node), trial.level(columns.distance))
-        found.setdefault(trial.level(columns.gpu), set()).add(place)
-    return {
-        gpu: sorted(found[gpu], key=lambda place: (order(place[1]), order(place[0])))
-        for gpu in sorted(found, key=order)
-    }
+        found.setdefault(seat(trial, columns), set()).add(place)
+    return {who: sorted(found[who], key=lambda place: (order(place[1]), order(place[0]))) for who in sorted(found)}
 
 
-def _one_each(places: dict[Any, list[Place]]) -> bool:
+def _one_each(places: dict[str, list[Place]]) -> bool:
     return all(len(held) == 1 for held in places.values())
 
 
@@ -142,39 +150,39 @@ def _distinct(found: Sequence[Pair]) -> list[Pair]:
     return kept
 
 
-def _remote(table: Table, model: Any, gpu: Any, near: Place, far: Place, twins: list[Pair]) -> Remote:
+def _remote(table: Table, model: Any, who: str, near: Place, far: Place, twins: list[Pair]) -> Remote:
     columns = table.columns
-    where = f"{model}, {_gpu(gpu)}"
+    where = f"{model}, {who}"
     overall, up, down = (
         contrast(twins, "node", near[0], far[0], within=where, **asked)
         for asked in ({}, {"response": column(columns.up)}, {"response": column(columns.down)})
     )
-    return Remote(model, gpu, far[0], number(far[1]), near[0], overall, up, down)
+    return Remote(model, who, far[0], number(far[1]), near[0], overall, up, down)
 
 
-def _sentences(table: Table, found: Sequence[Remote], places: dict[Any, list[Place]]) -> list[str]:
+def _sentences(table: Table, found: Sequence[Remote], places: dict[str, list[Place]]) -> list[str]:
     said = []
     ranked = sorted(found, key=lambda r: r.overall.ratio.value, reverse=True)
     worst, least = ranked[0], ranked[-1]
     where = f"from node {worst.node} against node {worst.near}"
     if not worst.overall.ratio.low > 1:
         said.append("No model as a whole is shown to suffer from a far node.")
-    said.append(f"Most sensitive: {worst.model} on {_gpu(worst.gpu)}, {_penalty(worst.overall.ratio)} time {where}.")
+    said.append(f"Most sensitive: {worst.model} on {worst.who}, {_penalty(worst.overall.ratio)} time {where}.")
     if least is not worst:
-        said.append(f"Least sensitive: {least.model} on {_gpu(least.gpu)}, {_penalty(least.overall.ratio)}.")
+        said.append(f"Least sensitive: {least.model} on {least.who}, {_penalty(least.overall.ratio)}.")
     if any(r.overall.one_run for r in found):
         said.append(
             "A pair that was not repeated has an interval from within its two runs: noise between runs is not in it."
         )
     if not any(number(place[1]) is not None for held in places.values() for place in held):
         said.append("No row tells a distance: the lowest-numbered node is taken for the nearest.")
-    for gpu, held in places.items():
+    for who, held in places.items():
         if len(held) == 1:
-            said.append(f"{_gpu(gpu)} was fed from node {held[0][0]} only: no remote to measure.")
+            said.append(f"{who} was fed from node {held[0][0]} only: no remote to measure.")
     return said
 
 
-def _maps(table: Table, found: Sequence[Remote], places: dict[Any, list[Place]]) -> list[Markup]:
+def _maps(table: Table, found: Sequence[Remote], places: dict[str, list[Place]]) -> list[Markup]:
     """GPU × node for each model: the whole pipeline, and each way over the bus where it was timed."""
     ways: list[tuple[str, Callable[[Remote], Contrast]]] = [
         ("the whole pipeline", lambda r: r.overall),
@@ -187,18 +195,18 @@ def _maps(table: Table, found: Sequence[Remote], places: dict[Any, list[Place]])
 def _map(
     table: Table,
     found: Sequence[Remote],
-    places: dict[Any, list[Place]],
+    places: dict[str, list[Place]],
     name: str,
     way: Callable[[Remote], Contrast],
 ) -> Markup | None:
     drawn = []
     nodes = [str(n) for n in table.levels(table.columns.node)]
     told = [r for r in found if way(r).ratio.n]
-    several = len({r.gpu for r in told}) > 1
-    for model, gpu in dict.fromkeys((r.model, r.gpu) for r in told):
-        own = {str(r.node): r for r in told if (r.model, r.gpu) == (model, gpu)}
-        row, group = (_gpu(gpu), str(model)) if several else (str(model), _gpu(gpu))
-        near = str(places[gpu][0][0])
+    several = len({r.who for r in told}) > 1
+    for model, who in dict.fromkeys((r.model, r.who) for r in told):
+        own = {str(r.node): r for r in told if (r.model, r.who) == (model, who)}
+        row, group = (who, str(model)) if several else (str(model), who)
+        near = str(places[who][0][0])
         for node in nodes:
             if node == near:
                 drawn.append(Cell(row, f"node {node}", 0.0, "nearest", group))
@@ -208,15 +216,14 @@ def _map(
     if not drawn:
         return None
     drawn.sort(key=lambda cell: nodes.index(cell.column.removeprefix("node ")))
-    order_of = list(dict.fromkeys((str(r.model), _gpu(r.gpu)) for r in told))
+    order_of = list(dict.fromkeys((str(r.model), r.who) for r in told))
     drawn.sort(key=lambda cell: order_of.index((cell.group, cell.row) if several else (cell.row, cell.group)))
     return cells(
         drawn,
         title=f"Penalty of a far node: {name}",
         across="memory on",
         full=max(0.5, max(abs(cell.value) for cell in drawn)),
-        caption="How much longer it takes than from the nearest node of that GPU; blue is faster. Hover a cell for its "
-        "interval.",
+        caption="How much longer it takes than from the nearest node; blue is faster. Hover a cell for its interval.",
     )
 
 
@@ -253,7 +260,7 @@ def _row(r: Remote) -> list[str]:
     ratio = r.overall.ratio
     return [
         str(r.model),
-        _gpu(r.gpu),
+        r.who,
         str(r.node),
         distance,
         percent(ratio.value),
@@ -265,7 +272,7 @@ def _row(r: Remote) -> list[str]:
 
 def _about(r: Remote) -> str:
     told = [
-        f"{r.model} · {_gpu(r.gpu)} · node {r.node} against {r.near}",
+        f"{r.model} · {r.who} · node {r.node} against {r.near}",
         f"whole pipeline {_penalty(r.overall.ratio)}",
         f"to the device {_penalty(r.up.ratio)}" if r.up.ratio.n else "",
         f"back {_penalty(r.down.ratio)}" if r.down.ratio.n else "",
@@ -281,7 +288,3 @@ def _penalty(ratio: Estimate) -> str:
 
 def _between(ratio: Estimate) -> tuple[float, float] | None:
     return (ratio.low, ratio.high) if ratio.low <= ratio.high else None
-
-
-def _gpu(gpu: Any) -> str:
-    return "CPU" if gpu in (NONE, -1) else f"GPU {gpu}"

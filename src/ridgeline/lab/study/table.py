@@ -7,13 +7,14 @@ columns of `results.json`.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 NONE = ""  # the level of a row that does not tell
-LARGEST, SMALLEST = 1e100, 1e-100  # squares and ratios of what lies between are still floats; nothing measured is not
+LARGEST, SMALLEST = 1e40, 1e-40  # squares and ratios of what lies between are still floats; nothing measured is not
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Columns:
     error: str = "error"
     device: str = "device"
     gpu: str = "gpu_id"
+    home: str = "device_node"  # where the CPUs are that take a GPU's part
     node: str = "numa_node"
     distance: str = "distance"
     model: str = "model"
@@ -46,10 +48,15 @@ class Columns:
     parameters: str = "parameters"
     width: str = "dim"
     sizes: tuple[str, ...] = ("depth", "dim", "image_size")  # a model grows along these
-    along: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"dim": ("heads", "mlp_dim")})  # may rise too
+    along: Mapping[str, tuple[str, ...]] = field(  # what may rise with a size
+        default_factory=lambda: {"dim": ("heads", "mlp_dim"), "image_size": ("image_width",)}
+    )
+    # Measured rates of this machine (B/s, FLOP/s) where rows carry them: arithmetic, memory, to the device, back.
+    ceilings: tuple[str, str, str, str] = ("ceiling_compute", "ceiling_memory", "ceiling_pcie", "ceiling_pcie_back")
     # Where these differ, the machine does: each setting has laws of its own.
     setting: tuple[str, ...] = (
-        "device", "gpu_id", "numa_node", "distance", "dtype", "compile_mode", "pinned", "ring",
+        "machine", "device", "gpu_id", "device_node", "numa_node", "distance", "dtype", "compile_mode", "pinned",
+        "ring",
     )  # fmt: skip
     factors: tuple[str, ...] = (
         "compile_mode",
@@ -61,14 +68,15 @@ class Columns:
     )  # to be chosen
     # Trials that agree in all of these did the same thing in the same place.
     identity: tuple[str, ...] = (
-        "experiment", "model", "depth", "dim", "heads", "mlp_dim", "patch_size", "image_size", "batch_size", "dtype",
-        "output", "compile_mode", "pinned", "ring", "memory_size_mb", "device", "gpu_id", "numa_node", "distance",
+        "machine", "experiment", "model", "module", "depth", "dim", "heads", "mlp_dim", "patch_size", "channels",
+        "image_size", "image_width", "batch_size", "dtype", "output", "compile_mode", "pinned", "ring",
+        "memory_size_mb", "device", "gpu_id", "device_node", "numa_node", "distance",
     )  # fmt: skip
 
     @property
     def expected(self) -> tuple[str, ...]:
         """Every column some analysis asks for."""
-        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in ("run", "success", "error")]
+        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in ("run", "success", "error", "home")]
         return tuple(dict.fromkeys((*own, *self.sizes)))
 
 
@@ -80,14 +88,11 @@ class Trial:
     seconds: float  # per batch, as achieved
     items: float  # per batch; 1 where the row does not say
     samples: tuple[float, ...]  # seconds per batch, in the order taken
+    rate: float  # items per second by the row's own word, which minds the slow batches too; else by `seconds`
 
     @property
     def per_item(self) -> float:
         return self.seconds / self.items
-
-    @property
-    def rate(self) -> float:
-        return self.items / self.seconds
 
     def number(self, column: str) -> float | None:
         """The value if it is a finite number."""
@@ -95,7 +100,7 @@ class Trial:
 
     def positive(self, column: str) -> float | None:
         value = self.number(column)
-        return value if value is not None and value > SMALLEST else None
+        return value if value is not None and value > 0 else None
 
     def level(self, column: str) -> Any:
         return level(self.row.get(column))
@@ -141,12 +146,12 @@ def number(value: Any) -> float | None:
         found = float(value)
     except OverflowError:
         return None
-    return found if abs(found) < LARGEST else None
+    return found if abs(found) < LARGEST and (abs(found) > SMALLEST or not found) else None
 
 
 def level(value: Any) -> Any:
     """A value as the level of a factor: hashable, lists and mappings as their JSON, nothing as ""."""
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN would differ from itself
         return NONE
     if isinstance(value, str | int | float):
         return value
@@ -168,6 +173,14 @@ def key(trial: Trial, names: Sequence[str], without: Sequence[str] = ()) -> tupl
     return tuple(trial.level(name) for name in names if name not in without)
 
 
+def seat(trial: Trial, columns: Columns) -> str:
+    """Who is fed: "GPU 0", or the CPUs that take its part."""
+    gpu, home = trial.level(columns.gpu), trial.level(columns.home)
+    if gpu != NONE:
+        return f"GPU {gpu}"
+    return "CPU" if home == NONE else f"CPUs of node {home}"
+
+
 def groups(trials: Iterable[Trial], names: Sequence[str]) -> dict[tuple[Any, ...], list[Trial]]:
     """Trials that agree in all these columns, in the order they came."""
     found: dict[tuple[Any, ...], list[Trial]] = {}
@@ -178,12 +191,12 @@ def groups(trials: Iterable[Trial], names: Sequence[str]) -> dict[tuple[Any, ...
 
 def _trial(row: Mapping[str, Any], columns: Columns) -> Trial | None:
     told = row.get(columns.samples)
-    samples = tuple(
-        v for v in map(number, told if isinstance(told, list | tuple) else ()) if v is not None and v > SMALLEST
-    )
+    samples = tuple(v for v in map(number, told if isinstance(told, list | tuple) else ()) if v is not None and v > 0)
     items = number(row.get(columns.batch))
-    items = items if items and items > SMALLEST else 1.0
+    items = items if items and items > 0 else 1.0
     seconds, rate = number(row.get(columns.seconds)), number(row.get(columns.rate))
     if not seconds or seconds < 0:
         seconds = statistics.median(samples) if samples else items / rate if rate and rate > 0 else None
-    return Trial(row, seconds, items, samples) if seconds and SMALLEST < seconds < LARGEST else None
+    if not seconds or not SMALLEST < seconds < LARGEST:
+        return None
+    return Trial(row, seconds, items, samples, rate if rate and rate > 0 else items / seconds)

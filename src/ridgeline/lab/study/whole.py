@@ -56,6 +56,8 @@ def study(
 ) -> Study:
     """Analyse rows of results. Missing columns, failed runs and odd values are said, never an error.
 
+    `ceilings` are those of the device, or of several devices by name; without them the rows' own are taken.
+
     >>> run = {"success": True, "model": "tiny", "batch_size": 8, "batch_seconds": 0.002}
     >>> study([run]).sections[1].said[0]
     '1 of 1 runs gave a time.'
@@ -76,7 +78,7 @@ def study(
         overview(table),
         placement(table),
         transfer(table, lines),
-        bound(table, bounds(table, ceilings), ceilings),
+        bound(table, bounds(table, ceilings)),
         crossing(table, crossed),
         regimes(table, lines),
         scaling(table, laws, unseen, lines),
