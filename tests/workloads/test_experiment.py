@@ -44,7 +44,7 @@ def machine(gpus: int) -> Topology:
 def settings(**changes) -> ExperimentSettings:
     test = {"num_samples": 12, "batch_size": 3, "warmup_samples": 3, "memory_size_mb": 1, "tensor_shape": [3, 16, 16]}
     hardware = HardwareSettings(changes.pop("gpu_ids", None), changes.pop("numa_nodes", None))
-    own = {name: changes.pop(name) for name in ("module", "vit_configs", "max_workers") if name in changes}
+    own = {name: changes.pop(name) for name in ("module", "vit_configs", "max_workers", "repeats") if name in changes}
     return ExperimentSettings(
         "made", test=TestSettings(**{**test, **changes}), hardware=hardware, **{"vit_configs": [TINY], **own}
     )
@@ -79,6 +79,11 @@ def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
     assert (point.facts["parameters"], point.params["mlp_dim"]) == (vit.parameters, 64)
 
 
+def test_repeats_go_round_by_round():
+    found = points(settings(numa_nodes=[0], repeats=2, vit_configs=[TINY, VitSettings("b", 8, 2, 2, 16)]), machine(0))
+    assert [(p.name, p.params["repeat"]) for p in found] == [("tiny", 1), ("b", 1), ("tiny", 2), ("b", 2)]
+
+
 def test_more_work_is_estimated_to_take_longer():
     few, many = (points(settings(num_samples=n), machine(0))[0] for n in (12, 120_000))
     assert 0 < estimate_s(few) < estimate_s(many)
@@ -101,6 +106,7 @@ def test_more_work_is_estimated_to_take_longer():
         ({"numa_nodes": [0, 0]}, "names one twice"),
         ({"numa_nodes": []}, "no place to stand"),
         ({"max_workers": 0}, "max_workers is 0"),
+        ({"repeats": 0}, "repeats is 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_value(changes, said):

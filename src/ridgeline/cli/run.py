@@ -16,6 +16,7 @@ from ridgeline.cli.speak import Json, Quiet, print_json, stderr, stdout, tell
 from ridgeline.errors import Exit
 from ridgeline.lab.experiment import Point, Watcher
 from ridgeline.lab.experiment.compose import show
+from ridgeline.lab.experiment.report import label
 from ridgeline.lab.experiment.words import parted
 from ridgeline.machine import Topology, topology
 from ridgeline.web import si
@@ -175,7 +176,8 @@ def _results(rows: list[dict[str, Any]]) -> Table:
         times = [row["batch_seconds"], *(row[f"{s}_seconds"] for s in ("h2d", "compute", "d2h"))]
         shown = ["–" if t is None else si(t, "s") for t in times]
         overlap = "–" if row["overlap"] is None else f"{row['overlap']:.2f}"
-        table.add_row(escape(row["run_id"]), f"{row['throughput']:,.1f}", *shown, overlap)
+        name = f"{label(row, rows)} · {row['placement']}"
+        table.add_row(escape(name), f"{row['throughput']:,.1f}", *shown, overlap)
     return table
 
 

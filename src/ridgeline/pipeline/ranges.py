@@ -9,16 +9,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    torch = sys.modules.get("torch")  # who has not loaded it has no CUDA either
-    if torch is None or not torch.cuda.is_available():
+    nvtx = _nvtx() if "torch" in sys.modules else None  # who has not loaded torch has no CUDA either
+    if nvtx is None:
         yield
         return
-    torch.cuda.nvtx.range_push(name)
+    nvtx.range_push(name)
     try:
         yield
     finally:
-        torch.cuda.nvtx.range_pop()
+        nvtx.range_pop()
+
+
+@cache  # asking CUDA each time would cost more than a small batch
+def _nvtx() -> Any:
+    import torch
+
+    return torch.cuda.nvtx if torch.cuda.is_available() else None

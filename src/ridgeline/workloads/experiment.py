@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, MissingExtra
 from ridgeline.lab import analyse
 from ridgeline.lab.experiment import Folder, Manner, Point, Watcher, refuse_absent, run
 from ridgeline.lab.experiment.compose import Job, Source, composed, launch, launcher_of
 from ridgeline.lab.experiment.conduct import Ask, Finished, conduct
 from ridgeline.lab.experiment.words import Words
+from ridgeline.lab.workload import installed
 from ridgeline.machine import Topology, topology
 from ridgeline.machine.ceiling import Ceilings, cached
 from ridgeline.workloads.experiment_points import estimate_s, points
@@ -56,6 +57,8 @@ def plan(words: Words, here: Topology) -> Plan:
 
 def execute(asked: Plan, here: Topology, watcher: Watcher, outputs: Path = OUTPUTS) -> Finished:
     """Run the plan here, or send its jobs to the launcher that was named."""
+    if not installed("torch"):
+        raise MissingExtra("ridgeline run", "experiments")
     first = asked.settings[0]
     command = shlex.join(["ridgeline", "run", *_as_given(asked.words)])
     manner = Manner(first.max_workers, first.contention, command=command, ceilings=_Held(here))

@@ -36,13 +36,17 @@ SHARE = 0.3  # of a ceiling that a model reaches, for the estimate
 
 
 def points(settings: ExperimentSettings, here: Topology) -> list[Point]:
-    """All points, local and remote next to each other; what makes no sense is refused by its value."""
+    """All points, round by round, local and remote next to each other; what makes no sense is refused by its value."""
     test = settings.test
-    _refuse(test, settings.max_workers)
-    found: list[Point] = []
-    for model in _models(settings):
-        for gpu, cpu_node, node in _stands(settings, here):
-            found.append(_point(settings, model, gpu, cpu_node, node))
+    _refuse(test)
+    for name in ("max_workers", "repeats"):
+        if getattr(settings, name) < 1:
+            raise InputError(f"experiment.{name} is {getattr(settings, name)}; give 1 or more.")
+    rounds = range(1, settings.repeats + 1)
+    found = [
+        _point(settings, model, gpu, cpu_node, node, repeat)
+        for repeat, model, (gpu, cpu_node, node) in product(rounds, _models(settings), _stands(settings, here))
+    ]
     return list({point.key: point for point in found}.values())
 
 
@@ -89,7 +93,9 @@ def _models(settings: ExperimentSettings) -> list[VitSettings | str]:
     return list(settings.vit_configs)
 
 
-def _point(settings: ExperimentSettings, model: VitSettings | str, gpu: int | None, cpu_node: int, node: int) -> Point:
+def _point(
+    settings: ExperimentSettings, model: VitSettings | str, gpu: int | None, cpu_node: int, node: int, repeat: int
+) -> Point:
     test = settings.test
     image = tuple(test.tensor_shape)
     dtype = _dtype(test.dtype, gpu)
@@ -108,6 +114,7 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, gpu: int | No
         "memory_size_mb": test.memory_size_mb,
         "num_samples": test.num_samples,
         "warmup_samples": test.warmup_samples,
+        "repeat": repeat,
     }
     batch, size = test.batch_size, BYTES[dtype]
     if isinstance(model, str):
@@ -161,14 +168,12 @@ def _dtype(asked: str, gpu: int | None) -> str:
     return DTYPES[asked]
 
 
-def _refuse(test: TestSettings, workers: int) -> None:
+def _refuse(test: TestSettings) -> None:
     for name in ("num_samples", "batch_size", "memory_size_mb", "ring", "timeout_s"):
         if getattr(test, name) <= 0:
             raise InputError(f"experiment.test.{name} is {getattr(test, name)}; give more than 0.")
     if test.warmup_samples < 0:
         raise InputError(f"experiment.test.warmup_samples is {test.warmup_samples}; give 0 or more.")
-    if workers < 1:
-        raise InputError(f"experiment.max_workers is {workers}; give 1 or more.")
     if len(test.tensor_shape) != 3:
         raise InputError(
             f"experiment.test.tensor_shape is {list(test.tensor_shape)}; give channels, height and width, "

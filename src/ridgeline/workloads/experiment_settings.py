@@ -54,6 +54,7 @@ class HardwareSettings:
 class ExperimentSettings:
     name: str = "experiment"
     description: str = ""
+    repeats: int = 1  # of every point, round by round: a test of differences needs 6
     max_workers: int = 1  # points at once, as far as GPUs and CPUs allow
     resume: bool | None = None  # true: go on with the newest folder; false: a new one; null: go on if it was stopped
     contention: bool = False  # let points share GPUs and CPUs: a study of its own

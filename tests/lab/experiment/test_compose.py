@@ -5,6 +5,9 @@ python -m pytest tests/lab/experiment/test_compose.py
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("hydra")
@@ -94,6 +97,13 @@ def test_experiments_of_ones_own_are_found(tmp_path):
         jobs("--config-dir", str(tmp_path), "experiment=mine")
     with pytest.raises(InputError, match="is no folder"):
         jobs("--config-dir", str(tmp_path / "nowhere"))
+
+
+def test_the_runner_is_imported_without_hydra_torch_or_rich():
+    code = "import sys, ridgeline.lab.experiment.compose; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
+    assert "ridgeline.lab.experiment.run" in loaded
+    assert not loaded & {"hydra", "omegaconf", "torch", "rich", "numpy", "jinja2"}
 
 
 def test_a_launcher_is_known_by_its_word():

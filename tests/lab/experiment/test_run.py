@@ -239,7 +239,9 @@ def test_the_pages_are_whole_and_a_hostile_name_stays_text(tmp_path, point, fold
     assert "batch 0 · compute" in html, "the timeline is drawn"
     assert "One node: no remote to measure." in html
     text = (folder.path / "summary.md").read_text()
-    assert text.count("\n| ") == 1 + 2, "a head and two good rows"
+    own = text.partition("## Recommendation")[0]
+    assert own.count("\n| ") == 1 + 2, "a head and two good rows"
+    assert "<script>" not in own.replace(f"`{HOSTILE}`", ""), "but for the command, which is code"
     assert "raised ValueError" in text
     assert json.loads((folder.path / "results.json").read_text()) == found
     state = read_state(folder.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,20 +11,24 @@ from markupsafe import Markup
 from ridgeline.lab.experiment.folder import Folder
 from ridgeline.lab.experiment.rows import STAGES, latest, row
 from ridgeline.lab.record import Record
+from ridgeline.lab.study import Study, study
 from ridgeline.web import Axis, Bar, bars, intervals, page, render, si
 
 PACKAGE = "ridgeline.lab"
 PICTURES = 12  # timelines in the page; the rest are in runs/
+MOST_BARS = 90  # more are no picture; the table has them all
+WIDEST = 20  # between the fastest and the slowest, before the axis is logarithmic
 WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 Row = Mapping[str, Any]
 
 
 def write(folder: Folder, state: Mapping[str, Any]) -> None:
     """Publish report.html and summary.md."""
-    records = latest(folder.records())
-    told = [(one, row(one)) for one in records]
-    folder.write("summary.md", _summary(told, state))
-    folder.write("report.html", _page(told, state))
+    told = [(one, row(one)) for one in latest(folder.records())]
+    found = study([r for _, r in told])
+    folder.write("summary.md", f"{_summary(told, state)}\n{found.markdown}")
+    folder.write("study.json", json.dumps({"recommendation": found.recommendation, **found.findings}, indent=1) + "\n")
+    folder.write("report.html", _page(told, state, found))
 
 
 def label(one: Row, others: Sequence[Row]) -> str:
@@ -62,9 +67,10 @@ def place(one: Row) -> str:
 def _summary(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
     found = [r for _, r in told]
     lines = [f"# {state['name']}", ""]
-    lines += [state["description"], ""] if state.get("description") else []
+    lines += [_cell(state["description"]), ""] if state.get("description") else []
     good = [r for r in found if r["success"]]
-    lines += [f"{len(good)} of {len(found)} points measured. `{state.get('command', '')}`", ""]
+    command = " ".join(str(state.get("command", "")).split()).replace("`", "'")
+    lines += [f"{len(good)} of {len(found)} points measured. `{command}`", ""]
     lines += [*(f"{note}\n" for note in notes(found))]
     if good:
         lines += [
@@ -87,16 +93,14 @@ def _summary(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> st
 def notes(found: Sequence[Row]) -> list[str]:
     """What a reader must know before the numbers."""
     told = []
-    if len({r["numa_node"] for r in found}) == 1:
-        told.append("One node: no remote to measure.")
-    elif any(r["distance"] is None for r in found):
+    if any(r["distance"] is None for r in found):
         told.append("The firmware does not say which node a GPU hangs from: which of its places is local is not known.")
     if any(r["gpu_id"] is None for r in found):
         told.append("Without a GPU: the CPUs of a node take its part, and 'to the device' is a copy beside them.")
     return told
 
 
-def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
+def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any], studied: Study) -> str:
     found = [r for _, r in told]
     good = [(one, r) for one, r in told if r["success"]]
     body = render(
@@ -109,7 +113,7 @@ def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
         machines=list({one.machine["fingerprint"]: one.machine for one, _ in told}.values()),
         charts=[c for c in (_rates(found), _stages(found)) if c],
         timelines=[_timeline(one, r, found) for one, r in good[:PICTURES] if one.contenders[0].extras.get("timeline")],
-        sections=[],
+        sections=studied.sections,
         label=lambda r: label(r, found),
         place=place,
         time=_time,
@@ -120,24 +124,32 @@ def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
 
 def _rates(found: Sequence[Row]) -> Markup | None:
     rows = [
-        Bar(place(r), r["throughput"], group=label(r, found), series=place(r), title=f"{r['run_id']}\n{place(r)}")
+        Bar(
+            r["placement"],
+            r["throughput"],
+            group=label(r, found),
+            series=r["placement"],
+            title=f"{r['run_id']}\n{place(r)}\n{r['throughput']:,.1f} images/s",
+        )
         for r in found
         if r["throughput"]
     ]
-    if not rows:
+    if not 0 < len(rows) <= MOST_BARS:
         return None
-    return bars(rows, title="Images per second", axis=Axis(unit="images/s"), caption="More is better.")
+    wide = max(r.value for r in rows) > WIDEST * min(r.value for r in rows)
+    axis = Axis(unit="images/s", scale="log" if wide else "linear")
+    return bars(rows, title="Images per second", axis=axis, caption="More is better.")
 
 
 def _stages(found: Sequence[Row]) -> Markup | None:
     rows = [
-        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{label(r, found)} · {place(r)}", series=WAYS[stage])
+        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{label(r, found)} · {r['placement']}", series=WAYS[stage])
         for r in found
         if r["success"]
         for stage in STAGES
         if r[f"{stage}_seconds"]
     ]
-    if not rows:
+    if not 0 < len(rows) <= MOST_BARS:
         return None
     caption = "Median seconds of one batch. The longest stage is the least a batch can take, however well they overlap."
     return bars(rows, title="Each stage by itself", axis=Axis(unit="s", scale="log"), caption=caption)
@@ -160,4 +172,5 @@ def _time(seconds: float | None) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text that Markdown takes as text."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
