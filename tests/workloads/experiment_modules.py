@@ -1,6 +1,9 @@
-"""Models for `experiment.module=…`: a good one, and one that never answers the same."""
+"""Models for `experiment.module=…`: a good one, and others that answer never the same, hang or crash."""
 
 from __future__ import annotations
+
+import os
+import time
 
 import torch
 from torch import nn
@@ -20,3 +23,12 @@ def fickle() -> nn.Module:
 
 def hungry(what) -> nn.Module:
     raise AssertionError(what)
+
+
+def hangs() -> nn.Module:
+    time.sleep(3600)
+    raise AssertionError
+
+
+def crashes() -> nn.Module:
+    os.abort()

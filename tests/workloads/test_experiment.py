@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ import pytest
 pytest.importorskip("hydra")
 torch = pytest.importorskip("torch")
 
-from ridgeline.errors import InputError  # noqa: E402
+from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import Order  # noqa: E402
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
+from ridgeline.workloads import experiment_subject  # noqa: E402
 from ridgeline.workloads.experiment_points import estimate_s, points  # noqa: E402
 from ridgeline.workloads.experiment_settings import (  # noqa: E402
     ExperimentSettings,
@@ -162,10 +165,18 @@ def test_a_module_that_cannot_be_used_is_named(monkeypatch, module, said):
         measure(order(module=module))
 
 
+def test_staging_memory_on_another_node_than_asked_is_refused(monkeypatch):
+    monkeypatch.setattr(experiment_subject, "nodes_of", lambda address, size: {topology().memory_nodes[0]: 3, 99: 1})
+    with pytest.raises(PlacementError, match="yet pages of it lie on node 99"):
+        measure(order())
+
+
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(HERE)}
+
+
 def cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1"}
     command = [sys.executable, "-m", "ridgeline", "run", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
 SMALL = (
@@ -201,6 +212,36 @@ def test_a_run_leaves_its_rows_its_pages_and_a_record_the_lab_can_read(tmp_path)
     assert json.loads(again.stdout)["results"] == rows, "nothing was measured again"
 
 
+def test_a_model_that_hangs_and_one_that_crashes_are_failed_rows_beside_a_good_one(tmp_path):
+    modules = ",".join(f"experiment_modules:{name}" for name in ("hangs", "crashes", "linear"))
+    node = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
+    words = (f"experiment.module={modules}", "experiment.test.timeout_s=4,120,120", "zip=[module,timeout_s]", node)
+    done = cli(*SMALL, *words, "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    errors = {row["model"].partition(":")[2]: row["error"] for row in answer["results"]}
+    assert errors["hangs"] == "gave no answer within 4 s and was stopped"
+    assert errors["crashes"].startswith("was killed by SIGABRT")
+    assert errors["linear"] is None
+    report = (tmp_path / answer["folder"] / "report.html").read_text()
+    assert "SIGABRT" in report
+
+
+def test_ctrl_c_is_exit_130_and_says_what_is_kept(tmp_path):
+    words = [*SMALL, "experiment.module=experiment_modules:hangs", "experiment.name=stopped"]
+    command = [sys.executable, "-m", "ridgeline", "run", *words]
+    running = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("outputs/*/runs/*.log")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "goes on from there" in said
+    assert "Traceback" not in said
+
+
 def test_a_launchers_jobs_end_in_one_folder(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     nodes = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
@@ -222,7 +263,6 @@ def test_a_dry_run_lists_points_of_another_machine_and_makes_nothing(tmp_path):
     assert answer["estimate_s"] == pytest.approx(sum(p["estimate_s"] for p in answer["points"]), rel=0.01)
     assert all("no GPU 9" in p["absent"] for p in answer["points"])
     assert not list(tmp_path.iterdir())
-    assert "not on this machine" in cli(*words, "--dry-run", cwd=tmp_path).stdout
     refused = cli(*words, cwd=tmp_path)
     assert refused.returncode == 2
     assert "there is no GPU 90" in refused.stderr

@@ -153,7 +153,7 @@ def measured(tmp_path) -> list[dict]:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_in_the_middle_it_goes_on_without_repeating_and_leaves_no_process(tmp_path, how):
-    stopped = start(None, SLOW_S="2")
+    stopped = start(None, SLOW_S="3600")
     wait_until(lambda: len(measured(tmp_path)) == 1)
     wait_until(lambda: len((tmp_path / "pids").read_text().split()) == 2)
     stopped.send_signal(how)
@@ -171,7 +171,7 @@ def test_killed_in_the_middle_it_goes_on_without_repeating_and_leaves_no_process
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
-    stopped = start(None, SLOW_S="2")
+    stopped = start(None, SLOW_S="3600")
     wait_until(lambda: len(measured(tmp_path)) == 1)
     wait_until(lambda: len((tmp_path / "pids").read_text().split()) == 2)
     stopped.send_signal(signal.SIGINT)
