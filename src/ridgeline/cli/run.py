@@ -16,7 +16,6 @@ from ridgeline.cli.speak import Json, Quiet, print_json, stderr, stdout, tell
 from ridgeline.errors import Exit
 from ridgeline.lab.experiment import Point, Watcher
 from ridgeline.lab.experiment.compose import show
-from ridgeline.lab.experiment.report import label
 from ridgeline.lab.experiment.words import parted
 from ridgeline.machine import Topology, topology
 from ridgeline.web import si
@@ -76,7 +75,7 @@ def run(
     if as_json:
         print_json({"folder": str(done.folder.path), "failed": len(failed), "results": done.rows})
     else:
-        stdout().print(_results(done.rows))
+        stdout().print(_results(done.rows, done.labels))
         tell(f"Report: {done.folder.path / 'report.html'}")
     for complaint in done.complaints:
         tell(f"a job failed: {complaint}", stderr())
@@ -165,7 +164,7 @@ def _line(told: Mapping[str, Any]) -> str:
     return f"{told['run_id']}: {told['throughput']:,.1f} images/s, {told['duration']:.1f} s"
 
 
-def _results(rows: list[dict[str, Any]]) -> Table:
+def _results(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "images/s", "batch", "to device", "compute", "back", "overlap"):
         table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name != "point")
@@ -176,7 +175,7 @@ def _results(rows: list[dict[str, Any]]) -> Table:
         times = [row["batch_seconds"], *(row[f"{s}_seconds"] for s in ("h2d", "compute", "d2h"))]
         shown = ["–" if t is None else si(t, "s") for t in times]
         overlap = "–" if row["overlap"] is None else f"{row['overlap']:.2f}"
-        name = f"{label(row, rows)} · {row['placement']}"
+        name = f"{labels[row['run_id']]} · {row['placement']}"
         table.add_row(escape(name), f"{row['throughput']:,.1f}", *shown, overlap)
     return table
 

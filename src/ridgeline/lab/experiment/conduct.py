@@ -12,6 +12,7 @@ from typing import Any
 from ridgeline.lab.experiment import report
 from ridgeline.lab.experiment.folder import CONFIG, Folder, open_folder, write_state
 from ridgeline.lab.experiment.point import Point, refuse_absent
+from ridgeline.lab.experiment.rows import labels
 from ridgeline.lab.experiment.run import Manner, Results, Watcher, run
 from ridgeline.machine import Topology
 from ridgeline.store import lock
@@ -36,6 +37,7 @@ class Ask:
 class Finished:
     folder: Folder
     rows: list[dict[str, Any]]
+    labels: dict[str, str]  # run_id -> what people read
     complaints: list[str]  # of a launcher
 
 
@@ -73,7 +75,7 @@ def conduct(
         found = results.write(finished=not complaints)
         report.write(folder, folder.state())
         folder.log(f"finished: {sum(r['success'] for r in found)} of {len(found)} points measured")
-    return Finished(folder, found, complaints)
+    return Finished(folder, found, labels(folder.records()), complaints)
 
 
 def _begin(folder: Folder, ask: Ask) -> dict[str, Any]:

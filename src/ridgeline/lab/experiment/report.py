@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.experiment.folder import Folder
-from ridgeline.lab.experiment.rows import STAGES, latest, row
+from ridgeline.lab.experiment.rows import STAGES, labels, latest, row
 from ridgeline.lab.record import Record
 from ridgeline.lab.study import Study, study
 from ridgeline.web import Axis, Bar, bars, intervals, page, render, si
@@ -20,41 +20,18 @@ MOST_BARS = 90  # more are no picture; the table has them all
 WIDEST = 20  # between the fastest and the slowest, before the axis is logarithmic
 WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 Row = Mapping[str, Any]
+Names = Mapping[str, str]  # run_id -> what people read
 
 
 def write(folder: Folder, state: Mapping[str, Any]) -> None:
     """Publish report.html and summary.md."""
-    told = [(one, row(one)) for one in latest(folder.records())]
+    records = latest(folder.records())
+    told = [(one, row(one)) for one in records]
+    names = labels(records)
     found = study([r for _, r in told])
-    folder.write("summary.md", f"{_summary(told, state)}\n{found.markdown}")
+    folder.write("summary.md", f"{_summary([r for _, r in told], names, state)}\n{found.markdown}")
     folder.write("study.json", json.dumps({"recommendation": found.recommendation, **found.findings}, indent=1) + "\n")
-    folder.write("report.html", _page(told, state, found))
-
-
-def label(one: Row, others: Sequence[Row]) -> str:
-    """What tells a row from the others: its model, and every parameter that is not the same for all."""
-    skipped = {"model", "module", "device", "num_samples", "warmup_samples"}
-    known = [k for k in one if k in _PARAMETERS and k not in skipped]
-    apart = [k for k in known if len({str(r.get(k)) for r in others if r.get("model") == one.get("model")}) > 1]
-    words = [str(one.get("model", one["run_id"])), *(f"{k}={one[k]}" for k in apart)]
-    return " ".join(words)
-
-
-_PARAMETERS = (
-    "patch_size",
-    "depth",
-    "heads",
-    "dim",
-    "mlp_dim",
-    "image_size",
-    "batch_size",
-    "dtype",
-    "output",
-    "compile_mode",
-    "pinned",
-    "ring",
-    "memory_size_mb",
-)
+    folder.write("report.html", _page(told, names, state, found))
 
 
 def place(one: Row) -> str:
@@ -64,8 +41,7 @@ def place(one: Row) -> str:
     return f"{who}, memory of node {one['numa_node']}{far}"
 
 
-def _summary(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> str:
-    found = [r for _, r in told]
+def _summary(found: Sequence[Row], names: Names, state: Mapping[str, Any]) -> str:
     lines = [f"# {state['name']}", ""]
     lines += [_cell(state["description"]), ""] if state.get("description") else []
     good = [r for r in found if r["success"]]
@@ -81,7 +57,7 @@ def _summary(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any]) -> st
             stages = " | ".join(_time(one[f"{s}_seconds"]) for s in STAGES)
             rate = f"{one['throughput']:,.1f}" if one["throughput"] else "–"
             share = f"{one['overlap']:.2f}" if one["overlap"] is not None else "–"
-            cells = [_cell(label(one, found)), place(one), rate, _time(one["batch_seconds"]), stages, share]
+            cells = [_cell(names[one["run_id"]]), place(one), rate, _time(one["batch_seconds"]), stages, share]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", "Times are medians of one batch; the stages with nothing beside them.", ""]
     failures = [r for r in found if not r["success"]]
@@ -100,7 +76,7 @@ def notes(found: Sequence[Row]) -> list[str]:
     return told
 
 
-def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any], studied: Study) -> str:
+def _page(told: Sequence[tuple[Record, Row]], names: Names, state: Mapping[str, Any], studied: Study) -> str:
     found = [r for _, r in told]
     good = [(one, r) for one, r in told if r["success"]]
     body = render(
@@ -111,10 +87,14 @@ def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any], studied:
         failures=[r for r in found if not r["success"]],
         notes=notes(found),
         machines=list({one.machine["fingerprint"]: one.machine for one, _ in told}.values()),
-        charts=[c for c in (_rates(found), _stages(found)) if c],
-        timelines=[_timeline(one, r, found) for one, r in good[:PICTURES] if one.contenders[0].extras.get("timeline")],
+        charts=[c for c in (_rates(found, names), _stages(found, names)) if c],
+        timelines=[
+            _timeline(one, r, names[r["run_id"]])
+            for one, r in good[:PICTURES]
+            if one.contenders[0].extras.get("timeline")
+        ],
         sections=studied.sections,
-        label=lambda r: label(r, found),
+        names=names,
         place=place,
         time=_time,
         si=si,
@@ -122,12 +102,12 @@ def _page(told: Sequence[tuple[Record, Row]], state: Mapping[str, Any], studied:
     return page(f"{state['name']}: Ridgeline experiment", body)
 
 
-def _rates(found: Sequence[Row]) -> Markup | None:
+def _rates(found: Sequence[Row], names: Names) -> Markup | None:
     rows = [
         Bar(
             r["placement"],
             r["throughput"],
-            group=label(r, found),
+            group=names[r["run_id"]],
             series=r["placement"],
             title=f"{r['run_id']}\n{place(r)}\n{r['throughput']:,.1f} images/s",
         )
@@ -141,9 +121,9 @@ def _rates(found: Sequence[Row]) -> Markup | None:
     return bars(rows, title="Images per second", axis=axis, caption="More is better.")
 
 
-def _stages(found: Sequence[Row]) -> Markup | None:
+def _stages(found: Sequence[Row], names: Names) -> Markup | None:
     rows = [
-        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{label(r, found)} · {r['placement']}", series=WAYS[stage])
+        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{names[r['run_id']]} · {r['placement']}", series=WAYS[stage])
         for r in found
         if r["success"]
         for stage in STAGES
@@ -155,12 +135,12 @@ def _stages(found: Sequence[Row]) -> Markup | None:
     return bars(rows, title="Each stage by itself", axis=Axis(unit="s", scale="log"), caption=caption)
 
 
-def _timeline(one: Record, told: Row, found: Sequence[Row]) -> Markup:
+def _timeline(one: Record, told: Row, name: str) -> Markup:
     lanes = one.contenders[0].extras["timeline"]
     share = f", overlap {told['overlap']:.2f}" if told["overlap"] is not None else ""
     return intervals(
         {WAYS.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in lanes.items()},
-        title=f"{label(told, found)} · {place(told)}{share}",
+        title=f"{name} · {place(told)}{share}",
         axis=Axis(unit="s"),
         caption=f"Some batches from the middle of the run; all of them: runs/{told['run_id']}.trace.json (Perfetto).",
         what="batch",

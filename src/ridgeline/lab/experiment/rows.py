@@ -67,6 +67,24 @@ def row(one: Record) -> dict[str, Any]:
     }
 
 
+def labels(records: Iterable[Record]) -> dict[str, str]:
+    """Each run's name for people: what was measured, and every parameter in which it differs from its namesakes."""
+    found = latest(records)
+    families: dict[str, list[Record]] = {}
+    for one in found:
+        families.setdefault(_name(one), []).append(one)
+    told = {}
+    for name, family in families.items():
+        keys = [k for k in family[0].case if len({str(one.case.get(k)) for one in family}) > 1 and k != "device"]
+        for one in family:
+            told[one.plan["run_id"]] = " ".join([name, *(f"{k}={one.case.get(k)}" for k in keys)])
+    return told
+
+
+def _name(one: Record) -> str:
+    return str(one.case.get("model", one.workload))
+
+
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a person asks first."""
     good = [r for r in found if r["success"]]
