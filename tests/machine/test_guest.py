@@ -3,7 +3,7 @@
     make test-numa
 
 Few hosts of developers and CI have a second NUMA node, and on one node every binding looks right. The guest
-costs about half a minute, so it boots only when asked for: by `-m numa`, or by "qemu" in RIDGELINE_REQUIRE,
+costs a minute or two, so it boots only when asked for: by `-m numa`, or by "qemu" in RIDGELINE_REQUIRE,
 which also turns a missing QEMU from a skip into a failure.
 """
 
@@ -139,3 +139,16 @@ def test_a_plan_of_two_ranks_gives_each_a_node_of_its_own(report: Report):
     first, second = report["plan"]
     assert (first["node"], first["cpus"], first["pages"]) == (0, [0, 1], {"0": PAGES})
     assert (second["node"], second["cpus"], second["pages"]) == (1, [2, 3], {"1": PAGES})
+
+
+def test_an_experiment_runs_near_and_far_and_its_rows_name_the_right_nodes(report: Report):
+    rows = {(row["device_node"], row["numa_node"]): row for row in report["experiment"]["rows"]}
+    assert {place: row["error"] for place, row in rows.items()} == dict.fromkeys([(0, 0), (0, 1), (1, 0), (1, 1)])
+    assert {place: row["distance"] for place, row in rows.items()} == {(0, 0): 10, (0, 1): 21, (1, 0): 21, (1, 1): 10}
+    for (cpus, node), row in rows.items():
+        lies, own = row["lane"]["lies"], {0: {0, 1}, 1: {2, 3}}[cpus]
+        assert set(lies["staging"]) == set(lies["answers"]) == {str(node)}, "by the kernel's own word"
+        assert set(lies["beside"]) == {str(cpus)}
+        assert set(row["lane"]["cpus"]) == set(row["seat"]["cpus"]) <= own
+        assert len(row["seat"]["cpus"]) == 1, "two workers share a node's two CPUs without sharing one"
+        assert row["throughput"] > 0

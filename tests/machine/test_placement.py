@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import threading
 from dataclasses import replace
@@ -327,3 +328,24 @@ def test_an_interleave_with_a_flag_of_the_users_own_is_restored():
         assert numa.get_policy() == (static, {NODE})
     finally:
         numa.set_policy(*before)
+
+
+@binds_memory
+@pytest.mark.parametrize(("offset", "size", "pages"), [(0, 1, 1), (0, 4, 4), (1, 2, 3), (0.5, 0.25, 1)])
+def test_the_nodes_of_memory_are_those_of_every_page_it_touches(offset: float, size: float, pages: int):
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 8 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[:] = bytes(8 * page)
+        anchor = ctypes.c_char.from_buffer(memory)
+        begin = ctypes.addressof(anchor) + int(offset * page) + (page // 2 if offset == 1 else 0)
+        found = numa.nodes_of(begin, int(size * page))
+        few = numa.nodes_of(ctypes.addressof(anchor), 8 * page, most=2)
+        del anchor
+    assert sum(found.values()) == pages
+    assert set(found) <= set(HERE.memory_nodes)
+    assert sum(few.values()) == 2
+
+
+def test_where_the_kernel_does_not_tell_no_node_is_named(kernel):
+    kernel(errno.EPERM, "move_pages")
+    assert numa.nodes_of(0x1000, 100) == {}

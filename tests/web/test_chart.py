@@ -10,7 +10,21 @@ import pytest
 from tests.web.hostile import HOSTILE
 
 from ridgeline.errors import InputError
-from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
+from ridgeline.web import (
+    Axis,
+    Bar,
+    Cell,
+    Point,
+    Roof,
+    Samples,
+    Series,
+    bars,
+    cells,
+    intervals,
+    lines,
+    roofline,
+    samples,
+)
 
 ROOFS = [Roof("HBM", 4e12, "memory"), Roof("L2", 1.1e13, "memory"), Roof("bf16", 8e14, "compute")]
 LOG = Axis("Time", "s", "log")
@@ -57,6 +71,8 @@ def everything(text, value=1.0, interval=(0.5, 1.5)):
         ),
         roofline(roofs, [Series(text, spots)], **about),
         samples([Samples(text, [1.0, value, 2.0], interval, text, **own)], axis=Axis(text), **about),
+        intervals({text: [(0.0, 1.0), (1.0, value)], "b": []}, axis=Axis(text), what=text, **about),
+        cells([Cell(text, text, value, text, text, **own), Cell("b", "b", 2.0)], across=text, **about),
     ]
 
 
@@ -259,3 +275,37 @@ def test_a_long_label_is_cut_and_kept_whole_in_its_title():
     cut = next(t for t in wide(figure).iter("text") if (t.find("title") is not None))
     assert cut.find("title").text == name
     assert cut.find("title").tail.endswith("…")
+
+
+def test_blocks_lie_where_they_were_and_the_nth_of_every_lane_share_a_colour():
+    figure = intervals({"up": [(0.0, 1.0), (1.0, 2.0)], "down": [(1.0, 1.5), (2.0, 4.0)]}, axis=Axis(unit="s"))
+    blocks = [(m.get("class"), m.find("rect")) for m in marks(figure)]
+    up0, up1, down0, down1 = ((c, float(r.get("x")), float(r.get("width")), float(r.get("y"))) for c, r in blocks)
+    assert up0[0] == down0[0] != up1[0] == down1[0]
+    assert up0[1] + up0[2] == pytest.approx(up1[1], abs=0.02), "one ends where the next begins"
+    assert down1[2] == pytest.approx(2 * up0[2], rel=0.01), "twice as long is twice as wide"
+    assert down0[1] == pytest.approx(up1[1], abs=0.02), "the same moment is the same place in every lane"
+    assert up0[3] == up1[3] < down0[3] == down1[3]
+
+
+def test_a_block_that_ends_before_it_begins_is_said_not_drawn():
+    figure = intervals({"up": [(2.0, 1.0), (0.0, 1.0)]})
+    assert len(marks(figure)) == 1
+    assert "Left out" in told(figure)
+
+
+def test_a_map_shades_by_distance_from_its_reference_and_names_what_it_leaves_out():
+    found = [Cell("GPU 0", "node 0", 0.0, "nearest"), Cell("GPU 0", "node 1", 0.5), Cell("GPU 1", "node 0", -0.25)]
+    chart = cells([*found, Cell("GPU 1", "node 1", math.nan)], title="t", across="memory on")
+    shades = {e.find("text").text: (e.get("class"), float(e.find("rect").get("fill-opacity"))) for e in marks(chart)}
+    assert shades["nearest"][1] < shades["-0.25"][1] < shades["0.5"][1]
+    assert shades["0.5"][0] != shades["-0.25"][0], "above and below have colours of their own"
+    assert "Left out" in told(chart)
+    assert "GPU 1, node 1" in told(chart)
+
+
+def test_points_that_stand_apart_are_not_joined():
+    points = [Point(1, 1), Point(2, 3)]
+    joined, apart = (lines([Series("a", points, apart=flag)]) for flag in (False, True))
+    assert str(joined).count("curve") > str(apart).count("curve") == 0
+    assert len(marks(joined)) == len(marks(apart)) == 2

@@ -34,6 +34,7 @@ PANELS = {
     "search": "Work",
     "machine": "Measure",
     "bench": "Measure",
+    "run": "Measure",
     "report": "Judge",
     "compare": "Judge",
     "records": "Judge",
@@ -98,6 +99,7 @@ def _register() -> None:
         records,
         report,
         resample,
+        run,
         search,
         streams,
     )
@@ -116,6 +118,8 @@ def _register() -> None:
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
+    # Hydra's own flags (--cfg job) are not Typer's to judge.
+    app.command("run", rich_help_panel=PANELS["run"], context_settings={"ignore_unknown_options": True})(run.run)
     app.add_typer(fabric.fabric, name="fabric", rich_help_panel=PANELS["fabric"])
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
     app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ridgeline.lab import student
+
 CONFIDENCE = 0.95
 FEWEST = 6  # observations: the whole range of five covers the median with 94 % only
 RESAMPLES = 4000
-# Student's t at 99.9 %, two-sided, by degrees of freedom: for races too short for a sign test to be sure.
 SURE = 0.999
-T_SURE = (math.inf, 636.6, 31.60, 12.92, 8.610, 6.869, 5.959, 5.408, 5.041, 4.781, 4.587)
+SHORT = 11  # observations: too few for a sign test to be that sure, so Student's t is asked
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,14 @@ def paired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: flo
     ahead with probability one half whatever the weather does from round to round: no drift can fake a difference.
     """
     logs = [math.log(t / o) for t, o in zip(theirs, ours, strict=False)]
-    if confidence == SURE and 2 <= len(logs) <= len(T_SURE):
-        return _exp(_student(logs))
+    if confidence == SURE and 2 <= len(logs) <= SHORT:
+        return _exp(_student(logs, confidence))
     return _exp(median(logs, confidence))
+
+
+def geometric(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The geometric mean of theirs / ours with Student's interval: for pairs too few for a sign test (two or more)."""
+    return _exp(_student([math.log(t / o) for t, o in zip(theirs, ours, strict=True)], confidence))
 
 
 def unpaired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
@@ -81,14 +87,15 @@ def unpaired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: f
     return Estimate(value, draws[cut], draws[-1 - cut], min(len(theirs), len(ours)))
 
 
-def _student(logs: Sequence[float]) -> Estimate:
+def _student(logs: Sequence[float], confidence: float) -> Estimate:
     mean = statistics.fmean(logs)
-    reach = T_SURE[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = student.quantile(confidence, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Estimate(mean, mean - reach, mean + reach, len(logs))
 
 
 def _exp(logs: Estimate) -> Estimate:
-    return Estimate(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)
+    low, value, high = (math.exp(min(v, 700.0)) for v in (logs.low, logs.value, logs.high))
+    return Estimate(value, low, high, logs.n)
 
 
 @lru_cache(maxsize=4096)

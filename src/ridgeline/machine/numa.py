@@ -69,6 +69,23 @@ def page_nodes(address: int, pages: int, page_bytes: int = mmap.PAGESIZE) -> lis
     return list(status)
 
 
+def nodes_of(address: int, size: int, most: int = 4096) -> dict[int, int]:
+    """Of touched memory: each node and how many of its pages lie there; of long stretches `most` even samples.
+
+    Empty where the kernel does not tell.
+    """
+    first = address // mmap.PAGESIZE
+    pages = (address + size - 1) // mmap.PAGESIZE - first + 1
+    step = max(1, pages // most)
+    found: dict[int, int] = {}
+    try:
+        for node in page_nodes(first * mmap.PAGESIZE, len(range(0, pages, step)), step * mmap.PAGESIZE):
+            found[node] = found.get(node, 0) + 1
+    except Refused:
+        return {}
+    return found
+
+
 def fresh_pages_nodes(pages: int = 1) -> list[int]:
     """Map fresh memory under the current policy, touch it, and say which nodes it came from."""
     with mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:

@@ -30,7 +30,7 @@ importing_main = False  # while the user's script is imported for what it define
 
 
 def main(line_fd: int, lifeline: int, parent: int) -> None:
-    _die_with_parent(lifeline, parent)
+    die_with_parent(lifeline, parent)
     faulthandler.enable()
     line = socket.socket(fileno=line_fd)
     for fd in (line_fd, lifeline):
@@ -137,7 +137,7 @@ def _use(device: str) -> None:
         torch.cuda.set_device(device)
 
 
-def _die_with_parent(lifeline: int, parent: int) -> None:
+def die_with_parent(lifeline: int, parent: int) -> None:
     """Have the kernel kill this process when the parent's end of the pipe closes, whatever runs here then.
 
     A thread that watches would need the interpreter's lock, which a library can hold for hours. PR_SET_PDEATHSIG

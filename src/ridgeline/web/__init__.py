@@ -11,7 +11,21 @@ True
 The server needs `ridgeline[serve]`; pages and charts need nothing but Jinja2.
 """
 
-from ridgeline.web.chart import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples
+from ridgeline.web.chart import (
+    Axis,
+    Bar,
+    Cell,
+    Point,
+    Roof,
+    Samples,
+    Series,
+    bars,
+    cells,
+    intervals,
+    lines,
+    roofline,
+    samples,
+)
 from ridgeline.web.guard import App
 from ridgeline.web.markup import href, script_json
 from ridgeline.web.number import binary, si
@@ -22,6 +36,7 @@ __all__ = [
     "App",
     "Axis",
     "Bar",
+    "Cell",
     "Point",
     "Roof",
     "Samples",
@@ -30,7 +45,9 @@ __all__ = [
     "asset",
     "bars",
     "binary",
+    "cells",
     "href",
+    "intervals",
     "lines",
     "page",
     "page_response",

@@ -108,7 +108,8 @@ def _control() -> Any:
         def forward(self, images: Any) -> Any:
             flat = images.flatten(1)
             rounds = -(-self.size // flat.shape[1])
-            return flat.repeat(1, rounds)[:, : self.size].reshape(-1, *self.shape)
+            part = flat[:, : self.size].clone() if rounds == 1 else flat.repeat(1, rounds)[:, : self.size]
+            return part.reshape(-1, *self.shape)
 
     return Control
 

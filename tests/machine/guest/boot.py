@@ -21,7 +21,7 @@ from typing import Any
 from .image import CACHE, Unavailable, initramfs, kernel, vmlinuz
 
 BEGIN, END = "<<<ridgeline report", "ridgeline report>>>"  # as init.py prints them
-SECONDS = 240  # it takes about 30 on two cores; the rest is for a busy host
+SECONDS = 480  # a minute or two on two idle cores; the rest is for a busy host
 
 FIRMWARE = (  # Debian, Fedora
     "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",

@@ -9,6 +9,7 @@ it can not be stale.
 
 from __future__ import annotations
 
+import compileall
 import lzma
 import os
 import platform
@@ -96,9 +97,12 @@ def initramfs(unpacked: Path, target: Path, arch: str = platform.machine()) -> N
         put("kernel/firmware/acpi/srat.aml", srat(NODES, CPUS, MEMORY))
     python = Path(sys.executable).resolve()
     put("init", f"#!{python} -BS\n".encode() + (HERE / "init.py").read_bytes(), 0o755)
-    put_file(HERE / "probe.py", "guest/probe.py")
-    for source in sorted((ROOT / "src" / "ridgeline").rglob("*.py")):
-        put_file(source, Path("guest") / source.relative_to(ROOT / "src"))
+    for name in ("probe.py", "pipeline.py"):
+        put_file(HERE / name, f"guest/{name}")
+    compileall.compile_dir(ROOT / "src" / "ridgeline", quiet=2)  # here it is soon done, under TCG it is not
+    for source in sorted((ROOT / "src" / "ridgeline").rglob("*.py*")):
+        if source.suffix in (".py", ".pyc") and ".opt-" not in source.name:
+            put_file(source, Path("guest") / source.relative_to(ROOT / "src"))
     for place, (name, data) in enumerate(_drivers(unpacked)):
         put(f"drivers/{place:02}-{name}.ko", data)
 

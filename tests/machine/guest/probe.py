@@ -57,6 +57,7 @@ def observe() -> dict[str, Any]:
         "over an own policy": over_an_own_policy,
         "no such node": lambda: refusal(Placement(node=7, memory="bind")),
         "plan": lambda: [asdict(p) | inside(p) for p in plan(topology(), 2, per="node")],
+        "experiment": experiment,
         "seconds": time.monotonic,
     }
     for name, look in looks.items():
@@ -65,6 +66,13 @@ def observe() -> dict[str, Any]:
         except Exception:
             report[name] = {"traceback": traceback.format_exc()}
     return report
+
+
+def experiment() -> dict[str, Any]:
+    """The rows of an experiment that was run here: CPUs of each node, memory of each node."""
+    import pipeline  # beside this file, in the guest only
+
+    return {"rows": pipeline.experiment()}
 
 
 def sysfs() -> dict[str, Any]:

@@ -7,9 +7,25 @@ True
 """
 
 from ridgeline.web.chart.bar import bars
-from ridgeline.web.chart.inputs import Axis, Bar, Point, Roof, Samples, Series
+from ridgeline.web.chart.cells import cells
+from ridgeline.web.chart.inputs import Axis, Bar, Cell, Point, Roof, Samples, Series
+from ridgeline.web.chart.interval import intervals
 from ridgeline.web.chart.line import lines
 from ridgeline.web.chart.roof import roofline
 from ridgeline.web.chart.sample import samples
 
-__all__ = ["Axis", "Bar", "Point", "Roof", "Samples", "Series", "bars", "lines", "roofline", "samples"]
+__all__ = [
+    "Axis",
+    "Bar",
+    "Cell",
+    "Point",
+    "Roof",
+    "Samples",
+    "Series",
+    "bars",
+    "cells",
+    "intervals",
+    "lines",
+    "roofline",
+    "samples",
+]

@@ -69,6 +69,7 @@ class Series:
     points: Sequence[Point]
     band: bool = False  # draw the intervals as a band instead of whiskers
     dashed: bool = False
+    apart: bool = False  # points that stand for themselves: no line between them
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,20 @@ class Roof:
     def __post_init__(self) -> None:
         if self.bound not in ("memory", "compute"):
             raise unknown("roof", self.bound, ("memory", "compute"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a map. Cells of one `group` stand under one heading."""
+
+    row: str
+    column: str
+    value: float
+    text: str = ""  # in the cell; else the value with its unit
+    group: str = ""
+    title: str = ""
+    href: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def lines(
         lambda width: _drawn(kept, x, y, zero, reference, reference_label, colours, width) if kept else empty(width),
         caption=caption,
         description=_description(kept, x, y),
-        keys=[Key(line.name, colours[line.name], line=True, dashed=line.dashed) for line in kept if line.name],
+        keys=[
+            Key(line.name, colours[line.name], line=not line.apart, dashed=line.dashed) for line in kept if line.name
+        ],
         notes=[
             left_out("point", lost, log=(x.scale, y.scale) != ("linear", "linear")),
             undrawn((point.interval for line in kept for point in line.points), y),
@@ -128,7 +130,7 @@ def _stretches(line: Series, x: Axis, y: Axis) -> list[list[Point]]:
 
 
 def _curve(line: Series, points: Sequence[Point], run: Scale, rise: Scale, index: int) -> list[Markup]:
-    if len(points) < 2:
+    if len(points) < 2 or line.apart:
         return []
     parts = []
     banded = [point for point in points if ends(point.interval, rise.axis)] if line.band else []

@@ -1,0 +1,1 @@
+"""Hydra configuration of `ridgeline run`, one file per experiment; workloads/experiment_settings.py has the types."""

@@ -1,0 +1,185 @@
+"""From rows to laws, predictions, regimes, bounds and crossovers of a pipeline whose truth is known.
+
+python -m pytest tests/lab/study/test_scaling.py
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from tests.lab.study.made import row
+
+from ridgeline.lab.study import Columns, study
+from ridgeline.lab.study.crossover import cross, crossovers
+from ridgeline.lab.study.scaling import fitted, predictions
+from ridgeline.lab.study.sweep import every
+from ridgeline.lab.study.table import tabulate
+from ridgeline.machine.ceiling import Ceiling, Ceilings
+
+LIMITS = Ceilings(
+    "cuda:0",
+    "made",
+    (
+        Ceiling("matmul", 5e5, 5e5, "GFLOP/s", dtype="float16", how="torch"),
+        Ceiling("read", 4e3, 4e3, "GB/s", bytes=1 << 28, threads=1),
+        Ceiling("h2d", 50, 50, "GB/s", bytes=1 << 28, how="pinned"),
+        Ceiling("d2h", 50, 50, "GB/s", bytes=1 << 28, how="pinned"),
+    ),
+)
+
+
+def pipeline(rng, depth, *, noise=0.02, slow=1.0, **changes):
+    """Depth layers of 1 GFLOP an image at 250 TFLOP/s, 4 µs each to launch; images of 300 kB at 50 GB/s."""
+    batch = changes.get("batch_size", 32)
+    flops, up, down = batch * depth * 1e9, batch * 300e3, batch * 2e3
+    stages = [1e-5 + up / 50e9, 1e-5 + depth * 4e-6 + slow * flops / 250e12, 1e-5 + down / 50e9]
+    h2d, run, d2h = (s * rng.lognormvariate(0, noise) for s in stages)
+    made = row(rng, 1.03 * max(h2d, run, d2h), noise=noise, depth=depth, model=f"d{depth}", flops=flops,
+               h2d_bytes=up, d2h_bytes=down, parameters=depth * 1e6, **changes)  # fmt: skip
+    return made | {"h2d_seconds": h2d, "compute_seconds": run, "d2h_seconds": d2h}
+
+
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+CROSSING = (32 * 300e3 / 50e9) / (4e-6 + 32e9 / 250e12)  # both stages begin with the same 10 µs
+
+
+def swept(rng, **more):
+    return [pipeline(rng, depth, **more) for depth in DEPTHS]
+
+
+def section(rows, title, **more):
+    return next(s for s in study(rows, **more).sections if s.title == title)
+
+
+def test_held_out_error_is_small_and_unseen_points_are_predicted():
+    rng = random.Random(1)
+    found = study([r for b in (8, 32) for r in swept(rng, batch_size=b)]).findings["Scaling laws"]
+    (setting,) = found["settings"]
+    assert setting["laws"][0]["held_out_error"] < 0.06
+    assert [one["held_out_error"] for one in setting["laws"]] == sorted(o["held_out_error"] for o in setting["laws"])
+    told = [p for p in found["predictions"] if p["column"] == "depth"]
+    assert {p["at"] for p in told} >= {5.0, 7.0, 10.0, 14.0, 20.0, 48.0}
+    assert all(p["seconds"]["low"] <= p["seconds"]["value"] <= p["seconds"]["high"] for p in told)
+    assert {p["at"] for p in told if p["beyond"]} == {48.0}
+
+
+def test_predictions_hold_what_is_measured_later():
+    held = told = 0
+    for seed in range(25):
+        rng = random.Random(seed)
+        table = tabulate(swept(rng), Columns())
+        for p in predictions(table, fitted(table), every(table)):
+            later = pipeline(rng, p.at)["batch_seconds"]
+            held += p.seconds.low <= later <= p.seconds.high
+            told += 1
+    assert held / told >= 0.88
+
+
+def test_settings_have_laws_of_their_own():
+    rng = random.Random(2)
+    rows = [r for d, s in (("float16", 1.0), ("float32", 8.0)) for r in swept(rng, dtype=d, slow=s)]
+    found = study(rows).findings["Scaling laws"]["settings"]
+    assert [s["setting"]["dtype"] for s in found] == ["float16", "float32"]
+    assert all(s["laws"][0]["held_out_error"] < 0.06 for s in found)
+
+
+def test_too_few_points_and_no_flops_are_said():
+    rng = random.Random(3)
+    assert "Too few points for a law" in section([pipeline(rng, 4)], "Scaling laws").said[0]
+    bare = [{k: v for k, v in r.items() if k not in ("flops", "h2d_bytes", "d2h_bytes")} for r in swept(rng)]
+    assert "no row tells both a time and FLOPs or bytes" in section(bare, "Scaling laws").said[0]
+
+
+def test_the_crossover_is_found_with_an_interval_that_holds_it():
+    held, trials = 0, 60
+    for seed in range(trials):
+        table = tabulate(swept(random.Random(seed), noise=0.04), Columns())
+        ((_, one),) = crossovers(table, every(table))
+        assert (one.below, one.above, one.column, one.inside) == ("transfer", "compute", "depth", True)
+        held += (one.low or 0) <= CROSSING <= (one.high or math.inf)
+        assert one.at == pytest.approx(CROSSING, rel=0.25)
+    assert held / trials >= 0.9
+
+
+def test_a_true_power_is_crossed_where_it_is_as_often_as_the_interval_says():
+    held, trials, rng = 0, 300, random.Random(4)
+    for _ in range(trials):
+        found = cross([(x, (x / 300) ** 1.7 * rng.lognormvariate(0, 0.1)) for x in (64, 128, 256, 384, 768, 1024)])
+        held += (found.low or 0) <= 300 <= (found.high or math.inf)
+    assert 0.9 <= held / trials < 1
+
+
+def test_no_crossover_is_said_and_one_beyond_the_sweep_is_called_so():
+    assert cross([(x, 10.0 * x) for x in (1, 2, 4)]).at is None
+    beyond = cross([(x, x / 12) for x in (1, 2, 4, 8)])
+    assert beyond.at == pytest.approx(12, rel=0.01)
+    assert not beyond.inside
+    rows = swept(random.Random(5), slow=100.0)
+    assert "every size is compute-bound" in section(rows, "Where compute overtakes transfers").said[0]
+
+
+def test_without_transfers_or_sweeps_there_is_nothing_to_cross():
+    rows = [r | {"h2d_seconds": None, "d2h_seconds": 0.0} for r in swept(random.Random(6))]
+    assert "both a transfer and a compute time" in section(rows, "Where compute overtakes transfers").said[0]
+    assert "No size was swept" in section(swept(random.Random(6))[:2], "Where compute overtakes transfers").said[0]
+
+
+def test_every_run_is_named_by_what_bounds_it():
+    rows = [pipeline(random.Random(7), depth, noise=0.0) for depth in (1, 24)]
+    rows.append(pipeline(random.Random(7), 24, noise=0.0, slow=30.0))  # nowhere near a roof
+    rows.append(rows[1] | {"batch_seconds": 1.0})  # far slower than its slowest stage
+    rows.append(rows[1] | {"parameters": 4e10, "model": "wide"})  # weights that take longer to read than to use
+    found = study(rows, ceilings=LIMITS).findings["What limits it"]["runs"]
+    assert [r["bound"] for r in found] == ["transfer", "compute", "overhead", "overhead", "memory"]
+    light = found[0]
+    assert light["floors_s"]["up"] == pytest.approx(32 * 300e3 / 50e9)
+    assert light["floors_s"]["compute"] == pytest.approx(32e9 / 500e12)
+    assert 0 < light["transfer_share"] < 1
+    assert max(r["share_of_limit"] for r in found if r["bound"] != "memory") <= 1
+
+
+def test_the_roofline_is_drawn_with_ceilings_only():
+    rows = swept(random.Random(8))
+    assert "Roofline of cuda" in section(rows, "What limits it", ceilings={"cuda:0": LIMITS}).markup
+    bare = section(rows, "What limits it")
+    assert "Roofline of" not in bare.markup
+    assert "No ceilings are known" in bare.said[1]
+    assert {r["bound"] for r in bare.findings["runs"]} == {"transfer", "compute"}
+
+
+def test_rows_may_carry_their_own_ceilings():
+    told = {"ceiling_compute": 500e12, "ceiling_pcie": 50e9, "ceiling_pcie_back": 50e9}
+    given, own = (
+        study(rows, ceilings=limits).findings["What limits it"]["runs"]
+        for rows, limits in ((swept(random.Random(8)), LIMITS), ([r | told for r in swept(random.Random(8))], None))
+    )
+    for one, other in zip(given, own, strict=True):
+        assert one["bound"] == other["bound"]
+        assert {k: v for k, v in one["floors_s"].items() if k != "memory"} == other["floors_s"]
+
+
+@pytest.mark.parametrize(
+    ("power", "regime", "rate"),
+    [
+        (0.0, "flat", "rising"),
+        (0.5, "sub-linear", "rising"),
+        (1.0, "linear", "saturated"),
+        (1.5, "super-linear", "falling"),
+    ],
+)
+def test_regimes_are_named_by_the_exponent(power, regime, rate):
+    rng = random.Random(9)
+    rows = [row(rng, 1e-4 * b**power, noise=0.01, batch_size=b, flops=b * 1e9) for b in (1, 4, 16, 64, 256)]
+    (one,) = study(rows).findings["Regimes"]["stretches"]
+    assert (one["regime"], one["rate"], one["start"], one["end"]) == (regime, rate, 1, 256)
+    assert one["exponent"] == pytest.approx(power, abs=0.03)
+
+
+def test_a_bend_parts_two_regimes():
+    rng = random.Random(10)
+    rows = [row(rng, max(1e-3, 1e-4 * x), noise=0.005, dim=x, heads=x // 2, mlp_dim=4 * x, flops=None, model=f"w{x}")
+            for x in (2, 4, 8, 10, 20, 40, 80)]  # fmt: skip
+    flat, linear = study(rows).findings["Regimes"]["stretches"]
+    assert (flat["regime"], flat["end"], linear["regime"], linear["work"]) == ("flat", 10, "linear", "dim")

@@ -1,0 +1,158 @@
+"""Paired tests, their correction, trends: exact where they say so, quiet where there is nothing to find.
+
+python -m pytest tests/lab/study/test_significance.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.lab.study.made import row, two_nodes
+
+from ridgeline.lab.study import Columns, study
+from ridgeline.lab.study.contrast import contrast, pairs, sign_test
+from ridgeline.lab.study.factor import effects
+from ridgeline.lab.study.placement import by_distance
+from ridgeline.lab.study.significance import findings, holm
+from ridgeline.lab.study.table import tabulate
+from ridgeline.lab.study.trend import _variance, trend
+
+FACTORS = {
+    "dtype": ("float16", "float32"),
+    "compile_mode": ("", "default"),
+    "numa_node": (0, 1),
+    "pinned": (False, True),
+}
+
+
+def factorial(rng, *, noise, batches=(8, 16, 32, 64), slow=None):
+    """Every combination of the factors, each time all else equal; `slow` is {(factor, level): factor of time}."""
+    rows = []
+    for batch, *levels in itertools.product(batches, *FACTORS.values()):
+        made = dict(zip(FACTORS, levels, strict=True))
+        seconds = 1e-4 * batch * math.prod((slow or {}).get(pair, 1.0) for pair in made.items())
+        distance = 10 + 11 * made["numa_node"]
+        rows.append(row(rng, seconds, noise=noise, samples=0, batch_size=batch, distance=distance, **made))
+    return rows
+
+
+def judged(rows):
+    table = tabulate(rows, Columns())
+    return {(f.contrast.factor, f.contrast.other): f for f in findings([*by_distance(table), *effects(table)])}
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=12))
+def test_the_sign_test_is_the_binomial_test(signs):
+    theirs = [1.0 + 0.1 * s for s in signs]
+    told = [s for s in signs if s]
+    known = scipy.stats.binomtest(sum(s > 0 for s in told), len(told)).pvalue if told else 1.0
+    assert sign_test(theirs, [1.0] * len(signs)) == pytest.approx(known)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_is_what_its_definition_says(ps):
+    """Corrected below α exactly if the step-down procedure at level α rejects it."""
+    corrected = holm(ps)
+    for alpha in (0.01, 0.05, 0.2):
+        rejected: set[int] = set()
+        for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+            if ps[i] * (len(ps) - rank) >= alpha:
+                break
+            rejected.add(i)
+        assert {i for i, p in enumerate(corrected) if p < alpha} == rejected
+    assert all(c >= p for c, p in zip(corrected, ps, strict=True))
+
+
+def test_where_nothing_has_an_effect_nothing_is_found():
+    """The noise is far beyond the margin, so that only the correction stands between it and a finding."""
+    rng, alarms, studies = random.Random(1), 0, 150
+    for _ in range(studies):
+        found = judged(factorial(rng, noise=0.3))
+        alarms += any(f.word in ("SLOWER", "FASTER") for f in found.values())
+    assert alarms / studies <= 0.08
+
+
+def test_true_effects_are_found_and_the_rest_is_left_alone():
+    slow = {("dtype", "float32"): 2.0, ("compile_mode", "default"): 0.8, ("numa_node", 1): 1.15}
+    found = judged(factorial(random.Random(2), noise=0.02, slow=slow))
+    assert found["dtype", "float32"].word == "SLOWER"
+    assert found["compile_mode", "default"].word == "FASTER"
+    assert found["node distance", 21].word == "SLOWER"
+    assert found["pinned", True].word in ("SAME", "UNCLEAR")
+    assert found["node distance", 21].contrast.ratio.value == pytest.approx(1.15, rel=0.02)
+    section = next(
+        s for s in study(factorial(random.Random(2), noise=0.02, slow=slow)).sections if "told apart" in s.title
+    )
+    assert "dtype float32 against float16" in " ".join(section.said)
+
+
+def test_equal_levels_are_the_same():
+    found = judged(factorial(random.Random(3), noise=0.001))
+    assert {f.word for (factor, _), f in found.items() if factor != "batch_size"} == {"SAME"}
+
+
+def test_too_few_pairs_claim_nothing_and_say_so():
+    rows = two_nodes(random.Random(4), {"a": 3.0}, batches=(8,))
+    (one,) = judged(rows).values()
+    assert (one.word, one.corrected, one.contrast.ratio.n) == ("too few pairs", None, 2)
+    assert "too few pairs" in study(rows).markdown
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_pairs_differ_in_the_factor_only_and_share_no_run(data):
+    made = st.fixed_dictionaries(
+        {"model": st.sampled_from("ab"), "dtype": st.sampled_from("xy"), "ring": st.integers(1, 2)}
+    )
+    rows = data.draw(st.lists(made, max_size=12))
+    table = tabulate([{**r, "batch_seconds": 1.0 + i} for i, r in enumerate(rows)], Columns())
+    sides = [[t for t in table.trials if t.level("dtype") == level] for level in "xy"]
+    found = pairs(*sides, Columns().identity, ("dtype",))
+    used = [id(t) for pair in found for t in pair]
+    assert len(used) == len(set(used))
+    for a, b in found:
+        assert (a.level("dtype"), b.level("dtype")) == ("x", "y")
+        assert all(a.level(n) == b.level(n) for n in ("model", "ring"))
+    possible = sum(
+        min(*(sum((t.level("model"), t.level("ring")) == kind for t in side) for side in sides))
+        for kind in itertools.product("ab", (1, 2))
+    )
+    assert len(found) == possible
+
+
+def test_the_interval_of_one_pair_knows_the_noise_within_its_runs():
+    rng, held, trials = random.Random(5), 0, 200
+    for _ in range(trials):
+        table = tabulate(
+            [row(rng, s, within=0.05, samples=50, numa_node=n) for n, s in ((0, 1e-3), (1, 1.3e-3))], Columns()
+        )
+        found = contrast([(table.trials[0], table.trials[1])], "n", 0, 1)
+        held += found.ratio.low <= 1.3 <= found.ratio.high
+    assert held / trials >= 0.93
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=6, max_size=30))
+def test_a_trend_is_kendalls_score_and_the_median_of_slopes(points):
+    xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        assert trend(xs, ys).p is None
+        return
+    found = trend(xs, ys)
+    known = scipy.stats.kendalltau(xs, ys, method="asymptotic")
+    score = sum(
+        ((x > u) - (x < u)) * ((y > v) - (y < v))
+        for (x, y), (u, v) in itertools.combinations(zip(xs, ys, strict=True), 2)
+    )
+    z = score / math.sqrt(_variance(np.array(xs), np.array(ys)))
+    assert 2 * scipy.stats.norm.sf(abs(z)) == pytest.approx(known.pvalue, rel=1e-6, abs=1e-12)
+    assert found.p >= known.pvalue * (1 - 1e-9), "a step towards zero makes it the more careful one"
+    slopes = [(y - v) / (x - u) for (x, y), (u, v) in itertools.combinations(points, 2) if x != u]
+    assert found.slope == pytest.approx(statistics.median(slopes))

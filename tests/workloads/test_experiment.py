@@ -1,0 +1,277 @@
+"""The pipeline as an experiment: points are counted exactly, stand where they are asked to, and are checked.
+
+python -m pytest tests/workloads/test_experiment.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hydra")
+torch = pytest.importorskip("torch")
+
+from ridgeline.errors import InputError, PlacementError  # noqa: E402
+from ridgeline.lab.experiment import Order  # noqa: E402
+from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
+from ridgeline.workloads import experiment_subject  # noqa: E402
+from ridgeline.workloads.experiment_points import estimate_s, points  # noqa: E402
+from ridgeline.workloads.experiment_settings import (  # noqa: E402
+    ExperimentSettings,
+    HardwareSettings,
+    TestSettings,
+    VitSettings,
+)
+from ridgeline.workloads.experiment_subject import measure  # noqa: E402
+from ridgeline.workloads.vit import Vit  # noqa: E402
+
+HERE = Path(__file__).parent
+GB = 1 << 30
+TINY = VitSettings("tiny", patch_size=8, depth=1, heads=2, dim=16)
+
+
+def machine(gpus: int) -> Topology:
+    nodes = tuple(Node(n, (2 * n, 2 * n + 1), GB, {n: 10, 1 - n: 21}) for n in range(2))
+    cpus = tuple(Cpu(c, c // 2, c, c // 2, True) for c in range(4))
+    cards = tuple(Gpu(g, f"GPU-{g}", "made", f"0000:0{g}:00.0", g % 2, (), GB, None) for g in range(gpus))
+    return Topology(nodes, cpus, (), cards, ())
+
+
+def settings(**changes) -> ExperimentSettings:
+    test = {"num_samples": 12, "batch_size": 3, "warmup_samples": 3, "memory_size_mb": 1, "tensor_shape": [3, 16, 16]}
+    hardware = HardwareSettings(changes.pop("gpu_ids", None), changes.pop("numa_nodes", None))
+    own = {name: changes.pop(name) for name in ("module", "vit_configs", "max_workers", "repeats") if name in changes}
+    return ExperimentSettings(
+        "made", test=TestSettings(**{**test, **changes}), hardware=hardware, **{"vit_configs": [TINY], **own}
+    )
+
+
+def order(**changes) -> Order:
+    (point,) = points(settings(**changes), here := topology())[:1]
+    cpus = tuple(sorted(set(here.node(point.cpu_node).cpus) & set(here.usable_cpus)))
+    return Order(point.params, "cpu", Placement(point.node, cpus, "bind"))
+
+
+def test_every_gpu_is_run_from_every_node_near_and_far():
+    found = points(settings(), machine(gpus=2))
+    assert [(p.gpu, p.cpu_node, p.node) for p in found] == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)]
+    assert {p.params["dtype"] for p in found} == {"float16"}
+    found = points(settings(gpu_ids=[1], numa_nodes=[0]), machine(gpus=2))
+    assert [(p.gpu, p.node) for p in found] == [(1, 0)]
+
+
+def test_without_a_gpu_the_cpus_of_every_node_take_its_part():
+    found = points(settings(), machine(gpus=0))
+    assert [(p.gpu, p.cpu_node, p.node) for p in found] == [(None, 0, 0), (None, 0, 1), (None, 1, 0), (None, 1, 1)]
+    assert points(settings(gpu_ids=[]), machine(gpus=2))[0].gpu is None
+    assert {p.params["dtype"] for p in found} == {"float32"}
+
+
+def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
+    (point,) = points(settings(gpu_ids=[0], numa_nodes=[0], vit_configs=[TINY, TINY], output="tokens"), machine(1))
+    vit = Vit((3, 16, 16), 8, 1, 2, 16, 64, "tokens")
+    assert (point.work.items, point.work.flops) == (3, vit.flops(3))
+    assert point.work.bytes == {"pcie": vit.up_bytes(3, 2), "pcie_back": vit.down_bytes(3, 2)}
+    assert (point.facts["parameters"], point.params["mlp_dim"]) == (vit.parameters, 64)
+
+
+def test_repeats_go_round_by_round():
+    found = points(settings(numa_nodes=[0], repeats=2, vit_configs=[TINY, VitSettings("b", 8, 2, 2, 16)]), machine(0))
+    assert [(p.name, p.params["repeat"]) for p in found] == [("tiny", 1), ("b", 1), ("tiny", 2), ("b", 2)]
+
+
+def test_more_work_is_estimated_to_take_longer():
+    few, many = (points(settings(num_samples=n), machine(0))[0] for n in (12, 120_000))
+    assert 0 < estimate_s(few) < estimate_s(many)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tensor_shape": [3, 17, 16]}, "17×16 is not cut evenly into patches of 8"),
+        ({"tensor_shape": [3, 16]}, "channels, height and width"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"num_samples": -1}, "num_samples is -1"),
+        ({"dtype": "fp8"}, "experiment.test.dtype 'fp8'.*auto, fp32"),
+        ({"output": "all"}, "output 'all'"),
+        ({"compile_mode": "fast"}, "compile_mode 'fast'"),
+        ({"batch_size": 1000}, r"does not fit experiment.test.memory_size_mb=1"),
+        ({"vit_configs": []}, "vit_configs is empty"),
+        ({"vit_configs": [VitSettings(heads=5)]}, "5 heads do not share 384"),
+        ({"module": "nothing"}, "package.module:factory"),
+        ({"numa_nodes": [0, 0]}, "names one twice"),
+        ({"numa_nodes": []}, "no place to stand"),
+        ({"max_workers": 0}, "max_workers is 0"),
+        ({"repeats": 0}, "repeats is 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_value(changes, said):
+    with pytest.raises(InputError, match=said):
+        points(settings(**changes), machine(1))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"output": "tokens", "vit_configs": [VitSettings("c", 8, 0, 2, 16)]}, {"ring": 1, "num_samples": 1}]
+)
+def test_a_point_is_measured_checked_and_its_memory_looked_at(changes):
+    outcome = measure(order(**changes))
+    batches = -(-changes.get("num_samples", 12) // 3)
+    assert len(outcome.samples_ns) == batches
+    assert min(outcome.samples_ns) > 0
+    assert outcome.check["ok"], outcome.check
+    assert set(outcome.extras["alone_ns"]) == {"h2d", "compute", "d2h"}
+    assert min(outcome.extras["alone_ns"].values()) > 0
+    assert set(outcome.extras["staging_nodes"]) <= {str(topology().memory_nodes[0])}
+    for stage in ("h2d", "compute", "d2h"):
+        assert all(begin <= end for begin, end in outcome.extras["timeline"][stage])
+    events = [e for e in outcome.files["trace.json"]["traceEvents"] if e["ph"] == "X"]
+    assert len(events) == 3 * (batches + 1)
+    json.dumps(outcome.extras)
+
+
+def test_a_module_of_ones_own_is_counted_and_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    outcome = measure(order(module="experiment_modules:linear"))
+    assert outcome.check["ok"]
+    assert outcome.work["flops"] == 2 * 3 * 768 * 5
+    assert outcome.work["bytes"]["staged_back"] == 3 * 5 * 4
+    assert outcome.extras["columns"]["parameters"] == 768 * 5 + 5
+
+
+def test_a_model_that_answers_otherwise_than_itself_is_wrong(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    assert not measure(order(module="experiment_modules:fickle")).check["ok"]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("experiment_modules:nothing", "has no 'nothing'"),
+        ("no_such_module:x", "cannot be imported"),
+        ("experiment_modules:hungry", "needs 'what'"),
+        ("os:sep", "is no factory"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named(monkeypatch, module, said):
+    monkeypatch.syspath_prepend(str(HERE))
+    with pytest.raises(InputError, match=said):
+        measure(order(module=module))
+
+
+def test_staging_memory_on_another_node_than_asked_is_refused(monkeypatch):
+    monkeypatch.setattr(experiment_subject, "nodes_of", lambda address, size: {topology().memory_nodes[0]: 3, 99: 1})
+    with pytest.raises(PlacementError, match="yet pages of it lie on node 99"):
+        measure(order())
+
+
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(HERE)}
+
+
+def cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ridgeline", "run", *words]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+
+
+SMALL = (
+    "experiment.vit_configs=[{name:tiny,patch_size:8,depth:1,heads:2,dim:16}]",
+    "experiment.test.tensor_shape=[3,16,16]",
+    "experiment.test.num_samples=20",
+    "experiment.test.memory_size_mb=1",
+    "experiment.hardware.gpu_ids=[]",
+)
+
+
+def test_a_run_leaves_its_rows_its_pages_and_a_record_the_lab_can_read(tmp_path):
+    done = cli(*SMALL, "experiment.name=small", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    folder = tmp_path / answer["folder"]
+    rows = json.loads((folder / "results.json").read_text())
+    assert answer["results"] == rows
+    for row in rows:
+        assert row["success"]
+        assert row["throughput"] > 0
+        assert (row["model"], row["depth"], row["image_size"], row["batch_size"]) == ("tiny", 1, 16, 10)
+        assert row["compile_mode"] == ""
+        assert row["h2d_bytes"] == 10 * 3 * 16 * 16 * 4
+    names = {p.name for p in folder.iterdir()}
+    assert names >= {"experiment_summary.json", "experiment.log", "config.yaml", "report.html", "summary.md", "runs"}
+    listed = subprocess.run(
+        [sys.executable, "-m", "ridgeline", "records", "ls", str(folder), "--json"], capture_output=True, text=True
+    )
+    assert len(json.loads(listed.stdout)["records"]) == len(rows)
+    again = cli(*SMALL, "experiment.name=small", "experiment.resume=true", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["folder"] == answer["folder"]
+    assert json.loads(again.stdout)["results"] == rows, "nothing was measured again"
+
+
+def test_a_model_that_hangs_and_one_that_crashes_are_failed_rows_beside_a_good_one(tmp_path):
+    modules = ",".join(f"experiment_modules:{name}" for name in ("hangs", "crashes", "linear"))
+    node = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
+    words = (f"experiment.module={modules}", "experiment.test.timeout_s=4,120,120", "zip=[module,timeout_s]", node)
+    done = cli(*SMALL, *words, "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    errors = {row["model"].partition(":")[2]: row["error"] for row in answer["results"]}
+    assert errors["hangs"] == "gave no answer within 4 s and was stopped"
+    assert errors["crashes"].startswith("was killed by SIGABRT")
+    assert errors["linear"] is None
+    report = (tmp_path / answer["folder"] / "report.html").read_text()
+    assert "SIGABRT" in report
+
+
+def test_ctrl_c_is_exit_130_and_says_what_is_kept(tmp_path):
+    words = [*SMALL, "experiment.module=experiment_modules:hangs", "experiment.name=stopped"]
+    command = [sys.executable, "-m", "ridgeline", "run", *words]
+    running = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("outputs/*/runs/*.log")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "goes on from there" in said
+    assert "Traceback" not in said
+
+
+def test_a_launchers_jobs_end_in_one_folder(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    nodes = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
+    done = cli(
+        *SMALL, nodes, "experiment.test.batch_size=5,10", "hydra/launcher=submitit_local", "--json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert sorted(row["batch_size"] for row in answer["results"]) == [5, 10]
+    assert (tmp_path / answer["folder"] / "jobs" / "1" / ".hydra" / "config.yaml").is_file()
+
+
+def test_a_dry_run_lists_points_of_another_machine_and_makes_nothing(tmp_path):
+    words = ("experiment=numa_study", "experiment.hardware.gpu_ids=[90,91]", "experiment.hardware.numa_nodes=[0,77]")
+    done = cli(*words, "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert len(answer["points"]) == 6 * 2 * 2
+    assert answer["estimate_s"] == pytest.approx(sum(p["estimate_s"] for p in answer["points"]), rel=0.01)
+    assert all("no GPU 9" in p["absent"] for p in answer["points"])
+    assert not list(tmp_path.iterdir())
+    refused = cli(*words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "there is no GPU 90" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_hydra_shows_what_it_composed(tmp_path):
+    done = cli("experiment=scaling_study", "experiment.vit_configs[0].depth=3", "--cfg", "job", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "depth: 3" in done.stdout
+    assert cli("experiment=nothing", "--cfg", "job", cwd=tmp_path).returncode == 2
+    assert not list(tmp_path.iterdir())
