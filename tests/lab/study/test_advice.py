@@ -153,6 +153,8 @@ def test_the_recommendation_leads_the_page_and_warns_of_small_types():
 
 def test_one_way_leaves_nothing_to_choose_and_no_runs_nothing_to_recommend():
     assert "nothing to choose" in study([row(random.Random(11))]).sections[0].said[0]
+    two = study([row(random.Random(11), model="b", ring=r) for r in (1, 2)] + [row(random.Random(11))])
+    assert any("only one way was run" in s for s in two.sections[0].said)
     assert "nothing to recommend" in study([]).sections[0].said[0]
     assert study([]).recommendation == {"throughput": [], "latency": [], "next": []}
 

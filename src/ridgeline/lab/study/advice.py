@@ -85,6 +85,13 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
     title = "Recommendation"
     if not found:
         return Section(title, ["No run gave a time: there is nothing to recommend."])
+    after = [f"Run next: {point['what']}, because {point['why']}." for point in following]
+    if all(a.options == 1 for a in found):
+        only = [
+            f"{_name(a)}: {si(a.rate, 'items/s')}, {si(a.latency, 's')} for one batch by itself." for a in found[::2]
+        ]
+        none = "Every model was run in one way only: there is nothing to choose."
+        return Section(title, [none, *only[: 2 * SAID], *after])
     varied = [n for n in found[0].settings if len(table.levels(n)) > 1]
     told = []
     for goal in ("throughput", "latency"):
@@ -95,11 +102,11 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
         told.append(
             f"A smaller type ({', '.join(sorted(dtypes))}) changes results: check the answers before taking it."
         )
-    told += [f"Run next: {point['what']}, because {point['why']}." for point in following]
+    told += after
     head = ("model", "for", "run it with", "rate", "latency", "the worst choice", "costs", "worst point")
     rows = [
         [
-            str(a.model),
+            _name(a),
             a.goal,
             _settings(a, varied),
             f"{si(a.rate, 'items/s')}",
@@ -166,9 +173,9 @@ def _level(option: Option, choice: str, columns: Columns) -> str:
 def _sentence(a: Advice, varied: Sequence[str]) -> str:
     figure = f"{si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{si(a.latency, 's')} per batch"
     if a.options == 1:
-        return f"{a.model}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
+        return f"{_name(a)}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
     costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3])
-    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
+    return f"{_name(a)}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
 
 
 def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
@@ -182,8 +189,12 @@ def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
     cost = ""
     if worst.wrong:
         w = worst.wrong[0]
-        cost = f"; the dearest mistake is {w.choice} {w.level} for {worst.model}: {percent(w.cost)} time"
+        cost = f"; the dearest mistake is {w.choice} {w.level} for {_name(worst)}: {percent(w.cost)} time"
     return f"For {goal}: {', '.join(parts) or 'nothing was varied'}{cost}."
+
+
+def _name(a: Advice) -> str:
+    return str(a.model) if a.model != NONE else "The model"
 
 
 def _settings(a: Advice, varied: Sequence[str]) -> str:
@@ -194,7 +205,7 @@ def _charts(found: Sequence[Advice]) -> list[Markup]:
     """What each wrong choice costs for throughput, model by model."""
     own = [a for a in found if a.goal == "throughput" and a.wrong][:6]
     rows = [
-        Bar(f"{w.choice}: {w.level}", w.cost, group=str(a.model), series=w.choice, text=percent(w.cost))
+        Bar(f"{w.choice}: {w.level}", w.cost, group=_name(a), series=w.choice, text=percent(w.cost))
         for a in own
         for w in a.wrong
     ]

@@ -38,7 +38,7 @@ GOOD = 0.15  # error on held-out points up to which a law is worth using
 
 @dataclass(frozen=True)
 class Fitted:
-    """The laws of one setting, best first."""
+    """The laws of one setting that could be tried on held-out points, best first."""
 
     setting: Mapping[str, Any]
     data: Sequence[Datum]
@@ -73,7 +73,7 @@ def fitted(table: Table) -> list[Fitted]:
     for levels, trials in groups(table.trials, columns.setting).items():
         data = [d for t in trials if (d := datum(t, columns)) is not None]
         tried = [(law, held_out(fit, data)) for fit in _fits(columns) if (law := fit(data)) is not None]
-        tried.sort(key=lambda one: (math.isnan(error(one[1])), error(one[1])))
+        tried = sorted((one for one in tried if one[1]), key=lambda one: error(one[1]))
         found.append(Fitted(dict(zip(columns.setting, levels, strict=True)), data, tried))
     return found
 
@@ -218,8 +218,6 @@ def _lagrange(points: Sequence[tuple[float, float]], at: float) -> float:
 def _sentence(one: Fitted, name: str) -> str:
     law, ratios = one.laws[0]
     where = f"{name}: " if name else ""
-    if not ratios:
-        return f"{where}{law.name} fits {len(one.data)} runs, too few to hold any out: do not lean on it."
     off = error(ratios)
     doubt = "" if off <= GOOD else "; that is not a law to plan with"
     return f"{where}{law.name} predicts points it has not seen within {share(off)} on average{doubt}."

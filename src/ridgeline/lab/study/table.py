@@ -76,7 +76,8 @@ class Columns:
     @property
     def expected(self) -> tuple[str, ...]:
         """Every column some analysis asks for."""
-        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in ("run", "success", "error", "home")]
+        rightly_absent = ("run", "success", "error", "gpu", "home", "compile_seconds")
+        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in rightly_absent]
         return tuple(dict.fromkeys((*own, *self.sizes)))
 
 
