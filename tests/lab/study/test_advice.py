@@ -133,6 +133,15 @@ def test_no_measured_point_beats_the_recommended_by_more_than_the_tie(data):
     assert fast.rate >= 1 / min(times) / 1.05 * (1 - 1e-9)
 
 
+def test_sizes_under_one_name_are_models_of_their_own():
+    """A sweep over depth=2,4 keeps the name: the deeper is no wrong choice of the other."""
+    rows = [row(random.Random(1), 1e-3 * d * slow, within=0.0, depth=d, dtype=t)
+            for d in (2, 4) for t, slow in (("float16", 1.0), ("float32", 2.0))]  # fmt: skip
+    found = {(a.model, a.goal): a for a in advise(tabulate(rows, Columns()))}
+    assert {model for model, _ in found} == {"depth 2", "depth 4"}
+    assert found["depth 2", "throughput"].worst == pytest.approx(2)
+
+
 def test_among_equals_the_near_and_plain_one_is_taken():
     rng = random.Random(9)
     rows = [

@@ -14,7 +14,7 @@ from tests.lab.study.made import row
 
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.crossover import cross, crossovers
-from ridgeline.lab.study.scaling import fitted, predictions
+from ridgeline.lab.study.scaling import carried, fitted, predictions
 from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import tabulate
 from ridgeline.machine.ceiling import Ceiling, Ceilings
@@ -76,6 +76,20 @@ def test_predictions_hold_what_is_measured_later():
             held += p.seconds.low <= later <= p.seconds.high
             told += 1
     assert held / told >= 0.88
+
+
+def test_amounts_that_are_polynomials_of_the_size_are_carried_over_exactly():
+    def flops(dim):
+        return 7e6 * dim + 3e4 * dim**2
+
+    rows = [row(random.Random(0), dim=d, heads=d // 64, mlp_dim=4 * d, flops=flops(d), h2d_bytes=1e6, d2h_bytes=64 * d)
+            for d in (64, 128, 256, 512, 1024)]  # fmt: skip
+    table = tabulate(rows, Columns())
+    (sweep,) = every(table)
+    for dim in (90, 724, 2048):
+        found = carried(sweep, dim, Columns())
+        assert found["flops"] == pytest.approx(flops(dim), rel=1e-9)
+        assert (found["dim"], found["bytes"]) == (dim, pytest.approx(1e6 + 64 * dim))
 
 
 def test_settings_have_laws_of_their_own():

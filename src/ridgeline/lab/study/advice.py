@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from ridgeline.lab.study.scaling import Fitted
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain
-from ridgeline.lab.study.sweep import said
+from ridgeline.lab.study.sweep import said, subjects
 from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
 from ridgeline.web import Axis, Bar, bars, si
 
@@ -54,7 +54,7 @@ class Wrong:
 @dataclass(frozen=True)
 class Advice:
     goal: str  # throughput | latency
-    model: Any
+    model: str
     settings: dict[str, Any]
     rate: float
     latency: float
@@ -69,7 +69,7 @@ def advise(table: Table, laws: Sequence[Fitted] = ()) -> list[Advice]:
     scatter = [one.best.noise for one in laws if one.best is not None]
     # Of a difference of two runs: √2 times that of one.
     tied = min(max(TIED, 2 * math.sqrt(2) * statistics.median(scatter)), LOOSEST) if scatter else TIED
-    for (model,), trials in groups(table.trials, (table.columns.model,)).items():
+    for model, trials in subjects(table).items():
         options = [_option(own, table.columns) for own in groups(trials, table.columns.identity).values()]
         found += [_advice(goal, model, options, table.columns, tied) for goal in ("throughput", "latency")]
     return found
@@ -88,7 +88,7 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
     after = [f"Run next: {point['what']}, because {point['why']}." for point in following]
     if all(a.options == 1 for a in found):
         only = [
-            f"{_name(a)}: {si(a.rate, 'items/s')}, {si(a.latency, 's')} for one batch by itself." for a in found[::2]
+            f"{a.model}: {si(a.rate, 'items/s')}, {si(a.latency, 's')} for one batch by itself." for a in found[::2]
         ]
         none = "Every model was run in one way only: there is nothing to choose."
         return Section(title, [none, *only[: 2 * SAID], *after])
@@ -106,7 +106,7 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
     head = ("model", "for", "run it with", "rate", "latency", "the worst choice", "costs", "worst point")
     rows = [
         [
-            _name(a),
+            a.model,
             a.goal,
             _settings(a, varied),
             f"{si(a.rate, 'items/s')}",
@@ -135,7 +135,7 @@ def _option(trials: Sequence[Trial], columns: Columns) -> Option:
     return Option(trials, rate, statistics.median(latency(t, columns) for t in trials))
 
 
-def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
+def _advice(goal: str, model: str, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
     cost: Callable[[Option], float] = (lambda o: 1 / o.rate) if goal == "throughput" else (lambda o: o.latency)
     least = min(cost(o) for o in options)
     tied = [o for o in options if cost(o) <= least * (1 + margin)]
@@ -145,7 +145,7 @@ def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, 
     other: Callable[[Option], float] = (lambda o: o.latency) if goal == "throughput" else (lambda o: 1 / o.rate)
     best = min(tied, key=lambda o: (other(o), cost(o)))
     wrong = []
-    place = (columns.gpu, columns.home, columns.node, columns.distance)
+    place = columns.place
     for choice, names in (("placement", place), *((f, (f,)) for f in columns.factors)):
         if goal == "latency" and choice == columns.batch:
             continue  # a larger batch takes longer: that is no mistake but another goal
@@ -173,9 +173,9 @@ def _level(option: Option, choice: str, columns: Columns) -> str:
 def _sentence(a: Advice, varied: Sequence[str]) -> str:
     figure = f"{si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{si(a.latency, 's')} per batch"
     if a.options == 1:
-        return f"{_name(a)}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
+        return f"{a.model}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
     costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3])
-    return f"{_name(a)}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
+    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
 
 
 def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
@@ -189,12 +189,8 @@ def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
     cost = ""
     if worst.wrong:
         w = worst.wrong[0]
-        cost = f"; the dearest mistake is {w.choice} {w.level} for {_name(worst)}: {percent(w.cost)} time"
+        cost = f"; the dearest mistake is {w.choice} {w.level} for {worst.model}: {percent(w.cost)} time"
     return f"For {goal}: {', '.join(parts) or 'nothing was varied'}{cost}."
-
-
-def _name(a: Advice) -> str:
-    return str(a.model) if a.model != NONE else "The model"
 
 
 def _settings(a: Advice, varied: Sequence[str]) -> str:
@@ -205,7 +201,7 @@ def _charts(found: Sequence[Advice]) -> list[Markup]:
     """What each wrong choice costs for throughput, model by model."""
     own = [a for a in found if a.goal == "throughput" and a.wrong][:6]
     rows = [
-        Bar(f"{w.choice}: {w.level}", w.cost, group=_name(a), series=w.choice, text=percent(w.cost))
+        Bar(f"{w.choice}: {w.level}", w.cost, group=a.model, series=w.choice, text=percent(w.cost))
         for a in own
         for w in a.wrong
     ]

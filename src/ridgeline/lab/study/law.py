@@ -107,7 +107,7 @@ class Slowest:
         ends = self.factor * _exp(-reach), self.factor * _exp(reach)
         found = {"× slowest stage": Estimate(self.factor, *ends, self.freedom + 1)}
         for stage, law in self.stages.items():
-            found |= {f"{stage}: {term}": value for term, value in law.coefficients.items()}
+            found |= {f"{stage}: {'constant' if t == ONE else t}": value for t, value in law.coefficients.items()}
         return found
 
     def predict(self, amounts: Mapping[str, float]) -> Estimate:

@@ -17,6 +17,7 @@ from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study import sensitivity
 from ridgeline.lab.study.contrast import Contrast, Pair, column, contrast, pairs
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
+from ridgeline.lab.study.sweep import subjects
 from ridgeline.lab.study.table import NONE, Table, Trial, groups, number, order, seat
 from ridgeline.web import Axis, Cell, Point, Series, cells, lines
 
@@ -28,7 +29,7 @@ Place = tuple[Any, Any]  # node, distance
 class Remote:
     """One model on one GPU from one far node, against its nearest."""
 
-    model: Any
+    model: str
     who: str  # GPU 0, CPUs of node 1
     node: Any
     distance: float | None
@@ -85,10 +86,10 @@ def placement(table: Table) -> Section:
 def remotes(table: Table) -> list[Remote]:
     """Every model × GPU × far node for which there are pairs."""
     columns, found = table.columns, []
+    models = subjects(table)
     for who, places in _places(table).items():
-        own = [t for t in table.trials if seat(t, columns) == who]
-        for (model,), trials in groups(own, (columns.model,)).items():
-            near = places[0]
+        for model, every in models.items():
+            near, trials = places[0], [t for t in every if seat(t, columns) == who]
             for far in places[1:]:
                 twins = _twins(table, trials, near, far)
                 if twins:
@@ -150,7 +151,7 @@ def _distinct(found: Sequence[Pair]) -> list[Pair]:
     return kept
 
 
-def _remote(table: Table, model: Any, who: str, near: Place, far: Place, twins: list[Pair]) -> Remote:
+def _remote(table: Table, model: str, who: str, near: Place, far: Place, twins: list[Pair]) -> Remote:
     columns = table.columns
     where = f"{model}, {who}"
     overall, up, down = (

@@ -239,13 +239,14 @@ def _coefficients(usable: Sequence[Fitted], names: Sequence[str]) -> Grid:
 
 
 def _predicted(told: Sequence[Prediction]) -> Grid:
+    names = apart([p.fixed for p in told])
     rows = [
         [
-            f"{p.column} {p.at:g}{', beyond the sweep' if p.beyond else ''}",
+            f"{p.column} {p.at:g}" + (f" ({name})" if name else "") + (", beyond the sweep" if p.beyond else ""),
             si(p.seconds.value, "s"),
             f"{si(p.seconds.low, 's')} to {si(p.seconds.high, 's')}",
         ]
-        for p in told
+        for p, name in zip(told, names, strict=True)
     ]
     return Grid(("unseen point", "predicted", "95 % interval"), rows, ("predicted", "95 % interval"), "Per batch.")
 
