@@ -165,7 +165,7 @@ def test_one_way_leaves_nothing_to_choose_and_no_runs_nothing_to_recommend():
     two = study([row(random.Random(11), model="b", ring=r) for r in (1, 2)] + [row(random.Random(11))])
     assert any("only one way was run" in s for s in two.sections[0].said)
     assert "nothing to recommend" in study([]).sections[0].said[0]
-    assert study([]).recommendation == {"throughput": [], "latency": [], "next": []}
+    assert study([]).recommendation == {"throughput": [], "latency": [], "pairings": [], "next": []}
 
 
 def test_next_points_lie_where_the_study_is_least_sure():

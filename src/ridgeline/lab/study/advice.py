@@ -19,10 +19,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ridgeline.lab.study.contrast import Contrast
+from ridgeline.lab.study.placement import pairings
 from ridgeline.lab.study.scaling import Fitted
-from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain
+from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
 from ridgeline.lab.study.sweep import said, subjects
 from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
+from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Bar, bars, si
 
 TIED = 0.05  # what two runs of equal code differ by at the least
@@ -75,13 +78,15 @@ def advise(table: Table, laws: Sequence[Fitted] = ()) -> list[Advice]:
     return found
 
 
-def recommendation(found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """As plain data: by goal and model, and what to run next."""
+def recommendation(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """As plain data: by goal and model, the node of every GPU, and what to run next."""
     goals = {goal: [plain(a) for a in found if a.goal == goal] for goal in ("throughput", "latency")}
-    return {**goals, "next": [plain(point) for point in following]}
+    nodes = [{"who": who, "near": near, "others": plain(costs)} for who, near, costs in pairings(table)]
+    return {**goals, "pairings": plain(nodes), "next": [plain(point) for point in following]}
 
 
 def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> Section:
+    """The section that leads the page."""
     title = "Recommendation"
     if not found:
         return Section(title, ["No run gave a time: there is nothing to recommend."])
@@ -102,6 +107,7 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
         told.append(
             f"A smaller type ({', '.join(sorted(dtypes))}) changes results: check the answers before taking it."
         )
+    told += [_pairing(*pairing) for pairing in pairings(table)]
     told += after
     head = ("model", "for", "run it with", "rate", "latency", "the worst choice", "costs", "worst point")
     rows = [
@@ -174,8 +180,17 @@ def _sentence(a: Advice, varied: Sequence[str]) -> str:
     figure = f"{si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{si(a.latency, 's')} per batch"
     if a.options == 1:
         return f"{a.model}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
-    costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3])
-    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
+    costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3] if w.cost > 1 + MARGIN)
+    end = f"{costs} time" if costs else f"no other choice that was run costs more than {100 * MARGIN:.0f} %"
+    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}; {end}."
+
+
+def _pairing(who: str, near: Any, costs: Sequence[Contrast]) -> str:
+    """Which node belongs to a GPU; a far one is named better only where its whole interval says so."""
+    told = ", ".join(f"node {c.other} {percent(c.ratio.value)} ({spread(c.ratio)})" for c in costs)
+    better = [c for c in costs if c.ratio.high < 1 / (1 + MARGIN)]
+    best = min(better, key=lambda c: c.ratio.value).other if better else near
+    return f"{who} belongs to node {best}; time over all models against node {near}: {told}."
 
 
 def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ def _longer(paces: Sequence[Pace]) -> list[dict[str, Any]]:
     off = [p for p in paces if p.word not in CALM]
     if not off:
         return []
-    why = f"{len(off)} runs did not keep their pace"
+    why = f"{len(off)} {'run' if len(off) == 1 else 'runs'} did not keep the pace"
     return [{"column": None, "at": None, "what": "those runs again, longer, on an idle machine", "why": why}]
 
 

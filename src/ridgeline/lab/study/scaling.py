@@ -32,7 +32,7 @@ NEAREST = 4  # points of a sweep that carry its amounts over to an unseen one
 BYTES = "bytes"
 NARROW = "FLOPs ÷ width"  # what is moved to be reckoned with: the narrower a model, the more of it per FLOP
 CHARTS = 6
-SAID = 6  # settings put into words; the tables have all
+SAID = 4  # settings put into words one by one; the tables have all
 GOOD = 0.15  # error on held-out points up to which a law is worth using
 
 
@@ -141,7 +141,13 @@ def scaling(table: Table, settled: Sequence[Fitted], told: Sequence[Prediction],
         why = f"the most points of one setting are {few}" if few else "no row tells both a time and FLOPs or bytes"
         return Section(title, [f"Too few points for a law: {why}."], findings={"settings": []})
     names = apart([one.setting for one in usable])
-    sentences = [_sentence(one, name) for one, name in zip(usable[:SAID], names, strict=False)]
+    sentences = [_sentence(one, name) for one, name in zip(usable, names, strict=True)]
+    if len(usable) > SAID:
+        errors = sorted(error(one.laws[0][1]) for one in usable)
+        sentences = [
+            f"In {len(usable)} settings the best law predicts points it has not seen within {share(errors[0])} to "
+            f"{share(errors[-1])} on average, {share(errors[len(errors) // 2])} in the middle."
+        ]
     rows = [
         [name or "all", law.name, share(error(ratios)), _worst(ratios), str(len(one.data))]
         for one, name in zip(usable, names, strict=True)

@@ -16,7 +16,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ridgeline.lab import stats
-from ridgeline.lab.study.contrast import BLOCKS
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, share
 from ridgeline.lab.study.significance import ALPHA, holm
 from ridgeline.lab.study.sweep import apart
@@ -26,6 +25,7 @@ from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Samples, samples, si
 
 Array = NDArray[np.float64]
+BLOCKS, PER_BLOCK = 48, 4  # at most so many blocks, of at least so many samples
 FEWEST = 30  # samples of a run whose pace can be judged
 BEYOND = 2  # samples that must lie beyond a percentile for it to be given
 HICCUP = 2.0  # times the median
@@ -85,10 +85,11 @@ def stability(table: Table, found: Sequence[Pace]) -> Section:
     steady = len(judged) - len(off) - len(unclear)
     said = [f"{steady} of {len(judged)} runs kept their pace within {MARGIN:.0%}.".replace("%", " %")] if judged else []
     if unclear:
-        said.append(f"{len(unclear)} differ between start and end by more, but no more than their noise: unclear.")
+        many = "run differs" if len(unclear) == 1 else "runs differ"
+        said.append(f"{len(unclear)} {many} by more between start and end, but not beyond the noise: unclear.")
     said += [f"{told[id(p)] or 'The run'} {p.word}: {_how(p)}." for p in off[:STRIPS]]
     if few:
-        said.append(f"{few} runs have fewer than {FEWEST} samples: too few to judge their pace.")
+        said.append(f"{few} of {len(found)} runs have fewer than {FEWEST} samples: too few to judge their pace.")
     tails = [p for p in found if p.tail.p99 is not None]
     if tails:
         heavy = max(tails, key=lambda p: p.tail.weight)
@@ -127,7 +128,7 @@ def _pace(trial: Trial) -> Pace:
     tail = Tail(_percentile(over, 0.95), _percentile(over, 0.99), float(over[-1]), float((over > HICCUP).mean()))
     if len(values) < FEWEST:
         return Pace(trial, len(values), math.nan, "", None, None, tail)
-    per_block = -(-len(values) // BLOCKS)
+    per_block = max(PER_BLOCK, -(-len(values) // BLOCKS))
     levels = np.log(stats.turns(trial.samples, per_block))
     where = np.arange(len(levels), dtype=float)
     line = trend(where.tolist(), levels.tolist())
