@@ -27,7 +27,7 @@ from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
 
 CHECKED = 2  # images held against float64
-ROUNDS = 5  # of each stage by itself, before and after
+ROUNDS = 4  # of each stage by itself, before and after
 ROUND_NS = 20_000_000
 SHOWN = 12  # batches in the picture of the timeline
 TRACED = 512  # batches in the Chrome trace
