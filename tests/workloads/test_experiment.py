@@ -20,8 +20,10 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import Order  # noqa: E402
+from ridgeline.lab.experiment.words import parted  # noqa: E402
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
 from ridgeline.workloads import experiment_subject  # noqa: E402
+from ridgeline.workloads.experiment import plan  # noqa: E402
 from ridgeline.workloads.experiment_points import estimate_s, points  # noqa: E402
 from ridgeline.workloads.experiment_settings import (  # noqa: E402
     ExperimentSettings,
@@ -85,6 +87,15 @@ def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
 def test_repeats_go_round_by_round():
     found = points(settings(numa_nodes=[0], repeats=2, vit_configs=[TINY, VitSettings("b", 8, 2, 2, 16)]), machine(0))
     assert [(p.name, p.params["repeat"]) for p in found] == [("tiny", 1), ("b", 1), ("tiny", 2), ("b", 2)]
+
+
+def test_a_sweep_goes_round_by_round_too_and_runs_a_point_once():
+    words = parted(["experiment.repeats=2", "experiment.test.ring=1,2", "experiment.vit_configs.1.depth=4,5"])
+    asked = plan(words, machine(0))
+    rounds = [p.params["repeat"] for p in asked.points]
+    assert rounds == sorted(rounds)
+    assert len(rounds) == 2 * 2 * 4 * 4, "repeats, rings, places, and four models: two of the six are the same"
+    assert asked.asked_points == 2 * 2 * 2 * 3 * 4
 
 
 def test_more_work_is_estimated_to_take_longer():

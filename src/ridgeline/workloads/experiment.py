@@ -51,7 +51,8 @@ def plan(words: Words, here: Topology) -> Plan:
         if len({getattr(s, name) for s in settings}) > 1:
             raise InputError(f"experiment.{name} is one for all points of a run; give one value, and run it twice.")
     laid = [point for one in settings for point in points(one, here)]
-    unique = list({point.key: point for point in laid}.values())
+    # Round by round over all jobs: what is to be compared was then measured under the same weather.
+    unique = sorted({point.key: point for point in laid}.values(), key=lambda point: point.params["repeat"])
     return Plan(words, jobs, settings, unique, len(laid))
 
 

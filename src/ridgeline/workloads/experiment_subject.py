@@ -27,7 +27,7 @@ from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
 
 CHECKED = 2  # images held against float64
-ROUNDS = 5  # of each stage by itself, before and after
+ROUNDS = 4  # of each stage by itself, before and after
 ROUND_NS = 20_000_000
 SHOWN = 12  # batches in the picture of the timeline
 TRACED = 512  # batches in the Chrome trace
@@ -56,10 +56,10 @@ def measure(order: Order) -> Outcome:
         torch.cuda.set_device(device)
     torch.set_num_threads(len(order.staging.cpus or ()) or torch.get_num_threads())
     dtype = getattr(torch, params["dtype"])
+    plain = model_of(params)
+    model = copy.deepcopy(plain).to(device, dtype) if hasattr(plain, "to") else plain
     with torch.inference_mode():
-        plain = model_of(params)
         shape = tuple(plain(torch.zeros(1, *_image(params))).shape[1:])
-        model = copy.deepcopy(plain).to(device, dtype) if hasattr(plain, "to") else plain
         pool = _pool(order.staging, params, shape, dtype, device)
         there = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
         run, compile_s = _compiled(model, params, there)

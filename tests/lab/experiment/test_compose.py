@@ -86,8 +86,10 @@ def test_what_is_wrong_is_one_sentence(words, said):
     assert "\n" not in str(refused.value)
 
 
-def test_experiments_of_ones_own_are_found(tmp_path):
-    (tmp_path / "experiment").mkdir()
+@pytest.mark.parametrize("name", ["plain", "a, b='c' [d]"])
+def test_experiments_of_ones_own_are_found(tmp_path, name):
+    tmp_path /= name
+    (tmp_path / "experiment").mkdir(parents=True)
     body = "defaults:\n  - /schema/experiment@_here_\n  - _self_\nname: mine\ntest: {batch_size: 3}\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(body)
     (one,) = jobs("--config-dir", str(tmp_path), "experiment=mine")

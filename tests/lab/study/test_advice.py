@@ -133,6 +133,15 @@ def test_no_measured_point_beats_the_recommended_by_more_than_the_tie(data):
     assert fast.rate >= 1 / min(times) / 1.05 * (1 - 1e-9)
 
 
+def test_sizes_under_one_name_are_models_of_their_own():
+    """A sweep over depth=2,4 keeps the name: the deeper is no wrong choice of the other."""
+    rows = [row(random.Random(1), 1e-3 * d * slow, within=0.0, depth=d, dtype=t)
+            for d in (2, 4) for t, slow in (("float16", 1.0), ("float32", 2.0))]  # fmt: skip
+    found = {(a.model, a.goal): a for a in advise(tabulate(rows, Columns()))}
+    assert {model for model, _ in found} == {"depth 2", "depth 4"}
+    assert found["depth 2", "throughput"].worst == pytest.approx(2)
+
+
 def test_among_equals_the_near_and_plain_one_is_taken():
     rng = random.Random(9)
     rows = [
@@ -153,8 +162,10 @@ def test_the_recommendation_leads_the_page_and_warns_of_small_types():
 
 def test_one_way_leaves_nothing_to_choose_and_no_runs_nothing_to_recommend():
     assert "nothing to choose" in study([row(random.Random(11))]).sections[0].said[0]
+    two = study([row(random.Random(11), model="b", ring=r) for r in (1, 2)] + [row(random.Random(11))])
+    assert any("only one way was run" in s for s in two.sections[0].said)
     assert "nothing to recommend" in study([]).sections[0].said[0]
-    assert study([]).recommendation == {"throughput": [], "latency": [], "next": []}
+    assert study([]).recommendation == {"throughput": [], "latency": [], "pairings": [], "next": []}
 
 
 def test_next_points_lie_where_the_study_is_least_sure():

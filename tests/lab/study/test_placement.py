@@ -52,6 +52,14 @@ def test_the_interval_holds_the_true_penalty_about_as_often_as_it_says(batches):
     assert held / trials >= 0.9
 
 
+def test_every_gpu_is_told_its_node():
+    said = study(two_nodes(random.Random(8), TRUTH)).sections[0].said
+    assert any(s.startswith("GPU 0 belongs to node 0; time over all models against node 0: node 1 +") for s in said)
+    assert any(s.startswith("GPU 1 belongs to node 1;") for s in said)
+    inverted = study(two_nodes(random.Random(8), {"a": 0.7}, batches=tuple(range(1, 9)))).sections[0].said
+    assert any(s.startswith("GPU 0 belongs to node 1;") for s in inverted), "what was measured, not what the table says"
+
+
 def test_one_node_draws_no_map():
     section = placed([row(random.Random(0), batch_size=b) for b in (8, 16)])
     assert section.said == ["One node: no remote to measure."]

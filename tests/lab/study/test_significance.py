@@ -49,6 +49,7 @@ def judged(rows):
     return {(f.contrast.factor, f.contrast.other): f for f in findings([*by_distance(table), *effects(table)])}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=12))
 def test_the_sign_test_is_the_binomial_test(signs):
     theirs = [1.0 + 0.1 * s for s in signs]
@@ -57,6 +58,7 @@ def test_the_sign_test_is_the_binomial_test(signs):
     assert sign_test(theirs, [1.0] * len(signs)) == pytest.approx(known)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_is_what_its_definition_says(ps):
     """Corrected below α exactly if the step-down procedure at level α rejects it."""
@@ -106,7 +108,7 @@ def test_too_few_pairs_claim_nothing_and_say_so():
     assert "too few pairs" in study(rows).markdown
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_pairs_differ_in_the_factor_only_and_share_no_run(data):
     made = st.fixed_dictionaries(
@@ -139,6 +141,7 @@ def test_the_interval_of_one_pair_knows_the_noise_within_its_runs():
     assert held / trials >= 0.93
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=6, max_size=30))
 def test_a_trend_is_kendalls_score_and_the_median_of_slopes(points):
     xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
@@ -153,6 +156,7 @@ def test_a_trend_is_kendalls_score_and_the_median_of_slopes(points):
     )
     z = score / math.sqrt(_variance(np.array(xs), np.array(ys)))
     assert 2 * scipy.stats.norm.sf(abs(z)) == pytest.approx(known.pvalue, rel=1e-6, abs=1e-12)
-    assert found.p >= known.pvalue * (1 - 1e-9), "a step towards zero makes it the more careful one"
+    careful = max(abs(score) - 1, 0) / abs(score) * abs(z) if score else 0.0
+    assert found.p == pytest.approx(2 * scipy.stats.norm.sf(careful)), "a step of the score towards zero"
     slopes = [(y - v) / (x - u) for (x, y), (u, v) in itertools.combinations(points, 2) if x != u]
     assert found.slope == pytest.approx(statistics.median(slopes))

@@ -59,7 +59,7 @@ def test_one_odd_value_among_good_rows_is_no_error(data):
         ([{"success": False, "error": "out of memory"}] * 3, "3 failed: out of memory"),
         ([{"success": True}], "1 succeeded by their own word but tell no time"),
         ([{"batch_seconds": math.nan}], "tell no time"),
-        ([{"batch_seconds": 0.1}], "No row tells device, gpu_id"),
+        ([{"batch_seconds": 0.1}], "No row tells device, numa_node"),
     ],
 )
 def test_what_is_not_there_is_said(rows, words):

@@ -84,7 +84,7 @@ def launch(words: Words, source: Source, task: Callable[[Any], Any], folder: Pat
 
         jobs = _jobs(hydra, words, source)
         own = [w for w in words.overrides if w.partition("=")[0].startswith(("hydra/", "hydra."))]
-        where = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}"]
+        where = [f"hydra.sweep.dir={_quoted(folder)}", "hydra.sweep.subdir=${hydra.job.num}"]
         with told():
             config = hydra.compose_config(CONFIG, [*where, *own, *_searched(words)], RunMode.MULTIRUN, False)
             context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
@@ -182,7 +182,14 @@ def _known(hydra: Any, words: Words | None = None) -> list[str]:
 
 
 def _searched(words: Words) -> list[str]:
-    return [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in words.folders)}]"] if words.folders else []
+    places = ",".join(_quoted(f"file://{folder}") for folder in words.folders)
+    return [f"hydra.searchpath=[{places}]"] if places else []
+
+
+def _quoted(value: object) -> str:
+    """A value as Hydra reads it, whatever stands in it."""
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _apart(flags: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ from ridgeline.machine.weather import weather
 from ridgeline.store import lock, publish
 
 LOOK_EVERY_S = 0.5  # a child can die while a process it forked holds its pipe open
-WRITE_EVERY_S = 2.0  # results.json in between
+WRITE_EVERY_S = 2.0  # results.json in between, or a twentieth of the time if it has grown large
 Ceilings = Callable[[Point], Mapping[str, Any]]
 
 
@@ -197,18 +197,21 @@ class Results:
     """results.json and the summary, kept up while points come in."""
 
     def __init__(self, folder: Folder, state: Mapping[str, Any]) -> None:
-        self._folder, self._state, self._written = folder, dict(state), 0.0
+        self._folder, self._state = folder, dict(state)
+        self._due = 0.0
 
     def update(self) -> None:
-        if time.monotonic() - self._written >= WRITE_EVERY_S:
+        if time.monotonic() >= self._due:
             self.write(finished=False)
 
     def write(self, *, finished: bool) -> list[dict[str, Any]]:
+        began = time.monotonic()
         found = making.rows(self._folder.records())
         self._folder.write(RESULTS, json.dumps(found, indent=1) + "\n")
         ended = datetime.now(UTC).isoformat(timespec="seconds") if finished else None
         write_state(self._folder, {**self._state, "finished": ended, **making.summary(found)})
-        self._written = time.monotonic()
+        now = time.monotonic()
+        self._due = now + max(WRITE_EVERY_S, 20 * (now - began))
         return found
 
 

@@ -19,10 +19,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ridgeline.lab.study.contrast import Contrast
+from ridgeline.lab.study.placement import pairings
 from ridgeline.lab.study.scaling import Fitted
-from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain
-from ridgeline.lab.study.sweep import said
+from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
+from ridgeline.lab.study.sweep import said, subjects
 from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
+from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Bar, bars, si
 
 TIED = 0.05  # what two runs of equal code differ by at the least
@@ -54,7 +57,7 @@ class Wrong:
 @dataclass(frozen=True)
 class Advice:
     goal: str  # throughput | latency
-    model: Any
+    model: str
     settings: dict[str, Any]
     rate: float
     latency: float
@@ -69,22 +72,31 @@ def advise(table: Table, laws: Sequence[Fitted] = ()) -> list[Advice]:
     scatter = [one.best.noise for one in laws if one.best is not None]
     # Of a difference of two runs: √2 times that of one.
     tied = min(max(TIED, 2 * math.sqrt(2) * statistics.median(scatter)), LOOSEST) if scatter else TIED
-    for (model,), trials in groups(table.trials, (table.columns.model,)).items():
+    for model, trials in subjects(table).items():
         options = [_option(own, table.columns) for own in groups(trials, table.columns.identity).values()]
         found += [_advice(goal, model, options, table.columns, tied) for goal in ("throughput", "latency")]
     return found
 
 
-def recommendation(found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """As plain data: by goal and model, and what to run next."""
+def recommendation(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """As plain data: by goal and model, the node of every GPU, and what to run next."""
     goals = {goal: [plain(a) for a in found if a.goal == goal] for goal in ("throughput", "latency")}
-    return {**goals, "next": [plain(point) for point in following]}
+    nodes = [{"who": who, "near": near, "others": plain(costs)} for who, near, costs in pairings(table)]
+    return {**goals, "pairings": plain(nodes), "next": [plain(point) for point in following]}
 
 
 def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> Section:
+    """The section that leads the page."""
     title = "Recommendation"
     if not found:
         return Section(title, ["No run gave a time: there is nothing to recommend."])
+    after = [f"Run next: {point['what']}, because {point['why']}." for point in following]
+    if all(a.options == 1 for a in found):
+        only = [
+            f"{a.model}: {si(a.rate, 'items/s')}, {si(a.latency, 's')} for one batch by itself." for a in found[::2]
+        ]
+        none = "Every model was run in one way only: there is nothing to choose."
+        return Section(title, [none, *only[: 2 * SAID], *after])
     varied = [n for n in found[0].settings if len(table.levels(n)) > 1]
     told = []
     for goal in ("throughput", "latency"):
@@ -95,11 +107,12 @@ def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str
         told.append(
             f"A smaller type ({', '.join(sorted(dtypes))}) changes results: check the answers before taking it."
         )
-    told += [f"Run next: {point['what']}, because {point['why']}." for point in following]
+    told += [_pairing(*pairing) for pairing in pairings(table)]
+    told += after
     head = ("model", "for", "run it with", "rate", "latency", "the worst choice", "costs", "worst point")
     rows = [
         [
-            str(a.model),
+            a.model,
             a.goal,
             _settings(a, varied),
             f"{si(a.rate, 'items/s')}",
@@ -128,7 +141,7 @@ def _option(trials: Sequence[Trial], columns: Columns) -> Option:
     return Option(trials, rate, statistics.median(latency(t, columns) for t in trials))
 
 
-def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
+def _advice(goal: str, model: str, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
     cost: Callable[[Option], float] = (lambda o: 1 / o.rate) if goal == "throughput" else (lambda o: o.latency)
     least = min(cost(o) for o in options)
     tied = [o for o in options if cost(o) <= least * (1 + margin)]
@@ -138,7 +151,7 @@ def _advice(goal: str, model: Any, options: Sequence[Option], columns: Columns, 
     other: Callable[[Option], float] = (lambda o: o.latency) if goal == "throughput" else (lambda o: 1 / o.rate)
     best = min(tied, key=lambda o: (other(o), cost(o)))
     wrong = []
-    place = (columns.gpu, columns.home, columns.node, columns.distance)
+    place = columns.place
     for choice, names in (("placement", place), *((f, (f,)) for f in columns.factors)):
         if goal == "latency" and choice == columns.batch:
             continue  # a larger batch takes longer: that is no mistake but another goal
@@ -167,8 +180,17 @@ def _sentence(a: Advice, varied: Sequence[str]) -> str:
     figure = f"{si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{si(a.latency, 's')} per batch"
     if a.options == 1:
         return f"{a.model}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
-    costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3])
-    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}" + (f"; {costs} time." if costs else ".")
+    costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3] if w.cost > 1 + MARGIN)
+    end = f"{costs} time" if costs else f"no other choice that was run costs more than {100 * MARGIN:.0f} %"
+    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}; {end}."
+
+
+def _pairing(who: str, near: Any, costs: Sequence[Contrast]) -> str:
+    """Which node belongs to a GPU; a far one is named better only where its whole interval says so."""
+    told = ", ".join(f"node {c.other} {percent(c.ratio.value)} ({spread(c.ratio)})" for c in costs)
+    better = [c for c in costs if c.ratio.high < 1 / (1 + MARGIN)]
+    best = min(better, key=lambda c: c.ratio.value).other if better else near
+    return f"{who} belongs to node {best}; time over all models against node {near}: {told}."
 
 
 def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
@@ -194,7 +216,7 @@ def _charts(found: Sequence[Advice]) -> list[Markup]:
     """What each wrong choice costs for throughput, model by model."""
     own = [a for a in found if a.goal == "throughput" and a.wrong][:6]
     rows = [
-        Bar(f"{w.choice}: {w.level}", w.cost, group=str(a.model), series=w.choice, text=percent(w.cost))
+        Bar(f"{w.choice}: {w.level}", w.cost, group=a.model, series=w.choice, text=percent(w.cost))
         for a in own
         for w in a.wrong
     ]

@@ -58,12 +58,13 @@ def bound(table: Table, found: Sequence[Bound]) -> Section:
         )
     counts = Counter(b.word for b in told)
     words = {
-        TRANSFER: "bound by transfers",
-        MEMORY: "bound by memory",
-        COMPUTE: "bound by arithmetic",
-        OVERHEAD: "bound by none of these (launches, the host, waiting)",
+        TRANSFER: "transfers",
+        MEMORY: "memory",
+        COMPUTE: "arithmetic",
+        OVERHEAD: "none of these (launches, the host, waiting)",
     }
-    sentences = [f"Of {len(told)} runs " + ", ".join(f"{counts[w]} are {words[w]}" for w in words if counts[w]) + "."]
+    parts = [f"{counts[w]} by {name}" for w, name in words.items() if counts[w]]
+    sentences = [f"What bounds the {len(told)} runs: {', '.join(parts)}."]
     if not any(b.floors for b in told):
         sentences.append("No ceilings are known: bounds are by stage times only, and no roofline is drawn.")
     charts = rooflines(table, told)

@@ -21,6 +21,8 @@ from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study.table import Trial, key
 
 BLOCKS = 24  # per run, for an interval from within it: neighbouring samples are alike, blocks of them less so
+# What a table of contrasts must say below it.
+FEW = "Fewer than 6 pairs are too few for a test; 1 pair has an interval from within its two runs only."
 Response = Callable[[Trial], float | None]
 Pair = tuple[Trial, Trial]
 
@@ -39,11 +41,7 @@ class Contrast:
 
     @property
     def basis(self) -> str:
-        if not self.ratio.n:
-            return "no pairs"
-        if self.one_run:
-            return "1 pair, not repeated"
-        return f"{self.ratio.n} pairs" + ("" if self.p is not None else ", too few for a test")
+        return f"{self.ratio.n} pair" + ("" if self.ratio.n == 1 else "s")
 
 
 def per_item(trial: Trial) -> float | None:

@@ -37,9 +37,9 @@ def memory(table: Table, found: Sequence[Contrast], every: Sequence[Sweep]) -> S
     columns, said, grids = table.columns, [], []
     own = [c for c in found if c.factor == columns.pool]
     if own:
-        rows = [[f"{c.other} MB", percent(c.ratio.value), spread(c.ratio), c.basis] for c in own]
-        head = ("pool", "time", "95 % interval", "from")
-        grids.append(Grid(head, rows, head[1:3], f"Time per item against a pool of {own[0].base} MB."))
+        rows = [[f"{c.other} MB", percent(c.ratio.value), spread(c.ratio), str(c.ratio.n)] for c in own]
+        head = ("pool", "time", "95 % interval", "pairs")
+        grids.append(Grid(head, rows, head[1:], f"Time per item against a pool of {own[0].base} MB."))
         worst = max(own, key=lambda c: abs(c.ratio.value - 1))
         said.append(
             f"A pool of {worst.other} MB instead of {worst.base} MB changes time by {percent(worst.ratio.value)}."

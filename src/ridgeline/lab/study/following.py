@@ -10,7 +10,7 @@ from ridgeline.lab.stats import FEWEST
 from ridgeline.lab.study.crossover import Crossover, interval
 from ridgeline.lab.study.scaling import Prediction
 from ridgeline.lab.study.significance import FEW, Finding
-from ridgeline.lab.study.stability import Pace
+from ridgeline.lab.study.stability import CALM, Pace
 from ridgeline.lab.study.sweep import Sweep
 from ridgeline.lab.study.table import NONE
 
@@ -79,10 +79,10 @@ def _repeats(found: Sequence[Finding]) -> list[dict[str, Any]]:
 
 
 def _longer(paces: Sequence[Pace]) -> list[dict[str, Any]]:
-    off = [p for p in paces if p.word not in ("steady", "too few samples", "")]
+    off = [p for p in paces if p.word not in CALM]
     if not off:
         return []
-    why = f"{len(off)} runs did not keep their pace"
+    why = f"{len(off)} {'run' if len(off) == 1 else 'runs'} did not keep the pace"
     return [{"column": None, "at": None, "what": "those runs again, longer, on an idle machine", "why": why}]
 
 

@@ -107,7 +107,7 @@ class Slowest:
         ends = self.factor * _exp(-reach), self.factor * _exp(reach)
         found = {"× slowest stage": Estimate(self.factor, *ends, self.freedom + 1)}
         for stage, law in self.stages.items():
-            found |= {f"{stage}: {term}": value for term, value in law.coefficients.items()}
+            found |= {f"{stage}: {'constant' if t == ONE else t}": value for t, value in law.coefficients.items()}
         return found
 
     def predict(self, amounts: Mapping[str, float]) -> Estimate:
@@ -169,6 +169,8 @@ def slowest_law(name: str, parts: Mapping[str, Sequence[Fit]]) -> Fit:
         for stage, fits in parts.items():
             own = [Datum(d.amounts, d.stages[stage]) for d in data if d.stages and d.stages.get(stage, 0.0) > 0]
             laws = [law for law in (one(own) for one in fits) if law is not None]
+            if own and not laws:
+                return None  # the slowest of some stages would not be the slowest
             if laws:
                 stages[stage] = min(laws, key=lambda law: law.noise)
         logs = []

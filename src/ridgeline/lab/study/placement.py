@@ -15,8 +15,9 @@ from markupsafe import Markup
 
 from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study import sensitivity
-from ridgeline.lab.study.contrast import Contrast, Pair, column, contrast, pairs
+from ridgeline.lab.study.contrast import FEW, Contrast, Pair, column, contrast, pairs
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
+from ridgeline.lab.study.sweep import subjects
 from ridgeline.lab.study.table import NONE, Table, Trial, groups, number, order, seat
 from ridgeline.web import Axis, Cell, Point, Series, cells, lines
 
@@ -28,7 +29,7 @@ Place = tuple[Any, Any]  # node, distance
 class Remote:
     """One model on one GPU from one far node, against its nearest."""
 
-    model: Any
+    model: str
     who: str  # GPU 0, CPUs of node 1
     node: Any
     distance: float | None
@@ -63,9 +64,9 @@ def placement(table: Table) -> Section:
         "95 % interval",
         "to the device",
         "back",
-        "from",
+        "pairs",
     )
-    grids = [Grid(head, rows, head[3:8], "Time from the far node over time from the nearest.")]
+    grids = [Grid(head, rows, head[3:], f"Time from the far node over time from the nearest. {FEW}")]
     points = sensitivity.sensitivities(far_pairs(table), table.columns)
     rises = sensitivity.with_transfers(points)
     said += sensitivity.sentences(points, rises)
@@ -85,10 +86,10 @@ def placement(table: Table) -> Section:
 def remotes(table: Table) -> list[Remote]:
     """Every model × GPU × far node for which there are pairs."""
     columns, found = table.columns, []
+    models = subjects(table)
     for who, places in _places(table).items():
-        own = [t for t in table.trials if seat(t, columns) == who]
-        for (model,), trials in groups(own, (columns.model,)).items():
-            near = places[0]
+        for model, every in models.items():
+            near, trials = places[0], [t for t in every if seat(t, columns) == who]
             for far in places[1:]:
                 twins = _twins(table, trials, near, far)
                 if twins:
@@ -106,6 +107,21 @@ def by_distance(table: Table) -> list[Contrast]:
         contrast(_distinct(twins[d]), what, "nearest", "far" if d == NONE else d, within="all points")
         for d in sorted(twins, key=order)
     ]
+
+
+def pairings(table: Table) -> list[tuple[str, Any, list[Contrast]]]:
+    """For every GPU the nearest node, and what each other one costs over all models."""
+    columns, found = table.columns, []
+    for who, places in _places(table).items():
+        own = [t for t in table.trials if seat(t, columns) == who]
+        costs = [
+            contrast(twins, "node", places[0][0], far[0], within=who)
+            for far in places[1:]
+            if (twins := _twins(table, own, places[0], far))
+        ]
+        if costs:
+            found.append((who, places[0][0], costs))
+    return found
 
 
 def far_pairs(table: Table) -> list[Pair]:
@@ -150,7 +166,7 @@ def _distinct(found: Sequence[Pair]) -> list[Pair]:
     return kept
 
 
-def _remote(table: Table, model: Any, who: str, near: Place, far: Place, twins: list[Pair]) -> Remote:
+def _remote(table: Table, model: str, who: str, near: Place, far: Place, twins: list[Pair]) -> Remote:
     columns = table.columns
     where = f"{model}, {who}"
     overall, up, down = (
@@ -266,7 +282,7 @@ def _row(r: Remote) -> list[str]:
         percent(ratio.value),
         spread(ratio),
         *ways,
-        r.overall.basis,
+        str(ratio.n),
     ]
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.lab import stats
 from ridgeline.lab.study.section import Grid, Section, plain
 from ridgeline.lab.study.sweep import Sweep, telling
 from ridgeline.lab.study.table import Table
 
 FLAT, LINEAR, STEEP = 0.2, 0.85, 1.15  # exponents at which the name changes
-STRAIGHT = 0.06  # how far a point may lie off its stretch's line: runs of equal code differ by that much
+STRAIGHT = 0.06  # how far a point may lie off its stretch's line at the least: runs of equal code differ by that much
 RATES = {"flat": "rising", "sub-linear": "rising", "linear": "saturated", "super-linear": "falling"}
 Array = NDArray[np.float64]
 
@@ -55,10 +56,11 @@ def stretches(table: Table, sweep: Sweep) -> list[Stretch]:
     known = [v for v in flops if v is not None]
     grows = len(known) == len(flops) and all(b > a * 1.001 for a, b in pairwise(known))
     u, y = np.log(known if grows else [x for x, _ in sweep.points]), np.log(times)
+    loose = max(STRAIGHT, _unsure(sweep))
     ends = [0]
     for i in range(2, len(u)):
         # A stretch goes on while one line passes all its points: the steps by themselves would name the noise.
-        if abs(_line(u, y, ends[-1], i)[1]).max() > math.log1p(STRAIGHT):
+        if abs(_line(u, y, ends[-1], i)[1]).max() > math.log1p(loose):
             ends.append(i - 1)
     ends.append(len(u) - 1)
     names = [name(_line(u, y, a, b)[0]) for a, b in pairwise(ends)]
@@ -87,6 +89,12 @@ def regimes(table: Table, every: Sequence[Sweep]) -> Section:
     said = [_sentence(column, [s for _, s in found if s.column == column]) for column in along]
     grid = Grid(head, rows, ("exponent",), "An exponent of 1 is a rate that no longer grows.")
     return Section("Regimes", said, [grid], findings=plain({"stretches": [s for _, s in found]}))
+
+
+def _unsure(sweep: Sweep) -> float:
+    """How far the sweep's own medians may be off, by the samples behind them: twice the middle one's half-width."""
+    known = [stats.median(t.samples).relative for t in sweep.trials if len(t.samples) >= stats.FEWEST]
+    return 2 * float(np.median(known)) if known else 0.0
 
 
 def _line(u: Array, y: Array, first: int, last: int) -> tuple[float, Array]:

@@ -32,13 +32,13 @@ NEAREST = 4  # points of a sweep that carry its amounts over to an unseen one
 BYTES = "bytes"
 NARROW = "FLOPs ÷ width"  # what is moved to be reckoned with: the narrower a model, the more of it per FLOP
 CHARTS = 6
-SAID = 6  # settings put into words; the tables have all
+SAID = 4  # settings put into words one by one; the tables have all
 GOOD = 0.15  # error on held-out points up to which a law is worth using
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The laws of one setting, best first."""
+    """The laws of one setting that could be tried on held-out points, best first."""
 
     setting: Mapping[str, Any]
     data: Sequence[Datum]
@@ -73,7 +73,7 @@ def fitted(table: Table) -> list[Fitted]:
     for levels, trials in groups(table.trials, columns.setting).items():
         data = [d for t in trials if (d := datum(t, columns)) is not None]
         tried = [(law, held_out(fit, data)) for fit in _fits(columns) if (law := fit(data)) is not None]
-        tried.sort(key=lambda one: (math.isnan(error(one[1])), error(one[1])))
+        tried = sorted((one for one in tried if one[1]), key=lambda one: error(one[1]))
         found.append(Fitted(dict(zip(columns.setting, levels, strict=True)), data, tried))
     return found
 
@@ -141,7 +141,13 @@ def scaling(table: Table, settled: Sequence[Fitted], told: Sequence[Prediction],
         why = f"the most points of one setting are {few}" if few else "no row tells both a time and FLOPs or bytes"
         return Section(title, [f"Too few points for a law: {why}."], findings={"settings": []})
     names = apart([one.setting for one in usable])
-    sentences = [_sentence(one, name) for one, name in zip(usable[:SAID], names, strict=False)]
+    sentences = [_sentence(one, name) for one, name in zip(usable, names, strict=True)]
+    if len(usable) > SAID:
+        errors = sorted(error(one.laws[0][1]) for one in usable)
+        sentences = [
+            f"In {len(usable)} settings the best law predicts points it has not seen within {share(errors[0])} to "
+            f"{share(errors[-1])} on average, {share(errors[len(errors) // 2])} in the middle."
+        ]
     rows = [
         [name or "all", law.name, share(error(ratios)), _worst(ratios), str(len(one.data))]
         for one, name in zip(usable, names, strict=True)
@@ -218,8 +224,6 @@ def _lagrange(points: Sequence[tuple[float, float]], at: float) -> float:
 def _sentence(one: Fitted, name: str) -> str:
     law, ratios = one.laws[0]
     where = f"{name}: " if name else ""
-    if not ratios:
-        return f"{where}{law.name} fits {len(one.data)} runs, too few to hold any out: do not lean on it."
     off = error(ratios)
     doubt = "" if off <= GOOD else "; that is not a law to plan with"
     return f"{where}{law.name} predicts points it has not seen within {share(off)} on average{doubt}."
@@ -241,13 +245,14 @@ def _coefficients(usable: Sequence[Fitted], names: Sequence[str]) -> Grid:
 
 
 def _predicted(told: Sequence[Prediction]) -> Grid:
+    names = apart([p.fixed for p in told])
     rows = [
         [
-            f"{p.column} {p.at:g}{', beyond the sweep' if p.beyond else ''}",
+            f"{p.column} {p.at:g}" + (f" ({name})" if name else "") + (", beyond the sweep" if p.beyond else ""),
             si(p.seconds.value, "s"),
             f"{si(p.seconds.low, 's')} to {si(p.seconds.high, 's')}",
         ]
-        for p in told
+        for p, name in zip(told, names, strict=True)
     ]
     return Grid(("unseen point", "predicted", "95 % interval"), rows, ("predicted", "95 % interval"), "Per batch.")
 

@@ -69,7 +69,7 @@ def sentences(found: Sequence[Sensitive], rises: Trend | None) -> list[str]:
 
 def grid(found: Sequence[Sensitive]) -> Grid:
     names = apart([s.what for s in found])
-    head = ("point", "from node", "time", "95 % interval", "transfer share", "from")
+    head = ("point", "from node", "time", "95 % interval", "transfer share", "pairs")
     rows = [
         [
             name or "the point",
@@ -77,11 +77,11 @@ def grid(found: Sequence[Sensitive]) -> Grid:
             percent(s.penalty.ratio.value),
             spread(s.penalty.ratio),
             share(s.transfers),
-            s.penalty.basis,
+            str(s.penalty.ratio.n),
         ]
         for s, name in zip(found, names, strict=True)
     ]
-    return Grid(head, rows, head[2:5], "Each point by itself, the most sensitive first.", most=MOST)
+    return Grid(head, rows, head[2:], "Each point by itself, the most sensitive first.", most=MOST)
 
 
 def chart(found: Sequence[Sensitive]) -> list[Markup]:

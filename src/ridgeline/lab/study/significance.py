@@ -54,8 +54,8 @@ def significance(found: Sequence[Finding]) -> Section:
     tested = [f for f in found if f.corrected is not None]
     sure = [f for f in tested if f.word in (Comparison.SLOWER, Comparison.FASTER)]
     said = [
-        f"{len(tested)} of {len(found)} comparisons have the {FEWEST} pairs a test needs; {len(sure)} of them show a "
-        f"difference beyond {MARGIN:.0%} that survives the correction.".replace("%", " %", 1)
+        f"Of {len(found)} comparisons {len(tested)} have the {FEWEST} pairs a test needs; in {len(sure)} of these a "
+        f"difference beyond {100 * MARGIN:.0f} % survives the correction."
     ]
     said += [_sentence(f) for f in sure[:12]]
     if len(tested) < len(found):

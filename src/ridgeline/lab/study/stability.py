@@ -16,7 +16,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ridgeline.lab import stats
-from ridgeline.lab.study.contrast import BLOCKS
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, share
 from ridgeline.lab.study.significance import ALPHA, holm
 from ridgeline.lab.study.sweep import apart
@@ -26,10 +25,12 @@ from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Samples, samples, si
 
 Array = NDArray[np.float64]
+BLOCKS, PER_BLOCK = 48, 4  # at most so many blocks, of at least so many samples
 FEWEST = 30  # samples of a run whose pace can be judged
 BEYOND = 2  # samples that must lie beyond a percentile for it to be given
 HICCUP = 2.0  # times the median
 STRIPS = 6
+CALM = ("steady", "unclear", "too few samples")  # words that blame nothing
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Pace:
     at: int | None  # the sample after which it steps
     p: float | None  # None: too few samples
     tail: Tail
-    word: str = ""  # steady | drifts | throttled | speeds up | too few samples
+    word: str = ""  # steady | unclear | drifts | steps down, as under throttling | speeds up | too few samples
 
 
 def paces(table: Table) -> list[Pace]:
@@ -76,14 +77,19 @@ def stability(table: Table, found: Sequence[Pace]) -> Section:
         )
     judged = [p for p in found if p.p is not None]
     few = len(found) - len(judged)
-    off = [p for p in judged if p.word != "steady"]
+    off = [p for p in judged if p.word not in ("steady", "unclear")]
+    unclear = [p for p in judged if p.word == "unclear"]
     columns = table.columns
     names = apart([{n: p.trial.level(n) for n in columns.identity} for p in found])
     told = dict(zip(map(id, found), names, strict=True))
-    said = [f"{len(judged) - len(off)} of {len(judged)} runs kept their pace."] if judged else []
+    steady = len(judged) - len(off) - len(unclear)
+    said = [f"{steady} of {len(judged)} runs kept their pace within {MARGIN:.0%}.".replace("%", " %")] if judged else []
+    if unclear:
+        many = "run differs" if len(unclear) == 1 else "runs differ"
+        said.append(f"{len(unclear)} {many} by more between start and end, but not beyond the noise: unclear.")
     said += [f"{told[id(p)] or 'The run'} {p.word}: {_how(p)}." for p in off[:STRIPS]]
     if few:
-        said.append(f"{few} runs have fewer than {FEWEST} samples: too few to judge their pace.")
+        said.append(f"{few} of {len(found)} runs have fewer than {FEWEST} samples: too few to judge their pace.")
     tails = [p for p in found if p.tail.p99 is not None]
     if tails:
         heavy = max(tails, key=lambda p: p.tail.weight)
@@ -96,7 +102,7 @@ def stability(table: Table, found: Sequence[Pace]) -> Section:
     head = ("run", "pace", "change", "95 % within", "99 % within", "slowest", "beyond twice", "samples")
     rows = [
         [told[id(p)] or "the run", p.word, percent(p.change) if p.p is not None else DASH, *_tail(p.tail), str(p.n)]
-        for p in sorted(found, key=lambda p: (p.word == "steady", -p.tail.weight))
+        for p in sorted(found, key=lambda p: (p.word in CALM, -p.tail.weight))
     ]
     grid = Grid(head, rows, head[2:], "Times of single batches over the run's median.", most=12)
     findings = {
@@ -122,7 +128,7 @@ def _pace(trial: Trial) -> Pace:
     tail = Tail(_percentile(over, 0.95), _percentile(over, 0.99), float(over[-1]), float((over > HICCUP).mean()))
     if len(values) < FEWEST:
         return Pace(trial, len(values), math.nan, "", None, None, tail)
-    per_block = -(-len(values) // BLOCKS)
+    per_block = max(PER_BLOCK, -(-len(values) // BLOCKS))
     levels = np.log(stats.turns(trial.samples, per_block))
     where = np.arange(len(levels), dtype=float)
     line = trend(where.tolist(), levels.tolist())
@@ -139,8 +145,10 @@ def _pace(trial: Trial) -> Pace:
 def _word(pace: Pace, p: float | None) -> str:
     if p is None:
         return "too few samples"
-    if p >= ALPHA or abs(pace.change - 1) <= MARGIN:
+    if abs(pace.change - 1) <= MARGIN:
         return "steady"
+    if p >= ALPHA:
+        return "unclear"
     if pace.change < 1:
         return "speeds up"
     return "steps down, as under throttling" if pace.kind == "step" else "drifts"
@@ -163,7 +171,7 @@ def _tail(tail: Tail) -> list[str]:
 
 def _charts(found: Sequence[Pace], told: dict[int, str]) -> list[Markup]:
     """The runs that are worst off, sample by sample, each over its own median."""
-    ranked = sorted(found, key=lambda p: (p.word in ("steady", "too few samples"), -p.tail.weight))
+    ranked = sorted(found, key=lambda p: (p.word in CALM, -p.tail.weight))
     strips = []
     for p in ranked[:STRIPS]:
         middle = float(np.median(p.trial.samples))

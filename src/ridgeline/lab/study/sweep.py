@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.lab.study.table import NONE, Table, Trial, key, number
+from ridgeline.lab.study.table import NONE, Table, Trial, groups, key, number
 
 FEWEST = 3  # points that make a line
 
@@ -72,6 +72,18 @@ def apart(found: Sequence[Mapping[str, Any]]) -> list[str]:
             names.append(name)
             kinds = len(told)
     return [", ".join(said(n, one[n]) for n in names if one.get(n, NONE) != NONE) for one in found]
+
+
+def subjects(table: Table) -> dict[str, list[Trial]]:
+    """The trials of every model by its name; sizes are told where one name stands for several."""
+    columns = table.columns
+    found = groups(table.trials, columns.subject)
+    names = apart([dict(zip(columns.subject, levels, strict=True)) for levels in found])
+    out: dict[str, list[Trial]] = {}
+    for name, trials in zip(names, found.values(), strict=True):
+        known = name or str(trials[0].level(columns.model)) or "the model"
+        out.setdefault(known, []).extend(trials)
+    return out
 
 
 def said(name: str, value: Any) -> str:

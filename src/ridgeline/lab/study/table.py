@@ -74,9 +74,21 @@ class Columns:
     )  # fmt: skip
 
     @property
+    def place(self) -> tuple[str, ...]:
+        """Where a run stood."""
+        return (self.gpu, self.home, self.node, self.distance)
+
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """What was run, apart from where and how: these are not for the user of the model to choose."""
+        chosen = (*self.place, *self.factors, self.device)
+        return tuple(n for n in self.identity if n not in chosen)
+
+    @property
     def expected(self) -> tuple[str, ...]:
         """Every column some analysis asks for."""
-        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in ("run", "success", "error", "home")]
+        rightly_absent = ("run", "success", "error", "gpu", "home", "compile_seconds")
+        own = [v for k, v in vars(self).items() if isinstance(v, str) and k not in rightly_absent]
         return tuple(dict.fromkeys((*own, *self.sizes)))
 
 

@@ -68,6 +68,10 @@ def transfer(table: Table, every: Sequence[Sweep]) -> Section:
     grown = growth(table, every)
     said = [f"{w.way.capitalize()}{f' ({n})' if n else ''}: {_rate(w.bandwidth)} after {_seconds(w.latency)}."
             for w, n in list(zip(found, names, strict=True))[:4] if w.bandwidth]  # fmt: skip
+    if not any(w.bandwidth for w in found):
+        said.append(
+            "Too few sizes were moved to part the cost of a byte from that of a transfer; rates are in the table."
+        )
     said += grown
     findings = plain({"ways": found, "growth": grown})
     return Section(title, said, [Grid(head, rows, head[2:])], [_chart(table)], findings)

@@ -30,7 +30,7 @@ from ridgeline.web import render
 @dataclass(frozen=True)
 class Study:
     sections: list[Section]
-    recommendation: dict[str, Any]  # by goal and model, and the next points
+    recommendation: dict[str, Any]  # by goal and model, the node of every GPU, the next points
 
     @property
     def markdown(self) -> str:
@@ -87,4 +87,4 @@ def study(
         stability(table, kept),
         significance(tested),
     ]
-    return Study([s for s in sections if s.said or s.grids], recommendation(advice, after))
+    return Study([s for s in sections if s.said or s.grids], recommendation(table, advice, after))
