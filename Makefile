@@ -17,7 +17,7 @@ bench: $(VENV)/.native ## the main job: measure this machine, race the workloads
 	$(BIN)/ridgeline bench
 
 test: $(VENV)/.native packages ## all tests that can run here
-	RIDGELINE_REQUIRE=browser,lstopo $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
+	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
 
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu
@@ -49,7 +49,7 @@ stubs: $(VENV)/.native ## write src/ridgeline/native.pyi from the built extensio
 peers: $(VENV)/.native ## heavy competitors for the races (gigabytes; not needed otherwise)
 	$(PIP) install -q -c constraints.txt -e '.[peers]' --no-build-isolation
 
-packages: ## Debian packages the tests use (a browser, lstopo)
+packages: ## Debian packages the tests use (a browser, lstopo, a D-Bus daemon)
 	@scripts/packages tests
 
 $(VENV)/.deps: pyproject.toml constraints.txt

@@ -1,0 +1,99 @@
+"""A real bus, watched: what is sent is seen, in order; what cannot be held is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.audit.sources.bus import private_bus, send_signals
+
+from ridgeline.audit.sources.dbus import DBus, event_of
+from ridgeline.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with private_bus(tmp_path_factory.mktemp("bus")) as made:
+        yield made
+
+
+async def watched(source, act, enough):
+    """Events and drops of a source while `act` runs, until `enough(events, dropped)`."""
+    events, dropped, ready = [], 0, asyncio.Event()
+
+    async def pull():
+        nonlocal dropped
+        async for batch in source.batches(None):
+            ready.set()
+            events.extend(batch.events)
+            dropped += batch.dropped
+            if enough(events, dropped):
+                source.stop()
+
+    task = asyncio.create_task(pull())
+    await asyncio.wait_for(ready.wait(), 30)
+    await asyncio.to_thread(act)
+    await asyncio.wait_for(task, 60)
+    return events, dropped
+
+
+def names(events):
+    return [e["attributes"]["args"][0] for e in events]
+
+
+def test_signals_come_as_events_in_the_order_they_were_sent(address):
+    source = DBus(address)
+    events, dropped = asyncio.run(
+        watched(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500)
+    )
+    assert names(events) == [f"br{i}" for i in range(500)]
+    assert dropped == 0
+    first = events[0]
+    assert (first["source"], first["action"], first["subject"]) == ("dbus", "net.ovs.Bridge.Created", "/net/ovs")
+    assert first["attributes"]["kind"] == "signal"
+    assert first["actor"].startswith(":")
+
+
+def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):
+    source = DBus(address, held=100)
+
+    act, all_seen = lambda: send_signals(address, 3_000), lambda events, dropped: len(events) + dropped >= 3_000
+    events, dropped = asyncio.run(watched(source, act, all_seen))
+    assert len(events) + dropped == 3_000
+    assert names(events) == sorted(names(events), key=lambda name: int(name[2:]))
+
+
+def test_a_match_lets_only_its_own_through(address):
+    source = DBus(address, ["type='signal',interface='net.ovs.Bridge',arg0='br7'"])
+    events, _ = asyncio.run(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
+    assert names(events) == ["br7"]
+
+
+def test_every_kind_of_value_becomes_json():
+    from dbus_fast import Message, Variant
+
+    body = [{"a": Variant("t", 2**60), "b": Variant("ay", b"\x01\xff")}, [1.5, float("inf")], True, ("x", {1: "y"})]
+    message = Message.new_signal("/p", "a.b", "C", "a{sv}adb(sa{is})", body)
+    attributes = event_of(message, "signal")["attributes"]
+    assert attributes["args"] == [{"a": str(2**60), "b": "01ff"}, [1.5, "inf"], True, ["x", {"1": "y"}]]
+
+
+def test_an_interface_that_claims_our_name_is_not_ours():
+    from dbus_fast import Message
+
+    message = Message.new_signal("/p", "ridgeline.watch", "alert", "", [])
+    assert event_of(message, "signal")["action"] == "dbus.ridgeline.watch.alert"
+
+
+def test_a_bus_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
+    async def first(source):
+        async for _ in source.batches(None):
+            return
+
+    with pytest.raises(InputError, match="cannot be reached"):
+        asyncio.run(first(DBus(f"unix:path={tmp_path}/none")))
+    with pytest.raises(InputError, match="is no bus"):
+        DBus("nonsense")
+    monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
+    with pytest.raises(InputError, match="no session bus"):
+        DBus("session")
