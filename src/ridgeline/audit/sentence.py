@@ -1,0 +1,34 @@
+"""An event as a sentence: what the miner and the encoder read.
+
+>>> sentence({"action": "firewall.rule.delete", "actor": "guest", "subject": "deny all", "attributes": {"n": 1}})
+'firewall.rule.delete deny all n=1'
+
+The action comes first, because the miner never takes the first word for a variable. Who and when are left out: the
+detector looks at them apart, and the same deed of somebody else is the same deed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 400  # letters of one attribute's value
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """Action, subject and attributes (by name), one space apart."""
+    words = [str(event.get("action") or "event").replace(" ", "_")]
+    subject = event.get("subject")
+    if subject:
+        words.append(str(subject))
+    attributes = event.get("attributes")
+    if attributes:
+        words += [f"{name}={_value(attributes[name])}" for name in sorted(attributes)]
+    return " ".join(words)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return value[:LONGEST]
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)[:LONGEST]
