@@ -19,6 +19,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.audit.event import decode
+from ridgeline.audit.home import Home
 from ridgeline.audit.sentence import sentence
 from ridgeline.audit.template import Miner
 from ridgeline.audit.tiles import WIDTH
+from ridgeline.audit.watch.encoder import encoder
 from ridgeline.audit.watch.own import is_own
-from ridgeline.errors import InputError, Unverified
-from ridgeline.store import publish
+from ridgeline.audit.watch.state import Places
+from ridgeline.errors import InputError, StoreError, Unverified
+from ridgeline.store import owner, publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Ledger
@@ -229,6 +233,18 @@ class Meaning:
         self._vectors = [vectors]
         self.complete = count
         self._saved = {"entries": count, "rows": rows, "text_bytes": state["text_bytes"]}
+
+
+def open_meaning(ledger: Ledger, model: str, device: str = "auto") -> Meaning:
+    """The index of a log, up to date; saved as well where no watcher is there to do it."""
+    home = Home(ledger.path)
+    meaning = Meaning(Places(home).meaning, str(ledger.verifier), model, encoder(model, device))
+    before = meaning.complete
+    meaning.catch_up(ledger)
+    if meaning.complete > before and home.private.is_dir() and owner(home.lock) is None:
+        with suppress(StoreError, OSError):  # a place we may not write to: then it is made anew next time
+            meaning.save()
+    return meaning
 
 
 def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

@@ -4,7 +4,8 @@
 'firewall.rule.delete deny all n=1'
 
 The action comes first, because the miner never takes the first word for a variable. Who and when are left out: the
-detector looks at them apart, and the same deed of somebody else is the same deed.
+detector looks at them apart, and the same deed of somebody else is the same deed. Attributes that begin with an
+underscore (as the journal's do) say where an event came from, not what happened: they are left out too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def sentence(event: Mapping[str, Any]) -> str:
         words.append(str(subject))
     attributes = event.get("attributes")
     if attributes:
-        words += [f"{name}={_value(attributes[name])}" for name in sorted(attributes)]
+        words += [f"{name}={_value(attributes[name])}" for name in sorted(attributes) if name[:1] != "_"]
     return " ".join(words)
 
 

@@ -64,7 +64,7 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
     from ridgeline.audit.event import parse_line
 
     count, first, size, number = 0, -1, 0, 0
-    with _Into(log) as into:
+    with Into(log) as into:
         for lines in _lines():
             events = []
             try:
@@ -136,7 +136,7 @@ def _origin(log: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", words).strip("-") or "log"
 
 
-class _Into:
+class Into:
     """Where events go: into the log itself, or through the door of the process that holds it."""
 
     def __init__(self, log: Path) -> None:
@@ -173,7 +173,7 @@ class _Into:
             return parse_checkpoint(self._guest.checkpoint().encode(), "the checkpoint").size
         return self._ledger.checkpoint().size if self._ledger is not None else 0
 
-    def __enter__(self) -> _Into:
+    def __enter__(self) -> Into:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,11 +195,12 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _register() -> None:
-    from ridgeline.cli import audit_keep, audit_verify, audit_watch
+    from ridgeline.cli import audit_ask, audit_keep, audit_verify, audit_watch
 
     audit_verify.register(audit)
     audit_keep.register(audit)
     audit_watch.register(audit)
+    audit_ask.register(audit)
 
 
 _register()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from tests.browser import missing
 
 CONFIG = """<busconfig><type>session</type><listen>{address}</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
-</policy><limit name="max_outgoing_bytes">500000000</limit><limit name="max_incoming_bytes">500000000</limit></busconfig>"""
+</policy>
+<limit name="max_outgoing_bytes">500000000</limit><limit name="max_incoming_bytes">500000000</limit></busconfig>"""
 
 
 @contextmanager

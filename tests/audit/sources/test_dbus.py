@@ -50,7 +50,7 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
     assert dropped == 0
     first = events[0]
     assert (first["source"], first["action"], first["subject"]) == ("dbus", "net.ovs.Bridge.Created", "/net/ovs")
-    assert first["attributes"]["kind"] == "signal"
+    assert first["attributes"]["_kind"] == "signal"
     assert first["actor"].startswith(":")
 
 

@@ -20,7 +20,7 @@ def lines_of(path, **more):
 
 
 def messages(batch) -> list[str]:
-    return [e["attributes"].get("prefix", "") + e["attributes"]["message"] for e in batch.events]
+    return [e["attributes"].get("_prefix", "") + e["attributes"]["message"] for e in batch.events]
 
 
 async def collect(source, position=None):
@@ -166,7 +166,7 @@ def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_p
 
     first, second = asyncio.run(run())
     assert len(first["attributes"]["message"]) == 1 << 20
-    assert first["attributes"]["cut_bytes"] == 7
+    assert first["attributes"]["_cut_bytes"] == 7
     assert second["attributes"]["message"] == "short"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HELD = 50_000  # events at most between the bus and the log
 AT_ONCE = 4_000  # events of one batch
-_NOISE = {"org.freedesktop.DBus"}  # the bus's own housekeeping: names, matches, introspection
+_BUS = "org.freedesktop.DBus"  # what goes to it and comes from it is housekeeping: names, matches, pings
 _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
@@ -89,7 +89,7 @@ class DBus:
         bus.add_message_handler(self._take)
         reply = await bus.call(
             Message(
-                destination="org.freedesktop.DBus",
+                destination=_BUS,
                 path="/org/freedesktop/DBus",
                 interface="org.freedesktop.DBus.Monitoring",
                 member="BecomeMonitor",
@@ -120,7 +120,7 @@ class DBus:
         kind = _KIND.get(message.message_type.value)
         if kind is None:
             return False  # the answer to BecomeMonitor is the library's own
-        if message.interface in _NOISE and not self._housekeeping:
+        if not self._housekeeping and _BUS in (message.destination, message.sender):
             return True
         if len(self._queue) >= self._held:
             self._dropped += 1
@@ -133,9 +133,9 @@ class DBus:
 def event_of(message: Any, kind: str) -> Event:
     """`interface.member` on an object path; the arguments as they are, in `attributes.args`."""
     name = f"{message.interface}.{message.member}" if message.interface else str(message.member)
-    attributes: dict[str, Any] = {"kind": kind, "args": [_plain(value) for value in message.body]}
+    attributes: dict[str, Any] = {"_kind": kind, "args": [_plain(value) for value in message.body]}
     if message.destination:
-        attributes["to"] = message.destination
+        attributes["_to"] = message.destination
     action = _WORD.sub("_", name).strip(".")
     return {
         "time": time.time_ns(),

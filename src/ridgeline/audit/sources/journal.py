@@ -18,18 +18,7 @@ from typing import Any
 from ridgeline.audit.sources import Batch, Event, Position
 from ridgeline.errors import InputError, RidgelineError
 
-_KEPT = (
-    "PRIORITY",
-    "_PID",
-    "_UID",
-    "_COMM",
-    "_EXE",
-    "_HOSTNAME",
-    "_SYSTEMD_UNIT",
-    "_TRANSPORT",
-    "MESSAGE_ID",
-    "CODE_FUNC",
-)
+_KEPT = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")
 _WORD = re.compile(r"[^A-Za-z0-9_-]+")
 _AT_ONCE = 2_000  # entries of one batch
 _LONGEST = 8 << 20
@@ -104,6 +93,8 @@ async def _gathered(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
 def event_of(entry: dict[str, Any]) -> Event:
     """An entry of the journal: who is its user, what its program said of which unit."""
     words = {name: _text(entry[name]) for name in _KEPT if entry.get(name) is not None}
+    if entry.get("PRIORITY") is not None:
+        words["priority"] = _text(entry["PRIORITY"])
     program = _text(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "unknown")
     unit = _text(entry.get("_SYSTEMD_UNIT") or entry.get("UNIT") or program)
     stamp = entry.get("_SOURCE_REALTIME_TIMESTAMP") or entry.get("__REALTIME_TIMESTAMP")

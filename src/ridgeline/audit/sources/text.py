@@ -21,18 +21,18 @@ Reader = Callable[[bytes, str], Event]  # a line, and where it stands → an eve
 
 
 def log_line(file: str) -> Reader:
-    """A plain line: `prefix` and `message` are together just what stood there."""
+    """A plain line: `_prefix` and `message` are together just what stood there."""
 
     def read(line: bytes, where: str) -> Event:
-        attributes: dict[str, object] = {"file": file}
+        attributes: dict[str, object] = {"_file": file}
         if len(line) > LONGEST:
-            attributes["cut_bytes"] = len(line) - LONGEST
+            attributes["_cut_bytes"] = len(line) - LONGEST
             line = line[:LONGEST]
         text = line.decode("utf-8", errors="backslashreplace")
         found = _SYSLOG.match(text)
         at = found.end() if found else 0
         if found:
-            attributes["prefix"] = text[:at]
+            attributes["_prefix"] = text[:at]
         attributes["message"] = text[at:]
         return {
             "time": time.time_ns(),

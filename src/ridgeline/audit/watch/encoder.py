@@ -1,4 +1,4 @@
-"""The encoder of the watcher and of the search: loaded when the first text is new, so that a quiet start costs nothing."""
+"""The encoder of the watcher and of the search, loaded by the first who asks it something."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ class Intake:
         told = []
         if batch.dropped:
             told.append(own.own(own.DROPS, source, {"dropped": batch.dropped}))
-        for sentence in batch.gaps:
-            told.append(own.own(own.GAP, source, {"what": sentence}))
+        told += [own.own(own.GAP, source, {"what": sentence}) for sentence in batch.gaps]
         sentences = [f"{where}: {why}" if not why.startswith(where) else why for where, why in batch.refused] + wrong
         if sentences:
             # The text itself is not repeated: what could not be read could not be redacted either.

@@ -1,8 +1,8 @@
 """Where each source was left, so that a restart neither loses nor doubles anything.
 
 A position and the events it stands behind must become true together, but lie in two files. So the position is written
-first, as an intent: "if the log has these entries from size S on, go on after them, else before them". After a crash the
-log itself answers. One small file per source, replaced in one step.
+first, as an intent: "if the log has these entries from size S on, go on after them, else before them". After a crash
+the log itself answers. One small file per source, replaced in one step.
 """
 
 from __future__ import annotations

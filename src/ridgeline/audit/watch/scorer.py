@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.watch import own
@@ -17,6 +18,7 @@ from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, save_left
+from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.audit.detector import Detector, Judgement
@@ -127,13 +129,16 @@ class Scorer:
                 score()
                 _label(detector, event)
         score()
+        # By the events' own clock, so that a replay comes to the same.
+        over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
         meaning.add(piece.first, piece.events)
         if judged and piece.end > self._left.recorded:
-            self._record(piece, judged)
+            self._record(piece, judged, [judgement for judgement in over if judgement.alert])
 
-    def _record(self, piece: Piece, judged: dict[int, Judgement]) -> None:
+    def _record(self, piece: Piece, judged: dict[int, Judgement], sessions: list[Judgement]) -> None:
         scores = [judged[k].score if k in judged else None for k in range(len(piece.events))]
-        found = [_alert(piece, k, judged[k]) for k in sorted(judged) if judged[k].alert]
+        found = [_alert(judged[k], own.leaf_of(piece.leaves, k), "event") for k in sorted(judged) if judged[k].alert]
+        found += [_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions]
         events = [own.scores_event(piece.first, scores, piece.leaves)]
         events += [own.own(own.ALERT, f"entry {alert['entry']}", alert) for alert in found]
         self._own(events)
@@ -143,7 +148,8 @@ class Scorer:
         now = time.time_ns()
         self.waits.extend((now - int(piece.events[k]["time"])) / 1e9 for k in judged)
         for alert in found:
-            event = piece.events[int(alert["entry"]) - piece.first]
+            k = int(alert["entry"]) - piece.first
+            event = piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])
             for outlet in self._outlets:
                 outlet({**alert, "event": event})
 
@@ -160,13 +166,16 @@ class Scorer:
 def _label(detector: Detector, event: dict[str, Any]) -> None:
     words = event["attributes"]
     if isinstance(words.get("entry"), int) and words.get("verdict") in ("normal", "bad"):
-        detector.label(words["entry"], words["verdict"])
+        with suppress(InputError):  # of an entry so old that the detector has forgotten it
+            detector.label(words["entry"], words["verdict"])
 
 
-def _alert(piece: Piece, k: int, judgement: Judgement) -> Alert:
+def _alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
+    """`kind`: the event itself, or the session (or minute) that it was the last of."""
     return {
-        "entry": piece.first + k,
-        "leaf": own.leaf_of(piece.leaves, k),
+        "entry": judgement.entry,
+        "leaf": leaf,
+        "kind": kind,
         "score": round(judgement.score, 6),
         "reason": judgement.reason,
         "parts": {name: round(float(value), 6) for name, value in judgement.parts.items()},

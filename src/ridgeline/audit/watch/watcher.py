@@ -83,7 +83,7 @@ class Watcher:
         self.scorer = Scorer(ledger, self._places, settings, outlets, began)
         self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
         self._began = time.monotonic()
-        self._stops = 0
+        self._stops = self._left = 0
         self.troubles: list[str] = []
 
     def run(self) -> Summary:
@@ -94,6 +94,7 @@ class Watcher:
             asyncio.run(self._watch())
         finally:
             self.scorer.finish(cut=self._stops > 1)
+            self._left = len(self.scorer.backlog) if self._settings.score else 0
             self._farewell()
         if self.scorer.error is not None:
             raise self.scorer.error
@@ -183,7 +184,6 @@ class Watcher:
         self._housekeeping()
 
     def _summary(self) -> Summary:
-        left = len(self.scorer.backlog) if self._settings.score else 0
         return Summary(
             dict(self.intake.taken),
             {k: v for k, v in self.intake.dropped.items() if v},
@@ -191,7 +191,7 @@ class Watcher:
             self.scorer.scored,
             self.scorer.alerts,
             self._ledger.size,
-            left,
+            self._left,
             time.monotonic() - self._began,
             self._stops > 0,
             self.troubles,
