@@ -114,9 +114,9 @@ def label(
     if verdict not in ("normal", "bad"):
         raise unknown("verdict", verdict, ("normal", "bad"))
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-    event = label_event(log, entry, verdict, who, why)
     with Into(log) as into:
-        index, _ = into.append([event])
+        into.finish()  # what was just written can be labelled too
+        index, _ = into.append([label_event(log, entry, verdict, who, why)])
         into.finish()
     if as_json:
         print_json({"entry": entry, "verdict": verdict, "by": who, "index": index})

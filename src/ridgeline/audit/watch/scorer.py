@@ -23,7 +23,7 @@ from ridgeline.errors import InputError
 if TYPE_CHECKING:
     from ridgeline.audit.detector import Detector, Judgement
     from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.meaning import Meaning
+    from ridgeline.audit.meaning import Encode, Meaning
 
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
@@ -34,8 +34,15 @@ class Scorer:
     """Runs from `start` to `finish`; `error` is what stopped it early."""
 
     def __init__(
-        self, ledger: Ledger, places: Places, settings: Settings, outlets: Sequence[Outlet], began: dict[str, Any]
+        self,
+        ledger: Ledger,
+        places: Places,
+        settings: Settings,
+        outlets: Sequence[Outlet],
+        began: dict[str, Any],
+        encode: Encode | None = None,
     ) -> None:
+        self._encode = encode
         self._ledger, self._places, self._settings, self._outlets = ledger, places, settings, outlets
         self._began = began  # what the start event says
         told = {"model": settings.model, "alert_rate": settings.alert_rate}
@@ -104,7 +111,7 @@ class Scorer:
         from ridgeline.audit.meaning import Meaning
         from ridgeline.audit.watch.encoder import encoder
 
-        encode = encoder(self._settings.model, self._settings.device)
+        encode = self._encode or encoder(self._settings.model, self._settings.device)
         encode(["ready"])  # the model is loaded before the log says that we are
         meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
         meaning.catch_up(self._ledger, self._left.position)

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from ridgeline.store import publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.meaning import Encode
 
 _TICK_S = 1.0
 
@@ -65,7 +67,9 @@ class Watcher:
         *,
         redaction: Redaction | None = None,
         outlets: Sequence[Outlet] = (),
+        encode: Encode | None = None,
     ) -> None:
+        """`encode`: texts → unit vectors, where it is not to be the model that the settings name."""
         names = [source.name for source in sources]
         if len(set(names)) != len(names):
             raise InputError(f"the source {max(names, key=names.count)} was given twice.")
@@ -80,11 +84,12 @@ class Watcher:
             "model": settings.model if settings.score else None,
             "redacted": len(redaction.names),
         }
-        self.scorer = Scorer(ledger, self._places, settings, outlets, began)
+        self.scorer = Scorer(ledger, self._places, settings, outlets, began, encode)
         self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
         self._began = time.monotonic()
         self._stops = self._left = 0
         self.troubles: list[str] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> Summary:
         """Watch until every source has ended, or Ctrl-C: then what is here is taken and scored, a second one leaves at
@@ -99,6 +104,11 @@ class Watcher:
         if self.scorer.error is not None:
             raise self.scorer.error
         return self._summary()
+
+    def stop(self) -> None:
+        """As Ctrl-C does, from any thread."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._stop)
 
     def status(self) -> dict[str, Any]:
         """How it stands, for the page and for Prometheus."""
@@ -120,9 +130,10 @@ class Watcher:
         }
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop)
+        loop = self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._stop)
         ticking = asyncio.create_task(self._tick())
         pumps = [asyncio.create_task(self._pump(source)) for source in self._sources]
         try:
