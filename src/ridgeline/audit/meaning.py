@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,16 +149,12 @@ class Meaning:
             return []
         scores = self._scores(vectors, text, len(seen))
         hits: list[Hit] = []
+        read = _reader(ledger)
         for rank, score in scores:
             number = seen[rank]
             for entry in candidates[numbers[candidates] == number][::-1].tolist():
-                try:
-                    event = ledger.entry(entry)
-                except Unverified as error:
-                    if error.kind != "missing":
-                        raise
-                    continue  # pruned meanwhile
-                if where is None or where({**event, "index": entry}):
+                event = read(entry)
+                if event is not None and (where is None or where({**event, "index": entry})):
                     hits.append(Hit(entry, score, texts[number], event))
                     if len(hits) == k:
                         return hits
@@ -245,6 +242,26 @@ def open_meaning(ledger: Ledger, model: str, device: str = "auto") -> Meaning:
         with suppress(StoreError, OSError):  # a place we may not write to: then it is made anew next time
             meaning.save()
     return meaning
+
+
+def _reader(ledger: Ledger) -> Callable[[int], dict[str, Any] | None]:
+    """One event at a time; a bundle is read and proved once for its neighbours. None where it was pruned."""
+    size = ledger.checkpoint().size
+
+    @lru_cache(64)
+    def bundle(number: int) -> list[bytes] | None:
+        try:
+            return [raw for _, raw in ledger.raws(number * WIDTH, min((number + 1) * WIDTH, size))]
+        except Unverified as error:
+            if error.kind != "missing":
+                raise
+            return None
+
+    def read(entry: int) -> dict[str, Any] | None:
+        raws = bundle(entry // WIDTH)
+        return None if raws is None else ledger.whole(decode(raws[entry % WIDTH], f"entry {entry}"))
+
+    return read
 
 
 def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

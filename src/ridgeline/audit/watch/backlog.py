@@ -113,22 +113,22 @@ class Backlog:
             if time.monotonic() < late and not self._closed:
                 time.sleep(0.002)  # its thread is about to tell
                 continue
-            return self._read(min(following, self.position + size))
+            return self._read(following, size)
         return Piece(parts[0].first, [e for p in parts for e in p.events], b"".join(p.leaves for p in parts))
 
-    def _read(self, end: int) -> Piece:
-        """From the log; what was pruned there is passed over."""
+    def _read(self, following: int, size: int) -> Piece:
+        """From the log, up to the next piece in memory; what was pruned there is passed over."""
         events, leaves, first = list[dict[str, Any]](), list[bytes](), self.position
-        while first < end and not events:
+        while first < following and not events:
             try:
-                for index, raw in self._ledger.raws(first, end):
+                for index, raw in self._ledger.raws(first, min(following, first + size)):
                     leaves.append(leaf_hash(raw))
                     events.append(self._ledger.whole(decode(raw, f"entry {index}")))
             except Unverified as error:
                 if error.kind != "missing":
                     raise
                 if not events:
-                    first = min((first // WIDTH + 1) * WIDTH, end)
+                    first = min((first // WIDTH + 1) * WIDTH, following)
         with self._change:
             self.position = first + len(events)
             for late in [f for f in self._pieces if f < self.position]:  # told after it was read back
