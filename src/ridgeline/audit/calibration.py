@@ -19,6 +19,7 @@ from typing import Any, Self
 MEMORY = 20_000  # after so many, an old one counts for 1/e
 WIDTH = 0.125  # nats of a bin
 BINS = 512
+NEAR = 0.25  # nats: what differs by less is as large; estimates move a little as they grow sharper
 
 
 class Ranks:
@@ -40,10 +41,10 @@ class Ranks:
         return self._total / self._weight
 
     def p(self, surprise: float) -> float:
-        weight, at = self._weight, surprise / WIDTH
-        bin = min(int(at), BINS - 1)
-        if surprise <= 0.0:
+        if surprise <= NEAR:
             return 1.0
+        weight, at = self._weight, (surprise - NEAR) / WIDTH
+        bin = min(int(at), BINS - 1)
         if bin > self._top:
             above = weight / (1.0 + (at - self._top - 1) * WIDTH)
         else:

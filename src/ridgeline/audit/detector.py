@@ -5,10 +5,11 @@
         if judgement.alert: print(judgement.entry, judgement.score, judgement.reason)
     for judgement in detector.ended(now): ...        # sessions and windows that are over, each as a whole
 
-An event is asked seven questions, each answered by a p-value against recent history (`Frequencies`):
+An event is asked eight questions, each answered by a p-value against recent history (`Frequencies`):
 
     template   how rare is this sentence, once its variable parts are masked?
     meaning    if it is new: how far, as an embedding, from the nearest normal one?
+    tone       if it is new: does it sound like trouble, more than others did?
     actor      who does this, usually?
     subject    which words, usually, in the variable places of this template?
     time       on how many days did this happen at this hour?
@@ -16,8 +17,8 @@ An event is asked seven questions, each answered by a p-value against recent his
     order      what comes before it there, usually?
 
 A session that has ended is asked for its worst event in each of these, what came last (`end`), and its counts as a
-whole (`counts`). `evidence.py` makes one calibrated score of the answers. Everything is learnt from every event, alerts too:
-what goes on happening stops being unusual. What a person labels stays labelled.
+whole (`counts`). `evidence.py` makes one calibrated score of the answers. Everything is learnt from every event, alerts
+too: what goes on happening stops being unusual. What a person labels stays labelled.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from ridgeline.audit import reasons
 from ridgeline.audit.calibration import MEMORY
 from ridgeline.audit.evidence import Scale, score_of
 from ridgeline.audit.history import History, Seen
-from ridgeline.audit.sentence import sentence
+from ridgeline.audit.neighbours import ROUTINE, TROUBLE
+from ridgeline.audit.sentence import sentence, spoken
 from ridgeline.audit.sessions import NAMES, OPEN, Session, Sessions
 from ridgeline.audit.template import Miner, mask
 from ridgeline.errors import InputError, StoreError
@@ -44,7 +46,7 @@ from ridgeline.store import publish_dir, verify
 
 Embed = Callable[[list[str]], NDArray[np.float32]]
 
-EVENT_PARTS = ("template", "meaning", "actor", "subject", "time", "count", "order")
+EVENT_PARTS = ("template", "meaning", "tone", "actor", "subject", "time", "count", "order")
 SESSION_PARTS = (*EVENT_PARTS, "end", "counts")
 ALERT_RATE = 0.001
 WARM = 100  # judged before the first alert
@@ -169,7 +171,10 @@ class Detector:
             if template.id not in self._history.known and template.id not in texts:
                 texts[template.id] = (template.text, action)
         if texts:
-            vectors = np.asarray(self._embed([text for text, _ in texts.values()]), np.float32)
+            if not self._history.neighbours.listens:
+                voices = np.asarray(self._embed([*TROUBLE, *ROUTINE]), np.float32)
+                self._history.neighbours.listen(voices[: len(TROUBLE)], voices[len(TROUBLE) :])
+            vectors = np.asarray(self._embed([spoken(text) for text, _ in texts.values()]), np.float32)
             for (id, (text, action)), vector in zip(texts.items(), vectors, strict=True):
                 self._new[id] = (text, action, vector)
         return seen

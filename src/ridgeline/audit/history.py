@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.audit.counts import Counts
 from ridgeline.audit.frequency import Contexts, Frequencies
 from ridgeline.audit.hours import Hours
-from ridgeline.audit.neighbours import Neighbours, Vectors
+from ridgeline.audit.neighbours import Arrival, Neighbours, Vectors
 from ridgeline.audit.sessions import Session, step_of
 
 SETTLED = 5  # times a template is seen before it is normal
@@ -31,6 +31,7 @@ class Known:
     alerts: int = 0
     entry: int = -1  # the last event with it
     meaning: float = 0.0  # how far it was from all others when it came, in nats
+    tone: float = 0.0  # how bad it sounded, in nats
     near: list[tuple[int, float]] = field(default_factory=list)  # the nearest ones then, with cosine
 
 
@@ -63,12 +64,11 @@ class History:
         held = self.neighbours
         normal = [self._normal(other) for other in held.templates]
         near = held.nearest(vector, normal) if any(normal) else []
-        distance = 1.0 - near[0][1] if near else None
-        known = Known(text, near=near)
-        if distance is not None:
-            known.meaning = held.surprise(action, distance)
-        self.known[template] = known
-        held.learn(template, vector, action, distance if learn else None)
+        known = self.known[template] = Known(text, near=near)
+        arrival = Arrival(1.0 - near[0][1], held.tone(vector)) if near else None
+        if arrival is not None:
+            known.meaning, known.tone = held.surprises(action, arrival)
+        held.learn(template, vector, action, arrival if learn else None)
 
     def _normal(self, template: int) -> bool:
         known = self.known.get(template)
@@ -82,8 +82,8 @@ class History:
         if p < 1.0:
             found["template"] = -math.log(p)
         known = self.known[template]
-        if known.seen < SETTLED and known.meaning > 0.0:
-            found["meaning"] = known.meaning
+        if known.seen < SETTLED:
+            found["meaning"], found["tone"] = known.meaning, known.tone
         if (p := self.actors_of(event).p(event.actor)) < 1.0:
             found["actor"] = -math.log(p)
         if (p := self.subjects.p(template, event.words)) < 1.0:

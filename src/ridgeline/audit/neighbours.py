@@ -2,13 +2,15 @@
 
 A template is embedded once, when it is new. Its distance (1 − cosine) to the nearest normal one is held against the
 distances with which earlier templates of its family (their action) arrived, and those of all families where it has few:
-in a family of one fixed sentence a small step is far, in one of free text it is not.
+in a family of one fixed sentence a small step is far, in one of free text it is not. Its tone (does it sound more like
+trouble than like routine?) is held against theirs in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,17 +25,44 @@ FAMILIES = 1_000
 ENOUGH = 20  # distances of a family that outweigh those of all
 ALIKE = 0.75  # cosine from which on a label reaches another template
 ALL = ""
+TROUBLE = (
+    "fatal error",
+    "failure",
+    "system crashed",
+    "connection lost",
+    "access denied",
+    "panic, execution stopped",
+    "hardware fault",
+    "attack, intrusion",
+)
+ROUTINE = (
+    "information",
+    "operation completed successfully",
+    "status report",
+    "corrected",
+    "started",
+    "normal routine message",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What was noted when a template was new."""
+
+    distance: float  # 1 − cosine to the nearest normal one
+    tone: float  # how much more it sounds like trouble than like routine, as a difference of cosines
 
 
 class Neighbours:
-    """Vectors of templates, the distances at which they arrived, and labels."""
+    """Vectors of templates, how they arrived, and labels."""
 
     def __init__(self) -> None:
         self._vectors: Vectors = np.zeros((0, 0), np.float32)
         self._ids: list[int] = []  # row → template
         self._rows: dict[int, int] = {}
         self._next = 0  # the row that is written next
-        self._distances: dict[str, list[float]] = {ALL: []}
+        self._arrivals: dict[str, list[Arrival]] = {ALL: []}
+        self._voices: tuple[Vectors, Vectors] | None = None  # of trouble, of routine
         self._labels: list[tuple[int, str, bool]] = []  # template, actor, bad
 
     def __contains__(self, template: int) -> bool:
@@ -54,14 +83,32 @@ class Neighbours:
         """Row → template."""
         return self._ids
 
-    def surprise(self, family: str, distance: float) -> float:
-        """In nats: how unusual it is for a new template to lie so far from all others."""
-        own, every = self._distances.get(family, ()), self._distances[ALL]
-        share = 1.0 if len(own) < ENOUGH else ENOUGH / len(own)
-        further = 1 + sum(d >= distance for d in own) + share * sum(d >= distance for d in every)
-        return -math.log(min(1.0, further / (1 + len(own) + share * len(every))))
+    def tone(self, vector: Vectors) -> float:
+        if self._voices is None:
+            return 0.0
+        trouble, routine = self._voices
+        return float((trouble @ vector).max() - (routine @ vector).max())
 
-    def learn(self, template: int, vector: Vectors, family: str, distance: float | None) -> None:
+    def listen(self, trouble: Vectors, routine: Vectors) -> None:
+        """Give the vectors of TROUBLE and ROUTINE."""
+        self._voices = trouble, routine
+
+    @property
+    def listens(self) -> bool:
+        return self._voices is not None
+
+    def surprises(self, family: str, new: Arrival) -> tuple[float, float]:
+        """In nats: how unusual it is for a new template to lie so far from all others, and to sound so bad."""
+        own, every = self._arrivals.get(family, []), self._arrivals[ALL]
+        share = 1.0 if len(own) < ENOUGH else ENOUGH / len(own)
+        total = 1 + len(own) + share * len(every)
+
+        def nats(as_large: Callable[[Arrival], bool]) -> float:
+            return -math.log((1 + sum(map(as_large, own)) + share * sum(map(as_large, every))) / total)
+
+        return nats(lambda a: a.distance >= new.distance), nats(lambda a: a.tone >= new.tone)
+
+    def learn(self, template: int, vector: Vectors, family: str, arrival: Arrival | None) -> None:
         if self._vectors.shape[1] != len(vector):
             self._vectors = np.zeros((64, len(vector)), np.float32)
         if self._next == len(self._vectors) < MOST:
@@ -74,11 +121,11 @@ class Neighbours:
             self._ids.append(template)
         self._vectors[row], self._rows[template] = vector, row
         self._next = (row + 1) % MOST
-        if distance is not None:
-            if family not in self._distances and len(self._distances) >= FAMILIES:
-                del self._distances[list(self._distances)[1]]
-            for held in (self._distances.setdefault(family, []), self._distances[ALL]):
-                held.append(distance)
+        if arrival is not None:
+            if family not in self._arrivals and len(self._arrivals) >= FAMILIES:
+                del self._arrivals[list(self._arrivals)[1]]
+            for held in (self._arrivals.setdefault(family, []), self._arrivals[ALL]):
+                held.append(arrival)
                 del held[:-ARRIVALS]
 
     def label(self, template: int, actor: str, bad: bool) -> None:
@@ -109,7 +156,13 @@ class Neighbours:
         return best
 
     def state(self) -> tuple[dict[str, Any], Vectors]:
-        told = {"ids": self._ids, "next": self._next, "distances": self._distances, "labels": self._labels}
+        told = {
+            "ids": self._ids,
+            "next": self._next,
+            "arrivals": {family: [[a.distance, a.tone] for a in held] for family, held in self._arrivals.items()},
+            "voices": [held.tolist() for held in self._voices] if self._voices else None,
+            "labels": self._labels,
+        }
         return told, self._vectors[: len(self._ids)]
 
     @classmethod
@@ -122,6 +175,9 @@ class Neighbours:
             size *= 2
         made._vectors = np.zeros((min(size, MOST), vectors.shape[1]), np.float32)
         made._vectors[: len(vectors)] = vectors
-        made._distances = {family: list(held) for family, held in state["distances"].items()}
+        made._arrivals = {family: [Arrival(*row) for row in held] for family, held in state["arrivals"].items()}
+        if state["voices"] is not None:
+            trouble, routine = (np.array(held, np.float32) for held in state["voices"])
+            made._voices = trouble, routine
         made._labels = [(template, actor, bad) for template, actor, bad in state["labels"]]
         return made

@@ -21,6 +21,8 @@ def of_event(history: History, event: Seen, session: Session, parts: Mapping[str
         elif part == "meaning":
             other, cosine = known.near[0]
             told.append(f"the most similar normal event is {quoted(text_of(history, other))} (cosine {cosine:.2f})")
+        elif part == "tone":
+            told.append(f"{quoted(known.text)} sounds like trouble")
         elif part == "actor":
             held = history.actors_of(event)
             times = held.count(event.actor)

@@ -75,7 +75,8 @@ class Sessions:
                 value = attributes.get(name)
                 if value is not None and value != "":
                     key = f"{name}={value}"
-                    self._open[key] = self._open.pop(key, None) or Session(key, named=True)
+                    same = self._open.pop(key, None)
+                    self._open[key] = same or Session(key, named=True)
                     return self._open[key], None
         key = f"{event.get('source', '')}\0{event.get('actor') or ''}"
         before = self._open.pop(key, None)
