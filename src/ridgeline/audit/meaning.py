@@ -9,7 +9,7 @@ Files only grow, and `state.json` says how much of them counts, so a kill while 
     state.json      complete, counts, the model, the log's key, the miner
     entries.i4      per entry its template's number; −1 for the watcher's own
     times.i8        per entry its time
-    texts.jsonl     templates' texts, as they were embedded
+    texts.jsonl     templates' words, as they were embedded
     vectors.f4      their vectors, unit length
 """
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ridgeline.audit.event import decode
 from ridgeline.audit.home import Home
-from ridgeline.audit.sentence import sentence
+from ridgeline.audit.sentence import sentence, spoken
 from ridgeline.audit.template import Miner
 from ridgeline.audit.tiles import WIDTH
 from ridgeline.audit.watch.encoder import encoder
@@ -144,7 +144,9 @@ class Meaning:
                 chosen &= times < until
             candidates = np.flatnonzero(chosen)
             seen = np.unique(numbers[candidates])
-            vectors = self.embed([texts[number] for number in seen]) if len(seen) else np.zeros((0, 0), np.float32)
+            vectors = (
+                self.embed([spoken(texts[number]) for number in seen]) if len(seen) else np.zeros((0, 0), np.float32)
+            )
         if not len(seen):
             return []
         scores = self._scores(vectors, text, len(seen))
@@ -163,7 +165,7 @@ class Meaning:
     def save(self) -> None:
         """Bring what is new to the disk."""
         with self._lock:
-            self.embed([self._miner.text(n) for n in range(len(self._miner))])  # no template without its vector
+            self.embed([spoken(self._miner.text(n)) for n in range(len(self._miner))])  # no template without its vector
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             entries, times, matrix = _joined(self._entries, np.int32), _joined(self._times, np.int64), self._matrix()
             texts = list(self._rows)

@@ -96,7 +96,7 @@ def watch(
         raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines or --http.")
     with Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_as_line if as_json else _as_words]
-        watcher = Watcher(ledger, made, settings, redaction=redaction, outlets=outlets)
+        watcher = Watcher(ledger, made, settings, redaction=redaction, outlets=outlets, webhooks=webhook or ())
         if door is not None:
             door.metrics = lambda: metrics(watcher.status())
         done = watcher.run()
@@ -105,7 +105,7 @@ def watch(
         note(sentence)
     if done.left:
         raise typer.Exit(Exit.INTERRUPTED)
-    if done.refused or done.troubles:
+    if done.refused or done.troubles or done.undelivered:
         raise typer.Exit(Exit.FINDINGS)
 
 
@@ -170,5 +170,7 @@ def _tell(done: dict[str, Any], as_json: bool, quiet: bool) -> None:
     for what in ("dropped", "refused"):
         for source, count in done[what].items():
             note(f"{source}: {count:,} {what}; the log says so too.")
+    if done["undelivered"]:
+        note(f"{done['undelivered']:,} alerts were not taken by their webhook; the log says why.")
     if done["left"]:
         note(f"{done['left']:,} entries are not scored yet; the next start does it.")

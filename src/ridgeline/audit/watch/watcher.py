@@ -27,6 +27,7 @@ from ridgeline.audit.watch.positions import Positions
 from ridgeline.audit.watch.scorer import Outlet, Scorer
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Places
+from ridgeline.audit.watch.webhook import Webhook, checked
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.store import publish
 
@@ -46,6 +47,7 @@ class Summary:
     refused: dict[str, int]
     scored: int
     alerts: int
+    undelivered: int  # alerts that a webhook did not take
     size: int
     left: int  # entries that were not scored: the next start does it
     seconds: float
@@ -67,6 +69,7 @@ class Watcher:
         *,
         redaction: Redaction | None = None,
         outlets: Sequence[Outlet] = (),
+        webhooks: Sequence[str] = (),
         encode: Encode | None = None,
     ) -> None:
         """`encode`: texts → unit vectors, where it is not to be the model that the settings name."""
@@ -84,10 +87,11 @@ class Watcher:
             "model": settings.model if settings.score else None,
             "redacted": len(redaction.names),
         }
-        self.scorer = Scorer(ledger, self._places, settings, outlets, began, encode)
+        self._webhooks = [Webhook(url, self._undelivered) for url in map(checked, webhooks)]
+        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], began, encode)
         self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
         self._began = time.monotonic()
-        self._stops = self._left = 0
+        self._stops = self._left = self.undelivered = 0
         self.troubles: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -99,6 +103,8 @@ class Watcher:
             asyncio.run(self._watch())
         finally:
             self.scorer.finish(cut=self._stops > 1)
+            for webhook in self._webhooks:
+                webhook.close()
             self._left = len(self.scorer.backlog) if self._settings.score else 0
             self._farewell()
         if self.scorer.error is not None:
@@ -124,6 +130,7 @@ class Watcher:
             "refused": dict(self.intake.refused),
             "scored": self.scorer.scored,
             "alerts": self.scorer.alerts,
+            "undelivered": self.undelivered,
             "backlog": len(self.scorer.backlog) if self._settings.score else 0,
             "wait_p50_s": waits[len(waits) // 2] if waits else None,
             "wait_p99_s": waits[int(len(waits) * 0.99)] if waits else None,
@@ -187,10 +194,14 @@ class Watcher:
         with publish(self._places.status) as tmp:
             tmp.write_text(json.dumps(self.status()), encoding="utf-8")
 
+    def _undelivered(self, alert: dict[str, Any], why: str) -> None:
+        self.undelivered += 1
+        self.intake.own([own.own(own.UNDELIVERED, f"entry {alert['entry']}", {"entry": alert["entry"], "why": why})])
+
     def _farewell(self) -> None:
         why = "interrupted" if self._stops else "its sources ended"
         told = self._summary().to_json()
-        words = {k: told[k] for k in ("taken", "dropped", "refused", "scored", "alerts", "left")}
+        words = {k: told[k] for k in ("taken", "dropped", "refused", "scored", "alerts", "undelivered", "left")}
         self.intake.own([own.own(own.STOP, None, {"why": why, **words})])
         self._housekeeping()
 
@@ -201,6 +212,7 @@ class Watcher:
             {k: v for k, v in self.intake.refused.items() if v},
             self.scorer.scored,
             self.scorer.alerts,
+            self.undelivered,
             self._ledger.size,
             self._left,
             time.monotonic() - self._began,
