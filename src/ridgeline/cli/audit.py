@@ -195,13 +195,14 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _register() -> None:
-    from ridgeline.cli import audit_ask, audit_keep, audit_serve, audit_verify, audit_watch
+    from ridgeline.cli import audit_ask, audit_keep, audit_report, audit_serve, audit_verify, audit_watch
 
     audit_verify.register(audit)
     audit_keep.register(audit)
     audit_watch.register(audit)
     audit_ask.register(audit)
     audit_serve.register(audit)
+    audit_report.register(audit)
 
 
 _register()

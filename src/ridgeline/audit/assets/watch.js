@@ -30,7 +30,7 @@
     first.append(button);
     const what = make("td", words(event), "what");
     if (more) what.append(make("span", more, "reason soft"));
-    line.append(first, make("td", event ? moment(event.time) : ""), what, make("td", score == null ? "" : score.toFixed(3), "num"));
+    line.append(first, make("td", event ? moment(event.time) : "", "when"), what, make("td", score == null ? "" : score.toFixed(3), "num"));
     return line;
   };
 
