@@ -122,10 +122,10 @@ def _sources(
     from ridgeline.audit.sources.files import LineFile
     from ridgeline.audit.sources.journal import Journal
     from ridgeline.audit.sources.stdin import Piped
-    from ridgeline.audit.sources.text import json_line, log_line
+    from ridgeline.audit.sources.text import Reader, json_line, log_line
 
     made: list[Source] = []
-    files = [("jsonl", path, json_line) for path in jsonl or ()]
+    files: list[tuple[str, Path, Reader]] = [("jsonl", path, json_line) for path in jsonl or ()]
     files += [("lines", path, log_line("stdin" if str(path) == "-" else str(path.absolute()))) for path in lines or ()]
     for kind, path, read in files:
         made.append(Piped(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))

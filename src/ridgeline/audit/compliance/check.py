@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ridgeline import __version__
 from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint, read_checkpoint
 from ridgeline.audit.compliance.collect import FORMAT
@@ -98,7 +98,7 @@ def _stored(whole: dict[str, Any], event: dict[str, Any]) -> bool:
     """Whether a large event is the one that its entry has the hash of."""
     encoded = encode([whole], own=True)
     data = encoded.large[0][2] if encoded.large else encoded.entries[2:]
-    return sha256(data).hexdigest() == event["stored"]["sha256"]
+    return bool(sha256(data).hexdigest() == event["stored"]["sha256"])
 
 
 def _derived(report: dict[str, Any], folder: Path) -> list[Finding]:
@@ -114,6 +114,10 @@ def _derived(report: dict[str, Any], folder: Path) -> list[Finding]:
         if not path.is_file():
             found.append(Finding("missing", f"{name} is not there."))
         elif path.read_bytes() != text.encode("utf-8"):
-            other = "" if report["ridgeline"] == __version__ else f" (it was made by ridgeline {report['ridgeline']})"
+            other = (
+                ""
+                if report["ridgeline"] == version("ridgeline")
+                else f" (it was made by ridgeline {report['ridgeline']})"
+            )
             found.append(Finding("altered", f"{name} is not what the rows of report.json make{other}."))
     return found

@@ -7,9 +7,9 @@ Paths of neighbours share most of their hashes, so each hash stands once and a p
 from __future__ import annotations
 
 import time
+from importlib.metadata import version
 from typing import Any
 
-from ridgeline import __version__
 from ridgeline.audit import merkle
 from ridgeline.audit.event import PRUNE, decode
 from ridgeline.audit.home import Home
@@ -48,7 +48,7 @@ def collect(ledger: Ledger, start: int | None, end: int | None, control_map: str
         rows.append(row)
     return {
         "format": FORMAT,
-        "ridgeline": __version__,
+        "ridgeline": version("ridgeline"),
         "origin": ledger.origin,
         "key": str(ledger.verifier),
         "made": str(time.time_ns()),

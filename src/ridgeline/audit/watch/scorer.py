@@ -118,7 +118,7 @@ class Scorer:
         if self._left.detector is not None:
             return Detector.load(self._left.detector, meaning.embed), meaning
         rate = self._settings.alert_rate
-        return Detector(meaning.embed, **({"alert_rate": rate} if rate is not None else {})), meaning
+        return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate), meaning
 
     def _judge(self, detector: Detector, meaning: Meaning, piece: Piece) -> None:
         judged: dict[int, Judgement] = {}
