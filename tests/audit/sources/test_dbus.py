@@ -85,6 +85,36 @@ def test_an_interface_that_claims_our_name_is_not_ours():
     assert event_of(message, "signal")["action"] == "dbus.ridgeline.watch.alert"
 
 
+def test_a_bus_that_went_away_is_a_gap_and_is_found_again(tmp_path):
+    async def run():
+        source, gaps, events, listening = DBus(f"unix:path={tmp_path}/b/bus"), [], [], asyncio.Event()
+
+        async def pull():
+            async for batch in source.batches(None):
+                gaps.extend(batch.gaps)
+                events.extend(batch.events)
+                if not (batch.events or batch.gaps):
+                    listening.set()
+
+        for number in range(2):
+            with private_bus(tmp_path / "b") as again:
+                task = asyncio.create_task(pull()) if not number else task  # noqa: F821
+                await asyncio.wait_for(listening.wait(), 60)
+                listening.clear()
+                await asyncio.to_thread(send_signals, again, 3)
+                for _ in range(600):
+                    if len(events) == 3 * (number + 1):
+                        break
+                    await asyncio.sleep(0.05)
+        source.stop()
+        await asyncio.wait_for(task, 60)
+        return gaps, names(events)
+
+    gaps, seen = asyncio.run(run())
+    assert seen == ["br0", "br1", "br2"] * 2
+    assert "closed the connection" in gaps[0]
+
+
 def test_a_bus_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
     async def first(source):
         async for _ in source.batches(None):

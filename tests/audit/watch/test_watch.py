@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 
+import httpx
 import pytest
 from tests.audit.conftest import cli
 from tests.audit.sources.bus import private_bus, send_signals
@@ -203,6 +208,27 @@ def _listening(watcher, address):
     while not sum(watcher.intake.taken.values()) and time.monotonic() < until:
         send_signals(address, 1, start=-1)
         time.sleep(0.05)
+
+
+def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
+    (tmp_path / "a.log").write_text("one\ntwo\n")
+    command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--lines", tmp_path / "a.log", "--no-score"]
+    process = subprocess.Popen([*map(str, command), "--http", ":0"], stderr=subprocess.PIPE, text=True)
+    told = process.stderr.readline()
+    url, token = re.fullmatch(r"taking events at (\S+)/events; token (\S+)\n", told).groups()
+    headers = {"authorization": f"Bearer {token}"}
+    answer = httpx.post(f"{url}/events", content=json.dumps(event(5)), headers=headers, timeout=60)
+    assert answer.json()["count"] == 1
+    assert "ridgeline_audit_taken_total" in httpx.get(f"{url}/metrics", headers=headers, timeout=60).text
+    until = time.monotonic() + 60
+    while len(recorded(log)) < 3 and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0, rest
+    assert {e["source"] for e in recorded(log)} == {"lines", "t"}
+    assert entries(log)[-1]["attributes"]["why"] == "interrupted"
 
 
 def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):

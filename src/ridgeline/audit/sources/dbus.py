@@ -13,10 +13,11 @@ import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.sources import Batch, Event, Position
-from ridgeline.errors import InputError, MissingExtra, RidgelineError
+from ridgeline.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
@@ -28,6 +29,7 @@ _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
+_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0  # between two tries to reach a bus that went away
 
 
 class DBus:
@@ -56,7 +58,18 @@ class DBus:
         self._waiting.set()
 
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        bus = await self._connect()
+        bus: MessageBus | None = await self._connect()
+        while bus is not None:
+            async for batch in self._heard(bus):
+                yield batch
+            if self._stopped:
+                return
+            yield Batch([], gaps=(f"the bus {self._where} closed the connection; what it sent then is not here",))
+            bus = await self._again()
+
+    async def _heard(self, bus: MessageBus) -> AsyncIterator[Batch]:
+        """What one connection brings, until it is lost or we are told to stop."""
+        self._lost = False
         watching = asyncio.create_task(self._until_lost(bus))
         try:
             yield Batch([])  # listening from here on
@@ -69,13 +82,24 @@ class DBus:
                 dropped, self._dropped = self._dropped, 0
                 if events or dropped:
                     yield Batch(events, dropped=dropped)
-                elif self._lost and not self._stopped:
-                    raise RidgelineError(f"the bus {self._where} closed the connection; start the watcher again.")
-                elif self._stopped:
+                elif self._stopped or self._lost:
                     return
         finally:
             watching.cancel()
             bus.disconnect()
+
+    async def _again(self) -> MessageBus | None:
+        """The bus, once it is there again; None when told to stop before that."""
+        pause = _AGAIN_S
+        while not self._stopped:
+            try:
+                return await self._connect()
+            except InputError:
+                self._waiting.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._waiting.wait(), pause)
+                pause = min(2 * pause, _AGAIN_MOST_S)
+        return None
 
     async def _connect(self) -> MessageBus:
         from dbus_fast import DBusError, Message, MessageType
@@ -107,13 +131,10 @@ class DBus:
         return self._matches or ["type='signal'", "type='method_call'"]
 
     async def _until_lost(self, bus: MessageBus) -> None:
-        try:
+        with suppress(OSError, EOFError):
             await bus.wait_for_disconnect()
-        except (OSError, EOFError):
-            pass
-        finally:
-            self._lost = True
-            self._waiting.set()
+        self._lost = True
+        self._waiting.set()
 
     def _take(self, message: Any) -> bool:
         """One message; True keeps the library from answering, which a monitor may not."""

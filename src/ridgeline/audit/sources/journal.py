@@ -69,7 +69,7 @@ class Journal:
                 yield Batch(events, {"cursor": cursor} if cursor else None, refused=tuple(refused))
             said = (await trouble).decode(errors="replace").strip()
             status = await process.wait()
-            if status not in (0, -15) and not self._stopped:
+            if not self._stopped and (status != 0 or self._follow):
                 raise InputError(f"journalctl ended with {status}: {said.splitlines()[-1] if said else 'no word'}.")
         finally:
             trouble.cancel()
