@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.cli.audit_words import Log
-from ridgeline.cli.speak import Device, Json, Quiet, note, stderr, tell
+from ridgeline.cli.speak import Device, Json, Quiet, note, status, stderr, tell
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
@@ -96,10 +97,19 @@ def watch(
         raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines or --http.")
     with Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_as_line if as_json else _as_words]
-        watcher = Watcher(ledger, made, settings, redaction=redaction, outlets=outlets, webhooks=webhook or ())
-        if door is not None:
-            door.metrics = lambda: metrics(watcher.status())
-        done = watcher.run()
+        with status("watching") if not quiet else nullcontext(lambda _: None) as say:
+            watcher = Watcher(
+                ledger,
+                made,
+                settings,
+                redaction=redaction,
+                outlets=outlets,
+                webhooks=webhook or (),
+                tick=lambda now: say(_line(now)),
+            )
+            if door is not None:
+                door.metrics = lambda: metrics(watcher.status())
+            done = watcher.run()
     _tell(done.to_json(), as_json, quiet)
     for sentence in done.troubles:
         note(sentence)
@@ -143,6 +153,15 @@ def _http(address: str, token: str | None) -> Http:
     from ridgeline.audit.sources.http import Http
 
     return Http(address, token or "auto", announce=lambda line: tell(line, stderr()))
+
+
+def _line(now: dict[str, Any]) -> str:
+    taken, dropped = (sum(now[name].values()) for name in ("taken", "dropped"))
+    lost = f", {dropped:,} dropped" if dropped else ""
+    ready = "" if now["ready"] else ", loading the model"
+    return (
+        f"{taken:,} recorded, {now['scored']:,} scored, {now['backlog']:,} to go, {now['alerts']:,} alerts{lost}{ready}"
+    )
 
 
 def _as_line(alert: dict[str, Any]) -> None:

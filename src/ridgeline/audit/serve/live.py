@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _STEP = 100_000  # entries looked through for alerts at one go
 _FRESH_S = 10.0  # a status older than this is that of a watcher who is gone
+_REMEMBERED = 1_000
 _BEFORE = 2_048  # entries after an event among which its score is looked for
 
 
@@ -45,6 +46,7 @@ class Live:
         self._seen = 0  # entries looked through for alerts
         self._alerts: list[dict[str, Any]] = []
         self._labels: dict[int, dict[str, Any]] = {}
+        self._events: dict[int, dict[str, Any]] = {}  # that alerts are about
         self._scored = 0  # entries that have a recorded score
 
     def status(self) -> dict[str, Any]:
@@ -95,9 +97,11 @@ class Live:
         self._look(self.ledger.checkpoint().size)
         with self._lock:
             newest = self._alerts[-k:][::-1]
-            labels = dict(self._labels)
+            labels, kept = dict(self._labels), self._kept()
+            events = [self._event(alert["entry"], kept) for alert in newest]
         return [
-            {**alert, "event": self._event(alert["entry"]), "label": labels.get(alert["entry"])} for alert in newest
+            {**alert, "event": event, "label": labels.get(alert["entry"])}
+            for alert, event in zip(newest, events, strict=True)
         ]
 
     def search(self, text: str, k: int, since: int | None, where: str | None) -> dict[str, Any]:
@@ -155,13 +159,16 @@ class Live:
                 return found[index]
         return None
 
-    def _event(self, entry: int) -> dict[str, Any] | None:
-        try:
-            return _shown(self.ledger.entry(entry))
-        except Unverified as error:
-            if error.kind != "missing":
-                raise
+    def _event(self, entry: int, kept: int) -> dict[str, Any] | None:
+        """An entry never changes, so it is read once; pruned ones are forgotten."""
+        if entry < kept:
+            self._events.pop(entry, None)
             return None
+        if entry not in self._events:
+            while len(self._events) >= _REMEMBERED:
+                self._events.pop(next(iter(self._events)), None)
+            self._events[entry] = _shown(self.ledger.entry(entry))
+        return self._events[entry]
 
     def _kept(self) -> int:
         """The first entry whose payload is here."""

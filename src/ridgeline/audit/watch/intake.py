@@ -53,6 +53,15 @@ class Intake:
         """Append the watcher's own events."""
         return self._append(events, encode(events))
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By source: what was taken, dropped, refused."""
+        with self._mutex:
+            return {
+                "taken": dict(self.taken),
+                "dropped": {source: n for source, n in self.dropped.items() if n},
+                "refused": {source: n for source, n in self.refused.items() if n},
+            }
+
     def settle(self) -> None:
         """Positions whose append is known to be done."""
         for source in self._positions.unsettled:

@@ -18,7 +18,7 @@ from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, save_left
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from ridgeline.audit.detector import Detector, Judgement
@@ -116,7 +116,10 @@ class Scorer:
         meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
         meaning.catch_up(self._ledger, self._left.position)
         if self._left.detector is not None:
-            return Detector.load(self._left.detector, meaning.embed), meaning
+            try:
+                return Detector.load(self._left.detector, meaning.embed), meaning
+            except (StoreError, KeyError, TypeError, ValueError):
+                self.backlog.position = 0  # damaged, or of another version: it is learnt again from the log
         rate = self._settings.alert_rate
         return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate), meaning
 

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,11 @@ class Watcher:
         redaction: Redaction | None = None,
         outlets: Sequence[Outlet] = (),
         webhooks: Sequence[str] = (),
+        tick: Callable[[dict[str, Any]], None] = lambda status: None,
         encode: Encode | None = None,
     ) -> None:
-        """`encode`: texts → unit vectors, where it is not to be the model that the settings name."""
+        """`tick` is told the status every second; `encode`: texts → unit vectors, if not by the settings' model."""
+        self._told = tick
         names = [source.name for source in sources]
         if len(set(names)) != len(names):
             raise InputError(f"the source {max(names, key=names.count)} was given twice.")
@@ -125,9 +127,7 @@ class Watcher:
             "seconds": time.monotonic() - self._began,
             "ready": self.scorer.ready.is_set(),
             "size": self._ledger.size,
-            "taken": dict(self.intake.taken),
-            "dropped": dict(self.intake.dropped),
-            "refused": dict(self.intake.refused),
+            **self.intake.counts(),
             "scored": self.scorer.scored,
             "alerts": self.scorer.alerts,
             "undelivered": self.undelivered,
@@ -191,8 +191,10 @@ class Watcher:
 
     def _housekeeping(self) -> None:
         self.intake.settle()
+        status = self.status()
+        self._told(status)
         with publish(self._places.status) as tmp:
-            tmp.write_text(json.dumps(self.status()), encoding="utf-8")
+            tmp.write_text(json.dumps(status), encoding="utf-8")
 
     def _undelivered(self, alert: dict[str, Any], why: str) -> None:
         self.undelivered += 1
@@ -207,15 +209,13 @@ class Watcher:
 
     def _summary(self) -> Summary:
         return Summary(
-            dict(self.intake.taken),
-            {k: v for k, v in self.intake.dropped.items() if v},
-            {k: v for k, v in self.intake.refused.items() if v},
-            self.scorer.scored,
-            self.scorer.alerts,
-            self.undelivered,
-            self._ledger.size,
-            self._left,
-            time.monotonic() - self._began,
-            self._stops > 0,
-            self.troubles,
+            **self.intake.counts(),
+            scored=self.scorer.scored,
+            alerts=self.scorer.alerts,
+            undelivered=self.undelivered,
+            size=self._ledger.size,
+            left=self._left,
+            seconds=time.monotonic() - self._began,
+            interrupted=self._stops > 0,
+            troubles=self.troubles,
         )
