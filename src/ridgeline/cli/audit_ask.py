@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_words import Key, Log, verifier_of
+from ridgeline.cli.audit_words import Key, Log, in_words, verifier_of
 from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, status, tell
 from ridgeline.errors import InputError, unknown
 
@@ -131,6 +131,4 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
 def _line(entry: int, event: dict[str, Any]) -> str:
     from ridgeline.audit.moment import show_moment
 
-    words = event["attributes"].get("message") or ""
-    parts = [event["action"], event["subject"], f"by {event['actor']}" if event["actor"] else "", words]
-    return f"{entry:>8}  {show_moment(event['time'])[:19]}Z  {' '.join(str(p) for p in parts if p)[:160]}"
+    return f"{entry:>8}  {show_moment(event['time'])[:19]}Z  {in_words(event)}"

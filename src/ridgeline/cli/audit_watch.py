@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_words import Log
+from ridgeline.cli.audit_words import Log, in_words
 from ridgeline.cli.speak import Device, Json, Quiet, note, status, stderr, tell
 from ridgeline.errors import Exit, InputError
 
@@ -171,9 +171,8 @@ def _as_line(alert: dict[str, Any]) -> None:
 
 
 def _as_words(alert: dict[str, Any]) -> None:
-    event = alert["event"]
-    what = " ".join(str(event[name]) for name in ("action", "subject", "actor") if event.get(name))
-    tell(f"alert: entry {alert['entry']}, score {alert['score']:.3f}: {what}; {alert['reason']}")
+    event = {"subject": None, "actor": None, "attributes": {}, **alert["event"]}
+    tell(f"alert: entry {alert['entry']}, score {alert['score']:.3f}: {in_words(event)}\n  {alert['reason']}")
 
 
 def _tell(done: dict[str, Any], as_json: bool, quiet: bool) -> None:

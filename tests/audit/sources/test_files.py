@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -42,6 +44,25 @@ def test_every_line_is_an_event_and_can_be_put_together_again(tmp_path):
     path.write_bytes(line.encode() + b"\r\n\nplain words\nno newline at the end \xff")
     found, _, _ = read(path)
     assert found == [line, "plain words", "no newline at the end \\xff"]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "zone"), [("%b %e %H:%M:%S", None), ("%Y-%m-%dT%H:%M:%S+00:00", UTC), ("%Y-%m-%dT%H:%M:%SZ", UTC)]
+)
+@given(ago=st.integers(0, 300 * 86_400))
+@settings(max_examples=30, deadline=None)
+def test_a_line_that_says_when_it_was_is_of_that_time(stamp, zone, ago):
+    then = int(time.time()) - ago
+    words = datetime.fromtimestamp(then, zone).strftime(stamp)
+    event = log_line("x")(f"{words} host sshd[12]: Accepted".encode(), "")
+    assert abs(event["time"] - then * 10**9) in (0, 3600 * 10**9)  # an hour that comes twice when clocks are put back
+    assert event["subject"] == "sshd"
+
+
+@pytest.mark.parametrize("stamp", ["Feb 30 10:00:00", "Xyz 11 10:00:00", "Jun 11 25:00:00", "2026-13-45T99:00:00"])
+def test_a_line_that_says_no_time_there_is_was_now(stamp):
+    before = time.time_ns()
+    assert before <= log_line("x")(f"{stamp} host sshd: hi".encode(), "")["time"] <= time.time_ns()
 
 
 @settings(max_examples=60, deadline=None)
