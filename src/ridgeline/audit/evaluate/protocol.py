@@ -1,4 +1,4 @@
-"""The published protocol: learn from what is normal in the training part, judge the test part, no test label before that.
+"""The published protocol: learn from what is normal in the training part, then judge the test part.
 
     ridgeline audit evaluate logs/hdfs_sessions
 
@@ -65,10 +65,10 @@ def _trained(several: Sequence[Method], train: Sequence[Unit]) -> tuple[Method, 
     for method in several:
         first = np.array([method.judge(unit, learn=not unit.anomalous) for unit in train])
         again = np.array([method.judge(unit, learn=False) for unit in train]) if labels.any() else first
-        late=np.arange(len(train))>=start
-        scores=np.concatenate([first[late&~labels],again[labels]])
-        lab=np.concatenate([np.zeros((late&~labels).sum(),bool),np.ones(labels.sum(),bool)])
-        w=(~labels).sum()/(late&~labels).sum()
+        late = np.arange(len(train)) >= start
+        scores = np.concatenate([first[late & ~labels], again[labels]])
+        lab = np.concatenate([np.zeros((late & ~labels).sum(), bool), np.ones(labels.sum(), bool)])
+        w = (~labels).sum() / (late & ~labels).sum()
         threshold = threshold_for(lab, scores, RATE, w)
         value = figures(Judged(lab, scores, threshold))["f1"] if labels.any() else 0.0
         if best is None or value > best[0]:
