@@ -1,8 +1,12 @@
 """From many surprises to one calibrated score.
 
-Every part (a new template, an unusual actor, a broken count …) has its own history of surprises. A surprise counts by
+Every part (a rare template, an unusual actor, a broken count …) has its own history of surprises. A surprise counts by
 how rare one as large has been lately in that part: a part that is always noisy says little, one that is always quiet
-says much. What stands out (rarer than 1 in 10) is added up, and the sum is held against the recent sums.
+says much. `meaning` and `tone` are asked of new templates only and are surprises given that, so they add to `template`.
+
+What stands out (rarer than 1 in 10) is added up, the largest in full, the next by half, the next by a quarter: parts
+depend on each other (what is new is also new after what came before it), and one clear break must not drown in several
+small ones. The sum is held against the recent sums.
 
     p      how rare a sum as large has been lately
     score  L / (L + L₀) with L = −log p and L₀ = −log(alert rate): 0.5 is where alerts begin
@@ -17,22 +21,37 @@ from typing import Any, Self
 from ridgeline.audit.calibration import MEMORY, Ranks
 
 STANDS_OUT = math.log(10)
+NEXT = 0.5  # how much the next largest counts
+GIVEN = ("meaning", "tone")  # of a new template
 
 
 class Scale:
     """Histories of the parts and of their sum."""
 
     def __init__(self, parts: Sequence[str], memory: int = MEMORY) -> None:
-        self.parts = {part: Ranks(memory) for part in parts}
+        self.parts = {part: Ranks(memory) for part in parts if part not in GIVEN}
         self.sums = Ranks(memory)
 
     def weigh(self, raw: Mapping[str, float]) -> tuple[float, dict[str, float]]:
         """The sum, and what stands out of it by part; all in nats."""
         found = {}
         for part, surprise in raw.items():
-            if surprise > 0.0 and (weight := -math.log(self.parts[part].p(surprise))) > STANDS_OUT:
-                found[part] = weight
-        return sum(found.values()), found
+            if surprise > 0.0:
+                weight = surprise if part in GIVEN else -math.log(self.parts[part].p(surprise))
+                if weight > STANDS_OUT or part in GIVEN:
+                    found[part] = weight
+        if not found:
+            return 0.0, found
+        new = found.get("template", 0.0) + sum(found.get(part, 0.0) for part in GIVEN)
+        if new <= STANDS_OUT:
+            new = 0.0
+            found = {part: weight for part, weight in found.items() if part not in GIVEN}
+        total, share = 0.0, 1.0
+        others = [weight for part, weight in found.items() if part != "template" and part not in GIVEN]
+        for weight in sorted([new, *others], reverse=True):
+            total += weight * share
+            share *= NEXT
+        return total, found
 
     def rarity(self, total: float) -> float:
         """L of a sum."""

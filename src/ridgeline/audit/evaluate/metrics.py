@@ -18,6 +18,7 @@ Scores = NDArray[np.float64]
 
 DRAWS = 1_000
 LEVEL = 0.95
+GAP = 0.9  # where in the gap between the lowest that is found and the next below a threshold stands
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def figures(judged: Judged) -> dict[str, float]:
 
 
 def threshold_for(labels: Labels, scores: Scores, rate: float, weight: float = 1.0) -> float:
-    """Where F1 is best on these, in the middle of the gap; if there are no anomalies, what `rate` of them exceed.
+    """Where F1 is best on these, near the upper end of the gap; if there are no anomalies, what `rate` of them exceed.
 
     What is above it is found. Of equally good thresholds the highest is taken.
     """
@@ -68,7 +69,7 @@ def threshold_for(labels: Labels, scores: Scores, rate: float, weight: float = 1
     wrong = np.bincount(order[~labels], minlength=len(values))[::-1].cumsum()[::-1]
     f1 = 2 * hits / (hits + weight * wrong + labels.sum())
     best = len(values) - 1 - int(np.argmax(f1[::-1]))
-    return float((values[best - 1] + values[best]) / 2) if best else float(np.nextafter(values[0], -np.inf))
+    return float(values[best - 1] + GAP * (values[best] - values[best - 1])) if best else float(values[0] - 1.0)
 
 
 def intervals(

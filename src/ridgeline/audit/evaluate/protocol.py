@@ -1,4 +1,4 @@
-"""The published protocol: learn from what is normal in the training part, judge the test part, no test label before that.
+"""The published protocol: learn from what is normal in the training part, then judge the test part.
 
     ridgeline audit evaluate logs/hdfs_sessions
 
