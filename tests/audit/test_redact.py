@@ -67,6 +67,25 @@ def test_what_has_no_secret_keeps_its_shape(value):
     assert redact(redact(value)) == redact(value)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"action": st.just("a.b"), "attributes": st.dictionaries(st.text(max_size=8), NESTED, max_size=3)},
+        optional={"actor": st.text(max_size=20), "subject": st.none() | st.text(max_size=20)},
+    ),
+    st.sampled_from(["", f"password={SECRET}", f"Api-Key: {SECRET}", f"Bearer {SECRET}", f"x://u:{SECRET}@h", "key"]),
+    st.sampled_from(["actor", "subject", "flat", "deep"]),
+)
+def test_the_quick_look_at_an_event_misses_nothing(event, text, where):
+    if where in ("actor", "subject"):
+        event[where] = text
+    else:
+        event["attributes"]["note"] = text if where == "flat" else [{"x": text}]
+    slow = {k: redact(v) if k in ("actor", "subject", "attributes") else v for k, v in event.items()}
+    assert redact.event(event) == slow
+    assert SECRET not in json.dumps(redact.event(event))
+
+
 def test_names_can_be_added_and_slips_are_told():
     assert Redaction(more=["badge-no"])({"Badge_No": 7, "x": 1}) == {"Badge_No": HIDDEN, "x": 1}
     with pytest.raises(InputError, match="cannot be a name"):

@@ -98,6 +98,11 @@ class Detector:
         self._over: list[Session] = []  # windows that ended and were not judged yet
         self._recent: dict[int, tuple[int, str]] = {}  # entry → template, actor
 
+    @property
+    def miner(self) -> Miner:
+        """Its templates; whoever shares them learns nothing into them."""
+        return self._miner
+
     def score(
         self, events: Sequence[Mapping[str, Any]], entries: Sequence[int], *, learn: bool = True
     ) -> list[Judgement]:

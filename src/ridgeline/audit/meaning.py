@@ -87,12 +87,26 @@ class Meaning:
                 self._vectors.append(found)
             return self._matrix()[[self._rows[text] for text in texts]]
 
-    def add(self, first: int, events: Sequence[Mapping[str, Any]]) -> None:
-        """Entries from `first` on; those it knows are passed over, those between (pruned) are nobody's."""
+    def share(self, miner: Miner, position: int) -> None:
+        """Go by the templates of a miner that has seen the first `position` entries: `add` is told them from now on."""
         with self._lock:
-            gap = max(0, first - self.complete)
-            fresh = events[max(0, self.complete - first) :]
-            numbers = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
+            if self.complete != position:  # another history: its vectors stay, its entries come again
+                self._entries, self._times, self.complete = [], [], 0
+                self._saved = {**self._saved, "entries": 0}
+            self._miner = miner
+
+    def add(self, first: int, events: Sequence[Mapping[str, Any]], templates: Sequence[int] | None = None) -> None:
+        """Entries from `first` on; those it knows are passed over, those between (pruned) are nobody's.
+
+        `templates`: their numbers in the miner it shares, −1 for own events; else it finds them itself.
+        """
+        with self._lock:
+            gap, known = max(0, first - self.complete), max(0, self.complete - first)
+            fresh = events[known:]
+            if templates is not None:
+                numbers = list(templates[known:])
+            else:
+                numbers = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
             self._entries.append(np.array([_OWN] * gap + numbers, np.int32))
             self._times.append(np.array([0] * gap + [int(e["time"]) for e in fresh], np.int64))
             self.complete += gap + len(fresh)

@@ -32,6 +32,7 @@ _SHAPES = re.compile(
     re.DOTALL,
 )
 _SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ")
+_PLAIN = {str, int, float, bool, type(None)}
 _DEEPEST = 60
 
 
@@ -46,7 +47,7 @@ class Redaction:
         self.names = tuple(sorted(known))
         inside = "|".join(re.escape(name).replace("_", "[-_ ]?") for name in self.names)
         self._key = re.compile(inside, re.IGNORECASE) if self.names else None
-        self._hints = tuple({name.partition("_")[0] for name in self.names})
+        self._hints = tuple({name.rpartition("_")[2] for name in self.names})
         self._hides = lru_cache(4096)(lambda name: self._key is not None and self._key.search(name) is not None)
         # A value is quoted, or goes to the next blank, comma, semicolon or closing bracket.
         self._text = re.compile(
@@ -75,20 +76,33 @@ class Redaction:
     def text(self, text: str) -> str:
         if self._key is None:
             return text
-        # The hints are quicker than the patterns, and miss nothing that those find.
-        if any(map(text.lower().__contains__, self._hints)) and self._key.search(text):
+        if self._hinted(text) and self._key.search(text):
             text = self._text.sub(rf"\g<name>{HIDDEN}", text)
         if _SHAPED.search(text):
             text = _SHAPES.sub(_shape, text)
         return text
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event whose actor, subject and attributes hide what they must."""
-        if self._key is None:
+        """An event whose actor, subject and attributes hide what they must; itself where they hide nothing."""
+        if self._key is None or self._harmless(event):
             return event
-        return {
-            name: self(value) if name in ("actor", "subject", "attributes") else value for name, value in event.items()
-        }
+        hiding = ("actor", "subject", "attributes")
+        return {name: self(value) if name in hiding else value for name, value in event.items()}
+
+    def _hinted(self, text: str) -> bool:
+        """Quicker than the patterns, and misses nothing that they find."""
+        return any(map(text.lower().__contains__, self._hints))
+
+    def _harmless(self, event: dict[str, Any]) -> bool:
+        """Whether one look at all its texts is enough: flat attributes without a telling name, no hint anywhere."""
+        attributes = event.get("attributes") or {}
+        if type(attributes) is not dict or any(map(self._hides, attributes)):
+            return False
+        texts = [event.get("actor"), event.get("subject"), *attributes.values()]
+        if not all(type(text) in _PLAIN for text in texts):
+            return False
+        joined = "\n".join([text for text in texts if type(text) is str])
+        return not self._hinted(joined) and _SHAPED.search(joined) is None
 
 
 def _shape(found: re.Match[str]) -> str:

@@ -27,20 +27,20 @@ SAYABLE = {name: text.encode("utf-8", "replace").decode() for name, text in HOST
 def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     log = make(folder / "log")
-    write_events(folder / "in", 0, 300)
+    write_events(folder / "in", 0, 1_200)
     with (folder / "in").open("a") as file:
         for name, text in SAYABLE.items():
             words = {"source": "hostile", "actor": text, "action": "hostile.text", "subject": text}
             file.write(json.dumps({**words, "attributes": {"message": text, text[:50]: name}}) + "\n")
-    watch(log, jsonl(folder / "in"), alert_rate=0.02)
+    watch(log, jsonl(folder / "in"))
     with Ledger.open(log) as ledger:
-        ledger.append([label_event(log, wiped(ledger), "bad", "<b>ann</b>")])
+        ledger.append([label_event(log, oddest(ledger), "bad", "<b>ann</b>")])
     return log
 
 
-def wiped(ledger) -> int:
+def oddest(ledger) -> int:
     """An entry that was an alert."""
-    return next(alert["entry"] for alert in read_alerts(ledger) if alert["event"]["action"] == "disk.wipe")
+    return next(alert["entry"] for alert in read_alerts(ledger) if alert["event"]["action"] == "firewall.rule.delete")
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def get(url, path, **params):
 def test_every_path_of_the_description_answers(url, log):
     status = get(url, "/api/status").json()
     with Ledger.open(log) as ledger:
-        size, root, verifier, odd = ledger.size, ledger.checkpoint().root, ledger.verifier, wiped(ledger)
+        size, root, verifier, odd = ledger.size, ledger.checkpoint().root, ledger.verifier, oddest(ledger)
     assert (status["size"], status["root"], status["key"]) == (size, root.hex(), str(verifier))
     assert status["alerts"] > 0
-    assert status["scored"] >= 300
+    assert status["scored"] >= 1_200
     events = get(url, "/api/events", after=size - 20, k=50).json()
     assert [e["index"] for e in events] == list(range(size - 20, size))
-    assert any(e["score"] is not None for e in get(url, "/api/events", k=400).json())
+    assert any(e["score"] is not None for e in get(url, "/api/events", k=500).json())
     alerts = get(url, "/api/alerts").json()
     assert next(a for a in alerts if a["entry"] == odd)["label"] == {"verdict": "bad", "by": "<b>ann</b>"}
     found = get(url, "/api/search", q="disk wipe", k=2, where="source == 't'").json()
@@ -71,7 +71,7 @@ def test_every_path_of_the_description_answers(url, log):
     assert found["complete"] == found["size"] == size
     one = get(url, "/api/entry", index=odd).json()
     assert leaf_hash(base64.b64decode(one["entry"])).hex() == one["leaf"]
-    assert one["event"]["action"] == "disk.wipe"
+    assert one["event"]["action"] == "firewall.rule.delete"
     assert one["score"] is not None
     carried = get(url, "/api/proof", index=odd).text
     assert check_proof(carried.encode(), verifier, "x").index == odd

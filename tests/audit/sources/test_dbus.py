@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.audit.aside import aside
 from tests.audit.sources.bus import private_bus, send_signals
 
 from ridgeline.audit.sources.dbus import DBus, event_of
@@ -43,9 +44,7 @@ def names(events):
 
 def test_signals_come_as_events_in_the_order_they_were_sent(address):
     source = DBus(address)
-    events, dropped = asyncio.run(
-        watched(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500)
-    )
+    events, dropped = aside(watched(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500))
     assert names(events) == [f"br{i}" for i in range(500)]
     assert dropped == 0
     first = events[0]
@@ -58,14 +57,14 @@ def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):
     source = DBus(address, held=100)
 
     act, all_seen = lambda: send_signals(address, 3_000), lambda events, dropped: len(events) + dropped >= 3_000
-    events, dropped = asyncio.run(watched(source, act, all_seen))
+    events, dropped = aside(watched(source, act, all_seen))
     assert len(events) + dropped == 3_000
     assert names(events) == sorted(names(events), key=lambda name: int(name[2:]))
 
 
 def test_a_match_lets_only_its_own_through(address):
     source = DBus(address, ["type='signal',interface='net.ovs.Bridge',arg0='br7'"])
-    events, _ = asyncio.run(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
+    events, _ = aside(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
     assert names(events) == ["br7"]
 
 
@@ -110,7 +109,7 @@ def test_a_bus_that_went_away_is_a_gap_and_is_found_again(tmp_path):
         await asyncio.wait_for(task, 60)
         return gaps, names(events)
 
-    gaps, seen = asyncio.run(run())
+    gaps, seen = aside(run())
     assert seen == ["br0", "br1", "br2"] * 2
     assert "closed the connection" in gaps[0]
 
@@ -121,7 +120,7 @@ def test_a_bus_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
             return
 
     with pytest.raises(InputError, match="cannot be reached"):
-        asyncio.run(first(DBus(f"unix:path={tmp_path}/none")))
+        aside(first(DBus(f"unix:path={tmp_path}/none")))
     with pytest.raises(InputError, match="is no bus"):
         DBus("nonsense")
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.audit.aside import aside
 
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.text import json_line, log_line
@@ -35,7 +36,7 @@ async def collect(source, position=None):
 
 
 def read(path, position=None, **more):
-    return asyncio.run(collect(lines_of(path, follow=False, **more), position))
+    return aside(collect(lines_of(path, follow=False, **more), position))
 
 
 def test_every_line_is_an_event_and_can_be_put_together_again(tmp_path):
@@ -86,7 +87,7 @@ def test_a_reader_stopped_anywhere_goes_on_where_it_was(tmp_path_factory, texts,
         rest, _, gaps = await collect(lines_of(path, follow=False, chunk=chunk), position)
         return first + rest, gaps
 
-    assert asyncio.run(two_parts()) == (wanted, [])
+    assert aside(two_parts()) == (wanted, [])
 
 
 def follow(path, act):
@@ -113,7 +114,7 @@ def follow(path, act):
         await asyncio.wait_for(task, 30)
         return seen, gaps
 
-    return asyncio.run(run())
+    return aside(run())
 
 
 def test_a_follower_waits_for_the_file_and_for_whole_lines(tmp_path):
@@ -175,7 +176,7 @@ def follow_from(path, position):
                 source.stop()
         return seen
 
-    return asyncio.run(asyncio.wait_for(run(), 30))
+    return aside(asyncio.wait_for(run(), 30))
 
 
 def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_path):
@@ -185,7 +186,7 @@ def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_p
     async def run():
         return [e async for b in lines_of(path, follow=False, chunk=1000).batches(None) for e in b.events]
 
-    first, second = asyncio.run(run())
+    first, second = aside(run())
     assert len(first["attributes"]["message"]) == 1 << 20
     assert first["attributes"]["_cut_bytes"] == 7
     assert second["attributes"]["message"] == "short"
@@ -199,7 +200,7 @@ def test_a_line_that_is_no_event_is_refused_by_its_number_and_the_rest_is_taken(
     async def run():
         return [b async for b in LineFile(path, "jsonl", json_line, follow=False).batches(None)]
 
-    (batch,) = asyncio.run(run())
+    (batch,) = aside(run())
     assert len(batch.events) == 2
     assert [where for where, _ in batch.refused] == [f"line 2 of {path}", f"line 4 of {path}"]
 

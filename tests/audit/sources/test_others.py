@@ -9,6 +9,7 @@ import threading
 
 import httpx
 import pytest
+from tests.audit.aside import aside
 
 from ridgeline.audit.receipts import Receipts
 from ridgeline.audit.sources.http import Http
@@ -51,24 +52,24 @@ async def all_of(source, position=None, stop_at=None):
 
 
 def test_the_journal_is_read_and_resumed_after_its_cursor(journalctl):
-    batches = asyncio.run(all_of(Journal(follow=False)))
+    batches = aside(all_of(Journal(follow=False)))
     events = [e for b in batches for e in b.events]
     assert [e["attributes"]["message"] for e in events] == ["hi\\xff" if i == 3 else f"message {i}" for i in range(8)]
     assert events[0]["time"] == 10**18
     assert (events[0]["action"], events[0]["subject"], events[0]["actor"]) == ("journal.sshd", "ssh.service", "uid 0")
     assert batches[-1].position == {"cursor": "s=1;i=8"}
-    rest = asyncio.run(all_of(Journal(follow=False), {"cursor": "s=1;i=6"}))
+    rest = aside(all_of(Journal(follow=False), {"cursor": "s=1;i=6"}))
     assert [e["attributes"]["message"] for b in rest for e in b.events] == ["message 6", "message 7"]
 
 
 def test_a_journal_that_is_followed_ends_when_told(journalctl):
-    batches = asyncio.run(asyncio.wait_for(all_of(Journal(), {"cursor": "s=1;i=5"}, stop_at=3), 30))
+    batches = aside(asyncio.wait_for(all_of(Journal(), {"cursor": "s=1;i=5"}, stop_at=3), 30))
     assert sum(len(b.events) for b in batches) == 3
 
 
 def test_a_cursor_the_journal_has_lost_is_said(journalctl):
     with pytest.raises(InputError, match="Failed to seek"):
-        asyncio.run(all_of(Journal(follow=False), {"cursor": "gone"}))
+        aside(all_of(Journal(follow=False), {"cursor": "gone"}))
     with pytest.raises(InputError, match="no match of the journal"):
         Journal(["ssh"])
 
@@ -90,7 +91,7 @@ def test_stdin_is_taken_in_whole_lines_as_it_comes():
 
     writer = threading.Thread(target=write)
     writer.start()
-    batches = asyncio.run(all_of(Piped(json_line, out)))
+    batches = aside(all_of(Piped(json_line, out)))
     writer.join()
     os.close(out)
     assert sum(len(b.events) for b in batches) == 3
@@ -107,7 +108,7 @@ def test_a_silent_stdin_does_not_keep_a_watcher_from_ending():
         source.stop()
         return await asyncio.wait_for(task, 30)
 
-    assert asyncio.run(run()) == []
+    assert aside(run()) == []
     os.close(into)
     os.close(out)
 
@@ -153,7 +154,7 @@ def test_events_by_http_are_answered_with_their_place_in_the_log():
     def act(url):
         return post(url, f"{LINE}\n{LINE}\n"), post(url, f"[{LINE}]"), post(url, "")
 
-    one, two, three = asyncio.run(served.run(act))
+    one, two, three = aside(served.run(act))
     assert one.json() == {"first": 0, "count": 2, "size": 2}
     assert two.json() == {"first": 2, "count": 1, "size": 3}
     assert three.json() == {"first": None, "count": 0}
@@ -176,7 +177,7 @@ def test_what_is_wrong_too_much_or_not_allowed_is_refused_whole():
         served.failing = True
         return [*answers, post(url, LINE)]
 
-    answers = asyncio.run(served.run(act))
+    answers = aside(served.run(act))
     assert [a.status_code for a in answers] == [401, 401, 400, 400, 429, 413, 404, 500]
     assert "event 1 action 'no words'" in answers[2].json()["error"]
     assert answers[4].headers["retry-after"] == "1"
@@ -195,7 +196,7 @@ def test_many_clients_share_one_append_and_each_gets_its_own_place():
             thread.join()
         return answers
 
-    answers = asyncio.run(served.run(act))
+    answers = aside(served.run(act))
     assert sorted(a.json()["first"] for a in answers) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 

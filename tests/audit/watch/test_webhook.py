@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.audit.aside import aside
 from tests.audit.watch.watching import entries, jsonl, make, write_events
 
 from ridgeline.audit import Ledger
@@ -90,13 +91,13 @@ def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
 def test_a_watcher_sends_its_alerts_and_writes_down_what_was_not_taken(tmp_path):
     from tests.audit.watch.watching import encode
 
-    write_events(tmp_path / "in", 0, 300)
+    write_events(tmp_path / "in", 0, 1_200)
     for status in (200, 400):
         log = make(tmp_path / f"log{status}")
         with receiver(status) as (url, got), Ledger.open(log) as ledger:
             source = jsonl(tmp_path / "in")
-            settings = Settings(alert_rate=0.02, wait_ms=1)
-            done = Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run()
+            settings = Settings(wait_ms=1)
+            done = aside(Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run)
         assert len(got) == done.alerts > 0
         told = [e for e in entries(log) if e["action"] == own.UNDELIVERED]
         assert len(told) == done.undelivered == (0 if status == 200 else done.alerts)

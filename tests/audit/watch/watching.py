@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from tests.audit.aside import aside
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.merkle import leaf_hash
@@ -17,6 +18,7 @@ from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.watcher import Watcher
 
 BASE = 1_700_000_000_000_000_000
+ODD = 1_100  # the one among the first 1,200 that any detector should see
 
 
 def encode(texts: list[str]) -> np.ndarray:
@@ -29,7 +31,15 @@ def encode(texts: list[str]) -> np.ndarray:
 
 
 def event(i: int) -> dict:
-    """Ordinary ones, and now and then another."""
+    """Ordinary ones, now and then another, and once a very odd one."""
+    if i == ODD:
+        words = {
+            "source": "t",
+            "actor": "guest",
+            "action": "firewall.rule.delete",
+            "subject": "deny all inbound traffic",
+        }
+        return {"time": BASE + i * 10**9, **words, "attributes": {"chain": "INPUT"}}
     if i % 97 == 96:
         return {"time": BASE + i * 10**9, "source": "t", "actor": "guest", "action": "disk.wipe", "subject": f"d{i}"}
     return {
@@ -55,7 +65,7 @@ def watch(log: Path, *sources, outlets=(), **settings):
     """One whole run of a watcher over the log."""
     more = {"batch": 64, "wait_ms": 5.0, **settings}
     with Ledger.open(log) as ledger:
-        return Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode).run()
+        return aside(Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode).run)
 
 
 def make(log: Path) -> Path:

@@ -107,21 +107,28 @@ class Scorer:
             pass
 
     def _minds(self) -> tuple[Detector, Meaning]:
-        from ridgeline.audit.detector import Detector
         from ridgeline.audit.meaning import Meaning
         from ridgeline.audit.watch.encoder import encoder
 
         encode = self._encode or encoder(self._settings.model, self._settings.device)
         encode(["ready"])  # the model is loaded before the log says that we are
         meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
-        meaning.catch_up(self._ledger, self._left.position)
+        detector = self._detector(meaning)
+        if self.position > meaning.complete:  # the index was deleted, or is behind: its miner comes to the same
+            meaning.catch_up(self._ledger, self.position)
+        meaning.share(detector.miner, self.position)
+        return detector, meaning
+
+    def _detector(self, meaning: Meaning) -> Detector:
+        from ridgeline.audit.detector import Detector
+
         if self._left.detector is not None:
             try:
-                return Detector.load(self._left.detector, meaning.embed), meaning
+                return Detector.load(self._left.detector, meaning.embed)
             except (StoreError, KeyError, TypeError, ValueError):
                 self.backlog.position = 0  # damaged, or of another version: it is learnt again from the log
         rate = self._settings.alert_rate
-        return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate), meaning
+        return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate)
 
     def _judge(self, detector: Detector, meaning: Meaning, piece: Piece) -> None:
         judged: dict[int, Judgement] = {}
@@ -141,7 +148,8 @@ class Scorer:
         score()
         # By the events' own clock, so that a replay comes to the same.
         over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
-        meaning.add(piece.first, piece.events)
+        templates = [judged[k].template if k in judged else -1 for k in range(len(piece.events))]
+        meaning.add(piece.first, piece.events, templates)
         if judged and piece.end > self._left.recorded:
             self._record(piece, judged, [judgement for judgement in over if judgement.alert])
 
