@@ -19,7 +19,7 @@ NESTED = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     NESTED,
     st.sampled_from(NAMES),
@@ -60,14 +60,14 @@ def test_a_line_without_a_secret_is_left_alone(text):
     assert redact.text(text) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(NESTED)
 def test_what_has_no_secret_keeps_its_shape(value):
     assert Redaction(())(value) is value
     assert redact(redact(value)) == redact(value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.fixed_dictionaries(
         {"action": st.just("a.b"), "attributes": st.dictionaries(st.text(max_size=8), NESTED, max_size=3)},

@@ -6,12 +6,10 @@ import json
 import shutil
 
 import pytest
-from tests.audit.conftest import cli
-from tests.audit.watch.watching import encode, event, jsonl, make, watch, write_events
+from tests.audit.watch.watching import encode, event, jsonl, make, told, watch, write_events
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.home import Home
-from ridgeline.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +26,7 @@ def ask(monkeypatch, capsys):
     """A command in this process, with an encoder that needs no model: exit code, stdout, stderr."""
     monkeypatch.setattr("ridgeline.audit.meaning.encoder", lambda model, device: encode)
 
-    def run(*words):
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        return (left.value.code or 0, *capsys.readouterr())
-
-    return run
+    return lambda *words: told(capsys, *words)
 
 
 def test_events_are_found_by_meaning_with_conditions_and_it_is_said_how_far(ask, log):
@@ -78,7 +71,7 @@ def test_alerts_are_listed_worst_first_and_a_label_is_kept_with_them(ask, log):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (("label", "{log}", 5, "fine"), "no verdict 'fine'"),
         (("label", "{log}", 99999, "bad"), "no entry 99999"),
@@ -89,12 +82,11 @@ def test_alerts_are_listed_worst_first_and_a_label_is_kept_with_them(ask, log):
         (("alerts", "{log}.none"), "no ledger"),
     ],
 )
-def test_slips_are_sentences(log, words, told, monkeypatch, capsys):
+def test_slips_are_sentences(log, words, sentence, monkeypatch, capsys):
     monkeypatch.setattr("ridgeline.audit.meaning.encoder", lambda model, device: encode)
-    with pytest.raises(SystemExit) as left:
-        main(["audit", *(str(word).replace("{log}", str(log)) for word in words)])
-    assert left.value.code == 2
-    assert told in capsys.readouterr().err
+    code, _, err = told(capsys, "audit", *(str(word).replace("{log}", str(log)) for word in words))
+    assert code == 2
+    assert sentence in err
 
 
 def test_what_steers_a_terminal_is_shown_and_not_obeyed(tmp_path, ask):
@@ -106,7 +98,6 @@ def test_what_steers_a_terminal_is_shown_and_not_obeyed(tmp_path, ask):
     assert "\\x1b[31mred" in out
 
 
-def test_a_log_gets_a_name_if_it_is_given_none(tmp_path):
-    done = cli("audit", "init", tmp_path / "my log")
-    assert done.returncode == 0
+def test_a_log_gets_a_name_if_it_is_given_none(tmp_path, capsys):
+    assert told(capsys, "audit", "init", tmp_path / "my log")[0] == 0
     assert Ledger.open(tmp_path / "my log").origin.endswith("/my-log")

@@ -26,6 +26,7 @@ from tests.audit.watch.watching import (
     jsonl,
     make,
     recorded,
+    told,
     watch,
     write_events,
 )
@@ -96,12 +97,12 @@ def test_a_watcher_started_again_scores_as_if_it_had_never_stopped(tmp_path):
 
 def test_alerts_are_bound_to_their_entry_told_to_every_outlet_and_read_back_worst_first(log, tmp_path):
     write_events(tmp_path / "in", 0, 1_200)
-    told = []
-    watch(log, jsonl(tmp_path / "in"), outlets=[told.append])
+    heard = []
+    watch(log, jsonl(tmp_path / "in"), outlets=[heard.append])
     with Ledger.open(log) as ledger:
         found = read_alerts(ledger)
         assert found
-        assert {a["entry"] for a in told} == {a["entry"] for a in found}
+        assert {a["entry"] for a in heard} == {a["entry"] for a in found}
         assert [a["score"] for a in found] == sorted((a["score"] for a in found), reverse=True)
         odd = found[0]
         assert odd["event"]["action"] == "firewall.rule.delete"
@@ -143,9 +144,9 @@ def test_nothing_vanishes_silently(log):
     ]
     done = watch(log, Given(*batches), score=False)
     assert (done.dropped, done.refused, sum(done.taken.values())) == ({"given": 7}, {"given": 2}, 2)
-    told = {e["action"]: e["attributes"] for e in entries(log) if own.is_own(e)}
-    assert told[own.DROPS] == {"dropped": 7}
-    assert told[own.GAP] == {"what": "a gap"}
+    said = {e["action"]: e["attributes"] for e in entries(log) if own.is_own(e)}
+    assert said[own.DROPS] == {"dropped": 7}
+    assert said[own.GAP] == {"what": "a gap"}
     assert sum(e["attributes"]["count"] for e in entries(log) if e["action"] == own.REFUSED) == 2
     assert "not words" in json.dumps([e for e in entries(log) if e["action"] == own.REFUSED])
 
@@ -173,16 +174,15 @@ def test_a_source_that_fails_is_said_and_the_others_go_on(log, tmp_path):
         watch(log, Given(error=RidgelineError("the bus went away.")), score=False)
 
 
-def test_slips_are_told_before_anything_starts(log, tmp_path):
+def test_slips_are_told_before_anything_starts(log, tmp_path, capsys):
     with pytest.raises(InputError, match="given twice"):
         watch(log, Given(), Given())
     for words in ({"batch": 0}, {"wait_ms": -1.0}, {"alert_rate": 1.0}):
         with pytest.raises(InputError):
             Settings(**words)
     for words in ((), ("--lines", tmp_path / "none", "--no-follow"), ("--jsonl", "-", "--dbus-match", "x")):
-        done = cli("audit", "watch", log, *words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("ridgeline: ")
+        code, _, sentence = told(capsys, "audit", "watch", log, *words)
+        assert (code, sentence.startswith("ridgeline: ")) == (2, True)
 
 
 def test_20_000_signals_of_a_real_bus_are_recorded_in_order(log, tmp_path):
@@ -214,8 +214,8 @@ def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
     (tmp_path / "a.log").write_text("one\ntwo\n")
     command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--lines", tmp_path / "a.log", "--no-score"]
     process = subprocess.Popen([*map(str, command), "--http", ":0"], stderr=subprocess.PIPE, text=True)
-    told = process.stderr.readline()
-    url, token = re.fullmatch(r"taking events at (\S+)/events; token (\S+)\n", told).groups()
+    first = process.stderr.readline()
+    url, token = re.fullmatch(r"taking events at (\S+)/events; token (\S+)\n", first).groups()
     headers = {"authorization": f"Bearer {token}"}
     answer = httpx.post(f"{url}/events", content=json.dumps(event(5)), headers=headers, timeout=60)
     assert answer.json()["count"] == 1

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.audit.aside import aside
 
 from ridgeline.audit import Ledger
@@ -16,6 +17,7 @@ from ridgeline.audit.sources.text import json_line
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.watcher import Watcher
+from ridgeline.cli import main
 
 BASE = 1_700_000_000_000_000_000
 ODD = 1_100  # the one among the first 1,200 that any detector should see
@@ -106,3 +108,10 @@ def in_order(log: Path) -> list[int]:
     """The scores of the events from outside, in their order; every one has one."""
     found, everything = scores(log), entries(log)
     return [found[i] for i, e in enumerate(everything) if not own.is_own(e)]
+
+
+def told(capsys, *words: object) -> tuple[int, str, str]:
+    """A command in this process: exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return (int(left.value.code or 0), *capsys.readouterr())
