@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 
 import pytest
 from tests.audit.aside import aside
@@ -66,6 +67,19 @@ def test_a_match_lets_only_its_own_through(address):
     source = DBus(address, ["type='signal',interface='net.ovs.Bridge',arg0='br7'"])
     events, _ = aside(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
     assert names(events) == ["br7"]
+
+
+def test_a_call_is_an_event_too_and_the_bus_s_housekeeping_is_none(address):
+    def call():
+        command = ["dbus-send", f"--bus={address}", "--type=method_call", "--dest=org.example.Nobody"]
+        subprocess.run([*command, "/org/example", "org.example.Disk.Wipe", "string:sda"], check=True, timeout=60)
+
+    events, _ = aside(watched(DBus(address), call, lambda events, _: len(events) >= 1))
+    assert [(e["action"], e["attributes"]["_kind"]) for e in events] == [("org.example.Disk.Wipe", "call")]
+    assert events[0]["attributes"]["_to"] == "org.example.Nobody"
+    asked = DBus(address, housekeeping=True)
+    events, _ = aside(watched(asked, call, lambda events, _: any("Disk" in e["action"] for e in events)))
+    assert "org.freedesktop.DBus.Hello" in {e["action"] for e in events}
 
 
 def test_every_kind_of_value_becomes_json():

@@ -170,8 +170,10 @@ def test_a_source_that_fails_is_said_and_the_others_go_on(log, tmp_path):
     assert done.troubles == ["the bus went away."]
     assert sum(done.taken.values()) == 6
     assert any(e["action"] == own.GAP for e in entries(log))
+    size = len(entries(log))
     with pytest.raises(RidgelineError, match="went away"):
         watch(log, Given(error=RidgelineError("the bus went away.")), score=False)
+    assert len(entries(log)) == size  # nothing was begun
 
 
 def test_slips_are_told_before_anything_starts(log, tmp_path, capsys):

@@ -6,7 +6,7 @@
 ridgeline_audit_entries 3
 # HELP ridgeline_audit_taken_total Events recorded.
 # TYPE ridgeline_audit_taken_total counter
-ridgeline_audit_taken_total{source="lines:\\\\"x\\\\""} 2
+ridgeline_audit_taken_total{source="lines:\\"x\\""} 2
 # HELP ridgeline_audit_scored_total Events scored.
 # TYPE ridgeline_audit_scored_total counter
 ridgeline_audit_scored_total 2

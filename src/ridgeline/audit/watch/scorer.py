@@ -72,6 +72,10 @@ class Scorer:
         self._thread.join()
 
     @property
+    def started(self) -> bool:
+        return self._thread.ident is not None
+
+    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 

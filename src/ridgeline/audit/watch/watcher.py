@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.meaning import Encode
 
 _TICK_S = 1.0
+_GRACE_S = 0.1  # before the model is loaded
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,17 @@ class Watcher:
     def run(self) -> Summary:
         """Watch until every source has ended, or Ctrl-C: then what is here is taken and scored, a second one leaves at
         once (what was acknowledged is in the log either way)."""
-        self.scorer.start(self.intake)
         try:
             asyncio.run(self._watch())
         finally:
-            self.scorer.finish(cut=self._stops > 1)
+            started = self.scorer.started
+            if started:
+                self.scorer.finish(cut=self._stops > 1)
             for webhook in self._webhooks:
                 webhook.close()
             self._left = len(self.scorer.backlog) if self._settings.score else 0
-            self._farewell()
+            if started:
+                self._farewell()
         if self.scorer.error is not None:
             raise self.scorer.error
         return self._summary()
@@ -144,6 +147,12 @@ class Watcher:
         ticking = asyncio.create_task(self._tick())
         pumps = [asyncio.create_task(self._pump(source)) for source in self._sources]
         try:
+            # A source that cannot be reached says so at once, and then nothing was begun.
+            await asyncio.wait(pumps, timeout=_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
+            for pump in pumps:
+                if pump.done():
+                    pump.result()
+            self.scorer.start(self.intake)
             await asyncio.gather(*pumps)
             while self.scorer.alive and self.scorer.error is None and len(self.scorer.backlog) and self._stops < 2:
                 await asyncio.sleep(0.05)
