@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.audit.watch.watching import encode
+from tests.audit.watch.watching import encode, told
 
 from ridgeline.audit.capacity import RATES, forecast
 from ridgeline.errors import InputError
@@ -92,12 +92,21 @@ def test_cases_have_work_and_slips_are_told():
 
 
 def test_a_forecast_has_the_right_arithmetic():
-    told = {f.what: f for f in forecast(1_000.0)}
-    assert told["10,000 per hour"].rate == pytest.approx(10_000 / 3600)
-    assert told["1 M per day"].utilisation == pytest.approx(1e6 / 86_400 / 1_000)
-    assert told["1 M per hour"].utilisation == pytest.approx(0.2777, abs=1e-3)
+    by_rate = {f.what: f for f in forecast(1_000.0)}
+    assert by_rate["10,000 per hour"].rate == pytest.approx(10_000 / 3600)
+    assert by_rate["1 M per day"].utilisation == pytest.approx(1e6 / 86_400 / 1_000)
+    assert by_rate["1 M per hour"].utilisation == pytest.approx(0.2777, abs=1e-3)
     over = forecast(100.0, {"x": 150.0})[0]
     assert (over.utilisation, over.wait_s, over.backlog_per_hour) == (1.5, None, 50 * 3600)
-    assert set(RATES) == set(told)
+    assert set(RATES) == set(by_rate)
     with pytest.raises(InputError, match="above 0"):
         forecast(0.0)
+
+
+def test_the_command_tells_the_forecast(capsys):
+    code, out, _ = told(capsys, "audit", "capacity", 100, "--rate", 1_000_000, "--json")
+    (row,) = json.loads(out)
+    assert (code, row["wait_s"], round(row["backlog_per_hour"])) == (0, None, 640_000)
+    assert "27.778%" in told(capsys, "audit", "capacity", 1000)[1]
+    for words in (("0",), ("100", "--rate", "-1")):
+        assert told(capsys, "audit", "capacity", *words)[0] == 2

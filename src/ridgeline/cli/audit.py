@@ -195,7 +195,15 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _register() -> None:
-    from ridgeline.cli import audit_ask, audit_keep, audit_report, audit_serve, audit_verify, audit_watch
+    from ridgeline.cli import (
+        audit_ask,
+        audit_capacity,
+        audit_keep,
+        audit_report,
+        audit_serve,
+        audit_verify,
+        audit_watch,
+    )
 
     audit_verify.register(audit)
     audit_keep.register(audit)
@@ -203,6 +211,7 @@ def _register() -> None:
     audit_ask.register(audit)
     audit_serve.register(audit)
     audit_report.register(audit)
+    audit_capacity.register(audit)
 
 
 _register()
