@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import numpy as np
+
 from ridgeline.audit.evaluate import Labelled, Unit
 
 BASE = 1_700_000_000_000_000_000

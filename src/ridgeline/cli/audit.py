@@ -184,10 +184,11 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _register() -> None:
-    from ridgeline.cli import audit_keep, audit_verify
+    from ridgeline.cli import audit_evaluate, audit_keep, audit_verify
 
     audit_verify.register(audit)
     audit_keep.register(audit)
+    audit_evaluate.register(audit)
 
 
 _register()
