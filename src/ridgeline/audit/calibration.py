@@ -3,8 +3,8 @@
 >>> lately = Ranks()
 >>> for _ in range(999):
 ...     lately.add(0.5)
->>> round(lately.p(6.0), 3), round(lately.p(0.2), 3)
-(0.001, 1.0)
+>>> lately.p(6.0) < 0.001 < lately.p(3.0) < 0.01
+True
 
 Surprises are in nats (−log p). p is the weighted share of recent ones that were as large, the present one counted with
 them. One that was a little smaller still counts in part (estimates move as they grow sharper), so p falls everywhere
@@ -25,8 +25,8 @@ MEMORY = 20_000  # after so many, an old one counts for 1/e
 EARLY = 2  # before that, the n-th of N counts for (n/N)²
 WIDTH = 0.125  # nats of a bin
 BINS = 512
-NEAR = 0.5  # nats: one that was smaller by this counts for 1/e
-REACH = 40  # bins below that count at all
+NEAR = 0.2  # nats: one that was smaller by this counts for 1/e
+REACH = 16  # bins below that count at all
 _PARTS = [math.exp(-n * WIDTH / NEAR) for n in range(REACH, 0, -1)]
 
 
@@ -47,6 +47,11 @@ class Ranks:
     def count(self) -> float:
         """How many there are in memory, faded ones counted in part."""
         return self._total / self._weight
+
+    def rarity(self, surprise: float) -> float:
+        """−log p."""
+        p = self.p(surprise)
+        return -math.log(p) if p < 1.0 else 0.0
 
     def p(self, surprise: float) -> float:
         if surprise <= 0.0:

@@ -19,6 +19,8 @@ from ridgeline.audit.frequency import Frequencies
 
 SPAN = 10_000
 MOST = 2_048  # different sessions held
+WIDEST = 4_096  # templates in them; beyond, what is held is forgotten
+FIRST = (16, 16)
 SCALE = 8.0  # a distance of 1 (nothing in common) is so many "nats" on the scale of the ranks
 
 
@@ -28,7 +30,7 @@ class Counts:
         self._away = Ranks(span)  # how far from all others sessions were
         self._rows: dict[str, int] = {}  # counts → row, oldest first
         self._columns: dict[int, int] = {}  # template → column
-        self._matrix: NDArray[np.float32] = np.zeros((16, 16), np.float32)  # log(1 + count)
+        self._matrix: NDArray[np.float32] = np.zeros(FIRST, np.float32)  # log(1 + count)
 
     def surprise(self, counts: Mapping[int, int]) -> tuple[float, float]:
         """In nats, and the distance in [0, 1] to the nearest known session."""
@@ -59,46 +61,50 @@ class Counts:
         key = _key(counts)
         self._often.learn(key)
         self._away.add(distance * SCALE)
-        if key in self._rows or not counts:
+        if key in self._rows or not 0 < len(counts) <= WIDEST:
             return
+        if len(self._columns) + sum(template not in self._columns for template in counts) > WIDEST:
+            self._rows, self._columns, self._matrix = {}, {}, np.zeros(FIRST, np.float32)
         row = len(self._rows)
         if row >= MOST:
-            oldest = next(iter(self._rows))
-            row = self._rows.pop(oldest)
+            row = self._rows.pop(next(iter(self._rows)))
             self._matrix[row] = 0
         self._rows[key] = row
         for template in counts:
             self._columns.setdefault(template, len(self._columns))
-        self._grow(len(self._rows), len(self._columns))
+        rows, columns = self._matrix.shape
+        if len(self._rows) > rows or len(self._columns) > columns:
+            rows = 2 * rows if len(self._rows) > rows else rows
+            while columns < len(self._columns):
+                columns *= 2
+            grown = np.zeros((rows, columns), np.float32)
+            grown[: len(self._matrix), : self._matrix.shape[1]] = self._matrix
+            self._matrix = grown
+        self._write(row, counts)
+
+    def _write(self, row: int, counts: Mapping[int, int]) -> None:
         for template, count in counts.items():
             self._matrix[row, self._columns[template]] = math.log1p(count)
 
-    def _grow(self, rows: int, columns: int) -> None:
-        have = self._matrix.shape
-        if rows > have[0] or columns > have[1]:
-            more = (
-                have[0] * 2 if rows > have[0] else have[0],
-                max(have[1] * 2, columns) if columns > have[1] else have[1],
-            )
-            grown = np.zeros(more, np.float32)
-            grown[: have[0], : have[1]] = self._matrix
-            self._matrix = grown
-
     def state(self) -> dict[str, Any]:
-        return {"often": self._often.state(), "away": self._away.state(), "known": list(self._rows.items())}
+        return {
+            "often": self._often.state(),
+            "away": self._away.state(),
+            "known": list(self._rows.items()),
+            "columns": list(self._columns),
+            "shape": self._matrix.shape,
+        }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls()
         made._often, made._away = Frequencies.restore(state["often"]), Ranks.restore(state["away"])
-        for key, row in state["known"]:
-            counts = {int(t): int(n) for t, _, n in (item.partition(":") for item in key.split())}
-            made._rows[key] = row
-            for template in counts:
-                made._columns.setdefault(template, len(made._columns))
-            made._grow(row + 1, len(made._columns))
-            for template, count in counts.items():
-                made._matrix[row, made._columns[template]] = math.log1p(count)
+        made._rows = dict(map(tuple, state["known"]))
+        made._columns = {template: column for column, template in enumerate(state["columns"])}
+        made._matrix = np.zeros(state["shape"], np.float32)  # the same shape: sums are rounded the same
+        for key, row in made._rows.items():
+            items = (item.partition(":") for item in key.split())
+            made._write(row, {int(template): int(count) for template, _, count in items})
         return made
 
 

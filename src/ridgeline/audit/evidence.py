@@ -2,7 +2,8 @@
 
 Every part (a rare template, an unusual actor, a broken count …) has its own history of surprises. A surprise counts by
 how rare one as large has been lately in that part: a part that is always noisy says little, one that is always quiet
-says much. `meaning` and `tone` are asked of new templates only and are surprises given that, so they add to `template`.
+says what it claims, but never more. `meaning` and `tone` are asked of new templates only and are surprises given that,
+so they add to `template`.
 
 What stands out (rarer than 1 in 10) is added up, the largest in full, the next by half, the next by a quarter: parts
 depend on each other (what is new is also new after what came before it), and one clear break must not drown in several
@@ -37,7 +38,7 @@ class Scale:
         found = {}
         for part, surprise in raw.items():
             if surprise > 0.0:
-                weight = surprise if part in GIVEN else -math.log(self.parts[part].p(surprise))
+                weight = surprise if part in GIVEN else min(surprise, self.parts[part].rarity(surprise))
                 if weight > STANDS_OUT or part in GIVEN:
                     found[part] = weight
         if not found:
@@ -55,7 +56,7 @@ class Scale:
 
     def rarity(self, total: float) -> float:
         """L of a sum."""
-        return -math.log(self.sums.p(total))
+        return self.sums.rarity(total)
 
     def learn(self, raw: Mapping[str, float], total: float) -> None:
         for part, ranks in self.parts.items():

@@ -93,8 +93,9 @@ class History:
         count = session.counts.get(template, 0) + 1
         if count > 1 and (p := self.p_count(template, count)) < 1.0:
             found["count"] = -math.log(p)
+        # A rare template is rare after anything: what counts is how much rarer it is here.
         if (p := self.order.p(session.last, template)) < 1.0:
-            found["order"] = -math.log(p)
+            found["order"] = max(0.0, -math.log(p) - found.get("template", 0.0))
         return found
 
     def actors_of(self, event: Seen) -> Frequencies:

@@ -10,7 +10,7 @@ Two steps, in the spirit of Drain but without a similarity threshold:
 
 1. Masking: times, addresses, hexadecimal words and all digits become `<*>`. It looks at one text only.
 2. A word is a variable once so many different words (`VALUES`) were seen in its place, all other words being equal.
-   The first word never is: it is the action of an event.
+   The first word never is: it is the action of an event. Texts with variables are patterns, which others may match.
 
 Step 2 is a closure over the set of texts, so `find` answers the same whatever order they were learnt in (ids and `new`
 do depend on it), as long as the limits on memory were not reached. A template's text is its own template.
@@ -29,6 +29,7 @@ VALUES = 4  # different words in one place make it a variable
 WORDS, LETTERS = 64, 120  # of a text, of a masked word: what is looked at
 LONGEST = 8_000  # more than WORDS × LETTERS with spaces, so that no template is cut
 PLACES = 200_000  # places remembered that may turn out to be variable
+VARIABLES = 50_000
 TEMPLATES = 50_000  # beyond, new texts share one template per first word
 RECENT = 100_000  # texts whose template is known at once
 
@@ -42,7 +43,7 @@ _VARIABLE = re.compile(
     r"|(?<![\w:])(?=[0-9a-fA-F:]*\d)[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"  # IPv6
     r"|\b0[xX][0-9a-fA-F]+\b"
     r"|\b(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{6,}\b"  # a hash, an id
-    r"|[-+]?\d+(?:[.,]\d+)*"
+    r"|(?:(?<![^\W_])[-+])?\d+(?:[.,]\d+)*"  # a hyphen after a letter is no sign
 )
 _DIGIT = re.compile(r"\d")
 # 2005-06-03, 10.0.0.7:22, 1/2: one value, not several.
@@ -86,6 +87,8 @@ class Miner:
         self._ids: dict[str, int] = {}  # text → id
         self._noted: dict[str, None] = {}  # masked texts that were counted, oldest first
         self._places: dict[Place, set[str] | None] = {}  # the words seen there; None: a variable
+        self._patterns: dict[tuple[str, int], list[list[str]]] = {}  # first word, length → words with variables
+        self._variables = 0
         self._known: dict[str, int] = {}  # masked text → id, as long as no place becomes a variable
 
     def __len__(self) -> int:
@@ -96,8 +99,10 @@ class Miner:
 
     def learn(self, text: str) -> Template:
         """The template of a text; made if there is none."""
-        masked = mask(text)
-        id = self._known.get(masked)
+        id = self._known.get(text)  # as it is, if it is masked already
+        if id is None:
+            masked = mask(text)
+            id = self._known.get(masked)
         if id is not None:
             return Template(id, self._texts[id])
         if masked not in self._noted:
@@ -131,6 +136,8 @@ class Miner:
         made._texts, made._ids = list(state["texts"]), dict(state["ids"])
         made._noted = dict.fromkeys(state["noted"])
         made._places = {(b, a): None if held is None else set(held) for b, a, held in state["places"]}
+        for place in [place for place, held in made._places.items() if held is None]:
+            made._remember(place)
         return made
 
     def _made(self, text: str) -> int:
@@ -147,15 +154,37 @@ class Miner:
 
     def _resolved(self, masked: str) -> str:
         """The text with every place masked that is known to be a variable."""
-        places = self._places
-        changed = True
-        while changed:
-            changed = False
-            for place, word in _places(masked):
+        places, text = self._places, masked
+        while True:
+            for place, word in _places(text):
                 if word != MASK and places.get(place, _NONE) is None:
-                    masked, changed = _filled(place, MASK), True
+                    text = _filled(place, MASK)
                     break
-        return masked
+            else:
+                found = self._matching(text)
+                if found == text:
+                    return text
+                text = found
+
+    def _matching(self, text: str) -> str:
+        """The pattern that has all words of a text but for its own variables, the closest; else the text.
+
+        It is needed where several variables have values that were never seen, so that no single place is known.
+        """
+        words = text.split(" ")
+        best: tuple[int, list[str]] | None = None
+        for pattern in self._patterns.get((words[0], len(words)), ()):
+            if all(p in (w, MASK) for p, w in zip(pattern, words, strict=True)):
+                found = (pattern.count(MASK), pattern)
+                best = found if best is None else min(best, found)
+        return " ".join(best[1]) if best is not None else text
+
+    def _remember(self, place: Place) -> None:
+        self._variables += 1
+        words = _filled(place, MASK).split(" ")
+        held = self._patterns.setdefault((words[0], len(words)), [])
+        if words not in held:
+            held.append(words)
 
     def _note(self, masked: str) -> None:
         """Count a text at each of its places, and so the texts that come of it where one is a variable."""
@@ -167,10 +196,11 @@ class Miner:
             self._noted[text] = None
             for place, word in _places(text):
                 held = self._places.setdefault(place, set())
-                if held is not None and word != MASK:
+                if held is not None and word != MASK and self._variables < VARIABLES:
                     held.add(word)
                     if len(held) >= self.values:
                         self._places[place] = None
+                        self._remember(place)
                         self._merge(place, held)
                         held = None
                 if held is None:

@@ -198,6 +198,7 @@ def _register() -> None:
     from ridgeline.cli import (
         audit_ask,
         audit_capacity,
+        audit_evaluate,
         audit_keep,
         audit_report,
         audit_serve,
@@ -205,13 +206,18 @@ def _register() -> None:
         audit_watch,
     )
 
-    audit_verify.register(audit)
-    audit_keep.register(audit)
-    audit_watch.register(audit)
-    audit_ask.register(audit)
-    audit_serve.register(audit)
-    audit_report.register(audit)
-    audit_capacity.register(audit)
+    parts = (
+        audit_verify,
+        audit_keep,
+        audit_watch,
+        audit_ask,
+        audit_serve,
+        audit_report,
+        audit_capacity,
+        audit_evaluate,
+    )
+    for part in parts:
+        part.register(audit)
 
 
 _register()

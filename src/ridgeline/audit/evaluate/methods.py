@@ -1,8 +1,8 @@
 """What is compared: the detector, and two baselines that are hard to beat.
 
 never_seen     how many templates of a unit were in nothing normal so far
-count_vector   how far its counts of templates are from those of the nearest normal unit; a single line is judged by the
-               lines up to it, as many as told the anomalies of the training part best
+count_vector   how far its counts of templates are from those of the nearest normal unit; a single line is judged by
+               itself and by the lines up to it, as many as told the anomalies of the training part best
 
 All read the same templates and learn from the same units.
 """
@@ -21,7 +21,7 @@ from ridgeline.audit.evaluate.units import Unit
 from ridgeline.audit.sentence import sentence
 from ridgeline.audit.template import Miner
 
-WINDOWS = (1, 5, 10, 20)  # lines that count_vector may look back
+WINDOWS = (1, 5, 10, 20)  # lines that count_vector may take together
 
 
 class Method(Protocol):
@@ -91,6 +91,18 @@ class CountVector:
             self._matrix = more
 
 
+class LineCounts:
+    """Single lines or events: the distance of one by itself, and of those up to it taken together."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self._own, self._together = CountVector(), CountVector(window)
+
+    def judge(self, unit: Unit, learn: bool) -> float:
+        own = self._own.judge(unit, learn)
+        return own + self._together.judge(unit, learn) if self.window > 1 else own
+
+
 class Watcher:
     """The detector of the watcher. A session is judged when it has ended, a line or event at once."""
 
@@ -109,11 +121,19 @@ def _templates(miner: Miner, unit: Unit) -> list[int]:
     return [miner.learn(sentence(event)).id for event in unit.events]
 
 
+def kinds_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    """For each unit the templates that are in it, however often."""
+    miner = Miner()
+    for unit in units:
+        _templates(miner, unit)
+    return [tuple(sorted(set(_templates(miner, unit)))) for unit in units]
+
+
 def methods(embed: Embed, kind: str) -> dict[str, Sequence[Method]]:
     """By name, each in the settings between which the training part decides."""
-    windows = (1,) if kind == "session" else WINDOWS
+    single = kind != "session"
     return {
         "ridgeline": [Watcher(embed, kind)],
         "never_seen": [NeverSeen()],
-        "count_vector": [CountVector(window) for window in windows],
+        "count_vector": [LineCounts(window) for window in WINDOWS] if single else [CountVector()],
     }

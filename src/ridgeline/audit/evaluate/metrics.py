@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,6 @@ Scores = NDArray[np.float64]
 
 DRAWS = 1_000
 LEVEL = 0.95
-GAP = 0.9  # where in the gap between the lowest that is found and the next below a threshold stands
 
 
 @dataclass(frozen=True)
@@ -54,22 +53,30 @@ def figures(judged: Judged) -> dict[str, float]:
     return {"precision": precision, "recall": recall, "f1": f1, "auroc": auroc(judged.labels, judged.scores)}
 
 
-def threshold_for(labels: Labels, scores: Scores, rate: float, weight: float = 1.0) -> float:
-    """Where F1 is best on these, near the upper end of the gap; if there are no anomalies, what `rate` of them exceed.
+def threshold_for(labels: Labels, scores: Scores, weights: Scores) -> tuple[float, float]:
+    """Where F1 is best on these, and that F1; each unit counts by its weight. What is above is found.
 
-    What is above it is found. Of equally good thresholds the highest is taken.
+    Of equally good ones the highest, in the middle of its gap.
+
+    >>> threshold_for(np.array([0, 0, 1, 1], bool), np.array([0.0, 1.0, 2.0, 3.0]), np.ones(4))
+    (1.5, 1.0)
     """
-    if not len(scores):
-        return 0.0
     values = np.unique(scores)
-    if not labels.any():
-        return float(np.quantile(scores, 1 - rate, method="inverted_cdf"))
-    order = np.searchsorted(values, scores)
-    hits = np.bincount(order[labels], minlength=len(values))[::-1].cumsum()[::-1]
-    wrong = np.bincount(order[~labels], minlength=len(values))[::-1].cumsum()[::-1]
-    f1 = 2 * hits / (hits + weight * wrong + labels.sum())
-    best = len(values) - 1 - int(np.argmax(f1[::-1]))
-    return float(values[best - 1] + GAP * (values[best] - values[best - 1])) if best else float(values[0] - 1.0)
+    rank = np.searchsorted(values, scores)
+
+    def at_least(kind: Labels) -> Scores:
+        return np.bincount(rank[kind], weights[kind], len(values))[::-1].cumsum()[::-1]
+
+    hits = at_least(labels)
+    f1 = 2 * hits / (hits + at_least(~labels) + weights[labels].sum())
+    best = int(np.flatnonzero(f1 >= f1.max() - 1e-9)[-1])
+    below = values[best - 1] if best else values[0] - 1.0
+    return float((below + values[best]) / 2), float(f1[best])
+
+
+def exceeded_by(scores: Scores, rate: float) -> float:
+    """What a share `rate` of the scores exceeds, or fewer."""
+    return float(np.quantile(scores, 1 - rate, method="inverted_cdf"))
 
 
 def intervals(
@@ -99,6 +106,3 @@ def middle(values: NDArray[np.float64], level: float = LEVEL) -> tuple[float, fl
         return None
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-Progress = Callable[[str], object]

@@ -3,17 +3,21 @@
     ridgeline audit evaluate logs/hdfs_sessions
 
 1. The training part is gone through in order. Every unit is judged by what was learnt before it, then learnt if it is
-   normal. Its scores and labels, but for the first tenth, give the threshold: where F1 is best; in a training part
-   without anomalies, what 1 % exceed.
-2. The test part is judged with nothing more learnt.
-3. Figures on the test part, with 95 % intervals by bootstrap; all methods on the same draws, so that differences are
+   normal.
+2. The threshold is where F1 is best on the training part: its normal units with the scores they had before they were
+   learnt (those of its later half, which stand for all), its anomalies as they are judged at its end, every kind of
+   them (those with the same templates) counted the same, since those to come will be of other kinds. In a training part
+   without anomalies it is what 1 % of the normal units exceed.
+3. The test part is judged with nothing more learnt.
+4. Figures on the test part, with 95 % intervals by bootstrap; all methods on the same draws, so that differences are
    paired. Lines and events are drawn in blocks, since they come in bursts.
 
-Every method goes through the same three steps.
+Every method goes the same way; where it has settings, those with the best F1 in step 2 are taken.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from ridgeline.audit.detector import Embed
-from ridgeline.audit.evaluate.methods import CountVector, Method, methods
-from ridgeline.audit.evaluate.metrics import DRAWS, Judged, figures, intervals, middle, threshold_for
+from ridgeline.audit.evaluate.methods import LineCounts, Method, kinds_of, methods
+from ridgeline.audit.evaluate.metrics import DRAWS, Judged, exceeded_by, figures, intervals, middle, threshold_for
 from ridgeline.audit.evaluate.units import SHARE, Labelled, Unit, load
 
-WARM_UP = 0.5  # of the training part, whose scores do not decide
+EARLY = 0.5  # of the training part, whose normal units do not decide: little was known yet
 RATE = 0.01
 BLOCK = 20  # lines or events
 
@@ -48,7 +52,7 @@ def judged(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[st
         tell(f"{name}: judging")
         scores = np.array([best.judge(unit, learn=False) for unit in data.test])
         found[name] = Judged(labels, scores, threshold)
-        settings[name] = {"window": best.window} if isinstance(best, CountVector) else {}
+        settings[name] = {"window": best.window} if isinstance(best, LineCounts) else {}
     tell("intervals")
     block = 1 if data.kind == "session" else BLOCK
     draws = intervals(found, block)
@@ -59,23 +63,22 @@ def judged(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[st
 
 def _trained(several: Sequence[Method], train: Sequence[Unit]) -> tuple[Method, float]:
     """The setting that tells the training part's anomalies best, and its threshold."""
-    start = int(len(train) * WARM_UP)
-    labels = np.array([unit.anomalous for unit in train])
-    best: tuple[float, Method, float] | None = None
+    bad = np.array([unit.anomalous for unit in train])
+    late = ~bad & (np.cumsum(~bad) > EARLY * (~bad).sum())
+    labels = np.repeat([False, True], [late.sum(), bad.sum()])
+    kinds = kinds_of([unit for unit in train if unit.anomalous])
+    often = Counter(kinds)
+    weights = np.array([(~bad).sum() / late.sum()] * late.sum() + [bad.sum() / len(often) / often[k] for k in kinds])
+    tried = []
     for method in several:
         first = np.array([method.judge(unit, learn=not unit.anomalous) for unit in train])
-        again = np.array([method.judge(unit, learn=False) for unit in train]) if labels.any() else first
-        late = np.arange(len(train)) >= start
-        scores = np.concatenate([first[late & ~labels], again[labels]])
-        lab = np.concatenate([np.zeros((late & ~labels).sum(), bool), np.ones(labels.sum(), bool)])
-        w = (~labels).sum() / (late & ~labels).sum()
-        threshold = threshold_for(lab, scores, RATE, w)
-        value = figures(Judged(lab, scores, threshold))["f1"] if labels.any() else 0.0
-        if best is None or value > best[0]:
-            best = value, method, threshold
-    if best is None:
-        raise ValueError("no method")
-    return best[1], best[2]
+        # Once more, all in order: a method may look at what came before.
+        again = np.array([method.judge(unit, learn=False) for unit in train]) if bad.any() else first
+        scores = np.concatenate([first[late], again[bad]])
+        threshold, f1 = threshold_for(labels, scores, weights) if bad.any() else (exceeded_by(scores, RATE), 0.0)
+        tried.append((f1, threshold, method))
+    _, threshold, method = max(tried, key=lambda row: row[0])
+    return method, threshold
 
 
 def _told(name: str, held: Judged, draws: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -101,8 +104,9 @@ def _protocol(data: Labelled, block: int) -> dict[str, Any]:
         "test_anomalies": sum(unit.anomalous for unit in data.test),
         "learnt_from": "the normal units of the training part, in order; nothing is learnt from the test part",
         "threshold": (
-            f"best F1 on the training part but its first {WARM_UP:.0%}, each unit judged before it is learnt"
-            if any(unit.anomalous for unit in data.train[int(len(data.train) * WARM_UP) :])
+            "best F1 on the training part, kinds of anomalies counted the same; normal units as judged before "
+            "they were learnt"
+            if any(unit.anomalous for unit in data.train)
             else f"what {RATE:.0%} of the training part exceed, which has no anomalies"
         ),
         "intervals": f"95 %, bootstrap over the test part, {DRAWS} draws of blocks of {block}",
