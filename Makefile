@@ -17,14 +17,14 @@ bench: $(VENV)/.native ## the main job: measure this machine, race the workloads
 	$(BIN)/ridgeline bench
 
 test: $(VENV)/.native packages ## all tests that can run here
-	RIDGELINE_REQUIRE=browser,lstopo $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
+	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
 
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu
 	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
 
-test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger
-	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py
+test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger, and of 50 watchers
+	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py tests/audit/watch/test_chaos.py
 
 fuzz: $(VENV)/.native ## the ledger's parsers under atheris, FUZZ_SECONDS (60) each
 	scripts/fuzz $(BIN)/python
@@ -49,7 +49,7 @@ stubs: $(VENV)/.native ## write src/ridgeline/native.pyi from the built extensio
 peers: $(VENV)/.native ## heavy competitors for the races (gigabytes; not needed otherwise)
 	$(PIP) install -q -c constraints.txt -e '.[peers]' --no-build-isolation
 
-packages: ## Debian packages the tests use (a browser, lstopo)
+packages: ## Debian packages the tests use (a browser, lstopo, a D-Bus daemon)
 	@scripts/packages tests
 
 $(VENV)/.deps: pyproject.toml constraints.txt

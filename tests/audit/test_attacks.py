@@ -285,7 +285,7 @@ def test_info_does_not_repeat_what_the_key_did_not_sign(log):
 def test_a_copy_without_its_private_part_is_exported_with_the_key(log, tmp_path):
     shutil.copytree(log, tmp_path / "copy")
     assert cli("audit", "export", tmp_path / "copy", "--json").returncode == 2
-    done = cli("audit", "export", tmp_path / "copy", "--json", "--key", Ledger.open(log).verifier)
+    done = cli("audit", "export", tmp_path / "copy", "--jsonl", "--key", Ledger.open(log).verifier)
     assert done.stdout.count("\n") == 700
 
 

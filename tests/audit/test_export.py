@@ -18,10 +18,12 @@ from ridgeline.audit.where import parse_where
 from ridgeline.errors import InputError
 
 
-def test_json_lines_carry_index_and_event(log):
-    done = cli("audit", "export", log, "--json")
+def test_json_and_json_lines_carry_index_and_event(log):
+    done = cli("audit", "export", log, "--jsonl")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == 700
+    assert json.loads(cli("audit", "export", log, "--json").stdout) == rows
+    assert json.loads(cli("audit", "export", log, "--json", "--where", "index < 0").stdout) == []
     assert rows[5] == {"index": 5, **event(5), "time": str(event(5)["time"])}
 
 
@@ -48,7 +50,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_json_is_exact(tmp_path, subject):
     with out.open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     assert (row["subject"], row["actor"]) == ("'" + subject, "a=b")
-    assert json.loads(cli("audit", "export", tmp_path / "log", "--json").stdout)["subject"] == subject
+    assert json.loads(cli("audit", "export", tmp_path / "log", "--json").stdout)[0]["subject"] == subject
 
 
 def test_parquet_keeps_nanoseconds(log, tmp_path):
@@ -64,7 +66,7 @@ def test_parquet_keeps_nanoseconds(log, tmp_path):
 def test_a_time_span_and_a_condition_choose(log):
     words = ("--from", str(BASE + 100), "--to", str(BASE + 200), "--where", "attributes.n in (99, 100, 150, 200)")
     done = cli("audit", "export", log, "--json", *words)
-    assert [json.loads(line)["index"] for line in done.stdout.splitlines()] == [100, 150]
+    assert [row["index"] for row in json.loads(done.stdout)] == [100, 150]
 
 
 def test_what_was_pruned_is_left_out_and_counted(log):

@@ -1,4 +1,4 @@
-"""Events out of a log, for those who work with tables: JSON lines, CSV, Parquet.
+"""Events out of a log, for those who work with tables: JSON, JSON lines, CSV, Parquet.
 
 What was pruned is left out, and `missing` says how much that was. Every row carries its index, so a proof for it can be
 asked for.
@@ -87,11 +87,19 @@ def _pruned_until(index: int, event: dict[str, Any]) -> int:
 _FORMULA = frozenset("=+-@\t\r")
 
 
-def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
+def write_jsonl(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
     """One event per line, its index beside its names."""
     for event in events:
-        row = {"index": event["index"], **{k: v for k, v in event.items() if k != "index"}, "time": str(event["time"])}
-        to.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+        to.write(_json(event) + "\n")
+
+
+def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
+    """One JSON list, an event per line of it."""
+    between = "[\n"
+    for event in events:
+        to.write(between + _json(event))
+        between = ",\n"
+    to.write("[]\n" if between == "[\n" else "\n]\n")
 
 
 def write_csv(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
@@ -118,6 +126,11 @@ def write_parquet(events: Iterable[dict[str, Any]], to: Path) -> None:
     with pq.ParquetWriter(to, schema) as writer:
         while rows := [{**_row(event), "time": event["time"]} for event in islice(rest, _ROWS)]:
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _json(event: dict[str, Any]) -> str:
+    row = {"index": event["index"], **{k: v for k, v in event.items() if k != "index"}, "time": str(event["time"])}
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def _row(event: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ridgeline.audit import home as homes
 from ridgeline.audit import merkle
 from ridgeline.audit.checkpoint import Checkpoint, read_checkpoint
 from ridgeline.audit.door import Door
-from ridgeline.audit.event import decode, encode
+from ridgeline.audit.event import Encoded, decode, encode
 from ridgeline.audit.home import Home
 from ridgeline.audit.journal import holds_something
 from ridgeline.audit.note import Signer, Verifier, new_signer
@@ -134,9 +134,9 @@ class Ledger:
         """Entries that are durable, for the writer; that are signed, for everyone else."""
         return self._writer.size if self._writer is not None else self.checkpoint().size
 
-    def append(self, events: Iterable[Mapping[str, Any]]) -> Receipts:
+    def append(self, events: Iterable[Mapping[str, Any]] | Encoded) -> Receipts:
         """Append events; they are on the disk when this returns. All of them or, after an error, none."""
-        encoded = encode(events)
+        encoded = events if isinstance(events, Encoded) else encode(events)
         writer = self._write()
         first, size = writer.append(encoded) if encoded.count else (writer.size, writer.size)
         return Receipts(first, encoded.hashes, size)
@@ -162,7 +162,7 @@ class Ledger:
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
         """Events `start` to `end` (not included), in order; those that were pruned are an error."""
         for index, raw in self.raws(start, end):
-            yield self._whole(decode(raw, f"entry {index}"))
+            yield self.whole(decode(raw, f"entry {index}"))
 
     def raws(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Entries as they were hashed, with their index; each has been proved to be the signed one."""
@@ -274,7 +274,7 @@ class Ledger:
             return known if size <= known.size else self._writer.publish()
         return self.checkpoint()
 
-    def _whole(self, event: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, event: dict[str, Any]) -> dict[str, Any]:
         """The event itself where its entry only says where it is stored."""
         stored = event.get("stored")
         if stored is None:

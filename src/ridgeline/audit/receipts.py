@@ -22,10 +22,10 @@ class Receipts(Sequence[Receipt]):
     """The receipts of one append, made when they are looked at."""
 
     def __init__(self, first: int, hashes: bytes, checkpoint_size: int) -> None:
-        self.first, self._hashes, self.checkpoint_size = first, hashes, checkpoint_size
+        self.first, self.hashes, self.checkpoint_size = first, hashes, checkpoint_size
 
     def __len__(self) -> int:
-        return len(self._hashes) // HASH
+        return len(self.hashes) // HASH
 
     @overload
     def __getitem__(self, at: int) -> Receipt: ...
@@ -35,4 +35,4 @@ class Receipts(Sequence[Receipt]):
         if isinstance(at, slice):
             return [self[k] for k in range(*at.indices(len(self)))]
         k = range(len(self))[at]
-        return Receipt(self.first + k, self._hashes[k * HASH : (k + 1) * HASH], self.checkpoint_size)
+        return Receipt(self.first + k, self.hashes[k * HASH : (k + 1) * HASH], self.checkpoint_size)

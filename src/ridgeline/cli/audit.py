@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +26,9 @@ _PATIENCE_S = 3.0
 @audit.command("init")
 def init(
     log: Log,
-    origin: Annotated[str, typer.Option(metavar="NAME", help="The log's name, like example.com/audit.")],
+    origin: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The log's name, like example.com/audit; else host/folder.")
+    ] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A key file of one's own; made there if it is not there yet.")
     ] = None,
@@ -34,6 +38,7 @@ def init(
     from ridgeline.audit import Ledger, new_signer
     from ridgeline.audit.home import write_key
 
+    origin = origin if origin is not None else _origin(log)
     if key is not None and not key.exists():
         if log.resolve() in key.resolve().parents:
             raise InputError(f"the key {key} would lie in the log, which may be served to anyone; keep it elsewhere.")
@@ -59,7 +64,7 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
     from ridgeline.audit.event import parse_line
 
     count, first, size, number = 0, -1, 0, 0
-    with _Into(log) as into:
+    with Into(log) as into:
         for lines in _lines():
             events = []
             try:
@@ -125,7 +130,13 @@ def info(log: Log, as_json: Json = False) -> None:
         tell(f"pruned    entries {row['from']} to {row['to'] - 1}, by {row['by']}, {when}Z (entry {row['entry']})")
 
 
-class _Into:
+def _origin(log: Path) -> str:
+    """A name for a log that was given none: this host and the folder, in the signs a name may have."""
+    words = f"{socket.gethostname() or 'localhost'}/{log.absolute().name}"
+    return re.sub(r"[^A-Za-z0-9._/-]+", "-", words).strip("-") or "log"
+
+
+class Into:
     """Where events go: into the log itself, or through the door of the process that holds it."""
 
     def __init__(self, log: Path) -> None:
@@ -162,7 +173,7 @@ class _Into:
             return parse_checkpoint(self._guest.checkpoint().encode(), "the checkpoint").size
         return self._ledger.checkpoint().size if self._ledger is not None else 0
 
-    def __enter__(self) -> _Into:
+    def __enter__(self) -> Into:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,10 +195,29 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _register() -> None:
-    from ridgeline.cli import audit_keep, audit_verify
+    from ridgeline.cli import (
+        audit_ask,
+        audit_capacity,
+        audit_evaluate,
+        audit_keep,
+        audit_report,
+        audit_serve,
+        audit_verify,
+        audit_watch,
+    )
 
-    audit_verify.register(audit)
-    audit_keep.register(audit)
+    parts = (
+        audit_verify,
+        audit_keep,
+        audit_watch,
+        audit_ask,
+        audit_serve,
+        audit_report,
+        audit_capacity,
+        audit_evaluate,
+    )
+    for part in parts:
+        part.register(audit)
 
 
 _register()

@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
 
 def export(
     log: Log,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] = False,
+    as_jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a header.")] = False,
     as_parquet: Annotated[bool, typer.Option("--parquet", help="Parquet; needs --out.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A file; else stdout.")] = None,
@@ -34,15 +35,15 @@ def export(
     key: Key = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write events as JSON lines, CSV or Parquet; what was pruned is left out and counted."""
+    """Write events as JSON, JSON lines, CSV or Parquet; what was pruned is left out and counted."""
     from ridgeline.audit import Ledger
-    from ridgeline.audit.export import Selection, write_csv, write_json, write_parquet
+    from ridgeline.audit.export import Selection, write_csv, write_json, write_jsonl, write_parquet
     from ridgeline.audit.moment import parse_moment
     from ridgeline.audit.where import parse_where
     from ridgeline.store import publish
 
-    if as_json + as_csv + as_parquet != 1:
-        raise InputError("say which: one of --json, --csv, --parquet.")
+    if as_json + as_jsonl + as_csv + as_parquet != 1:
+        raise InputError("say which: one of --json, --jsonl, --csv, --parquet.")
     if as_parquet and out is None:
         raise InputError("--parquet needs a file; give --out events.parquet.")
     with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
@@ -52,7 +53,7 @@ def export(
             parse_moment(end) if end else None,
             parse_where(where) if where else None,
         )
-        write = write_json if as_json else write_csv
+        write = write_json if as_json else write_jsonl if as_jsonl else write_csv
         if out is None:
             write(chosen, sys.stdout)
         else:

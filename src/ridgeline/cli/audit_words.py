@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,13 @@ Log = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of the ledg
 Key = Annotated[
     str | None, typer.Option("--key", metavar="VKEY", help="The log's public key, or a file that holds it.")
 ]
+
+
+def in_words(event: dict[str, Any], longest: int = 160) -> str:
+    """An event in a line: what was done to what, by whom, and what it says of itself."""
+    message = event["attributes"].get("message") or ""
+    parts = [event["action"], event["subject"], f"by {event['actor']}" if event["actor"] else "", message]
+    return " ".join(str(part) for part in parts if part)[:longest]
 
 
 def verifier_of(words: str) -> Verifier:

@@ -1,0 +1,1 @@
+"""Reports on a span of a log that anyone can check without the log."""

@@ -1,0 +1,112 @@
+"""Whole sessions by how often each template came in them: which are usual, and how far is one from the nearest?
+
+A session whose counts were seen before is as unusual as they are rare. One whose counts were never seen is as unusual
+as new ones are rare, and more so the further it lies from the nearest known one. Where every session is different, only
+the distance speaks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.audit.calibration import Ranks
+from ridgeline.audit.frequency import Frequencies
+
+SPAN = 10_000
+MOST = 2_048  # different sessions held
+WIDEST = 4_096  # templates in them; beyond, what is held is forgotten
+FIRST = (16, 16)
+SCALE = 8.0  # a distance of 1 (nothing in common) is so many "nats" on the scale of the ranks
+
+
+class Counts:
+    def __init__(self, span: int = SPAN) -> None:
+        self._often = Frequencies(span)
+        self._away = Ranks(span)  # how far from all others sessions were
+        self._rows: dict[str, int] = {}  # counts → row, oldest first
+        self._columns: dict[int, int] = {}  # template → column
+        self._matrix: NDArray[np.float32] = np.zeros(FIRST, np.float32)  # log(1 + count)
+
+    def surprise(self, counts: Mapping[int, int]) -> tuple[float, float]:
+        """In nats, and the distance in [0, 1] to the nearest known session."""
+        key = _key(counts)
+        rare = -math.log(self._often.p(key))
+        if key in self._often:
+            return rare, 0.0
+        distance = self.distance(counts)
+        return rare - math.log(self._away.p(distance * SCALE)), distance
+
+    def distance(self, counts: Mapping[int, int]) -> float:
+        """To the nearest known session: the share of log counts in which they differ (Bray–Curtis)."""
+        if not self._rows:
+            return 0.0
+        row = np.zeros(self._matrix.shape[1], np.float32)
+        strange = 0.0
+        for template, count in counts.items():
+            column = self._columns.get(template)
+            if column is None:
+                strange += math.log1p(count)
+            else:
+                row[column] = math.log1p(count)
+        known = self._matrix[: len(self._rows)]
+        differ, all = np.abs(known - row).sum(1) + strange, (known + row).sum(1) + strange
+        return float((differ / np.maximum(all, 1e-9)).min())
+
+    def learn(self, counts: Mapping[int, int], distance: float) -> None:
+        key = _key(counts)
+        self._often.learn(key)
+        self._away.add(distance * SCALE)
+        if key in self._rows or not 0 < len(counts) <= WIDEST:
+            return
+        if len(self._columns) + sum(template not in self._columns for template in counts) > WIDEST:
+            self._rows, self._columns, self._matrix = {}, {}, np.zeros(FIRST, np.float32)
+        row = len(self._rows)
+        if row >= MOST:
+            row = self._rows.pop(next(iter(self._rows)))
+            self._matrix[row] = 0
+        self._rows[key] = row
+        for template in counts:
+            self._columns.setdefault(template, len(self._columns))
+        rows, columns = self._matrix.shape
+        if len(self._rows) > rows or len(self._columns) > columns:
+            rows = 2 * rows if len(self._rows) > rows else rows
+            while columns < len(self._columns):
+                columns *= 2
+            grown = np.zeros((rows, columns), np.float32)
+            grown[: len(self._matrix), : self._matrix.shape[1]] = self._matrix
+            self._matrix = grown
+        self._write(row, counts)
+
+    def _write(self, row: int, counts: Mapping[int, int]) -> None:
+        for template, count in counts.items():
+            self._matrix[row, self._columns[template]] = math.log1p(count)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "often": self._often.state(),
+            "away": self._away.state(),
+            "known": list(self._rows.items()),
+            "columns": list(self._columns),
+            "shape": self._matrix.shape,
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        made = cls()
+        made._often, made._away = Frequencies.restore(state["often"]), Ranks.restore(state["away"])
+        made._rows = dict(map(tuple, state["known"]))
+        made._columns = {template: column for column, template in enumerate(state["columns"])}
+        made._matrix = np.zeros(state["shape"], np.float32)  # the same shape: sums are rounded the same
+        for key, row in made._rows.items():
+            items = (item.partition(":") for item in key.split())
+            made._write(row, {int(template): int(count) for template, _, count in items})
+        return made
+
+
+def _key(counts: Mapping[int, int]) -> str:
+    return " ".join(f"{template}:{counts[template]}" for template in sorted(counts))

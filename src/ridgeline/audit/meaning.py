@@ -1,0 +1,297 @@
+"""What the events of a log mean: one vector per template, and for every entry its template; found by a sentence.
+
+    meaning = Meaning(folder, str(ledger.verifier), "all-MiniLM-L6-v2", embedder.encode)
+    meaning.catch_up(ledger)
+    meaning.search("someone opened the firewall", 5, ledger)
+
+Derived from the log and nothing else: it can be deleted and is made again. It knows up to which entry it is complete.
+Files only grow, and `state.json` says how much of them counts, so a kill while saving costs what was not yet saved:
+    state.json      complete, counts, the model, the log's key, the miner
+    entries.i4      per entry its template's number; −1 for the watcher's own
+    times.i8        per entry its time
+    texts.jsonl     templates' words, as they were embedded
+    vectors.f4      their vectors, unit length
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.audit.event import decode
+from ridgeline.audit.home import Home
+from ridgeline.audit.sentence import sentence, spoken
+from ridgeline.audit.template import Miner
+from ridgeline.audit.tiles import WIDTH
+from ridgeline.audit.watch.encoder import encoder
+from ridgeline.audit.watch.own import is_own
+from ridgeline.audit.watch.state import Places
+from ridgeline.errors import InputError, StoreError, Unverified
+from ridgeline.store import owner, publish
+
+if TYPE_CHECKING:
+    from ridgeline.audit.ledger import Ledger
+
+Vectors = NDArray[np.float32]
+Encode = Callable[[list[str]], Vectors]
+Where = Callable[[dict[str, Any]], bool]
+
+_FORMAT = 1
+_OWN = -1
+_AT_ONCE = 4_096  # entries between two looks at the log
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An entry that means something like what was asked; `score` is the cosine of its template."""
+
+    entry: int
+    score: float
+    template: str
+    event: dict[str, Any]
+
+
+class Meaning:
+    """One log's index of meaning, open; safe to use from several threads."""
+
+    def __init__(self, folder: Path, log: str, model: str, encode: Encode) -> None:
+        self.folder, self._log, self._model, self._encode = folder, log, model, encode
+        self._lock = threading.RLock()
+        self._miner = Miner()
+        self._entries: list[NDArray[np.int32]] = []
+        self._times: list[NDArray[np.int64]] = []
+        self._rows: dict[str, int] = {}  # text → row of `_vectors`
+        self._vectors: list[Vectors] = []
+        self.complete = 0  # entries it knows
+        self._saved = {"entries": 0, "rows": 0, "text_bytes": 0}
+        self._load()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """float32 [n, dim]; each text is encoded once and remembered."""
+        with self._lock:
+            missing = list(dict.fromkeys(text for text in texts if text not in self._rows))
+            if missing:
+                found = np.asarray(self._encode(missing), np.float32)
+                for text in missing:
+                    self._rows[text] = len(self._rows)
+                self._vectors.append(found)
+            return self._matrix()[[self._rows[text] for text in texts]]
+
+    def share(self, miner: Miner, position: int) -> None:
+        """Go by the templates of a miner that has seen the first `position` entries: `add` is told them from now on."""
+        with self._lock:
+            if self.complete != position:  # another history: its vectors stay, its entries come again
+                self._entries, self._times, self.complete = [], [], 0
+                self._saved = {**self._saved, "entries": 0}
+            self._miner = miner
+
+    def add(self, first: int, events: Sequence[Mapping[str, Any]], templates: Sequence[int] | None = None) -> None:
+        """Entries from `first` on; those it knows are passed over, those between (pruned) are nobody's.
+
+        `templates`: their numbers in the miner it shares, −1 for own events; else it finds them itself.
+        """
+        with self._lock:
+            gap, known = max(0, first - self.complete), max(0, self.complete - first)
+            fresh = events[known:]
+            if templates is not None:
+                numbers = list(templates[known:])
+            else:
+                numbers = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
+            self._entries.append(np.array([_OWN] * gap + numbers, np.int32))
+            self._times.append(np.array([0] * gap + [int(e["time"]) for e in fresh], np.int64))
+            self.complete += gap + len(fresh)
+
+    def catch_up(self, ledger: Ledger, end: int | None = None) -> None:
+        """Read what it does not know yet from the log."""
+        end = ledger.checkpoint().size if end is None else end
+        at = self.complete
+        while at < end:
+            upto = min(end, at + _AT_ONCE)
+            try:
+                events = [ledger.whole(decode(raw, f"entry {i}")) for i, raw in ledger.raws(at, upto)]
+            except Unverified as error:
+                if error.kind != "missing":
+                    raise
+                upto = min(end, (at // WIDTH + 1) * WIDTH)
+                try:  # a bundle at a time, until one is there
+                    events = [ledger.whole(decode(raw, f"entry {i}")) for i, raw in ledger.raws(at, upto)]
+                except Unverified as again:
+                    if again.kind != "missing":
+                        raise
+                    at = upto
+                    continue
+            self.add(at, events)
+            at = upto
+
+    def search(
+        self,
+        text: str,
+        k: int,
+        ledger: Ledger,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        where: Where | None = None,
+    ) -> list[Hit]:
+        """The k entries nearest in meaning; of one template the newest first. Events are read from the log, proved."""
+        if not text.strip():
+            raise InputError("what to look for is empty; give a few words.")
+        if k < 1:
+            raise InputError(f"k is {k}; ask for 1 event or more.")
+        with self._lock:
+            numbers, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
+            texts = [self._miner.text(number) for number in range(len(self._miner))]
+            chosen = numbers != _OWN
+            if since is not None:
+                chosen &= times >= since
+            if until is not None:
+                chosen &= times < until
+            candidates = np.flatnonzero(chosen)
+            seen = np.unique(numbers[candidates])
+            vectors = (
+                self.embed([spoken(texts[number]) for number in seen]) if len(seen) else np.zeros((0, 0), np.float32)
+            )
+        if not len(seen):
+            return []
+        scores = self._scores(vectors, text, len(seen))
+        hits: list[Hit] = []
+        read = _reader(ledger)
+        for rank, score in scores:
+            number = seen[rank]
+            for entry in candidates[numbers[candidates] == number][::-1].tolist():
+                event = read(entry)
+                if event is not None and (where is None or where({**event, "index": entry})):
+                    hits.append(Hit(entry, score, texts[number], event))
+                    if len(hits) == k:
+                        return hits
+        return hits
+
+    def save(self) -> None:
+        """Bring what is new to the disk."""
+        with self._lock:
+            self.embed([spoken(self._miner.text(n)) for n in range(len(self._miner))])  # no template without its vector
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            entries, times, matrix = _joined(self._entries, np.int32), _joined(self._times, np.int64), self._matrix()
+            texts = list(self._rows)
+            done = self._saved
+            _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
+            _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())
+            width = matrix.shape[1] * 4 if len(matrix) else 0
+            _grow(self.folder / "vectors.f4", done["rows"] * width, matrix[done["rows"] :].tobytes())
+            lines = "".join(json.dumps(text) + "\n" for text in texts[done["rows"] :]).encode()
+            begin = done["text_bytes"]
+            _grow(self.folder / "texts.jsonl", begin, lines)
+            state = {
+                "format": _FORMAT,
+                "log": self._log,
+                "model": self._model,
+                "entries": len(entries),
+                "rows": len(texts),
+                "dim": matrix.shape[1] if len(matrix) else 0,
+                "text_bytes": begin + len(lines),
+                "miner": self._miner.state(),
+            }
+            with publish(self.folder / "state.json") as tmp:
+                tmp.write_text(json.dumps(state), encoding="utf-8")
+            self._saved = {"entries": len(entries), "rows": len(texts), "text_bytes": begin + len(lines)}
+            self._entries, self._times = [entries], [times]
+
+    def stats(self) -> dict[str, Any]:
+        with self._lock:
+            return {"complete": self.complete, "templates": len(self._miner), "vectors": len(self._rows)}
+
+    def _scores(self, vectors: Vectors, text: str, count: int) -> list[tuple[int, float]]:
+        from ridgeline.search import Index
+
+        index = Index("Flat", dim=vectors.shape[1], device="cpu")
+        index.add(vectors)
+        query = np.asarray(self._encode([text]), np.float32)
+        scores, rows = index.search(query, count)
+        return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if row >= 0]
+
+    def _matrix(self) -> Vectors:
+        if len(self._vectors) != 1:
+            self._vectors = [np.concatenate(self._vectors)] if self._vectors else [np.zeros((0, 0), np.float32)]
+        return self._vectors[0]
+
+    def _load(self) -> None:
+        """What lies there, if it is of this log and this model and whole; else it is made anew."""
+        try:
+            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+            if (state["format"], state["log"], state["model"]) != (_FORMAT, self._log, self._model):
+                raise ValueError("of another log or model")
+            count, rows, dim = state["entries"], state["rows"], state["dim"]
+            entries = np.fromfile(self.folder / "entries.i4", np.int32, count)
+            times = np.fromfile(self.folder / "times.i8", np.int64, count)
+            vectors = np.fromfile(self.folder / "vectors.f4", np.float32, rows * dim).reshape(rows, dim)
+            with (self.folder / "texts.jsonl").open("rb") as file:
+                texts = [json.loads(line) for line in file.read(state["text_bytes"]).splitlines()]
+            if len(entries) != count or len(times) != count or len(texts) != rows:
+                raise ValueError("cut off")
+            miner = Miner.restore(state["miner"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # the first save writes over it
+        self._miner, self._entries, self._times = miner, [entries], [times]
+        self._rows = {text: row for row, text in enumerate(texts)}
+        self._vectors = [vectors]
+        self.complete = count
+        self._saved = {"entries": count, "rows": rows, "text_bytes": state["text_bytes"]}
+
+
+def open_meaning(ledger: Ledger, model: str, device: str = "auto") -> Meaning:
+    """The index of a log, up to date; saved as well where no watcher is there to do it."""
+    home = Home(ledger.path)
+    meaning = Meaning(Places(home).meaning, str(ledger.verifier), model, encoder(model, device))
+    before = meaning.complete
+    meaning.catch_up(ledger)
+    if meaning.complete > before and home.private.is_dir() and owner(home.lock) is None:
+        with suppress(StoreError, OSError):  # a place we may not write to: then it is made anew next time
+            meaning.save()
+    return meaning
+
+
+def _reader(ledger: Ledger) -> Callable[[int], dict[str, Any] | None]:
+    """One event at a time; a bundle is read and proved once for its neighbours. None where it was pruned."""
+    size = ledger.checkpoint().size
+
+    @lru_cache(64)
+    def bundle(number: int) -> list[bytes] | None:
+        try:
+            return [raw for _, raw in ledger.raws(number * WIDTH, min((number + 1) * WIDTH, size))]
+        except Unverified as error:
+            if error.kind != "missing":
+                raise
+            return None
+
+    def read(entry: int) -> dict[str, Any] | None:
+        raws = bundle(entry // WIDTH)
+        return None if raws is None else ledger.whole(decode(raws[entry % WIDTH], f"entry {entry}"))
+
+    return read
+
+
+def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def _grow(path: Path, at: int, data: bytes) -> None:
+    """Write `data` at byte `at`, which is where what counts ends, and bring it to the disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, at)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(fd, data[done:], at + done)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,113 @@
+"""Events that belong together: those with the same session attribute, else those of one source and actor in one minute.
+
+A session remembers how often each template came, which came last, and the most surprising of its events. How often a
+template comes in a session is counted in steps (1, 2, 3, 4, 6, 8, 12, 16 …), once per session and step, so that one
+long burst is one observation and not a thousand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+NAMES = ("session", "session_id", "block", "block_id", "trace_id", "request_id", "transaction_id", "job_id")
+WINDOW_NS = 60 * 10**9
+IDLE_NS = 600 * 10**9  # a session that says nothing for so long has ended
+OPEN = 10_000
+STEPS = [1, 2, 3] + [2**n + half for n in range(2, 30) for half in (0, 2 ** (n - 1))]
+
+
+def step_of(count: int) -> int:
+    """Which step a count has reached, from 0.
+
+    >>> [step_of(n) for n in (1, 2, 3, 4, 5, 6, 8, 11, 12)]
+    [0, 1, 2, 3, 3, 4, 5, 5, 6]
+    """
+    return bisect_right(STEPS, count) - 1
+
+
+@dataclass(slots=True)
+class Session:
+    key: str
+    named: bool  # by an attribute; else a window of time
+    counts: dict[int, int] = field(default_factory=dict)  # template → how often
+    last: int = -1  # template
+    entry: int = -1  # of the last event
+    time: int = 0  # of the last event
+    most: dict[str, float] = field(default_factory=dict)  # part → its largest surprise
+    why: str = ""  # of its most unusual event
+    weight: float = 0.0  # of that event, in nats
+
+    def take(
+        self, entry: int, time: int, template: int, raw: Mapping[str, float], parts: Mapping[str, float], why: str
+    ) -> None:
+        """One more event."""
+        self.counts[template] = self.counts.get(template, 0) + 1
+        self.last, self.entry, self.time = template, entry, time
+        for part, surprise in raw.items():
+            if surprise > self.most.get(part, 0.0):
+                self.most[part] = surprise
+        if why and (weight := sum(parts.values())) > self.weight:
+            self.why, self.weight = why, weight
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self) | {"counts": list(self.counts.items())}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        return cls(**{**state, "counts": dict(map(tuple, state["counts"]))})
+
+
+class Sessions:
+    """The open ones, the least recently active first."""
+
+    def __init__(self, names: Sequence[str] = NAMES, window: int = WINDOW_NS, idle: int = IDLE_NS) -> None:
+        self.names, self.window, self.idle = tuple(names), window, idle
+        self._open: dict[str, Session] = {}
+
+    def of(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
+        """The session of an event, and the window that ended because this one begins."""
+        attributes = event.get("attributes")
+        if attributes:
+            for name in self.names:
+                value = attributes.get(name)
+                if value is not None and value != "":
+                    key = f"{name}={value}"
+                    same = self._open.pop(key, None)
+                    self._open[key] = same or Session(key, named=True)
+                    return self._open[key], None
+        key = f"{event.get('source', '')}\0{event.get('actor') or ''}"
+        before = self._open.pop(key, None)
+        goes_on = before is not None and before.time // self.window == time // self.window
+        found = before if before is not None and goes_on else Session(key, named=False)
+        self._open[key] = found
+        return found, None if goes_on else before
+
+    def ended(self, now: int | None = None) -> list[Session]:
+        """Close and give those that have been idle, or are too many; with no time, all."""
+        done = []
+        for key, session in list(self._open.items()):
+            idle = self.idle if session.named else self.window
+            if now is not None and now - session.time < idle and len(self._open) <= OPEN:
+                if now - session.time < self.window:
+                    break  # those behind it are younger
+                continue
+            del self._open[key]
+            done.append(session)
+        return done
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def state(self) -> dict[str, Any]:
+        rows = [session.state() for session in self._open.values()]
+        return {"names": list(self.names), "window": self.window, "idle": self.idle, "open": rows}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Sessions:
+        made = cls(state["names"], state["window"], state["idle"])
+        for row in state["open"]:
+            made._open[row["key"]] = Session.restore(row)
+        return made

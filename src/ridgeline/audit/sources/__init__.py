@@ -1,0 +1,43 @@
+"""Where events come from: each source is a small async iterator that is pulled, so it waits while the log is busy.
+
+    async for batch in source.batches(position):
+        ...  # append batch.events, then remember batch.position
+
+A source that can wait (a file, a pipe, the journal) loses nothing. One that cannot (D-Bus) holds a bounded number of
+events and counts what it had to drop; the count travels in the next batch and is written to the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ridgeline.audit.receipts import Receipts
+
+Event = dict[str, Any]
+Position = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some events in order, and what a reader of the log must know besides."""
+
+    events: list[Event]
+    position: Position | None = None  # where to go on after them; None where the source cannot resume
+    dropped: int = 0  # since the last batch
+    refused: tuple[tuple[str, str], ...] = ()  # what was no event: where it stood, why
+    gaps: tuple[str, ...] = ()  # sentences: what the source lost while nobody looked
+    taken: Callable[[Receipts | None], None] | None = None  # called when it is on the disk …
+    failed: Callable[[BaseException], None] | None = None  # … or could not be brought there
+
+
+class Source(Protocol):
+    name: str  # one of a kind in a log: its position is kept under it
+
+    def batches(self, position: Position | None) -> AsyncIterator[Batch]:
+        """From `position` on, until it is told to stop or there is no more."""
+
+    def stop(self) -> None:
+        """End after what is here already; called in the event loop, safe to call twice."""

@@ -1,0 +1,205 @@
+"""The thread that scores: takes micro-batches from the backlog, judges them, and writes its judgement into the log.
+
+Everything it knows follows from the log: started anew it goes on from what was saved and replays the rest, and what was
+scored before is not scored again. One event carries the scores of a whole micro-batch, one more stands for each alert.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.audit.watch import own
+from ridgeline.audit.watch.backlog import Backlog, Piece
+from ridgeline.audit.watch.intake import Intake
+from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.state import Left, Places, find_left, save_left
+from ridgeline.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from ridgeline.audit.detector import Detector, Judgement
+    from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.meaning import Encode, Meaning
+
+Alert = dict[str, Any]
+Outlet = Callable[[Alert], None]
+_TIMES = 2_000  # of the last events, how long each waited for its score
+
+
+class Scorer:
+    """Runs from `start` to `finish`; `error` is what stopped it early."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        settings: Settings,
+        outlets: Sequence[Outlet],
+        began: dict[str, Any],
+        encode: Encode | None = None,
+    ) -> None:
+        self._encode = encode
+        self._ledger, self._places, self._settings, self._outlets = ledger, places, settings, outlets
+        self._began = began  # what the start event says
+        told = {"model": settings.model, "alert_rate": settings.alert_rate}
+        self._told = told
+        self._left = find_left(places, ledger, told) if settings.score else Left(ledger.size, ledger.size)
+        self.backlog = Backlog(ledger, self._left.position, lambda: ledger.size)
+        self.intake: Intake | None = None
+        self.scored = self.alerts = 0
+        self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from event to score
+        self.ready = threading.Event()
+        self.error: BaseException | None = None
+        self._cut = False
+        self._thread = threading.Thread(target=self._run, name="audit-scorer", daemon=True)
+
+    @property
+    def position(self) -> int:
+        return self.backlog.position
+
+    def start(self, intake: Intake) -> None:
+        self.intake = intake
+        self._thread.start()
+
+    def finish(self, cut: bool = False) -> None:
+        """Score what is left (`cut`: leave it for the next start), save, end."""
+        self._cut = self._cut or cut
+        self.backlog.close()
+        self._thread.join()
+
+    @property
+    def started(self) -> bool:
+        return self._thread.ident is not None
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            if not self._settings.score:
+                self._idle()
+                return
+            detector, meaning = self._minds()
+            self._own([own.own(own.START, None, {**self._began, "position": self._left.position})])
+            self.ready.set()
+            saved = time.monotonic()
+            while not self._cut:
+                until = self._left.recorded if self.position < self._left.recorded else None
+                piece = self.backlog.take(self._settings.batch, self._settings.wait_ms / 1000, until)
+                if piece is None:
+                    break
+                self._judge(detector, meaning, piece)
+                if time.monotonic() - saved > self._settings.save_s:
+                    self._save(detector, meaning)
+                    saved = time.monotonic()
+            self._save(detector, meaning)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ready.set()
+
+    def _idle(self) -> None:
+        """Only record: what comes is passed over, so that memory stays free."""
+        self._own([own.own(own.START, None, self._began)])
+        self.ready.set()
+        while self.backlog.take(8192, 0.0) is not None and not self._cut:
+            pass
+
+    def _minds(self) -> tuple[Detector, Meaning]:
+        from ridgeline.audit.meaning import Meaning
+        from ridgeline.audit.watch.encoder import encoder
+
+        encode = self._encode or encoder(self._settings.model, self._settings.device)
+        encode(["ready"])  # the model is loaded before the log says that we are
+        meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
+        detector = self._detector(meaning)
+        if self.position > meaning.complete:  # the index was deleted, or is behind: its miner comes to the same
+            meaning.catch_up(self._ledger, self.position)
+        meaning.share(detector.miner, self.position)
+        return detector, meaning
+
+    def _detector(self, meaning: Meaning) -> Detector:
+        from ridgeline.audit.detector import Detector
+
+        if self._left.detector is not None:
+            try:
+                return Detector.load(self._left.detector, meaning.embed)
+            except (StoreError, KeyError, TypeError, ValueError):
+                self.backlog.position = 0  # damaged, or of another version: it is learnt again from the log
+        rate = self._settings.alert_rate
+        return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate)
+
+    def _judge(self, detector: Detector, meaning: Meaning, piece: Piece) -> None:
+        judged: dict[int, Judgement] = {}
+        run: list[int] = []
+
+        def score() -> None:
+            found = detector.score([piece.events[k] for k in run], [piece.first + k for k in run])
+            judged.update(zip(run, found, strict=True))
+            run.clear()
+
+        for k, event in enumerate(piece.events):
+            if not own.is_own(event):
+                run.append(k)
+            elif event["action"] == own.LABEL:  # in its order: what came before was judged without it
+                score()
+                _label(detector, event)
+        score()
+        # By the events' own clock, so that a replay comes to the same.
+        over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
+        templates = [judged[k].template if k in judged else -1 for k in range(len(piece.events))]
+        meaning.add(piece.first, piece.events, templates)
+        if judged and piece.end > self._left.recorded:
+            self._record(piece, judged, [judgement for judgement in over if judgement.alert])
+
+    def _record(self, piece: Piece, judged: dict[int, Judgement], sessions: list[Judgement]) -> None:
+        scores = [judged[k].score if k in judged else None for k in range(len(piece.events))]
+        found = [_alert(judged[k], own.leaf_of(piece.leaves, k), "event") for k in sorted(judged) if judged[k].alert]
+        found += [_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions]
+        events = [own.scores_event(piece.first, scores, piece.leaves)]
+        events += [own.own(own.ALERT, f"entry {alert['entry']}", alert) for alert in found]
+        self._own(events)
+        self._left = Left(self.position, piece.end, self._left.detector)
+        self.scored += len(judged)
+        self.alerts += len(found)
+        now = time.time_ns()
+        self.waits.extend((now - int(piece.events[k]["time"])) / 1e9 for k in judged)
+        for alert in found:
+            k = int(alert["entry"]) - piece.first
+            event = piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])
+            for outlet in self._outlets:
+                outlet({**alert, "event": event})
+
+    def _own(self, events: list[dict[str, Any]]) -> None:
+        if self.intake is not None:
+            self.intake.own(events)
+
+    def _save(self, detector: Detector, meaning: Meaning) -> None:
+        meaning.save()
+        left = Left(self.position, max(self._left.recorded, self._left.position), None)
+        self._left = save_left(self._places, self._ledger, detector, left, self._told)
+
+
+def _label(detector: Detector, event: dict[str, Any]) -> None:
+    words = event["attributes"]
+    if isinstance(words.get("entry"), int) and words.get("verdict") in ("normal", "bad"):
+        with suppress(InputError):  # of an entry so old that the detector has forgotten it
+            detector.label(words["entry"], words["verdict"])
+
+
+def _alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
+    """`kind`: the event itself, or the session (or minute) that it was the last of."""
+    return {
+        "entry": judgement.entry,
+        "leaf": leaf,
+        "kind": kind,
+        "score": round(judgement.score, 6),
+        "reason": judgement.reason,
+        "parts": {name: round(float(value), 6) for name, value in judgement.parts.items()},
+        "nearest": [int(entry) for entry in judgement.nearest],
+    }

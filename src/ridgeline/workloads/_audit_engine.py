@@ -1,0 +1,124 @@
+"""What the audit workload times: events into a ledger and through the scorer, as in the watcher, without its sources.
+
+The peer does what the watcher's forerunner was described to do: every event's own text through the encoder, then the
+nearest of those before it. It records into the same ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.audit import Ledger
+from ridgeline.audit.home import Home
+from ridgeline.audit.redact import redact
+from ridgeline.audit.sentence import sentence
+from ridgeline.audit.sources import Batch
+from ridgeline.audit.watch.encoder import encoder
+from ridgeline.audit.watch.intake import Intake
+from ridgeline.audit.watch.positions import Positions
+from ridgeline.audit.watch.scorer import Scorer
+from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.state import Places
+from ridgeline.errors import RidgelineError
+
+Event = dict[str, Any]
+_VERBS = ("started", "stopped", "reloaded", "created", "removed", "mounted", "accepted", "refused", "opened", "closed")
+_THINGS = ("web server", "session of user", "network bridge", "disk volume", "login from", "firewall rule", "container")
+_WORDS = ("alpha", "amber", "birch", "cedar", "delta", "ember", "flint", "grove", "hazel", "ivory", "jade", "kelp")
+
+
+class Lines:
+    """Log-like events: a fixed stock of sentences with changing numbers, and so many per thousand never seen before."""
+
+    def __init__(self, stock: int, fresh: float, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._stock, self._fresh, self._made = stock, fresh, 0
+
+    def take(self, count: int) -> list[Event]:
+        at = time.time_ns()
+        fresh = self._rng.random(count) < self._fresh / 1000
+        which = self._rng.zipf(1.5, count) % self._stock
+        return [self._event(at + k, bool(fresh[k]), int(which[k])) for k in range(count)]
+
+    def _event(self, at: int, fresh: bool, which: int) -> Event:
+        if fresh:
+            self._made += 1
+            number, words = self._made, []
+            for _ in range(4):  # letters, not digits: a new sentence, not another value of an old one
+                number, rest = divmod(number, len(_WORDS))
+                words.append(_WORDS[rest])
+            text = f"{' '.join(words)} happened on node {int(self._rng.integers(1000))}"
+        else:
+            thing = _THINGS[which % len(_THINGS)]
+            text = f"{thing} {int(self._rng.integers(10_000))} {_VERBS[which // len(_THINGS) % len(_VERBS)]}"
+        message = f"{text}, pid {int(self._rng.integers(32_768))}"
+        words_of = {"time": at, "source": "bench", "actor": "root", "action": "log.line", "subject": "daemon"}
+        return {**words_of, "attributes": {"message": message}}
+
+
+class Ours:
+    """Ledger, intake, scorer: what `audit watch` is made of."""
+
+    def __init__(self, folder: Path, model: str, device: str, batch: int, wait_ms: float = 2.0) -> None:
+        self.ledger = Ledger.create(folder / "log", origin="bench/audit")
+        self.ledger.append([])
+        places = Places(Home(self.ledger.path))
+        places.watch.mkdir()
+        settings = Settings(batch, wait_ms, model=model, device=device, save_s=1e9)
+        self.scorer = Scorer(self.ledger, places, settings, (), {})
+        self.intake = Intake(self.ledger, self.scorer.backlog, Positions(places.positions, self.ledger), redact)
+        self.scorer.start(self.intake)
+        self.scorer.ready.wait()
+        self._raise()
+        self.given = 0
+
+    def send(self, events: list[Event]) -> None:
+        """On the disk when this returns."""
+        self.intake.take("bench", Batch(events))
+        self.given += len(events)
+
+    def settle(self) -> None:
+        """Until all of it is scored and the scores are recorded."""
+        while self.scorer.scored < self.given:
+            self._raise()
+            time.sleep(0.0005)
+
+    def close(self) -> None:
+        self.scorer.finish(cut=True)
+        self.ledger.close()
+
+    def _raise(self) -> None:
+        if self.scorer.error is not None:
+            raise RidgelineError("the scorer stopped.") from self.scorer.error
+
+
+class EveryEvent:
+    """The peer: encode every event, look for the nearest one before it among the last `kept`."""
+
+    def __init__(self, folder: Path, model: str, device: str, kept: int = 10_000) -> None:
+        self.ledger = Ledger.create(folder / "log", origin="bench/audit")
+        self._encode: Callable[[list[str]], Any] = encoder(model, device)
+        self._known = self._encode(["ready"])
+        self._kept = kept
+        self.given = self.scored = 0
+
+    def send(self, events: list[Event]) -> None:
+        self.ledger.append(events)
+        vectors = self._encode([sentence(event) for event in events])
+        scores = 1.0 - (vectors @ self._known.T).max(axis=1)
+        self._known = np.concatenate([self._known, vectors])[-self._kept :]
+        words = {"scores": [round(float(s), 4) for s in scores]}
+        self.ledger.append([{"source": "bench", "action": "bench.scores", "attributes": words}])
+        self.given += len(events)
+        self.scored += len(events)
+
+    def settle(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.ledger.close()

@@ -1,0 +1,141 @@
+"""`audit`: an event comes, is recorded, embedded, scored, and its score is recorded.
+
+    ridgeline bench audit --case stage=stream,events=2000,fresh=10
+
+stage    stream    `events` at once; done when the last score is in the ledger
+         load      the same events one by one, at 70 % of what `stream` took just before; the waits are in the record
+stock    different sentences that come again and again (numbers in them change)
+fresh    of a thousand events, how many have a sentence never seen before: each of those costs the encoder a text
+
+Files go into the folder the command was started in, or the one that RIDGELINE_DISK names. The model is the default one;
+work that cannot be avoided: the encoder's operations for the fresh sentences, and the bytes of the entries.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import InputError
+from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
+from ridgeline.lab.workload import OURS, installed
+from ridgeline.machine import Placement
+
+BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 512}
+STAGES = ("stream", "load")
+SHARE = 0.7  # of the capacity, at which waits are measured
+EVERY = "every event encoded"
+MODEL = "all-MiniLM-L6-v2"
+EVENT_BYTES = 200
+TOKENS = 12  # of a sentence, about: 6·(L·(8·384² + 4·384·1536) + 4·L²·384) operations
+FLOPS = 6 * (TOKENS * (8 * 384**2 + 4 * 384 * 1536) + 4 * TOKENS**2 * 384)
+_PEER_MOST = 256  # events the peer is asked for: it takes seconds for them on a CPU
+
+
+class AuditWorkload:
+    name = "audit"
+    devices = ("cpu", "cuda")
+    note = (
+        "An event is on the disk before it is scored. A sentence is encoded once and then known, so the rate hangs on "
+        "how many of a thousand are fresh; the case says it."
+    )
+
+    def cases(self, profile: Profile) -> Iterable[Case]:
+        if not installed("cryptography") or not installed("torch"):
+            return []
+        changes: list[dict[str, Any]] = [{}, {"events": _PEER_MOST}, {"stage": "load"}]
+        if profile is Profile.FULL:
+            changes += [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 2_048)]
+            changes += [{"stage": "load", "fresh": 1}]
+        return [Case({**BASE, **change}) for change in changes]
+
+    def work(self, case: Case) -> Work:
+        fresh = case["events"] * case["fresh"] / 1000
+        return Work(case["events"], "events", flops=fresh * FLOPS, bytes={"memory": case["events"] * EVENT_BYTES})
+
+    def contenders(self, case: Case) -> Sequence[str]:
+        if case["stage"] not in STAGES:
+            raise InputError(f"stage is '{case['stage']}'; there are: {', '.join(STAGES)}.")
+        return [OURS, EVERY] if case["stage"] == "stream" and case["events"] <= _PEER_MOST else [OURS]
+
+    def prepare(self, case: Case, contender: str, place: Placement) -> Run:
+        from ridgeline.workloads._audit_engine import EveryEvent, Lines, Ours
+
+        folder = Path(tempfile.mkdtemp(dir=os.environ.get("RIDGELINE_DISK", "."), prefix=".audit-"))
+        try:
+            device = "cpu" if case.device == "any" else case.device
+            engine: Any = (
+                Ours(folder, MODEL, device, case["batch"]) if contender == OURS else EveryEvent(folder, MODEL, device)
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        lines, events, extras = Lines(case["stock"], case["fresh"]), list[Any](), dict[str, Any]()
+        engine.send(lines.take(500))  # it knows the stock before the clock runs
+        engine.settle()
+
+        def reset() -> None:
+            events[:] = lines.take(case["events"])
+
+        def stream() -> None:
+            engine.send(events)
+            engine.settle()
+
+        def leave() -> None:
+            engine.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        def result() -> Callable[[], tuple[bool, str]]:
+            size, last = engine.ledger.checkpoint().size, engine.scorer.position if contender == OURS else 0
+            ok = engine.scorer.scored == engine.given if contender == OURS else engine.scored == engine.given
+            return lambda: (ok and size >= engine.given and last <= size, "every event recorded and scored")
+
+        step = stream if case["stage"] == "stream" else _under_load(engine, events, lines, extras)
+        settings = {"model": MODEL, **({"batch": case["batch"], "wait_ms": 2.0} if contender == OURS else {})}
+        return Steps(step, result, reset, leave, settings, lambda: extras)
+
+    def check(self, case: Case, result: Callable[[], tuple[bool, str]]) -> Check:
+        ok, told = result()
+        return Check(ok, 0.0 if ok else 1.0, {}, told)
+
+
+def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, Any]) -> Callable[[], None]:
+    """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded."""
+
+    def step() -> None:
+        began = time.perf_counter()
+        engine.send(lines.take(len(events)))
+        engine.settle()
+        capacity = len(events) / (time.perf_counter() - began)
+        rate, waits = SHARE * capacity, engine.scorer.waits
+        waits.clear()
+        start, sent = time.time_ns(), 0
+        while sent < len(events):
+            due = min(len(events), int((time.time_ns() - start) / 1e9 * rate) + 1)
+            for k in range(sent, due):
+                events[k]["time"] = start + int(k / rate * 1e9)
+            if due > sent:
+                engine.send(events[sent:due])
+                sent = due
+            else:
+                time.sleep(0.0005)
+        engine.settle()
+        found = np.array(waits)
+        extras.update(
+            capacity_per_s=capacity,
+            load_per_s=rate,
+            wait_p50_ms=float(np.percentile(found, 50) * 1e3),
+            wait_p99_ms=float(np.percentile(found, 99) * 1e3),
+        )
+
+    return step
+
+
+workload = AuditWorkload()

@@ -1,0 +1,142 @@
+"""A real bus, watched: what is sent is seen, in order; what cannot be held is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+from tests.audit.aside import aside
+from tests.audit.sources.bus import private_bus, send_signals
+
+from ridgeline.audit.sources.dbus import DBus, event_of
+from ridgeline.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with private_bus(tmp_path_factory.mktemp("bus")) as made:
+        yield made
+
+
+async def watched(source, act, enough):
+    """Events and drops of a source while `act` runs, until `enough(events, dropped)`."""
+    events, dropped, ready = [], 0, asyncio.Event()
+
+    async def pull():
+        nonlocal dropped
+        async for batch in source.batches(None):
+            ready.set()
+            events.extend(batch.events)
+            dropped += batch.dropped
+            if enough(events, dropped):
+                source.stop()
+
+    task = asyncio.create_task(pull())
+    await asyncio.wait_for(ready.wait(), 30)
+    await asyncio.to_thread(act)
+    await asyncio.wait_for(task, 60)
+    return events, dropped
+
+
+def names(events):
+    return [e["attributes"]["args"][0] for e in events]
+
+
+def test_signals_come_as_events_in_the_order_they_were_sent(address):
+    source = DBus(address)
+    events, dropped = aside(watched(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500))
+    assert names(events) == [f"br{i}" for i in range(500)]
+    assert dropped == 0
+    first = events[0]
+    assert (first["source"], first["action"], first["subject"]) == ("dbus", "net.ovs.Bridge.Created", "/net/ovs")
+    assert first["attributes"]["_kind"] == "signal"
+    assert first["actor"].startswith(":")
+
+
+def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):
+    source = DBus(address, held=100)
+
+    act, all_seen = lambda: send_signals(address, 3_000), lambda events, dropped: len(events) + dropped >= 3_000
+    events, dropped = aside(watched(source, act, all_seen))
+    assert len(events) + dropped == 3_000
+    assert names(events) == sorted(names(events), key=lambda name: int(name[2:]))
+
+
+def test_a_match_lets_only_its_own_through(address):
+    source = DBus(address, ["type='signal',interface='net.ovs.Bridge',arg0='br7'"])
+    events, _ = aside(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
+    assert names(events) == ["br7"]
+
+
+def test_a_call_is_an_event_too_and_the_bus_s_housekeeping_is_none(address):
+    def call():
+        command = ["dbus-send", f"--bus={address}", "--type=method_call", "--dest=org.example.Nobody"]
+        subprocess.run([*command, "/org/example", "org.example.Disk.Wipe", "string:sda"], check=True, timeout=60)
+
+    events, _ = aside(watched(DBus(address), call, lambda events, _: len(events) >= 1))
+    assert [(e["action"], e["attributes"]["_kind"]) for e in events] == [("org.example.Disk.Wipe", "call")]
+    assert events[0]["attributes"]["_to"] == "org.example.Nobody"
+    asked = DBus(address, housekeeping=True)
+    events, _ = aside(watched(asked, call, lambda events, _: any("Disk" in e["action"] for e in events)))
+    assert "org.freedesktop.DBus.Hello" in {e["action"] for e in events}
+
+
+def test_every_kind_of_value_becomes_json():
+    from dbus_fast import Message, Variant
+
+    body = [{"a": Variant("t", 2**60), "b": Variant("ay", b"\x01\xff")}, [1.5, float("inf")], True, ("x", {1: "y"})]
+    message = Message.new_signal("/p", "a.b", "C", "a{sv}adb(sa{is})", body)
+    attributes = event_of(message, "signal")["attributes"]
+    assert attributes["args"] == [{"a": str(2**60), "b": "01ff"}, [1.5, "inf"], True, ["x", {"1": "y"}]]
+
+
+def test_an_interface_that_claims_our_name_is_not_ours():
+    from dbus_fast import Message
+
+    message = Message.new_signal("/p", "ridgeline.watch", "alert", "", [])
+    assert event_of(message, "signal")["action"] == "dbus.ridgeline.watch.alert"
+
+
+def test_a_bus_that_went_away_is_a_gap_and_is_found_again(tmp_path):
+    async def run():
+        source, gaps, events, listening = DBus(f"unix:path={tmp_path}/b/bus"), [], [], asyncio.Event()
+
+        async def pull():
+            async for batch in source.batches(None):
+                gaps.extend(batch.gaps)
+                events.extend(batch.events)
+                if not (batch.events or batch.gaps):
+                    listening.set()
+
+        for number in range(2):
+            with private_bus(tmp_path / "b") as again:
+                task = asyncio.create_task(pull()) if not number else task  # noqa: F821
+                await asyncio.wait_for(listening.wait(), 60)
+                listening.clear()
+                await asyncio.to_thread(send_signals, again, 3)
+                for _ in range(600):
+                    if len(events) == 3 * (number + 1):
+                        break
+                    await asyncio.sleep(0.05)
+        source.stop()
+        await asyncio.wait_for(task, 60)
+        return gaps, names(events)
+
+    gaps, seen = aside(run())
+    assert seen == ["br0", "br1", "br2"] * 2
+    assert "closed the connection" in gaps[0]
+
+
+def test_a_bus_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
+    async def first(source):
+        async for _ in source.batches(None):
+            return
+
+    with pytest.raises(InputError, match="cannot be reached"):
+        aside(first(DBus(f"unix:path={tmp_path}/none")))
+    with pytest.raises(InputError, match="is no bus"):
+        DBus("nonsense")
+    monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
+    with pytest.raises(InputError, match="no session bus"):
+        DBus("session")

@@ -1,0 +1,206 @@
+"""stdin, the journal (through a stand-in for journalctl), HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+
+import httpx
+import pytest
+from tests.audit.aside import aside
+
+from ridgeline.audit.receipts import Receipts
+from ridgeline.audit.sources.http import Http
+from ridgeline.audit.sources.journal import Journal, event_of
+from ridgeline.audit.sources.stdin import Piped
+from ridgeline.audit.sources.text import json_line
+from ridgeline.errors import InputError
+
+JOURNALCTL = """#!/usr/bin/env python3
+import json, sys, time
+cursors = [f"s=1;i={i}" for i in range(1, 9)]
+after = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--after-cursor=")]
+if after and after[0] not in cursors:
+    sys.exit("Failed to seek to cursor: Invalid argument")
+for i in range(cursors.index(after[0]) + 1 if after else 0, 8):
+    message = [104, 105, 255] if i == 3 else f"message {i}"
+    print(json.dumps({"__CURSOR": cursors[i], "__REALTIME_TIMESTAMP": str(10**15 + i), "MESSAGE": message, "_UID": "0",
+                      "SYSLOG_IDENTIFIER": "sshd", "_SYSTEMD_UNIT": "ssh.service", "PRIORITY": "6"}), flush=True)
+if "-f" in sys.argv:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def journalctl(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "journalctl"
+    program.parent.mkdir()
+    program.write_text(JOURNALCTL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+async def all_of(source, position=None, stop_at=None):
+    batches = []
+    async for batch in source.batches(position):
+        batches.append(batch)
+        if stop_at is not None and sum(len(b.events) for b in batches) >= stop_at:
+            source.stop()
+    return batches
+
+
+def test_the_journal_is_read_and_resumed_after_its_cursor(journalctl):
+    batches = aside(all_of(Journal(follow=False)))
+    events = [e for b in batches for e in b.events]
+    assert [e["attributes"]["message"] for e in events] == ["hi\\xff" if i == 3 else f"message {i}" for i in range(8)]
+    assert events[0]["time"] == 10**18
+    assert (events[0]["action"], events[0]["subject"], events[0]["actor"]) == ("journal.sshd", "ssh.service", "uid 0")
+    assert batches[-1].position == {"cursor": "s=1;i=8"}
+    rest = aside(all_of(Journal(follow=False), {"cursor": "s=1;i=6"}))
+    assert [e["attributes"]["message"] for b in rest for e in b.events] == ["message 6", "message 7"]
+
+
+def test_a_journal_that_is_followed_ends_when_told(journalctl):
+    batches = aside(asyncio.wait_for(all_of(Journal(), {"cursor": "s=1;i=5"}, stop_at=3), 30))
+    assert sum(len(b.events) for b in batches) == 3
+
+
+def test_a_cursor_the_journal_has_lost_is_said(journalctl):
+    with pytest.raises(InputError, match="Failed to seek"):
+        aside(all_of(Journal(follow=False), {"cursor": "gone"}))
+    with pytest.raises(InputError, match="no match of the journal"):
+        Journal(["ssh"])
+
+
+def test_an_entry_without_the_usual_fields_is_still_an_event():
+    event = event_of({"__CURSOR": "x", "MESSAGE": ["a", "b"]})
+    assert (event["action"], event["attributes"]["message"]) == ("journal.unknown", "a b")
+
+
+def test_stdin_is_taken_in_whole_lines_as_it_comes():
+    out, into = os.pipe()
+    line = json.dumps({"source": "s", "action": "a.b"}).encode()
+
+    def write():
+        for part in (line + b"\n" + line[:5], line[5:] + b"\nno json\n", line):
+            os.write(into, part)
+            threading.Event().wait(0.05)
+        os.close(into)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    batches = aside(all_of(Piped(json_line, out)))
+    writer.join()
+    os.close(out)
+    assert sum(len(b.events) for b in batches) == 3
+    assert [where for b in batches for where, _ in b.refused] == ["line 3 of stdin"]
+
+
+def test_a_silent_stdin_does_not_keep_a_watcher_from_ending():
+    out, into = os.pipe()
+
+    async def run():
+        source = Piped(json_line, out)
+        task = asyncio.create_task(all_of(source))
+        await asyncio.sleep(0.05)
+        source.stop()
+        return await asyncio.wait_for(task, 30)
+
+    assert aside(run()) == []
+    os.close(into)
+    os.close(out)
+
+
+class Served:
+    """An HTTP source with a log of its own behind it; `ask` posts from a thread."""
+
+    def __init__(self, **more):
+        self.told, self.taken, self.failing = [], [], False
+        self.source = Http(":0", "t" * 20, announce=self.told.append, **more)
+
+    async def run(self, act):
+        async def pull():
+            async for batch in self.source.batches(None):
+                if self.failing:
+                    batch.failed(OSError("disk"))
+                    continue
+                first = len(self.taken)
+                self.taken += batch.events
+                batch.taken(Receipts(first, b"", len(self.taken)))
+
+        task = asyncio.create_task(pull())
+        while not self.told:
+            await asyncio.sleep(0.01)
+        url = self.told[0].split()[-1].removesuffix("/events")
+        found = await asyncio.to_thread(act, url)
+        self.source.stop()
+        await asyncio.wait_for(task, 30)
+        return found
+
+
+def post(url, body, token="t" * 20, path="/events"):
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return httpx.post(url + path, content=body, headers=headers, timeout=30)
+
+
+LINE = json.dumps({"action": "a.b", "subject": "x"})
+
+
+def test_events_by_http_are_answered_with_their_place_in_the_log():
+    served = Served()
+
+    def act(url):
+        return post(url, f"{LINE}\n{LINE}\n"), post(url, f"[{LINE}]"), post(url, "")
+
+    one, two, three = aside(served.run(act))
+    assert one.json() == {"first": 0, "count": 2, "size": 2}
+    assert two.json() == {"first": 2, "count": 1, "size": 3}
+    assert three.json() == {"first": None, "count": 0}
+    assert served.taken[0]["source"] == "http"
+
+
+def test_what_is_wrong_too_much_or_not_allowed_is_refused_whole():
+    served = Served(rate=10)
+
+    def act(url):
+        answers = [
+            post(url, LINE, token=None),
+            post(url, LINE, token="wrong" * 5),
+            post(url, f'{LINE}\n{{"action": "no words"}}'),
+            post(url, "[1, 2"),
+            post(url, "\n".join([LINE] * 11)),
+            post(url, b"x" * ((8 << 20) + 1)),
+            post(url, LINE, path="/events/../../etc/passwd"),
+        ]
+        served.failing = True
+        return [*answers, post(url, LINE)]
+
+    answers = aside(served.run(act))
+    assert [a.status_code for a in answers] == [401, 401, 400, 400, 429, 413, 404, 500]
+    assert "event 1 action 'no words'" in answers[2].json()["error"]
+    assert answers[4].headers["retry-after"] == "1"
+    assert served.taken == []
+
+
+def test_many_clients_share_one_append_and_each_gets_its_own_place():
+    served = Served()
+
+    def act(url):
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(post(url, f"{LINE}\n{LINE}"))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+    answers = aside(served.run(act))
+    assert sorted(a.json()["first"] for a in answers) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+@pytest.mark.parametrize("address", ["8080", "host", ":x", "http://a:1"])
+def test_an_address_that_is_none_is_a_sentence(address):
+    with pytest.raises(InputError, match="is no address"):
+        Http(address)

@@ -1,0 +1,355 @@
+"""The detector: what it finds, what it says, what it does not do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.audit.simulated import BASE, KINDS, event, ordinary, sessions, strange_actor, words
+from tests.strategies import events as any_events
+
+from ridgeline.audit.detector import Detector, Judgement
+from ridgeline.audit.sentence import sentence, spoken
+from ridgeline.errors import InputError, StoreError
+
+SECOND = 10**9
+
+
+def units(count: int) -> list[dict]:
+    return [
+        {
+            "time": BASE + i * SECOND,
+            "source": "test",
+            "actor": "root",
+            "action": "systemd.unit.start",
+            "subject": f"web{i % 7}.service",
+            "attributes": {"pid": i},
+        }
+        for i in range(count)
+    ]
+
+
+def odd(time: int) -> dict:
+    return {
+        "time": time,
+        "source": "test",
+        "actor": "guest",
+        "action": "firewall.rule.delete",
+        "subject": "deny all inbound traffic",
+        "attributes": {"chain": "INPUT"},
+    }
+
+
+def in_pieces(detector: Detector, events: list[dict], sizes: list[int]) -> list[Judgement]:
+    found, at, turn = [], 0, 0
+    while at < len(events):
+        size = sizes[turn % len(sizes)]
+        found += detector.score(events[at : at + size], range(at, min(at + size, len(events))))
+        at, turn = at + size, turn + 1
+    return found
+
+
+def mixed(count: int, seed: int = 0) -> list[dict]:
+    rng = Random(seed)
+    return [event(rng, i) for i in range(count)]
+
+
+def test_the_odd_event_among_two_thousand_is_the_first_alert_and_says_why():
+    rows = units(2000)
+    rows[1500] = odd(rows[1500]["time"])
+    found = Detector(words).score(rows, range(2000))
+    first = max(found, key=lambda j: j.score)
+    assert first.entry == 1500
+    assert first.alert
+    assert "firewall.rule.delete" in first.reason
+    assert "guest" in first.reason
+    assert first.nearest == (1499,)  # the last of the only normal template
+    assert sum(j.alert for j in found) == 1
+    assert all(0.0 <= j.score <= 1.0 for j in found)
+
+
+def test_sessions_that_have_ended_name_the_same_event():
+    rows = units(2000)
+    rows[1500] = odd(rows[1500]["time"])
+    detector = Detector(words)
+    detector.score(rows, range(2000))
+    assert max(detector.ended(), key=lambda j: j.score).entry == 1500
+    assert detector.ended() == []
+
+
+@given(st.lists(any_events, max_size=30), st.lists(st.integers(1, 9), min_size=1, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_how_events_are_cut_into_calls_makes_no_difference(rows, sizes):
+    whole = Detector(words).score(rows, range(len(rows)))
+    assert in_pieces(Detector(words), rows, sizes) == whole
+
+
+def test_it_is_the_same_every_time():
+    rows = mixed(600)
+    first, second = (Detector(words) for _ in range(2))
+    assert first.score(rows, range(600)) == in_pieces(second, rows, [1, 50, 7])
+    assert first.ended(rows[-1]["time"]) == second.ended(rows[-1]["time"])
+    assert first.ended() == second.ended()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 400])
+def test_a_saved_detector_goes_on_with_the_same_scores(tmp_path, cut):
+    rows = mixed(300) + [e for unit in sessions(KINDS[-1], count=40, share=0.3).train for e in unit.events]
+    detector = Detector(words, alert_rate=0.01)
+    detector.score(rows[:cut], range(cut))
+    if cut:
+        detector.label(cut - 1, "bad")
+    detector.ended(rows[cut]["time"])
+    detector.save(tmp_path / "state")
+    detector.save(tmp_path / "state")
+    again = Detector.load(tmp_path / "state", words)
+    rest = range(cut, len(rows))
+    assert again.score(rows[cut:], rest) == detector.score(rows[cut:], rest)
+    assert again.ended() == detector.ended()
+    assert again.alert_rate == 0.01
+
+
+def test_what_is_no_saved_detector_is_refused(tmp_path):
+    with pytest.raises(StoreError):
+        Detector.load(tmp_path / "nothing", words)
+    Detector(words).save(tmp_path / "state")
+    state = tmp_path / "state" / "detector.json"
+    state.write_text(state.read_text().replace('"format": 1', '"format": 0'))
+    with pytest.raises(StoreError):
+        Detector.load(tmp_path / "state", words)
+
+
+def test_templates_are_embedded_once():
+    asked: list[str] = []
+
+    def embed(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return words(texts)
+
+    detector = Detector(embed)
+    in_pieces(detector, [*units(50), odd(BASE), *units(50)], [9])
+    assert len(asked) == len(set(asked))
+    assert spoken("firewall.rule.delete deny all inbound traffic chain=INPUT") in asked
+    count = len(asked)
+    detector.score(units(20), range(20))
+    assert len(asked) == count
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.005])
+def test_on_ordinary_days_alerts_come_at_about_the_rate_that_was_asked(rate):
+    detector, rng = Detector(words, alert_rate=rate), Random(5)
+    rows = [event(rng, i) for i in range(9000)]
+    for row in rows:  # a field with a long tail of values, so that rare things keep happening
+        row["subject"] = f"{row['subject']} {'abcdefghijklmnopqrstuvwxyz'[min(25, int(rng.expovariate(0.25)))]}"
+    found = in_pieces(detector, rows, [500])[1000:]
+    share = sum(j.alert for j in found) / len(found)
+    assert rate * 0.1 <= share <= rate * 1.5
+
+
+def test_drift_without_anomalies_does_not_flood():
+    """Every few hundred events a new kind of event appears and stays, another goes: ordinary life."""
+    rng = Random(1)
+    detector = Detector(words)
+    verbs = [
+        f"{a} {b}" for a in ("opens", "closes", "renews", "checks") for b in ("door", "lease", "tape", "queue", "key")
+    ]
+    rows = []
+    for i in range(8000):
+        now = i // 400
+        verb = verbs[rng.randint(max(0, now - 4), now) % len(verbs)]
+        rows.append(units(1)[0] | {"time": BASE + i * SECOND, "subject": verb})
+    found = in_pieces(detector, rows, [400])
+    assert sum(j.alert for j in found) <= 25  # 20 kinds were new
+    assert sum(j.alert for j in found[4000:]) / 4000 <= 0.004
+
+
+def test_what_goes_on_happening_stops_being_an_alert():
+    rows = units(1500) + [odd(BASE + (1500 + i) * SECOND) for i in range(300)]
+    found = in_pieces(Detector(words), rows, [100])
+    assert found[1500].alert
+    assert not any(j.alert for j in found[1600:])
+
+
+def test_a_label_normal_lowers_and_a_label_bad_raises_alike_events():
+    rows = units(1200)
+    rows[1000] = odd(rows[1000]["time"])
+    later = [odd(BASE + 1300 * SECOND)]
+    scores = {}
+    for verdict in ("normal", None, "bad"):
+        detector = Detector(words)
+        detector.score(rows, range(1200))
+        if verdict:
+            detector.label(1000, verdict)
+        scores[verdict] = detector.score(later, [1300])[0]
+    assert scores["normal"].score < scores[None].score < scores["bad"].score
+    assert not scores["normal"].alert
+    assert scores["bad"].alert
+    assert "labelled bad" in scores["bad"].reason
+
+
+def test_a_label_reaches_what_is_similar_but_not_everything():
+    detector = Detector(words)
+    rows = units(1000)
+    rows[900] = odd(rows[900]["time"])
+    detector.score(rows, range(1000))
+    similar = odd(BASE + 2000 * SECOND) | {"subject": "deny all inbound traffic now"}
+    other = units(1)[0] | {"subject": "completely different thing happened", "action": "disk.format"}
+    plain = units(1)[0]
+
+    def scores(minute: int) -> list[float]:
+        rows = [e | {"time": BASE + minute * 60 * SECOND} for e in (similar, other, plain)]
+        return [j.score for j in detector.score(rows, [5000] * 3, learn=False)]
+
+    before = scores(100)
+    detector.label(900, "bad")
+    after = scores(200)
+    assert after[0] > before[0]
+    assert after[1:] == before[1:]
+    detector.label(900, "normal")  # the last word counts
+    assert scores(300)[0] < before[0]
+
+
+def test_wrong_labels_and_settings_are_refused():
+    detector = Detector(words)
+    with pytest.raises(InputError, match="entry 7"):
+        detector.label(7, "bad")
+    detector.score(units(1), [7])
+    with pytest.raises(InputError, match="maybe"):
+        detector.label(7, "maybe")
+    with pytest.raises(InputError, match="alert_rate"):
+        Detector(words, alert_rate=0.0)
+    with pytest.raises(InputError, match="one entry for each"):
+        detector.score(units(2), [1])
+
+
+def test_judging_without_learning_leaves_the_history_as_it_was():
+    detector, other = Detector(words), Detector(words)
+    rows = mixed(400)
+    for each in (detector, other):
+        each.score(rows, range(400))
+        each.ended()
+    detector.score([odd(rows[-1]["time"] + 1)], [401], learn=False)
+    detector.ended(learn=False)
+    strange = [odd(rows[-1]["time"] + 120 * SECOND)]
+    assert detector.score(strange, [402])[0].score == other.score(strange, [402])[0].score
+
+
+def test_a_session_with_a_missing_step_says_so():
+    rng, detector = Random(0), Detector(words)
+
+    def whole(i: int, texts: list[str]) -> list[dict]:
+        row = units(1)[0] | {"action": "log.line", "attributes": {"session": f"s{i}"}}
+        return [row | {"time": BASE + i * SECOND, "subject": text.format(n=i)} for text in texts]
+
+    for i in range(600):
+        texts = ordinary(rng)
+        detector.score(whole(i, texts), [i] * len(texts))
+        detector.ended()
+    broken = ordinary(rng)[:-1]
+    detector.score(whole(600, broken), [600] * len(broken))
+    [found] = detector.ended()
+    assert found.entry == 600
+    assert "session=s600" in found.reason
+    assert "ended with 'log.line reply <*> sent'" in found.reason
+
+
+def test_a_burst_is_found_where_it_breaks():
+    rows = [e | {"time": BASE + i * 60 * SECOND} for i, e in enumerate(mixed(1500))]
+    start = rows[-1]["time"] + 60 * SECOND
+    login = next(e for e in rows if e["action"] == "user.login")
+    rows += [login | {"time": start + i} for i in range(40)]
+    found = in_pieces(Detector(words), rows, [100])
+    assert max(j.parts.get("count", 0.0) for j in found[1500:]) > max(
+        j.parts.get("count", 0.0) for j in found[200:1500]
+    )
+    assert any("times in a minute" in j.reason for j in found[1500:])
+
+
+def test_an_unusual_actor_is_found_and_named():
+    data = strange_actor(count=3000, share=0.003)
+    rows = [unit.events[0] for unit in data.train + data.test]
+    bad = {i for i, unit in enumerate(data.train + data.test) if unit.anomalous and i > 500}
+    found = in_pieces(Detector(words), rows, [200])
+    ranks = {j.entry: rank for rank, j in enumerate(sorted(found[500:], key=lambda j: -j.score))}
+    assert np.median([ranks[i] for i in bad]) <= 15  # of 2,500
+    assert all("actor" in found[i].parts for i in bad)
+    assert "did this" in found[min(bad, key=lambda i: ranks[i])].reason
+
+
+def test_an_hour_at_which_nothing_ever_happens_is_noticed():
+    rng, rows = Random(0), []
+    for day in range(40):
+        for n in range(30):
+            rows.append(event(rng, 0) | {"time": BASE + day * 86_400 * SECOND + n * 600 * SECOND})
+    night = event(rng, 0, "file.read") | {"time": BASE + 40 * 86_400 * SECOND + 14 * 3600 * SECOND}
+    day = event(rng, 0, "file.read") | {"time": BASE + 40 * 86_400 * SECOND + 3600 * SECOND}
+    detector = Detector(words)
+    detector.score(rows, range(len(rows)))
+    assert "time" in detector.score([night], [9999], learn=False)[0].parts
+    assert "time" not in detector.score([day], [9999], learn=False)[0].parts
+
+
+@given(st.lists(any_events, max_size=20))
+@settings(max_examples=40, deadline=None)
+def test_any_event_can_be_judged_saved_and_explained(rows):
+    import tempfile
+
+    detector = Detector(words)
+    for j in detector.score(rows, range(len(rows))) + detector.ended():
+        assert 0.0 <= j.score <= 1.0
+        assert isinstance(j.reason, str)
+    with tempfile.TemporaryDirectory() as folder:
+        detector.save(Path(folder) / "d")
+        assert Detector.load(Path(folder) / "d", words).score(rows, range(len(rows))) == detector.score(
+            rows, range(len(rows))
+        )
+
+
+def test_memory_is_bounded(monkeypatch):
+    """Everything new all the time: other actors, words, sessions, templates."""
+    from ridgeline.audit import counts, history, neighbours
+    from ridgeline.audit import detector as module
+    from ridgeline.audit import sessions as open_sessions
+
+    monkeypatch.setattr(history, "CONTEXTS", 40)
+    monkeypatch.setattr(history, "SPAN", 20)
+    monkeypatch.setattr(neighbours, "MOST", 64)
+    monkeypatch.setattr(counts, "MOST", 32)
+    monkeypatch.setattr(counts, "WIDEST", 64)
+    monkeypatch.setattr(open_sessions, "OPEN", 50)
+    monkeypatch.setattr(module, "OPEN", 50)
+    monkeypatch.setattr(module, "REMEMBERED", 100)
+    rng, detector = Random(0), Detector(words, memory=100)
+
+    def strange(i: int) -> dict:
+        name = "".join(rng.choices("abcdefghij", k=6))
+        return {
+            "time": BASE + i * SECOND,
+            "source": name,
+            "actor": name,
+            "action": f"do.{name[:2]}",
+            "subject": name,
+            "attributes": {"session": name} if i % 2 else {},
+        }
+
+    sizes = []
+    for n in range(3):
+        for i in range(0, 600, 50):
+            detector.score([strange(n * 600 + i + k) for k in range(50)], range(50))
+            detector.ended(BASE + (n * 600 + i) * SECOND)
+        state = json.dumps([detector._history.state()[0] | {"known": 0}, detector._sessions.state()])
+        sizes.append(len(state))
+    assert sizes[2] < sizes[0] * 1.5
+    assert sys.getsizeof(detector._recent) < 20_000
+
+
+def test_a_sentence_has_the_action_first_and_no_session():
+    row = {"action": "a.b", "subject": "c d", "attributes": {"z": [1, {"y": 2}], "b": "x", "session": "s1"}}
+    assert sentence(row) == 'a.b c d b=x z=[1, {"y": 2}]'
+    assert sentence({}) == "event"

@@ -1,0 +1,92 @@
+"""Secrets do not reach the log."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.audit.redact import HIDDEN, NAMES, Redaction, redact
+from ridgeline.errors import InputError
+
+SECRET = "S3cr3t-xYz.9"
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    NESTED,
+    st.sampled_from(NAMES),
+    st.sampled_from(["", "db_", "X-", "my"]),
+    st.sampled_from([str, str.upper, str.title, lambda s: s.replace("_", "-")]),
+    st.sampled_from([SECRET, [SECRET], {"a": SECRET}, 12345]),
+)
+def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, before, case, value):
+    event = {"attributes": {"deep": [{"x": around, before + case(name): value}]}}
+    assert SECRET not in json.dumps(redact(event), default=str)
+    assert redact(event)["attributes"]["deep"][0][before + case(name)] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"login password={SECRET} ok",
+        f'{{"token": "{SECRET}", "n": 1}}',
+        f"PASSWORD: '{SECRET}'",
+        f"Authorization: Bearer {SECRET}",
+        f"curl -H 'Authorization: Basic {SECRET}' x",
+        f"connect postgres://admin:{SECRET}@db:5432/x",
+        f"db_passwd = {SECRET}; next",
+        f"client-secret={SECRET}&x=1",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
+    found = redact.text(text)
+    assert SECRET not in found
+    assert HIDDEN in found
+
+
+@pytest.mark.parametrize(
+    "text", ["password changed for user ann", "session opened for user root by (uid=0)", "tokens used 5", "a://b/c"]
+)
+def test_a_line_without_a_secret_is_left_alone(text):
+    assert redact.text(text) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(NESTED)
+def test_what_has_no_secret_keeps_its_shape(value):
+    assert Redaction(())(value) is value
+    assert redact(redact(value)) == redact(value)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"action": st.just("a.b"), "attributes": st.dictionaries(st.text(max_size=8), NESTED, max_size=3)},
+        optional={"actor": st.text(max_size=20), "subject": st.none() | st.text(max_size=20)},
+    ),
+    st.sampled_from(["", f"password={SECRET}", f"Api-Key: {SECRET}", f"Bearer {SECRET}", f"x://u:{SECRET}@h", "key"]),
+    st.sampled_from(["actor", "subject", "flat", "deep"]),
+)
+def test_the_quick_look_at_an_event_misses_nothing(event, text, where):
+    if where in ("actor", "subject"):
+        event[where] = text
+    else:
+        event["attributes"]["note"] = text if where == "flat" else [{"x": text}]
+    slow = {k: redact(v) if k in ("actor", "subject", "attributes") else v for k, v in event.items()}
+    assert redact.event(event) == slow
+    assert SECRET not in json.dumps(redact.event(event))
+
+
+def test_names_can_be_added_and_slips_are_told():
+    assert Redaction(more=["badge-no"])({"Badge_No": 7, "x": 1}) == {"Badge_No": HIDDEN, "x": 1}
+    with pytest.raises(InputError, match="cannot be a name"):
+        Redaction(more=["a b"])

@@ -1,0 +1,137 @@
+"""Templates: masking, variables, and what does not depend on order."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.audit.template import LETTERS, MASK, VALUES, WORDS, Miner, mask
+
+words = st.sampled_from(["start", "stop", "a", "b", "c", "d", "e", "f", "7", "0x1f", "10.0.0.1", "<*>"])
+sentences = st.lists(words, min_size=1, max_size=5).map(" ".join)
+anything = st.text(max_size=80) | st.text("<*>-:.1a \t", max_size=30) | sentences
+
+
+@given(anything)
+def test_masking_twice_is_masking_once(text):
+    assert mask(mask(text)) == mask(text)
+
+
+@given(anything)
+def test_no_digit_is_left(text):
+    assert not any(letter.isdecimal() for letter in mask(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("took 12.5 ms, 3 tries", "took <*> ms, <*> tries"),
+        ("from 10.0.0.7:22 to fe80::1%eth0", "from <*> to <*>%eth<*>"),
+        ("peer 2001:db8::8a2e:370:7334 left", "peer <*> left"),
+        ("mac 00:1b:44:11:3a:b7 at 0xdeadbeef", "mac <*> at <*>"),
+        ("id 123e4567-e89b-12d3-a456-426614174000 ok", "id <*> ok"),
+        ("commit 9fceb02d0ae5 by ann", "commit <*> by ann"),
+        ("Jun 14 15:16:01 combo sshd[19939]: x", "<*> combo sshd[<*>]: x"),
+        ("Mon, 3 Feb 2025 09:05:00 up", "<*> up"),
+        ("May is a month, Sun is a star", "May is a month, Sun is a star"),
+        ("2005-06-03T15:42:50.675872 R02-M1-N0", "<*> R<*>-M<*>-N<*>"),
+        ("/var/log/app-12/x.log", "/var/log/app-<*>/x.log"),
+        ("facade decade", "facade decade"),
+        ("blk_-1608999687919862906 blk_38865049064139660", "blk_<*> blk_<*>"),
+        ("٣ items", "<*> items"),
+        ("", ""),
+    ],
+)
+def test_what_is_masked(text, masked):
+    assert mask(text) == masked
+
+
+def test_long_texts_are_cut_and_stay_as_they_are():
+    text = mask("1a" * 10_000 + " x" * 500)
+    assert mask(text) == text
+    assert len(text.split()) <= WORDS
+    assert all(len(word) <= LETTERS for word in text.split())
+
+
+@given(st.lists(sentences, max_size=40))
+def test_a_template_is_its_own_template(texts):
+    miner = Miner()
+    for text in texts:
+        found = miner.learn(text)
+        again = miner.learn(found.text)
+        assert (again.id, again.text, again.new) == (found.id, found.text, False)
+
+
+@given(st.lists(sentences, max_size=60), st.integers(0, 1000))
+def test_the_order_of_texts_does_not_matter_to_what_is_found(texts, seed):
+    first, second = Miner(), Miner()
+    shuffled = Random(seed).sample(texts, len(texts))
+    for text in texts:
+        first.learn(text)
+    for text in shuffled:
+        second.learn(text)
+    assert [first.find(text) for text in texts] == [second.find(text) for text in texts]
+
+
+@given(st.lists(sentences, max_size=60))
+def test_what_was_learnt_is_found(texts):
+    miner = Miner()
+    for text in texts:
+        miner.learn(text)
+    for text in texts:
+        found = miner.learn(text)
+        assert found.text == miner.find(text) == miner.text(found.id)
+        assert not found.new
+
+
+@given(st.lists(sentences, max_size=50), st.lists(sentences, max_size=30))
+@settings(max_examples=50)
+def test_a_restored_miner_goes_on_the_same_way(before, after):
+    miner = Miner()
+    for text in before:
+        miner.learn(text)
+    restored = Miner.restore(json.loads(json.dumps(miner.state())))
+    assert [miner.learn(text) for text in after] == [restored.learn(text) for text in after]
+    assert restored.state() == miner.state()
+
+
+def test_a_word_becomes_a_variable_once_enough_were_seen_in_its_place():
+    miner = Miner()
+    names = ["ann", "bob", "cyd", "dan", "eve"][: VALUES + 1]
+    found = [miner.learn(f"login of {name} failed") for name in names]
+    assert [t.new for t in found] == [True] * (VALUES - 1) + [False] * 2
+    assert found[-1].text == f"login of {MASK} failed"
+    assert found[-1].id == found[0].id
+    assert miner.text(found[1].id) == found[-1].text
+    assert miner.learn("logout of ann failed").new
+
+
+def test_two_variables_in_one_text_are_found():
+    miner = Miner()
+    for who in ("ann", "bob", "cyd", "dan"):
+        for host in ("red", "blue", "gray", "teal"):
+            miner.learn(f"login of {who} from {host} failed")
+    assert miner.find("login of eve from pink failed") == f"login of {MASK} from {MASK} failed"
+
+
+def test_the_first_word_is_never_a_variable():
+    miner = Miner()
+    found = {miner.learn(f"{action} it").text for action in "abcdefgh"}
+    assert len(found) == 8
+
+
+def test_memory_is_bounded(monkeypatch):
+    import ridgeline.audit.template as module
+
+    for name, value in {"TEMPLATES": 50, "PLACES": 200, "RECENT": 100}.items():
+        monkeypatch.setattr(module, name, value)
+    miner, rng = Miner(), Random(0)
+    for _ in range(3000):
+        miner.learn("".join(rng.choices("abcdefgh", k=3)) + " " + " ".join(rng.choices(["x", "y", "z", "w", "v"], k=3)))
+    assert len(miner) <= 50 + 512  # one for each first word beyond
+    assert len(miner._places) <= 200 + 3 * 2000  # variables stay
+    assert max(len(miner._known), len(miner._noted)) <= 101

@@ -1,0 +1,103 @@
+"""The backlog gives every entry once, in order, however appends are told; positions survive a crash at any point."""
+
+from __future__ import annotations
+
+import threading
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.audit.watch.watching import event, make
+
+from ridgeline.audit import Ledger
+from ridgeline.audit.event import encode
+from ridgeline.audit.merkle import leaf_hash
+from ridgeline.audit.watch.backlog import Backlog
+from ridgeline.audit.watch.positions import Positions
+from ridgeline.errors import StoreError
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["now", "late", "never"])), min_size=1, max_size=12),
+    st.integers(1, 20),
+    st.integers(0, 40),
+)
+def test_every_entry_comes_once_in_order_whether_it_was_told_late_or_never(tmp_path_factory, appends, size, held):
+    with Ledger.create(tmp_path_factory.mktemp("b") / "log", origin="a") as ledger:
+        backlog = Backlog(ledger, 0, lambda: ledger.size, held=held)
+        late, total, taken = [], 0, []
+        for count, how in appends:
+            events = [event(total + k) for k in range(count)]
+            receipts = ledger.append(events)
+            total += count
+            if how == "now":
+                backlog.told(receipts.first, events, receipts.hashes)
+            elif how == "late":
+                late.append((receipts.first, events, receipts.hashes))
+            if len(late) == 2:
+                taken.append(backlog.take(size, 0.0))
+                backlog.told(*late.pop(0))
+        backlog.close()
+        while (piece := backlog.take(size, 0.0)) is not None:
+            taken.append(piece)
+        wanted = [leaf_hash(raw) for _, raw in ledger.raws()]
+    assert all(len(piece.events) <= size for piece in taken)
+    assert [piece.first for piece in taken] == [sum(len(p.events) for p in taken[:k]) for k in range(len(taken))]
+    assert b"".join(piece.leaves for piece in taken) == b"".join(wanted)
+    assert [e["time"] for piece in taken for e in piece.events] == [event(i)["time"] for i in range(total)]
+
+
+def test_what_was_pruned_is_passed_over(tmp_path):
+    with Ledger.create(tmp_path / "log", origin="a") as ledger:
+        ledger.append([event(i) for i in range(600)])
+        ledger.prune(event(520)["time"], by="ann")
+        backlog = Backlog(ledger, 0, lambda: ledger.size)
+        backlog.close()
+        first = backlog.take(64, 0.0)
+        assert (first.first, first.events[0]["time"]) == (512, event(512)["time"])
+
+
+def test_a_waiting_taker_is_woken_by_an_append_and_by_the_end(tmp_path):
+    with Ledger.create(tmp_path / "log", origin="a") as ledger:
+        backlog, found = Backlog(ledger, 0, lambda: ledger.size), []
+        thread = threading.Thread(target=lambda: found.extend([backlog.take(10, 0.01), backlog.take(10, 0.01)]))
+        thread.start()
+        receipts = ledger.append([event(0)])
+        backlog.told(0, [event(0)], receipts.hashes)
+        backlog.close()
+        thread.join(30)
+    assert [None if p is None else len(p.events) for p in found] == [1, None]
+
+
+@pytest.mark.parametrize("crash", ["before the append", "after the append", "after settling"])
+@pytest.mark.parametrize("meanwhile", [0, 3])
+def test_a_position_is_that_of_the_log_wherever_a_crash_came(tmp_path, crash, meanwhile):
+    log = make(tmp_path / "log")
+    with Ledger.open(log) as ledger:
+        positions = Positions(tmp_path / "p", ledger)
+        assert positions.find("s") is None
+        for step in (1, 2):
+            events = [event(step * 10 + k) for k in range(4)]
+            positions.intend("s", {"offset": step}, ledger.size, encode(events).hashes)
+            if step == 2 and crash == "before the append":
+                break
+            ledger.append([event(900 + k) for k in range(meanwhile)])  # by somebody else, in between
+            ledger.append(events)
+            if step == 2 and crash == "after the append":
+                break
+            positions.settle("s")
+    with Ledger.open(log) as ledger:
+        found = Positions(tmp_path / "p", ledger).find("s")
+    assert found == {"offset": 1 if crash == "before the append" else 2}
+
+
+def test_a_damaged_position_is_a_sentence_not_a_beginning_from_nothing(tmp_path):
+    log = make(tmp_path / "log")
+    with Ledger.open(log) as ledger:
+        positions = Positions(tmp_path / "p", ledger)
+        positions.intend("s", {"offset": 1}, 0, b"")
+        (tmp_path / "p" / f"{sha256(b's').hexdigest()[:16]}.json").write_text("{")
+        with pytest.raises(StoreError, match="is damaged"):
+            positions.find("s")

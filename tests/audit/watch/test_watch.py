@@ -1,0 +1,242 @@
+"""The watcher: everything recorded first, scored once, bound; restarts neither lose nor double."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from tests.audit.conftest import cli
+from tests.audit.sources.bus import private_bus, send_signals
+from tests.audit.watch import watching
+from tests.audit.watch.watching import (
+    BASE,
+    encode,
+    entries,
+    event,
+    in_order,
+    jsonl,
+    make,
+    recorded,
+    told,
+    watch,
+    write_events,
+)
+
+from ridgeline.audit import Ledger
+from ridgeline.audit.alerts import label_event, read_alerts
+from ridgeline.audit.door import Guest
+from ridgeline.audit.home import Home
+from ridgeline.audit.sources import Batch
+from ridgeline.audit.sources.dbus import DBus
+from ridgeline.audit.verify import examine
+from ridgeline.audit.watch import own
+from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.watcher import Watcher
+from ridgeline.errors import InputError, RidgelineError
+
+
+@pytest.fixture
+def log(tmp_path):
+    return make(tmp_path / "log")
+
+
+class Given:
+    """A source that gives what it was given."""
+
+    name = "given"
+
+    def __init__(self, *batches, forever=False, error=None):
+        self._batches, self._forever, self._error, self._stopped = batches, forever, error, asyncio.Event()
+
+    def stop(self):
+        self._stopped.set()
+
+    async def batches(self, position):
+        for batch in self._batches:
+            yield batch
+        if self._error:
+            raise self._error
+        if self._forever:
+            await self._stopped.wait()
+
+
+def test_every_event_is_recorded_and_scored_once_and_the_log_verifies(log, tmp_path):
+    write_events(tmp_path / "in", 0, 400)
+    done = watch(log, jsonl(tmp_path / "in"))
+    assert (sum(done.taken.values()), done.scored, done.left) == (400, 400, 0)
+    assert [e["subject"] for e in recorded(log)] == [event(i)["subject"] for i in range(400)]
+    assert len(in_order(log)) == 400
+    actions = [e["action"] for e in entries(log) if own.is_own(e)]
+    assert (actions.count(own.START), actions.count(own.STOP)) == (1, 1)
+    assert examine(log, Ledger.open(log).verifier).ok
+
+
+def test_a_watcher_started_again_scores_as_if_it_had_never_stopped(tmp_path):
+    whole, parts, learnt_anew = (make(tmp_path / name) for name in ("whole", "parts", "anew"))
+    write_events(tmp_path / "a", 0, 450)
+    watch(whole, jsonl(tmp_path / "a"))
+    for upto in (150, 300, 450):
+        for log in (parts, learnt_anew):
+            write_events(tmp_path / f"{log.name}.in", upto - 150, upto)
+            watch(log, jsonl(tmp_path / f"{log.name}.in"))
+        shutil.rmtree(Home(learnt_anew).private / "watch")  # what was learnt is derived …
+        shutil.rmtree(Home(learnt_anew).private / "meaning")
+    for log in (parts, learnt_anew):
+        assert [e["time"] for e in recorded(log)] == [event(i)["time"] for i in range(450)]
+        assert in_order(log) == in_order(whole)
+
+
+def test_alerts_are_bound_to_their_entry_told_to_every_outlet_and_read_back_worst_first(log, tmp_path):
+    write_events(tmp_path / "in", 0, 1_200)
+    heard = []
+    watch(log, jsonl(tmp_path / "in"), outlets=[heard.append])
+    with Ledger.open(log) as ledger:
+        found = read_alerts(ledger)
+        assert found
+        assert {a["entry"] for a in heard} == {a["entry"] for a in found}
+        assert [a["score"] for a in found] == sorted((a["score"] for a in found), reverse=True)
+        odd = found[0]
+        assert odd["event"]["action"] == "firewall.rule.delete"
+        assert odd["reason"]
+        assert ledger.leaf(odd["entry"]).hex() == odd["leaf"]
+        assert read_alerts(ledger, where=lambda e: e["actor"] == "nobody") == []
+        assert read_alerts(ledger, since=BASE + 10**16) == []
+
+
+def test_what_others_append_meanwhile_is_scored_and_their_labels_count(log):
+    with Ledger.open(log) as ledger:
+        watcher = Watcher(ledger, [Given(forever=True)], Settings(batch=64, wait_ms=5), encode=encode)
+        thread = threading.Thread(target=watcher.run)
+        thread.start()
+        assert watcher.scorer.ready.wait(60)
+        guest = Guest(Home(log))
+        first, _, _ = guest.append([event(i) for i in range(200)])
+        guest.checkpoint()  # signed, so that a reader sees it
+        guest.append([label_event(log, first + 96, "bad", "ann")])
+        guest.append([event(200)])
+        until = time.monotonic() + 60
+        while watcher.scorer.scored < 201 and time.monotonic() < until:
+            time.sleep(0.02)
+        guest.close()
+        watcher.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(in_order(log)) == 201
+    with Ledger.open(log) as ledger:
+        (label,) = [e for _, e in own.own_events(ledger, own.LABEL)]
+    assert (label["actor"], label["attributes"]["verdict"]) == ("ann", "bad")
+
+
+def test_nothing_vanishes_silently(log):
+    bad = {"source": "t", "action": "not words"}
+    batches = [
+        Batch([event(1), bad, event(2)], dropped=7, gaps=("a gap",)),
+        Batch([], refused=(("line 3", "no JSON"),)),
+    ]
+    done = watch(log, Given(*batches), score=False)
+    assert (done.dropped, done.refused, sum(done.taken.values())) == ({"given": 7}, {"given": 2}, 2)
+    said = {e["action"]: e["attributes"] for e in entries(log) if own.is_own(e)}
+    assert said[own.DROPS] == {"dropped": 7}
+    assert said[own.GAP] == {"what": "a gap"}
+    assert sum(e["attributes"]["count"] for e in entries(log) if e["action"] == own.REFUSED) == 2
+    assert "not words" in json.dumps([e for e in entries(log) if e["action"] == own.REFUSED])
+
+
+def test_secrets_do_not_reach_the_log_and_nobody_can_speak_in_our_name(log):
+    secret = "hunter2-very-secret"
+    sly = {"source": "t", "action": own.ALERT, "attributes": {"entry": 0, "score": 0.0, "db_password": secret}}
+    line = {"source": "t", "action": "a.b", "subject": f"token={secret}", "actor": f"x secret: {secret}"}
+    watch(log, Given(Batch([sly, line])), score=False)
+    assert b"hunter2" not in b"".join(p.read_bytes() for p in log.parent.rglob("*") if p.is_file())
+    first = recorded(log)[0]
+    assert first["action"] == f"foreign.{own.ALERT}"
+    with Ledger.open(log) as ledger:
+        assert read_alerts(ledger) == []
+
+
+def test_a_source_that_fails_is_said_and_the_others_go_on(log, tmp_path):
+    write_events(tmp_path / "in", 0, 5)
+    broken = Given(Batch([event(9)]), error=RidgelineError("the bus went away."))
+    done = watch(log, jsonl(tmp_path / "in"), broken, score=False)
+    assert done.troubles == ["the bus went away."]
+    assert sum(done.taken.values()) == 6
+    assert any(e["action"] == own.GAP for e in entries(log))
+    size = len(entries(log))
+    with pytest.raises(RidgelineError, match="went away"):
+        watch(log, Given(error=RidgelineError("the bus went away.")), score=False)
+    assert len(entries(log)) == size  # nothing was begun
+
+
+def test_slips_are_told_before_anything_starts(log, tmp_path, capsys):
+    with pytest.raises(InputError, match="given twice"):
+        watch(log, Given(), Given())
+    for words in ({"batch": 0}, {"wait_ms": -1.0}, {"alert_rate": 1.0}):
+        with pytest.raises(InputError):
+            Settings(**words)
+    for words in ((), ("--lines", tmp_path / "none", "--no-follow"), ("--jsonl", "-", "--dbus-match", "x")):
+        code, _, sentence = told(capsys, "audit", "watch", log, *words)
+        assert (code, sentence.startswith("ridgeline: ")) == (2, True)
+
+
+def test_20_000_signals_of_a_real_bus_are_recorded_in_order(log, tmp_path):
+    with private_bus(tmp_path / "bus") as address, Ledger.open(log) as ledger:
+        watcher = Watcher(ledger, [DBus(address)], Settings(score=False))
+        thread = threading.Thread(target=watcher.run)
+        thread.start()
+        assert watcher.scorer.ready.wait(60)
+        until = time.monotonic() + 120
+        _listening(watcher, address)
+        send_signals(address, 20_000)
+        while sum(watcher.intake.taken.values()) < 20_000 and time.monotonic() < until:
+            time.sleep(0.05)
+        watcher.stop()
+        thread.join(60)
+    args = [e["attributes"]["args"][0] for e in recorded(log) if e["action"] == "net.ovs.Bridge.Created"]
+    assert [a for a in args if a != "br-1"] == [f"br{i}" for i in range(20_000)]
+
+
+def _listening(watcher, address):
+    """Knock until the watcher hears it."""
+    until = time.monotonic() + 60
+    while not sum(watcher.intake.taken.values()) and time.monotonic() < until:
+        send_signals(address, 1, start=-1)
+        time.sleep(0.05)
+
+
+def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
+    (tmp_path / "a.log").write_text("one\ntwo\n")
+    command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--lines", tmp_path / "a.log", "--no-score"]
+    process = subprocess.Popen([*map(str, command), "--http", ":0"], stderr=subprocess.PIPE, text=True)
+    first = process.stderr.readline()
+    url, token = re.fullmatch(r"taking events at (\S+)/events; token (\S+)\n", first).groups()
+    headers = {"authorization": f"Bearer {token}"}
+    answer = httpx.post(f"{url}/events", content=json.dumps(event(5)), headers=headers, timeout=60)
+    assert answer.json()["count"] == 1
+    assert "ridgeline_audit_taken_total" in httpx.get(f"{url}/metrics", headers=headers, timeout=60).text
+    until = time.monotonic() + 60
+    while len(recorded(log)) < 3 and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0, rest
+    assert {e["source"] for e in recorded(log)} == {"lines", "t"}
+    assert entries(log)[-1]["attributes"]["why"] == "interrupted"
+
+
+def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):
+    lines = "".join(json.dumps(event(i)) + "\n" for i in range(30)) + "oops\n"
+    done = cli("audit", "watch", log, "--jsonl", "-", "--no-score", "--json", stdin=lines)
+    assert done.returncode == 1  # one line was no event
+    assert json.loads(done.stdout.splitlines()[-1])["summary"]["refused"] == {"stdin": 1}
+    assert "line 31 of stdin" in json.dumps(entries(log))
+    assert watching.recorded(log)[29]["subject"] == event(29)["subject"]

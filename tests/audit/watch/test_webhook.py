@@ -1,0 +1,111 @@
+"""Webhooks: tried again until taken, signed, sent nowhere but where they were meant to go."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from tests.audit.aside import aside
+from tests.audit.watch.watching import entries, jsonl, make, write_events
+
+from ridgeline.audit import Ledger
+from ridgeline.audit.watch import own
+from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.watcher import Watcher
+from ridgeline.audit.watch.webhook import SECRET, Webhook
+from ridgeline.errors import InputError
+
+ALERT = {"entry": 3, "score": 0.9, "reason": "new", "event": {"time": 10**18, "action": "a.b"}}
+
+
+@contextmanager
+def receiver(*statuses):
+    """Answers with these, then always with the last; what came is in `got`."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, dict(self.headers), body))
+            status = statuses[min(len(got), len(statuses)) - 1]
+            self.send_response(status)
+            if status == 302:
+                self.send_header("location", f"http://127.0.0.1:{server.server_port}/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_an_alert_is_tried_again_until_it_is_taken_and_signed_each_time(monkeypatch):
+    monkeypatch.setenv(SECRET, "between us")
+    failed = []
+    with receiver(500, 429, 200) as (url, got):
+        hook = Webhook(url, lambda *words: failed.append(words), first_s=0.01, farewell_s=30)
+        hook(ALERT)
+        hook.close()
+    assert (len(got), failed) == (3, [])
+    _, headers, body = got[-1]
+    assert json.loads(body)["event"]["time"] == str(10**18)
+    found = {k.lower(): v for k, v in headers.items()}["x-ridgeline-signature"]
+    assert found == "sha256=" + hmac.new(b"between us", body, hashlib.sha256).hexdigest()
+
+
+@pytest.mark.parametrize(("statuses", "tries", "why"), [((404,), 1, "404"), ((302,), 1, "302")])
+def test_what_will_never_be_taken_is_given_up_at_once_and_no_redirect_is_followed(statuses, tries, why):
+    failed = []
+    with receiver(*statuses) as (url, got):
+        hook = Webhook(url, lambda alert, reason: failed.append(reason), first_s=0.01)
+        hook(ALERT)
+        hook.close()
+    assert [path for path, _, _ in got] == ["/hook"] * tries
+    assert why in failed[0]
+
+
+def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
+    failed = []
+    hook = Webhook("http://127.0.0.1:9/", lambda alert, reason: failed.append(reason), first_s=0.01, farewell_s=0.05)
+    hook(ALERT)
+    hook.close()
+    assert "could not be reached" in failed[0]
+
+
+def test_a_watcher_sends_its_alerts_and_writes_down_what_was_not_taken(tmp_path):
+    from tests.audit.watch.watching import encode
+
+    write_events(tmp_path / "in", 0, 1_200)
+    for status in (200, 400):
+        log = make(tmp_path / f"log{status}")
+        with receiver(status) as (url, got), Ledger.open(log) as ledger:
+            source = jsonl(tmp_path / "in")
+            settings = Settings(wait_ms=1)
+            done = aside(Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run)
+        assert len(got) == done.alerts > 0
+        told = [e for e in entries(log) if e["action"] == own.UNDELIVERED]
+        assert len(told) == done.undelivered == (0 if status == 200 else done.alerts)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/", "nonsense", "http://", "http://u:p@x/", "file:///etc/passwd", "http://x:0/"]
+)
+def test_an_address_that_must_not_be_is_refused(url):
+    with pytest.raises(InputError, match="--webhook"):
+        Webhook(url, lambda *_: None)

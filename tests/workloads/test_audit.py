@@ -1,0 +1,112 @@
+"""The audit workload: every contender is right, waits are measured under load, a lost score is seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.audit.watch.watching import encode, told
+
+from ridgeline.audit.capacity import RATES, forecast
+from ridgeline.errors import InputError
+from ridgeline.lab import Case, Profile
+from ridgeline.lab.loading import load
+from ridgeline.machine import Placement
+from ridgeline.workloads import _audit_engine as engine
+from ridgeline.workloads import reference
+from ridgeline.workloads.audit import BASE, EVERY, OURS
+
+workload = load(reference("audit"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("RIDGELINE_DISK", str(tmp_path))
+    monkeypatch.setattr(engine, "encoder", lambda model, device: encode)
+    monkeypatch.setattr("ridgeline.audit.watch.encoder.encoder", lambda model, device: encode)
+    return tmp_path
+
+
+def case_of(**change):
+    return Case({**BASE, "events": 200, **change}, "cpu")
+
+
+@pytest.mark.parametrize("contender", [OURS, EVERY])
+def test_every_event_is_recorded_and_scored_and_nothing_is_left_behind(here, contender):
+    case = case_of()
+    assert contender in workload.contenders(case)
+    run = workload.prepare(case, contender, Placement())
+    for _ in range(2):
+        run.reset()
+        run.step()
+        assert workload.check(case, run.result()).ok
+    assert run.settings
+    run.close()
+    assert not list(here.iterdir())
+
+
+def test_waits_are_measured_at_a_share_of_the_capacity(here):
+    run = workload.prepare(case_of(stage="load"), OURS, Placement())
+    run.reset()
+    run.step()
+    found = run.extras()
+    assert found["load_per_s"] == pytest.approx(0.7 * found["capacity_per_s"])
+    assert 0 < found["wait_p50_ms"] <= found["wait_p99_ms"]
+    assert workload.check(case_of(stage="load"), run.result()).ok
+    run.close()
+
+
+def test_an_event_that_was_not_scored_is_seen(here):
+    run = workload.prepare(case_of(), EVERY, Placement())
+    run.reset()
+    run.step()
+    made = run.result
+    assert workload.check(case_of(), made()).ok
+    lost = engine.EveryEvent.send
+    try:
+        engine.EveryEvent.send = lambda self, events: (lost(self, events[:-1]), setattr(self, "given", self.given + 1))
+        run.reset()
+        run.step()
+    finally:
+        engine.EveryEvent.send = lost
+    assert not workload.check(case_of(), made()).ok
+    run.close()
+
+
+def test_so_many_of_a_thousand_sentences_are_fresh():
+    from ridgeline.audit.sentence import sentence
+    from ridgeline.audit.template import mask
+
+    lines = engine.Lines(60, 10, seed=1)
+    known = {mask(sentence(event)) for event in lines.take(5_000)}
+    seen = [mask(sentence(event)) for event in lines.take(5_000)]
+    assert 0.004 < sum(text not in known for text in seen) / len(seen) < 0.018
+    assert len(json.dumps(lines.take(1)[0])) < 400
+
+
+def test_cases_have_work_and_slips_are_told():
+    for case in workload.cases(Profile.FULL):
+        assert workload.work(case).items == case["events"]
+    with pytest.raises(InputError, match="there are"):
+        workload.contenders(case_of(stage="sing"))
+
+
+def test_a_forecast_has_the_right_arithmetic():
+    by_rate = {f.what: f for f in forecast(1_000.0)}
+    assert by_rate["10,000 per hour"].rate == pytest.approx(10_000 / 3600)
+    assert by_rate["1 M per day"].utilisation == pytest.approx(1e6 / 86_400 / 1_000)
+    assert by_rate["1 M per hour"].utilisation == pytest.approx(0.2777, abs=1e-3)
+    over = forecast(100.0, {"x": 150.0})[0]
+    assert (over.utilisation, over.wait_s, over.backlog_per_hour) == (1.5, None, 50 * 3600)
+    assert set(RATES) == set(by_rate)
+    with pytest.raises(InputError, match="above 0"):
+        forecast(0.0)
+
+
+def test_the_command_tells_the_forecast(capsys):
+    code, out, _ = told(capsys, "audit", "capacity", 100, "--rate", 1_000_000, "--json")
+    (row,) = json.loads(out)
+    assert (code, row["wait_s"], round(row["backlog_per_hour"])) == (0, None, 640_000)
+    assert "27.778%" in told(capsys, "audit", "capacity", 1000)[1]
+    for words in (("0",), ("100", "--rate", "-1")):
+        assert told(capsys, "audit", "capacity", *words)[0] == 2
