@@ -67,7 +67,9 @@ def test_students_t_is_that_of_scipy(freedom):
     assert laws._t(freedom) == pytest.approx(student.ppf(0.975, freedom), rel=1e-3)
 
 
-@pytest.mark.parametrize(("law", "phi", "races"), [("amdahl", (0.03,), 80), ("gustafson", (0.08,), 80), ("usl", (0.04, 7e-4), 40)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("law", "phi", "races"), [("amdahl", (0.03,), 80), ("gustafson", (0.08,), 80), ("usl", (0.04, 7e-4), 40)]
+)
 def test_intervals_cover_what_they_say(law, phi, races):
     """Stated: 95 %. Of 80 at least 70 are asked for, of 40 at least 33: a right interval fails that less than once in a
     hundred runs."""
@@ -144,9 +146,16 @@ def test_too_few_points_are_fitted_without_a_claim():
 
 @pytest.mark.parametrize(
     "points",
-    [[], [Measured(1, 1)], [Measured(2, 1), Measured(2, 1.1)], [Measured(1, 0), Measured(2, 1)],
-     [Measured(0, 1), Measured(2, 1)], [Measured(1, math.nan), Measured(2, 1)], [Measured(1, 1, math.inf), Measured(2, 1)]],
-)  # fmt: skip
+    [
+        [],
+        [Measured(1, 1)],
+        [Measured(2, 1), Measured(2, 1.1)],
+        [Measured(1, 0), Measured(2, 1)],
+        [Measured(0, 1), Measured(2, 1)],
+        [Measured(1, math.nan), Measured(2, 1)],
+        [Measured(1, 1, math.inf), Measured(2, 1)],
+    ],
+)
 def test_what_cannot_scale_is_refused_in_a_sentence(points):
     with pytest.raises(InputError):
         scaling(points)

@@ -36,6 +36,7 @@ PANELS = {
     "bench": "Measure",
     "report": "Judge",
     "compare": "Judge",
+    "cost": "Judge",
     "records": "Judge",
     "audit": "Systems",
     "recommend": "Systems",
@@ -90,6 +91,7 @@ def _register() -> None:
         audit,
         bench,
         compare,
+        cost,
         embed,
         fabric,
         index,
@@ -98,6 +100,7 @@ def _register() -> None:
         records,
         report,
         resample,
+        scaling,
         search,
         streams,
     )
@@ -113,10 +116,12 @@ def _register() -> None:
         "bench": bench.bench,
         "report": report.report,
         "compare": compare.compare,
+        "cost": cost.cost,
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     app.add_typer(fabric.fabric, name="fabric", rich_help_panel=PANELS["fabric"])
+    records.records.command("scaling")(scaling.scaling)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
     app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
     app.add_typer(recommend, name="recommend", rich_help_panel=PANELS["recommend"])

@@ -77,15 +77,18 @@ class Fit:
 
 
 def _amdahl(n: Vector, phi: Vector) -> Vector:
-    return n / (1 + phi[0] * (n - 1))
+    grown: Vector = n / (1 + phi[0] * (n - 1))
+    return grown
 
 
 def _gustafson(n: Vector, phi: Vector) -> Vector:
-    return phi[0] + (1 - phi[0]) * n
+    grown: Vector = phi[0] + (1 - phi[0]) * n
+    return grown
 
 
 def _usl(n: Vector, phi: Vector) -> Vector:
-    return n / (1 + phi[0] * (n - 1) + phi[1] * n * (n - 1))
+    grown: Vector = n / (1 + phi[0] * (n - 1) + phi[1] * n * (n - 1))
+    return grown
 
 
 LAWS = {
@@ -149,9 +152,11 @@ class _Problem:
     def residuals(self, phi: Vector) -> Vector:
         bare: Vector = self.logs - np.log(self.law.growth(self.n, phi))
         if self.anchor is None:
-            return bare - bare.mean()
-        n, level = self.anchor
-        return bare - level + math.log(float(self.law.growth(np.array([n]), phi)[0]))
+            bare -= bare.mean()
+        else:
+            n, level = self.anchor
+            bare -= level - math.log(float(self.law.growth(np.array([n]), phi)[0]))
+        return bare
 
     def error(self, phi: Vector) -> float:
         return float(np.sum(self.residuals(phi) ** 2))
@@ -202,7 +207,8 @@ class _Problem:
         step = 1e-6 * max(1e-3, float(phi[j]))
         moved = phi.copy()
         moved[j] += step if phi[j] + step <= upper else -step
-        return (self.residuals(moved) - r) / (moved[j] - phi[j])
+        slope: Vector = (self.residuals(moved) - r) / (moved[j] - phi[j])
+        return slope
 
 
 def _edge(error_at: Callable[[float], float], best: float, end: float, reach: float) -> float:
