@@ -37,6 +37,7 @@ PANELS = {
     "run": "Measure",
     "report": "Judge",
     "compare": "Judge",
+    "cost": "Judge",
     "records": "Judge",
     "audit": "Systems",
     "recommend": "Systems",
@@ -91,6 +92,7 @@ def _register() -> None:
         audit,
         bench,
         compare,
+        cost,
         embed,
         fabric,
         index,
@@ -100,6 +102,7 @@ def _register() -> None:
         report,
         resample,
         run,
+        scaling,
         search,
         streams,
     )
@@ -115,12 +118,14 @@ def _register() -> None:
         "bench": bench.bench,
         "report": report.report,
         "compare": compare.compare,
+        "cost": cost.cost,
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
     # Hydra's own flags (--cfg job) are not Typer's to judge.
     app.command("run", rich_help_panel=PANELS["run"], context_settings={"ignore_unknown_options": True})(run.run)
     app.add_typer(fabric.fabric, name="fabric", rich_help_panel=PANELS["fabric"])
+    records.records.command("scaling")(scaling.scaling)
     app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
     app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
     app.add_typer(recommend, name="recommend", rich_help_panel=PANELS["recommend"])

@@ -1,0 +1,145 @@
+"""The judging commands from the outside: cost, records scaling, history.
+
+python -m pytest tests/lab/test_commands.py
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.cli import main
+from ridgeline.lab import record as records
+
+
+@pytest.fixture
+def say(capsys, monkeypatch, tmp_path):
+    """Run a command in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def command(*words: object):
+        with pytest.raises(SystemExit) as left:
+            main([str(w) for w in words])
+        return left.value.code or 0, *capsys.readouterr()
+
+    return command
+
+
+def on(one, name: str, gpus: tuple[str, ...] = (), **changes):
+    machine = {**one.machine, "fingerprint": name, "cpu": name, "gpus": [{"name": g, "node": None} for g in gpus]}
+    return replace(one, machine=machine, **changes)
+
+
+@pytest.fixture
+def priced(record, tmp_path):
+    """A path on a CPU and on a GPU forty times as fast, and a price book for both."""
+    (tmp_path / "runs").mkdir()
+    for device, ns, gpus in (("cpu", 40e6, ()), ("cuda", 1e6, ("NVIDIA H200",))):
+        one = record({"ridgeline": [ns] * 8}, case={"batch": 8, "device": device, "ranks": 1}, workload="embed")
+        records.append(tmp_path / "runs", on(one, f"the {device}", gpus))
+    (tmp_path / "prices.toml").write_text(
+        '[price.small]\ndevice = "cpu"\ncpu = "the cpu"\nusd_per_hour = 0.5\ndate = 2026-11-01\nsource = "us"\n'
+        '[price.large]\ndevice = "cuda"\ngpu = "H200"\nusd_per_hour = 3.6\ndate = 2026-11-01\nsource = "us"\n'
+    )
+    return tmp_path / "runs"
+
+
+def test_cost_answers_with_plans_dollars_and_break_even(say, priced):
+    code, out, err = say("cost", "--workload", "embed", "--rate", "1e6/day", "--records", priced, "--json")
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    cpu, gpu = answer["plans"]
+    assert cpu["busy_units"] == pytest.approx(1e6 / 86400 / 200)
+    assert gpu["usd_per_million_full"] == pytest.approx(3.6 / 3600 / 8000 * 1e6)
+    even = answer["break_even"][0]
+    assert even["gpu_never_dearer_above_per_s"] == pytest.approx(7 * 200 * 0.7), "the eighth CPU costs more than it"
+
+
+def test_cost_says_it_in_sentences(say, priced):
+    code, out, _ = say("cost", "--workload", "embed", "--rate", "1e6/day", "--records", priced)
+    assert code == 0
+    assert "needs 0.0579 of a machine" in out
+    assert "#2 against #1: the GPU is not dearer above 980/s" in out
+    assert "PREDICTED" not in out
+
+
+def test_a_list_price_is_called_one_and_a_missing_one_is_said(say, priced, tmp_path):
+    (tmp_path / "prices.toml").unlink()
+    code, out, err = say("cost", "--workload", "embed", "--rate", "9/s", "--records", priced)
+    assert code == 0
+    assert "hf-aws-h200-x1' is a list price of 2026-10-02, not yours" in err
+    assert "no price for the cpu" in err
+    assert "$/M full" in out
+    _, _, err = say("cost", "--rate", "9/s", "--records", priced, "--price", "hf-aws-intel-spr-x2")
+    assert "chosen by name: it is for Sapphire Rapids, the record is from the cpu" in err
+
+
+def test_cost_needs_no_records_for_plain_arithmetic(say):
+    code, out, _ = say("cost", "--rate", "1e6/day", "--time", "0.5ms")
+    assert code == 0
+    assert "1e6/day needs 0.00579 of a GPU" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "Give --rate"),
+        (("--rate", "many"), "is no rate"),
+        (("--rate", "1/s"), "run ridgeline bench"),
+        (("--rate", "1/s", "--records", "nowhere"), "no records at"),
+        (("--rate", "1/s", "--records", "runs", "--workload", "embde"), "did you mean 'embed'"),
+        (("--rate", "1/s", "--records", "runs", "--case", "batch=9"), "no record has the case"),
+        (("--rate", "1/s", "--records", "runs", "--case", "batch"), "form name=value"),
+        (("--rate", "1/s", "--records", "runs", "--contender", "nobody"), "no contender 'nobody'"),
+        (("--rate", "1/s", "--records", "runs", "--price", "gold"), "no price 'gold'"),
+        (("--rate", "1/s", "--records", "runs", "--prices", "none.toml"), "no price book"),
+        (("--rate", "1/s", "--records", "runs", "--target", "2"), "makes no plan"),
+        (("--rate", "1/s", "--time", "soon"), "is no time"),
+        (("--rate", "1/s", "--time", "1s", "--batch", "0"), "--batch 0"),
+        (("--rate", "1/s", "--time", "1s", "--device", "tpu"), "no device 'tpu'"),
+    ],
+)
+def test_cost_refuses_in_a_sentence(say, priced, words, says):
+    code, out, err = say("cost", *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_the_price_book_can_be_looked_at(say, priced):
+    code, out, _ = say("cost", "--show-prices", "--json")
+    names = [p["name"] for p in json.loads(out)]
+    assert code == 0
+    assert names[:2] == ["small", "large"]
+    assert "hf-aws-h200-x1" in names
+    assert "small" in say("cost", "--show-prices")[1]
+
+
+@pytest.fixture
+def ranked(record, tmp_path):
+    (tmp_path / "ranked").mkdir()
+    for ranks in (1, 2, 4, 8):
+        one = record({"ridgeline": [1e6 * (0.1 + 0.9 / ranks)] * 8}, case={"n": 5, "device": "cpu", "ranks": ranks})
+        records.append(tmp_path / "ranked", one)
+    return tmp_path / "ranked"
+
+
+def test_scaling_marks_what_it_predicts(say, ranked):
+    code, out, _ = say("records", "scaling", ranked, "--at", "4", "--at", "64")
+    assert code == 0
+    assert "strong scaling" in out
+    assert "serial 0.1" in out
+    assert "n = 64: 8.77 × (14%)" in out
+    assert out.count("PREDICTED") == 2, "once for each law, and not for n = 4"
+    family = json.loads(say("records", "scaling", ranked, "--at", "64", "--json")[1])["families"][0]
+    assert family["laws"]["amdahl"]["at"][0]["predicted"] is True
+    assert family["laws"]["amdahl"]["held_out_error"] == pytest.approx(0, abs=1e-6)
+
+
+def test_scaling_says_when_there_is_nothing_to_scale_over(say, ranked):
+    code, _, err = say("records", "scaling", ranked, "--over", "writers")
+    assert code == 2
+    assert "'writers'" in err
