@@ -22,6 +22,18 @@ def csv(folder: Path) -> Path:
     return folder
 
 
+def many(folder: Path, users: int = 12, films: int = 15) -> Path:
+    """As csv, with enough likes of everybody to hold some out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = "".join(f"{i},Film {i} ({1980 + i}),Drama\n" for i in range(1, films + 1))
+    (folder / "movies.csv").write_text("movieId,title,genres\n" + names)
+    rated = [
+        f"{u},{1 + (u + 2 * n) % films},{5 - n % 2}.0,{1000 * u + n}\n" for u in range(1, users + 1) for n in range(7)
+    ]
+    (folder / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + "".join(rated))
+    return folder
+
+
 def dat(folder: Path, encoding: str = "latin-1") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "movies.dat").write_bytes("".join(f"{i}::{t}::{g}\n" for i, t, g in FILMS).encode(encoding))

@@ -1,4 +1,4 @@
-"""The metrics against a plain loop, written from their definitions.
+"""The metrics against a plain loop, written from their definitions, and against two libraries of other people.
 
 python -m pytest tests/recommend/test_metrics.py
 """
@@ -35,18 +35,65 @@ def obvious(scores: list[float], wanted: set[int]) -> dict[str, float]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.integers(0, 10**6), st.integers(2, 30), st.integers(1, 6))
-def test_every_metric_is_what_its_definition_says(seed, items, users):
+def drawn(seed: int, items: int, users: int, *, ties: bool):
+    """(scores with some masked, what is wanted of each user, the same as histories)."""
     rng = np.random.default_rng(seed)
-    scores = rng.integers(0, 4, (users, items)).astype(np.float32)  # few values: many ties
+    scores = rng.integers(0, 4, (users, items)) if ties else rng.permuted(np.tile(np.arange(items), (users, 1)), axis=1)
+    scores = scores.astype(np.float32)
     wanted = [rng.choice(items, rng.integers(1, items), replace=False) for _ in range(users)]
     for row, own in enumerate(wanted):
         rest = np.setdiff1d(np.arange(items), own)
         scores[row, rest[: len(rest) // 2]] = -np.inf
     who = np.repeat(np.arange(users), [len(w) for w in wanted])
     what = np.concatenate(wanted).astype(np.int64)
-    test = histories_of(Ratings(who, what, np.ones(len(what), np.float32), np.zeros(len(what), np.int64)), users, items)
+    rated = Ratings(who, what, np.ones(len(what), np.float32), np.zeros(len(what), np.int64))
+    return scores, wanted, histories_of(rated, users, items)
+
+
+def by_trec_eval(scores, wanted) -> dict[str, list[float]]:
+    """NIST's own program, which settles the definitions of this field."""
+    pytrec_eval = pytest.importorskip("pytrec_eval", reason="has no wheel for this machine")
+    names = {"recall@1": "recall_1", "recall@3": "recall_3", "ndcg@2": "ndcg_cut_2", "ndcg@10": "ndcg_cut_10"}
+    names["mrr"] = "recip_rank"
+    relevant = {str(u): {str(i): 1 for i in own.tolist()} for u, own in enumerate(wanted)}
+    ranked = {
+        str(u): {str(i): float(row[i]) for i in np.flatnonzero(~np.isneginf(row)).tolist()}
+        for u, row in enumerate(scores)
+    }
+    judge = pytrec_eval.RelevanceEvaluator(relevant, {"recall.1,3", "ndcg_cut.2,10", "recip_rank"})
+    told = judge.evaluate(ranked)
+    return {name: [told[str(u)][own] for u in range(len(wanted))] for name, own in names.items()}
+
+
+def by_torchmetrics(scores, wanted) -> dict[str, list[float]]:
+    torch = pytest.importorskip("torch")
+    retrieval = pytest.importorskip("torchmetrics.functional.retrieval")
+    found: dict[str, list[float]] = {name: [] for name in NAMES}
+    for row, own in zip(scores, wanted, strict=True):
+        there = np.flatnonzero(~np.isneginf(row))
+        given = torch.from_numpy(row[there] + 1), torch.from_numpy(np.isin(there, own))  # it wants scores above 0
+        for name in NAMES:
+            kind, _, k = name.partition("@")
+            of = {"recall": "recall", "ndcg": "normalized_dcg", "mrr": "reciprocal_rank"}[kind]
+            value = getattr(retrieval, f"retrieval_{of}")(*given, top_k=min(int(k), len(there)) if k else None)
+            found[name].append(float(value))
+    return found
+
+
+@pytest.mark.parametrize("judge", [by_trec_eval, by_torchmetrics])
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), items=st.integers(2, 40), users=st.integers(1, 4))
+def test_every_metric_is_what_other_people_compute(judge, seed, items, users):
+    scores, wanted, test = drawn(seed, items, users, ties=False)  # each of them orders equal scores in its own way
+    found, _ = measured(scores, test, NAMES)
+    for name, values in judge(scores, wanted).items():
+        assert found[name] == pytest.approx(values, abs=1e-5), name
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 30), st.integers(1, 6))
+def test_every_metric_is_what_its_definition_says(seed, items, users):
+    scores, wanted, test = drawn(seed, items, users, ties=True)
     found, _ = measured(scores, test, NAMES)
     for row, own in enumerate(wanted):
         for name, value in obvious(scores[row].tolist(), set(own.tolist())).items():

@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.loading import load
 from ridgeline.machine import Placement
+from ridgeline.workloads import _recommend_fit as fits
+from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import reference
 from ridgeline.workloads.recommend import BASE, NUMPY, TORCH, histories
 
@@ -30,7 +33,7 @@ def ran(case: Case, contender: str):
 
 
 @pytest.mark.parametrize("contender", ["ridgeline", NUMPY, TORCH])
-@pytest.mark.parametrize(("task", "users"), [("semantic", 50), ("ease", 50), ("one", 1)])
+@pytest.mark.parametrize(("task", "users"), [("semantic", 50), ("ease", 50), ("one", 1), ("users", 50)])
 def test_every_contender_is_right(contender, task, users):
     case = case_of(task, users)
     assert contender in workload.contenders(case)
@@ -65,3 +68,88 @@ def test_nobody_likes_an_item_twice_and_turns_differ():
 def test_every_case_counts_its_work(profile):
     for case in workload.cases(profile):
         assert workload.work(case).flops > 0
+
+
+def test_user_vectors_that_are_wrong_are_seen():
+    case = case_of("users")
+    result = ran(case, "ridgeline")
+    result["vectors"][0, 0] += 0.01
+    assert not workload.check(case, result).ok
+
+
+FITTED = [("fit ease", "ridgeline"), ("fit ease", fits.SCIPY), ("fit ease", fits.ALS)]
+FITTED += [("fit itemknn", "ridgeline"), ("fit itemknn", fits.KNN)]
+
+
+def fitted(task: str) -> Case:
+    return Case({**BASE, "task": task, "users": 150, "items": 120, "likes": 15}, "cpu")
+
+
+@pytest.mark.parametrize(("task", "contender"), FITTED)
+def test_what_is_learnt_finds_more_than_fame_does(task, contender):
+    case = fitted(task)
+    if contender not in workload.contenders(case):
+        assert workload.missing(case)[contender] == "peers"
+        pytest.skip(f"{contender} is not installed")
+    check = workload.check(case, ran(case, contender))
+    assert check.ok, check
+    split = fits.split_for("made", 150, 120, 15)
+    famous = np.tile(np.bincount(split.train.items, minlength=120), (len(split.test), 1))
+    fame = fits._quality(split, fits._first(famous, split))
+    assert check.quality["ndcg@10"] > 1.1 * fame["ndcg@10"]
+
+
+@pytest.mark.parametrize("bend", ["seen", "twice", "few", "worse"])
+def test_a_wrong_list_is_seen(bend):
+    case = fitted("fit ease")
+    result = ran(case, "ridgeline")
+    rows = result["rows"].copy()
+    split = fits.split_for("made", 150, 120, 15)
+    if bend == "seen":
+        rows[0, 3] = split.shown.items[0]
+    elif bend == "twice":
+        rows[0, 3] = rows[0, 4]
+    elif bend == "few":
+        rows = rows[:, :5]
+    else:
+        rows = rows[:, ::-1]
+    assert not workload.check(case, {**result, "rows": rows}).ok
+
+
+def test_a_folder_of_ratings_is_split_like_the_evaluation_splits_it(tmp_path, monkeypatch):
+    from tests.recommend import folders
+
+    from ridgeline.recommend import read
+    from ridgeline.recommend.splits import split_of
+
+    root = folders.many(tmp_path / "movielens/few")
+    monkeypatch.setenv("RIDGELINE_DATA", str(tmp_path))
+    found, want = fits.split_for("few", 0, 0, 0), split_of(read(root), "random", 4.0)
+    assert (found.test.items == want.test.items).all()
+    with pytest.raises(InputError, match="does not exist"):
+        fits.split_for("nowhere", 0, 0, 0)
+
+
+@pytest.mark.parametrize("contender", ["ridgeline", texts.SENTENCE])
+def test_item_texts_become_vectors_by_every_contender(contender):
+    if not texts.possible():
+        pytest.skip("no model on this machine")
+    case = Case({**BASE, "task": "embed", "items": 12, "batch": 4}, "cpu")
+    if contender not in workload.contenders(case):
+        assert workload.missing(case) == {contender: "peers"}
+        pytest.skip(f"{contender} is not installed")
+    run = workload.prepare(case, contender, Placement())
+    run.reset()
+    run.step()
+    result = run.result()
+    check = workload.check(case, result)
+    assert check.ok, check
+    assert check.quality["lowest cosine"] > 0.999
+    assert run.extras()["load_ns"] > 0
+    assert run.extras()["peak_host_bytes"] > 0
+    assert not workload.check(case, {**result, "found": np.roll(result["found"], 1, axis=0)}).ok
+
+
+def test_a_task_that_is_not_there_is_said():
+    with pytest.raises(InputError, match="no task 'train'"):
+        workload.work(case_of("train"))

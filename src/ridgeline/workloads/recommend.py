@@ -1,14 +1,17 @@
-"""`recommend`: the best ten items of every user, seen ones left out; and the answer for one.
+"""`recommend`: the parts of a recommender, from item texts to the best ten items of every user.
 
     ridgeline bench recommend --case task=semantic,users=2000,items=4000
 
-task      semantic  user vectors from histories, products with all item vectors, masked, top 10
-          ease      sparse histories times EASE's weights, masked, top 10
-          one       the same as semantic for a single user
+task      embed        `items` texts → vectors, `batch` texts at a time (0: as the contender thinks best)
+          users        histories and item vectors → user vectors
+          semantic     user vectors from histories, products with all item vectors, masked, top 10
+          ease         sparse histories times EASE's weights, masked, top 10
+          one          the same as semantic for a single user
+          fit ease     learn from one split, rank for everybody; fit itemknn: the same (`_recommend_fit.py`)
 
 Histories are made: item popularity falls with its rank, as in MovieLens. They are drawn anew before every turn. The
 weights and vectors are drawn too, since time does not depend on what they mean. Work: 2·users·items·dim operations for
-semantic; for ease 2·items per like. The scores of the answers are held against float64.
+semantic; for ease 2·items per like, for users 2·dim. What comes out is held against float64.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.errors import unknown
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.contender import peaks
 from ridgeline.lab.workload import OURS, installed
@@ -28,11 +32,14 @@ from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.semantic import Semantic
 from ridgeline.recommend.models.taste import taste
 from ridgeline.recommend.ranking import rank_ease, rank_vectors
+from ridgeline.workloads import _recommend_fit as fits
+from ridgeline.workloads import _recommend_texts as texts
+from ridgeline.workloads._recommend_users import NUMPY, TORCH, user_vectors
 from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"task": "semantic", "users": 2_000, "items": 4_000, "likes": 40, "dim": 384, "k": 10}
-NUMPY = "NumPy + SciPy, argpartition"
-TORCH = "torch dense matmul + topk"
+BASE |= {"batch": 0, "data": "made"}
+TASKS = ("embed", "users", "semantic", "ease", "one", *fits.PEERS)
 ALLOWED = {"cpu": 1e-4, "cuda": 5e-3}  # of a score: float32 sums; float16 values
 CHECKED = 64  # users whose answers are held against float64
 
@@ -41,28 +48,45 @@ class Recommend:
     name = "recommend"
     devices = ("cpu", "cuda")
 
+    note = "implicit's item-kNN and ALS are models of their own: beside their time stands what they find (NDCG)."
+
     def cases(self, profile: Profile) -> Iterable[Case]:
         # The smaller ones on a CPU, the shape of MovieLens 25M on a GPU.
-        cpu: list[dict[str, Any]] = [{}, {"task": "ease"}, {"task": "one", "users": 1}]
+        cpu: list[dict[str, Any]] = [{}, {"task": "ease"}, {"task": "one", "users": 1}, {"task": "users"}]
+        cpu += [{"task": task, "users": 1_000, "items": 1_500} for task in fits.PEERS]
         large: dict[str, Any] = {"users": 162_541, "items": 62_423}
         gpu: list[dict[str, Any]] = [
             large,
             {"task": "ease", **large, "items": 20_000},
             {"task": "one", "users": 1, "items": 62_423},
+            {"task": "users", **large},
         ]
+        if texts.possible():
+            cpu += [{"task": "embed", "items": 250}]
+            gpu += [{"task": "embed", "items": 62_423}]
         if profile is Profile.FULL:
+            if texts.possible():
+                cpu += [{"task": "embed", "items": n} for n in (500, 1_000)]
+                cpu += [{"task": "embed", "items": 500, "batch": n} for n in (8, 32, 128, 512)]
+                gpu += [{"task": "embed", "items": n} for n in (4_000, 16_000)]
+                gpu += [{"task": "embed", "items": 62_423, "batch": n} for n in (128, 256, 512, 1_024, 2_048)]
             cpu += [{"users": n} for n in (1, 100, 10_000)] + [{"items": n} for n in (1_000, 10_000)]
         return [Case({**BASE, **c}, d) for d, changes in (("cpu", cpu), ("cuda", gpu)) for c in changes]
 
     def work(self, case: Case) -> Work:
+        if _task(case) == "embed":
+            return texts.work(case)
+        if case["task"] in fits.PEERS:
+            return fits.work(case)
         users, items, dim, likes = case["users"], case["items"], case["dim"], case["likes"]
         ease = case["task"] == "ease"
         size = 4 if case.device == "cpu" or ease else 2
         held = items * items * size if ease else items * dim * size
+        each = likes * dim if case["task"] == "users" else items * (likes if ease else dim)
         return Work(
             items=users * case.ranks,
             unit="users",
-            flops=2.0 * users * items * (likes if ease else dim) * case.ranks,
+            flops=2.0 * users * each * case.ranks,
             bytes={"memory": (held + 8 * users * likes) * case.ranks},
             dtype="float32" if size == 4 else "float16",
             mix="read",
@@ -71,15 +95,28 @@ class Recommend:
         )
 
     def contenders(self, case: Case) -> Sequence[str]:
-        return [OURS, *_peers(case)]
+        if _task(case) == "embed":
+            return texts.contenders()
+        return fits.contenders(case["task"]) if case["task"] in fits.PEERS else [OURS, *_peers(case)]
 
     def missing(self, case: Case) -> dict[str, str]:
+        if _task(case) == "embed":
+            return texts.missing()
+        if case["task"] in fits.PEERS:
+            return fits.missing(case["task"])
         return {} if installed("torch") else {TORCH: "torch"}
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         device = on_device(case, place)
+        if _task(case) == "embed":
+            return texts.prepare(case, contender, device)
+        if case["task"] in fits.PEERS:
+            return fits.prepare(case, contender)
         state: dict[str, Any] = {"turn": 0}
-        find = {OURS: _ours, NUMPY: _numpy, TORCH: _torch}[contender](case, device)
+        if case["task"] == "users":
+            find = user_vectors(contender, _semantic(case["items"], case["dim"]), device)
+        else:
+            find = {OURS: _ours, NUMPY: _numpy, TORCH: _torch}[contender](case, device)
 
         def reset() -> None:
             state["drawn"] = histories(case["users"], case["items"], case["likes"], state["turn"])
@@ -89,6 +126,8 @@ class Recommend:
             state["found"] = find(state["drawn"])
 
         def result() -> dict[str, Any]:
+            if case["task"] == "users":
+                return {"turn": state["turn"] - 1, "vectors": np.asarray(state["found"])}
             rows, scores = state["found"]
             return {"turn": state["turn"] - 1, "rows": np.asarray(rows), "scores": np.asarray(scores)}
 
@@ -96,7 +135,13 @@ class Recommend:
         return Steps(step, result, reset, state.clear, {"device": device}, lambda: peaks(case.device))
 
     def check(self, case: Case, result: dict[str, Any]) -> Check:
+        if _task(case) == "embed":
+            return texts.check(case, result)
+        if case["task"] in fits.PEERS:
+            return fits.check(case, result)
         drawn = histories(case["users"], case["items"], case["likes"], result["turn"])
+        if case["task"] == "users":
+            return _check_vectors(case, drawn, result["vectors"])
         rows, scores = result["rows"], result["scores"]
         if rows.shape != (case["users"], case["k"]):
             return Check(False, None, {}, f"{rows.shape} answers for {case['users']} users and k = {case['k']}")
@@ -145,9 +190,29 @@ def _truth(case: Case, users: Histories) -> NDArray[np.float64]:
         for row in range(len(users)):
             found[row] = weights[users.items[users.starts[row] : users.starts[row + 1]]].astype(np.float64).sum(0)
         return found
-    items = _semantic(case["items"], case["dim"]).items.astype(np.float64)
-    profiles = users.matrix(taste(users)).astype(np.float64) @ items
-    return np.asarray(profiles / np.linalg.norm(profiles, axis=1, keepdims=True) @ items.T)
+    return np.asarray(_profiles(case, users) @ _semantic(case["items"], case["dim"]).items.astype(np.float64).T)
+
+
+def _profiles(case: Case, users: Histories) -> NDArray[np.float64]:
+    items, weights = _semantic(case["items"], case["dim"]).items.astype(np.float64), taste(users).astype(np.float64)
+    found = np.zeros((len(users), case["dim"]))
+    np.add.at(found, users.users, items[users.items] * weights[:, None])
+    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def _check_vectors(case: Case, drawn: Histories, found: NDArray[Any]) -> Check:
+    if found.shape != (case["users"], case["dim"]):
+        return Check(False, None, {}, f"{found.shape} numbers for {case['users']} users of {case['dim']} dimensions")
+    some = np.linspace(0, case["users"] - 1, min(CHECKED, case["users"])).astype(np.int64)
+    off = float(np.abs(found[some] - _profiles(case, drawn.taken(some))).max())
+    allowed = ALLOWED["cpu"]
+    return Check(off <= allowed, off, {}, f"against float64, {len(some)} users; allowed: {allowed}")
+
+
+def _task(case: Case) -> str:
+    if case["task"] not in TASKS:
+        raise unknown("task", case["task"], TASKS)
+    return str(case["task"])
 
 
 def _peers(case: Case) -> list[str]:
