@@ -36,6 +36,7 @@ PANELS = {
     "bench": "Measure",
     "report": "Judge",
     "compare": "Judge",
+    "check": "Judge",
     "records": "Judge",
     "audit": "Systems",
     "recommend": "Systems",
@@ -89,6 +90,7 @@ def _register() -> None:
     from ridgeline.cli import (
         audit,
         bench,
+        check,
         compare,
         embed,
         fabric,
@@ -113,6 +115,7 @@ def _register() -> None:
         "bench": bench.bench,
         "report": report.report,
         "compare": compare.compare,
+        "check": check.check,
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)
