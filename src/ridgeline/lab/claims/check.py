@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.lab.claims import equations, limits, reading, relations, scaling, statements, totals
+from ridgeline.lab.claims import bound, equations, limits, reading, relations, scaling, statements, totals
 from ridgeline.lab.claims.context import Context, gather
 from ridgeline.lab.claims.finding import Finding
 from ridgeline.lab.claims.quantities import find
@@ -48,7 +48,11 @@ def check_text(text: str, file: str = "") -> Checked:
 
 
 def check_file(path: Path) -> Checked:
-    return check_text(reading.load(path), str(path))
+    """A report held against itself; Markdown of a project with records also against them."""
+    text = reading.load(path)
+    own = check_text(text, str(path))
+    findings, references = bound.check(path, text)
+    return replace(own, findings=(*findings, *own.findings), bound=references)
 
 
 def _all(context: Context) -> Iterator[Finding]:

@@ -12,8 +12,14 @@ from ridgeline.lab.claims.reading import Table
 COUNTED = r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|servers?|instances?|clients?|concurrency|streams?|world size)\b"
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
     ("delta", r"delta|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
-    ("efficiency", r"^(?!.*(?:memory|energy|power|cost|bandwidth|network|storage|cache)).*efficien|parallel eff|scaling eff"),
-    ("share", r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|share|mfu|% ?peak|peak ?%|roofline|sol\b"),
+    (
+        "efficiency",
+        r"^(?!.*(?:memory|energy|power|cost|bandwidth|network|storage|cache)).*efficien|parallel eff|scaling eff",
+    ),
+    (
+        "share",
+        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|share|mfu|% ?peak|peak ?%|roofline|sol\b",
+    ),
     ("percent", r""),
 )
 _DIMENSIONS: dict[Dims, tuple[tuple[str, str], ...]] = {
@@ -32,7 +38,10 @@ _PLAIN = (
     ("n", COUNTED),
     ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
     ("dim", r"\bdim"),
-    ("count", r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b"),
+    (
+        "count",
+        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
+    ),
     ("number", r""),
 )
 

@@ -10,7 +10,9 @@ from ridgeline.lab.claims.columns import Column, columns
 from ridgeline.lab.claims.quantities import Quantity, find
 from ridgeline.lab.claims.reading import Document, Line, Table
 
-_WIRE = r"network|infiniband|\bib\b|ethernet|gbe\b|\bhdr\b|\bndr\b|nvlink|pcie|roce|\bnic\b|connectx|interconnect|\blink"
+_WIRE = (
+    r"network|infiniband|\bib\b|ethernet|gbe\b|\bhdr\b|\bndr\b|nvlink|pcie|roce|\bnic\b|connectx|interconnect|\blink"
+)
 _PEAK = r"peak|theoretical|maximum|\bmax\b|limit|ceiling|roof|spec"
 
 
@@ -88,7 +90,11 @@ def gather(document: Document) -> Context:
 def is_list(table: Table) -> bool:
     """A table of names and values: each row is a statement."""
     return len(table.header) >= 2 and bool(
-        re.fullmatch(r"\W*(?:metric|name|property|parameter|item|setting|spec|field|key|measure|quantity)s?\W*", table.header[0], re.I)
+        re.fullmatch(
+            r"\W*(?:metric|name|property|parameter|item|setting|spec|field|key|measure|quantity)s?\W*",
+            table.header[0],
+            re.I,
+        )
         and re.match(r"\W*(?:value|result|measure|amount|setting|spec)", table.header[1], re.I)
     )
 
@@ -102,6 +108,16 @@ def _facts(line: Line, text: str) -> list[Fact]:
     last = 0
     for quantity in find(text):
         label = text[last : quantity.start]
-        out.append(Fact(label.strip(" -*•:|(├└─│"), quantity, line.number, line.section, line.heading, text, text[quantity.end :]))
+        out.append(
+            Fact(
+                label.strip(" -*•:|(├└─│"),
+                quantity,
+                line.number,
+                line.section,
+                line.heading,
+                text,
+                text[quantity.end :],
+            )
+        )
         last = quantity.end
     return out

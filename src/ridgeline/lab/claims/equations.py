@@ -234,4 +234,3 @@ def _restated(document: Document, line: Line) -> Iterator[Finding]:
         what = f"{first.text} = {shown(first.value, first.dims)}; {second.text} = {shown(second.value, second.dims)}"
         kind = "unit" if mixed else "restated"
         yield Finding(document.path, line.number, kind, line.text.strip(), what, confidence(factor, 0.85))
-

@@ -89,7 +89,9 @@ def _count(text: str) -> float:
 
 def _flops(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     named = [
-        (name, peak) for name, peak in PROCESSORS.items() if any(re.search(rf"\b{name}\b", x.text) for x in context.document.lines)
+        (name, peak)
+        for name, peak in PROCESSORS.items()
+        if any(re.search(rf"\b{name}\b", x.text) for x in context.document.lines)
     ]
     if not named:
         return
@@ -107,8 +109,14 @@ def _flops(context: Context, table: Table, found: list[Column]) -> Iterator[Find
                 yield _say(context, table, row, "peak", what, 0.9)
         for column in find_roles(found, "bandwidth"):
             cell = column.cells[row]
-            if cell is not None and re.search(r"memory|hbm|dram", column.name, re.I) and cell.value > (n or 1) * widest * 1.02e9:
-                what = f"bandwidth ≤ peak: the memory of the processors named gives at most {widest} GB/s, not {cell.text}"
+            if (
+                cell is not None
+                and re.search(r"memory|hbm|dram", column.name, re.I)
+                and cell.value > (n or 1) * widest * 1.02e9
+            ):
+                what = (
+                    f"bandwidth ≤ peak: the memory of the processors named gives at most {widest} GB/s, not {cell.text}"
+                )
                 yield _say(context, table, row, "peak", what, 0.7)
 
 
@@ -136,11 +144,15 @@ def statements(context: Context) -> Iterator[Finding]:
     """ "2x EPYC 7742 (64 cores)": sockets × cores of the part."""
     for line in context.document.statements():
         for part, cores in _CORES.items():
-            sockets = re.search(rf"(\d+)\s?[x×]\s(?:\w+[\s-])*?{part}|(dual|two)[\s-](?:socket )?(?:\w+[\s-])*?{part}", line.text, re.I)
+            sockets = re.search(
+                rf"(\d+)\s?[x×]\s(?:\w+[\s-])*?{part}|(dual|two)[\s-](?:socket )?(?:\w+[\s-])*?{part}", line.text, re.I
+            )
             told = re.search(r"(\d+)[\s-]cores?\b(?!\s*(?:each|per (?:socket|cpu|processor)))", line.text, re.I)
             if not sockets or not told:
                 continue
             n = int(sockets[1] or 2)
-            if int(told[1]) not in (n * cores, 2 * n * cores) and not re.search(r"each|per socket|per cpu", line.text, re.I):
+            if int(told[1]) not in (n * cores, 2 * n * cores) and not re.search(
+                r"each|per socket|per cpu", line.text, re.I
+            ):
                 what = f"cores: {n} × {part} = {n * cores} cores ({cores} on the data sheet), not {told[1]}"
                 yield Finding(context.document.path, line.number, "cores", line.text.strip(), what, 0.6)

@@ -40,7 +40,7 @@ _SUFFIX = {"k": 1e3, "K": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "T": 1e12, "G": 1e9
 def _table() -> dict[str, tuple[float, Dims]]:
     units: dict[str, tuple[float, Dims]] = {}
     for names, factor in _TIMES.items():
-        units |= {name: (factor, TIME) for name in names.split()}
+        units |= dict.fromkeys(names.split(), (factor, TIME))
     for prefix, factor in {**_PREFIX, **_BINARY}.items():
         units |= {prefix + name: (factor, BYTES) for name in ("B", "byte", "bytes", "Byte", "Bytes")}
         units |= {prefix + name: (factor / 8, BYTES) for name in ("bit", "bits") + (("b",) if prefix else ())}
@@ -133,7 +133,7 @@ def find(text: str) -> list[Quantity]:
 
 def _past(text: str, at: int) -> int:
     """Behind the word a number belongs to."""
-    while at < len(text) and (text[at].isalnum() or text[at] in "._:-,/" and text[at + 1 : at + 2].isalnum()):
+    while at < len(text) and (text[at].isalnum() or (text[at] in "._:-,/" and text[at + 1 : at + 2].isalnum())):
         at += 1
     return at
 
@@ -146,7 +146,11 @@ def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     unit_text = match["unit"] or ""
     if match["top"]:
         end = match.end("top")
-    if suffix == "B" and not match["money"] and not re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I):
+    if (
+        suffix == "B"
+        and not match["money"]
+        and not re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
+    ):
         if digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0:
             suffix, unit_text = "", "B"  # 8B, 64B: bytes
             end = match.end("suffix")
@@ -180,7 +184,15 @@ def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     high = float(match["top"].replace(",", "")) if match["top"] else None
     if high is not None and high <= number:
         return None
-    bound = "<" if re.search(r"[<≤]|under", sign) else ">" if re.search(r"[>≥]|over", sign) else "+" if match["plus"] else ""
+    bound = (
+        "<"
+        if re.search(r"[<≤]|under", sign)
+        else ">"
+        if re.search(r"[>≥]|over", sign)
+        else "+"
+        if match["plus"]
+        else ""
+    )
     start = match.start("sign") if sign.strip() else match.start("money") if match["money"] else match.start("number")
     return Quantity(
         value=number * whole,
@@ -236,11 +248,14 @@ def parse_unit(name: str) -> tuple[float, Dims] | None:
         if place == 0:
             factor, dims = unit
         else:
-            factor, dims = factor / unit[0], (
-                dims[0] - unit[1][0],
-                dims[1] - unit[1][1],
-                dims[2] - unit[1][2],
-                dims[3] - unit[1][3],
+            factor, dims = (
+                factor / unit[0],
+                (
+                    dims[0] - unit[1][0],
+                    dims[1] - unit[1][1],
+                    dims[2] - unit[1][2],
+                    dims[3] - unit[1][3],
+                ),
             )
     return (factor, dims) if known else None
 

@@ -54,7 +54,9 @@ RELATIONS = (
     Relation("rate = count / time", "rate", ("count",), ("time",), q.RATE, open=True, unless=("batch",)),
     Relation("rate = items / time", "rate", (), ("time",), q.RATE, open=True, unless=("batch",)),
     Relation("bandwidth = bytes / time", "bandwidth", ("size",), ("time",), q.BANDWIDTH, open=True),
-    Relation("bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)),
+    Relation(
+        "bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)
+    ),
     Relation("share = part / peak", "share", ("bandwidth",), (), q.NONE, open=True),
     Relation("share = part / peak", "efficiency", ("bandwidth",), (), q.NONE, open=True, unless=("n",)),
     Relation("share = part / peak", "share", ("flops",), (), q.NONE, open=True),
@@ -193,8 +195,8 @@ def _applies(fit: Fit) -> bool:
     """Whether enough rows hold for the others to be wrong."""
     held, rows = len(fit.held), len(fit.constants)
     if fit.explained and not fit.relation.open:
-        return held >= 1 and 2 * held >= rows or (held == 0 and rows == 1)
-    return held >= 3 and held >= 0.6 * rows or (held == 2 and rows == 3 and fit.explained)
+        return (held >= 1 and 2 * held >= rows) or (held == 0 and rows == 1)
+    return (held >= 3 and held >= 0.6 * rows) or (held == 2 and rows == 3 and fit.explained)
 
 
 def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) -> list[Finding]:
@@ -243,7 +245,9 @@ def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, 
     if relation.dims == q.BYTES and factor < 1.1:
         mixed = mixed or "MB for MiB"
     what = f"{relation.name}: {sides} = {_shown(value, fit)}, not {stated.text}"
-    held = f"; the constant holds for {len(fit.held)} of {len(fit.constants)} rows" if relation.open and fit.held else ""
+    held = (
+        f"; the constant holds for {len(fit.held)} of {len(fit.constants)} rows" if relation.open and fit.held else ""
+    )
     if factor >= 1.5:
         what += f" (a factor of {digits(factor)})"
     kind = "unit" if mixed else relation.name.split(" = ")[0].replace(" ", "-")

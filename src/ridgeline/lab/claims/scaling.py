@@ -51,8 +51,11 @@ def _speedups(context: Context, table: Table, found: list[Column], column: Colum
     ones = [r for r, cell in enumerate(column.cells) if cell is not None and cell.value == 1]
     named = [r for r in range(len(table.rows)) if "baseline" in label_of(table, r, found).lower()]
     readings: list[Reading] = []
-    for base in dict.fromkeys((ones or named)[:1] + named[:1]):
-        readings += [_against(c, c.cells[base], column) for c in measured]
+    bases = ones or named
+    if len(bases) > 1:  # each group of rows has its own
+        readings += [_grouped(c, bases) for c in measured]
+    for base in bases:
+        readings += [_against(c, c.cells[base]) for c in measured]
     if readings:
         return readings
     for other, others in context.tables:
@@ -61,15 +64,15 @@ def _speedups(context: Context, table: Table, found: list[Column], column: Colum
         for mine in measured:
             for theirs in (c for c in others if c.role == mine.role and c.name == mine.name):
                 if len(theirs.cells) == len(mine.cells):
-                    readings.append(_rowwise(mine, theirs, column))
-                readings += [_against(mine, cell, column) for cell in theirs.cells]
+                    readings.append(_rowwise(mine, theirs))
+                readings += [_against(mine, cell) for cell in theirs.cells]
     pairs = [(a, b) for a in measured for b in measured if a is not b and a.role == b.role and a.place < b.place]
     for first, second in pairs:
-        readings += [_rowwise(first, second, column), _rowwise(second, first, column)]
+        readings += [_rowwise(first, second), _rowwise(second, first)]
     return readings
 
 
-def _against(measured: Column, base: Quantity | None, column: Column) -> Reading:
+def _against(measured: Column, base: Quantity | None) -> Reading:
     out: Reading = {}
     for row, cell in enumerate(measured.cells):
         if cell is None or base is None or not cell.value or not base.value or cell is base or cell.bound:
@@ -81,7 +84,17 @@ def _against(measured: Column, base: Quantity | None, column: Column) -> Reading
     return out
 
 
-def _rowwise(mine: Column, theirs: Column, column: Column) -> Reading:
+def _grouped(measured: Column, bases: list[int]) -> Reading:
+    """Each row against the last base above it."""
+    out: Reading = {}
+    for row in range(len(measured.cells)):
+        above = [base for base in bases if base <= row]
+        if above:
+            out |= {r: told for r, told in _against(measured, measured.cells[above[-1]]).items() if r == row}
+    return out
+
+
+def _rowwise(mine: Column, theirs: Column) -> Reading:
     out: Reading = {}
     for row, (cell, base) in enumerate(zip(mine.cells, theirs.cells, strict=True)):
         if cell is None or base is None or not cell.value or not base.value:

@@ -9,7 +9,18 @@ from itertools import combinations
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import COUNTED
 from ridgeline.lab.claims.context import Context, Fact
-from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, confidence, digits, over, overlap, shown, times
+from ridgeline.lab.claims.finding import (
+    SLACK,
+    Finding,
+    Interval,
+    apart,
+    confidence,
+    digits,
+    over,
+    overlap,
+    shown,
+    times,
+)
 from ridgeline.lab.claims.quantities import Quantity
 
 _PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0, "month": 2592000.0}
@@ -50,7 +61,9 @@ def _costs(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         line = [f for f in facts if f.line == number]
         amounts = [f for f in line if f.quantity.dims == q.MONEY]
         words = line[0].text
-        if not amounts or not re.match(r"\W*(?:total |processing |compute |run |training |inference |gpu |cpu )*costs?\b", words, re.I):
+        if not amounts or not re.match(
+            r"\W*(?:total |processing |compute |run |training |inference |gpu |cpu )*costs?\b", words, re.I
+        ):
             continue
         if any(f.line == number and f.quantity.dims == q.PRICE for f in prices) and len(spans) > 3:
             continue
@@ -118,10 +131,27 @@ def _batch_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
 
 def _whole_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """Total time, throughput, and how many were processed, one of each in a section."""
-    spans = [f for f in facts if f.quantity.dims == q.TIME and re.search(r"^(?:total|elapsed|wall)\b.*time|^duration", f.label, re.I)]
+    spans = [
+        f
+        for f in facts
+        if f.quantity.dims == q.TIME and re.search(r"^(?:total|elapsed|wall)\b.*time|^duration", f.label, re.I)
+    ]
     rates = [f for f in facts if f.quantity.dims == q.RATE and re.search(r"throughput|^rate|^speed", f.label, re.I)]
-    counts = [f for f in facts if f.quantity.dims == q.NONE and re.search(r"processed|^(?:total |number of )(?:\w+ )?(?:texts|items|samples|requests|queries|images|documents|records|events|rows|tokens|vectors)", f.label, re.I)]
-    if len({f.quantity.value for f in spans}) != 1 or len({f.quantity.value for f in rates}) != 1 or len({f.quantity.value for f in counts}) != 1:
+    counts = [
+        f
+        for f in facts
+        if f.quantity.dims == q.NONE
+        and re.search(
+            r"processed|^(?:total |number of )(?:\w+ )?(?:texts|items|samples|requests|queries|images|documents|records|events|rows|tokens|vectors)",
+            f.label,
+            re.I,
+        )
+    ]
+    if (
+        len({f.quantity.value for f in spans}) != 1
+        or len({f.quantity.value for f in rates}) != 1
+        or len({f.quantity.value for f in counts}) != 1
+    ):
         return
     span, rate, count = spans[0], rates[0], counts[0]
     if rate.quantity.bound or span.quantity.bound or not span.quantity.value:
@@ -150,7 +180,11 @@ def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         if of is None:
             continue
         whole = rest[0] if rest else None
-        if whole and whole.quantity.dims == before.quantity.dims and len(share.text[share.quantity.end : whole.quantity.start]) < 40:
+        if (
+            whole
+            and whole.quantity.dims == before.quantity.dims
+            and len(share.text[share.quantity.end : whole.quantity.start]) < 40
+        ):
             peaks = [whole]
         elif re.match(r"(?:\w+[\s-]){0,3}(?:peak|theoretical|maximum|limit|ceiling|roof)", of[1], re.I):
             peaks = context.peaks(before.quantity.dims)
@@ -159,7 +193,9 @@ def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         if not peaks:
             continue
         part = before.quantity
-        if any(overlap(share.quantity.interval(1.0), over(part.interval(), p.quantity.interval()), SLACK) for p in peaks):
+        if any(
+            overlap(share.quantity.interval(1.0), over(part.interval(), p.quantity.interval()), SLACK) for p in peaks
+        ):
             continue
         peak = min(peaks, key=lambda p: apart(part.value / p.quantity.value, share.quantity.value))
         value = part.value / peak.quantity.value
@@ -186,12 +222,20 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             near = first.text[b.end : c.start]
             if len(near) > 25 or c.bound or c.top is not None:
                 continue
-            if c.factor and re.match(r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)", claim.tail, re.I):
+            if c.factor and re.match(
+                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
+                claim.tail,
+                re.I,
+            ):
                 if not overlap(c.interval(1.0), ratio, SLACK):
                     value = apart(a.value, b.value)
                     what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
                     yield _say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
-            elif c.share and re.match(r"\s*(?:faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|decrease|saving|saved)", claim.tail, re.I):
+            elif c.share and re.match(
+                r"\s*(?:faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|decrease|saving|saved)",
+                claim.tail,
+                re.I,
+            ):
                 low, high = ratio
                 options = [(low - 1, high - 1), (1 - 1 / low, 1 - 1 / high)]
                 if not any(overlap(c.interval(1.0), option, SLACK) for option in options):
@@ -214,12 +258,18 @@ def _counted(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             continue
         if re.search(COUNTED, noun + "s"):
             continue
-        spans = [f for f in facts if f.quantity.dims == q.TIME and f.quantity.start > fact.quantity.end and "per" not in f.quantity.unit]
-        colon = re.match(r"\s*\w*\s*(?::|in\b|takes?\b|took\b|=)", fact.tail[: 40])
+        spans = [
+            f
+            for f in facts
+            if f.quantity.dims == q.TIME and f.quantity.start > fact.quantity.end and "per" not in f.quantity.unit
+        ]
+        colon = re.match(r"\s*\w*\s*(?::|in\b|takes?\b|took\b|=)", fact.tail[:40])
         unit = [
             f
             for f in context.facts
-            if re.search(rf"\bper {noun}\b", f.quantity.unit + f.tail[:15]) and f.quantity.dims == q.TIME and f.line != fact.line
+            if re.search(rf"\bper {noun}\b", f.quantity.unit + f.tail[:15])
+            and f.quantity.dims == q.TIME
+            and f.line != fact.line
         ]
         if not spans or not unit or not colon or re.search(r"\bsav", spans[0].label):
             continue
@@ -239,12 +289,20 @@ def _counted(context: Context, facts: list[Fact]) -> Iterator[Finding]:
 
 def _in_time(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """ "62,423 texts in 10.63 s (5,870 texts/s)": one count, one time, one rate of the same things in one line."""
-    counts = [f for f in facts if f.quantity.dims == q.NONE and f.quantity.noun and not f.quantity.share and not f.quantity.factor]
+    counts = [
+        f
+        for f in facts
+        if f.quantity.dims == q.NONE and f.quantity.noun and not f.quantity.share and not f.quantity.factor
+    ]
     rates = [f for f in facts if f.quantity.dims == q.RATE and f.quantity.noun]
     for count in counts:
         span = next((f for f in facts if f.quantity.dims == q.TIME and f.quantity.start > count.quantity.end), None)
         same = [r for r in rates if _same(r.quantity.noun, count.quantity.noun) and not r.quantity.bound]
-        if span is None or len(same) != 1 or not re.search(r"\bin (?:just |only |about )?[~≈]?$", count.text[: span.quantity.start]):
+        if (
+            span is None
+            or len(same) != 1
+            or not re.search(r"\bin (?:just |only |about )?[~≈]?$", count.text[: span.quantity.start])
+        ):
             continue
         if count.quantity.bound or span.quantity.bound or not span.quantity.value:
             continue

@@ -37,7 +37,12 @@ def _total_row(context: Context, table: Table, found: list[Column]) -> Iterator[
     sums: list[tuple[Column, Quantity, float, bool]] = []
     for column in found:
         stated, parts = column.cells[last], [c for c in column.cells[:last] if c is not None]
-        if stated is None or len(parts) < 2 or column.role not in _ADDED or re.search("avg|average|mean|per ", column.name, re.I):
+        if (
+            stated is None
+            or len(parts) < 2
+            or column.role not in _ADDED
+            or re.search("avg|average|mean|per ", column.name, re.I)
+        ):
             continue
         interval, middle = _add(parts)
         sums.append((column, stated, middle, overlap(stated.interval(1.0), interval, SLACK)))
@@ -50,7 +55,9 @@ def _total_row(context: Context, table: Table, found: list[Column]) -> Iterator[
         what = f"total: {' + '.join(parts)} = {shown(middle, column.dims)}, not {stated.text}"
         says = " | ".join(c for c in table.rows[last].cells if c)
         sure = 0.93 if proved else 0.8
-        yield Finding(context.document.path, table.rows[last].line, "total", says, what, confidence(factor * 1.05, sure))
+        yield Finding(
+            context.document.path, table.rows[last].line, "total", says, what, confidence(factor * 1.05, sure)
+        )
 
 
 def _whole(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
@@ -73,7 +80,9 @@ def _whole(context: Context, table: Table, found: list[Column]) -> Iterator[Find
             middle = _add(cells)[1]
             what = f"shares: {' + '.join(c.text for c in cells)} = {middle:.1%}, in the other rows 100 %"
             says = " | ".join(c for c in table.rows[row].cells if c)
-            yield Finding(context.document.path, table.rows[row].line, "shares", says, what, confidence(apart(middle, 1), 0.9))
+            yield Finding(
+                context.document.path, table.rows[row].line, "shares", says, what, confidence(apart(middle, 1), 0.9)
+            )
         return
 
 
@@ -93,7 +102,15 @@ def _size(context: Context, line: int, says: str, n: Quantity, d: Quantity, stat
     low, high = stated.interval(1.0)
     if any(overlap((low, high), (numbers * b, numbers * b), 0.01) for b in _BYTES):
         return
-    binary = next((b for b in _BYTES for p in (1, 2, 3, 4) if overlap((low * 1.024**p, high * 1.024**p), (numbers * b,) * 2, 0.01)), None)
+    binary = next(
+        (
+            b
+            for b in _BYTES
+            for p in (1, 2, 3, 4)
+            if overlap((low * 1.024**p, high * 1.024**p), (numbers * b,) * 2, 0.01)
+        ),
+        None,
+    )
     bytes_ = binary or best
     what = f"size: {n.text} × {d.text} × {bytes_} B = {shown(numbers * bytes_, q.BYTES)}, not {stated.text}"
     factor = apart(stated.value, numbers * bytes_)
