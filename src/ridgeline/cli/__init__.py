@@ -38,6 +38,7 @@ PANELS = {
     "report": "Judge",
     "compare": "Judge",
     "cost": "Judge",
+    "check": "Judge",
     "records": "Judge",
     "audit": "Systems",
     "recommend": "Systems",
@@ -91,6 +92,7 @@ def _register() -> None:
     from ridgeline.cli import (
         audit,
         bench,
+        check,
         compare,
         cost,
         embed,
@@ -119,6 +121,7 @@ def _register() -> None:
         "report": report.report,
         "compare": compare.compare,
         "cost": cost.cost,
+        "check": check.check,
     }
     for name, command in commands.items():
         app.command(name, rich_help_panel=PANELS[name])(command)

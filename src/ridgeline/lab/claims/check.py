@@ -1,0 +1,67 @@
+"""Hold a report against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.lab.claims import bound, equations, limits, reading, relations, scaling, statements, totals
+from ridgeline.lab.claims.context import Context, gather
+from ridgeline.lab.claims.finding import Finding
+from ridgeline.lab.claims.quantities import find
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in one file: contradictions, and what only mixes units."""
+
+    file: str
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    numbers: int
+    bound: int = 0  # numbers re-derived from records
+
+    @property
+    def sentence(self) -> str:
+        found, held = len(self.findings), f", {self.bound} of them bound to records" if self.bound else ""
+        said = f"{found} contradiction{'s' * (found != 1)}" if found else "no contradiction"
+        return f"{self.file}: {self.numbers} numbers{held}; {said}."
+
+
+def check_text(text: str, file: str = "") -> Checked:
+    document = reading.read(text, file)
+    context = gather(document)
+    found: dict[tuple[int, str], Finding] = {}
+    for finding in _all(context):
+        key = (finding.line, finding.arithmetic)
+        if key not in found or finding.confidence > found[key].confidence:
+            found[key] = finding
+    ranked = sorted(found.values(), key=lambda f: (-f.confidence, f.line))
+    numbers = sum(len(find(line.text)) for line in document.lines if not line.code)
+    return Checked(
+        file,
+        tuple(f for f in ranked if f.kind != "unit"),
+        tuple(f for f in ranked if f.kind == "unit"),
+        numbers,
+    )
+
+
+def check_file(path: Path) -> Checked:
+    """A report held against itself; Markdown of a project with records also against them."""
+    text = reading.load(path)
+    own = check_text(text, str(path))
+    findings, references = bound.check(path, text)
+    return replace(own, findings=(*findings, *own.findings), bound=references)
+
+
+def _all(context: Context) -> Iterator[Finding]:
+    yield from equations.check(context.document)
+    for table, columns in context.tables:
+        yield from relations.check(context, table, columns)
+        yield from scaling.check(context, table, columns)
+        yield from totals.check(context, table, columns)
+        yield from limits.check(context, table, columns)
+    yield from totals.lists(context)
+    yield from limits.statements(context)
+    yield from statements.check(context)

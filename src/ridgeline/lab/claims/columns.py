@@ -1,0 +1,128 @@
+"""A table's columns with their roles, recognised from header words and units."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ridgeline.lab.claims import quantities as q
+from ridgeline.lab.claims.quantities import Dims, Quantity
+from ridgeline.lab.claims.reading import Table
+
+COUNTED = r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|servers?|instances?|clients?|concurrency|streams?|world size)\b"
+_SHARES = (  # a column of percentages is one of these, by the first that its header has
+    ("delta", r"delta|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
+    (
+        "efficiency",
+        r"^(?!.*(?:memory|energy|power|cost|bandwidth|network|storage|cache)).*efficien|parallel eff|scaling eff",
+    ),
+    (
+        "share",
+        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|share|mfu|% ?peak|peak ?%|roofline|sol\b",
+    ),
+    ("percent", r""),
+)
+_DIMENSIONS: dict[Dims, tuple[tuple[str, str], ...]] = {
+    q.TIME: (("latency", r"latenc|\bp\d\d|percentile|ttft|response|jitter"), ("spared", r"saved|saving"), ("time", "")),
+    q.RATE: (("rate", ""),),
+    q.BANDWIDTH: (("bandwidth", ""),),
+    q.FLOPS: (("flops", ""),),
+    q.BYTES: (("memory", r"mem|usage|peak|footprint|vram|ram\b|rss|used|overhead"), ("size", "")),
+    q.MONEY: (("spared", r"saved|saving"), ("cost", "")),
+    q.PRICE: (("price", ""),),
+}
+_PLAIN = (
+    ("speedup", r"speed-?\s?up|^vs\b|\bvs\.? |relative|× ?faster|faster"),
+    ("efficiency", r"(?:scaling|parallel) efficien"),
+    ("batch", r"batch(?!es)"),
+    ("n", COUNTED),
+    ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
+    ("dim", r"\bdim"),
+    (
+        "count",
+        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
+    ),
+    ("number", r""),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    place: int
+    name: str
+    role: str  # "label" where there are no numbers
+    dims: Dims
+    cells: tuple[Quantity | None, ...]
+
+    @property
+    def words(self) -> set[str]:
+        return set(re.findall(r"[a-z0-9]+", self.name.lower())) - {"time", "cost", "size", "ms", "s", "total", "the"}
+
+
+def columns(table: Table) -> list[Column]:
+    return [_column(table, place) for place in range(len(table.header))]
+
+
+def _column(table: Table, place: int) -> Column:
+    name = table.header[place].replace("_", " ")
+    unit = header_unit(name)
+    texts = [row.cells[place] for row in table.rows]
+    cells = tuple(q.number(text, unit) for text in texts)
+    filled = [cell for cell in cells if cell is not None]
+    if not filled or 2 * len(filled) < len([t for t in texts if re.search(r"\w", t)]):
+        return Column(place, name, "label", q.NONE, tuple(None for _ in texts))
+    dims = max((c.dims for c in filled), key=[c.dims for c in filled].count)
+    cells = tuple(cell if cell is not None and cell.dims == dims else None for cell in cells)
+    filled = [cell for cell in cells if cell is not None]
+    words = name.lower()
+    if 2 * sum(c.share for c in filled) > len(filled):
+        role = _first(_SHARES, words)
+        cells = tuple(c if c is not None and c.share else None for c in cells)
+    elif 2 * sum(c.factor for c in filled) > len(filled):
+        role = "speedup"
+    elif dims in _DIMENSIONS:
+        role = _first(_DIMENSIONS[dims], words)
+    elif dims == q.NONE:
+        role = _first(_PLAIN, words)
+        if role == "efficiency" and any(c.value > 2 for c in filled):
+            role = "number"
+    else:
+        role = "other"
+    return Column(place, name, role, dims, cells)
+
+
+def _first(roles: tuple[tuple[str, str], ...], words: str) -> str:
+    return next(role for role, pattern in roles if re.search(pattern, words))
+
+
+def header_unit(name: str) -> tuple[float, Dims, str] | None:
+    """'Time (ms)', 'Throughput [texts/s]', 'Images/sec', 'latency_us', 'Speed (x)', 'Share, %'."""
+    inner = [m for pair in re.findall(r"\(([^)]*)\)|\[([^\]]*)\]", name) for m in pair if m]
+    tail = re.sub(r"[(\[][^)\]]*[)\]]", "", name).strip()
+    last = re.split(r"[,\s]+", tail)[-1] if tail else ""
+    candidates = [*reversed(inner), tail if "/" in tail else "", last]
+    for text in candidates:
+        text = text.strip()
+        if not text:
+            continue
+        if text in ("%", "percent", "pct"):
+            return 0.01, q.NONE, "%"
+        if text in ("x", "×"):
+            return 1.0, q.NONE, "×"
+        if text == last and text == tail and not re.search(r"/|FLOP|GB|MB|QPS|qps", text):
+            continue  # a header of one word is a name: "Time", "Second", "Day"
+        parsed = q.parse_unit(text)
+        if parsed is not None and re.search(r"/\s?[A-Z]?[a-z]*$", text) and parsed[1] in (q.BYTES, q.MONEY, q.TIME):
+            return None if text == tail else (*parsed, text)
+        if parsed is not None and parsed[1] != q.NONE and text.lower() not in ("d", "m", "b", "t"):
+            return (*parsed, text)
+    return None
+
+
+def find_roles(found: list[Column], role: str) -> list[Column]:
+    return [column for column in found if column.role == role]
+
+
+def label_of(table: Table, row: int, found: list[Column]) -> str:
+    words = [table.rows[row].cells[c.place] for c in found if c.role == "label"]
+    return words[0] if words else table.rows[row].cells[0]

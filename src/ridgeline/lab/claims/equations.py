@@ -1,0 +1,236 @@
+"""Arithmetic that a report writes out: "1M × 48.3ms / 86400s = 559 cores", "416 minutes (6.9 hours)"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.lab.claims.finding import (
+    SLACK,
+    Finding,
+    Interval,
+    apart,
+    confidence,
+    digits,
+    over,
+    overlap,
+    shown,
+    times,
+    units_mixed,
+)
+from ridgeline.lab.claims.quantities import BYTES, NONE, TIME, Dims, Quantity, find
+from ridgeline.lab.claims.reading import Document, Line
+
+_EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
+_OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
+
+
+@dataclass(frozen=True)
+class Value:
+    interval: Interval
+    dims: Dims
+    middle: float
+    operators: int
+    bare: bool  # no number in it has a unit
+    text: str
+
+
+def check(document: Document) -> Iterator[Finding]:
+    lines = document.statements()
+    for place, line in enumerate(lines):
+        text = line.text
+        if text.lstrip().startswith("=") and place and lines[place - 1].number == line.number - 1:
+            text = _last_side(lines[place - 1].text) + " " + text.strip()
+        yield from _equations(document, line, text)
+        yield from _restated(document, line)
+    for table in document.tables:
+        for row in table.rows:
+            for cell in row.cells:
+                here = Line(row.line, cell, table.section, table.heading)
+                yield from _equations(document, here, cell)
+                yield from _restated(document, here)
+
+
+def _last_side(text: str) -> str:
+    return text[[m.end() for m in _EQUALS.finditer(text)][-1] :] if _EQUALS.search(text) else text
+
+
+def _equations(document: Document, line: Line, text: str) -> Iterator[Finding]:
+    cuts = list(_EQUALS.finditer(text))
+    for number, cut in enumerate(cuts):
+        left = text[cuts[number - 1].end() if number else 0 : cut.start()]
+        right = text[cut.end() : cuts[number + 1].start() if number + 1 < len(cuts) else len(text)]
+        said = evaluate(right, from_left=True)
+        computed = evaluate(left, from_left=False)
+        if said is None or computed is None:
+            continue
+        finding = _compare(document.path, line, computed, said)
+        if finding:
+            yield finding
+
+
+def _compare(path: str, line: Line, computed: Value, said: Value) -> Finding | None:
+    if computed.operators == 0 and (computed.dims != said.dims or computed.dims == NONE):
+        return None
+    middle, interval = computed.middle, computed.interval
+    if computed.dims != said.dims:
+        if not computed.bare or said.operators:
+            return None
+        raw = find(said.text)[0]  # the left side has no units: hold the bare numbers against each other
+        scale = raw.written / raw.value if raw.value else 1.0
+        value, wide = raw.written, tuple(end * scale for end in said.interval)
+        said = Value((wide[0], wide[1]), NONE, value, 0, True, said.text)
+        for power in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9, 60.0, 3600.0, 1 / 60, 1 / 3600, 8.0, 0.125, 24.0, 86400.0):
+            if overlap(times(interval, (power, power)), said.interval, SLACK):
+                return None  # units left out on one side
+    if overlap(interval, said.interval, SLACK):
+        return None
+    if said.text.endswith("%") and (
+        overlap(times(interval, (0.01, 0.01)), said.interval, SLACK)
+        or overlap((1 - interval[1], 1 - interval[0]), said.interval, SLACK)
+        or overlap((interval[0] - 1, interval[1] - 1), said.interval, SLACK)
+    ):
+        return None
+    factor = apart(said.middle, middle)
+    written = {quantity.unit for quantity in find(computed.text) + find(said.text) if quantity.dims[1]}
+    mixed = units_mixed(factor, said.dims if said.dims != NONE else computed.dims) if len(written) > 1 else None
+    kind = "unit" if mixed else "equation"
+    what = f"{computed.text} = {shown(middle, said.dims)}, not {said.text}" + (f" ({mixed})" if mixed else "")
+    if factor >= 1.5:
+        what += f" (a factor of {digits(factor)})"
+    return Finding(path, line.number, kind, line.text.strip(), what, confidence(factor, 0.97))
+
+
+def evaluate(text: str, from_left: bool) -> Value | None:
+    """The value of the expression at the right end of `text` (or at its left end); None where there is none."""
+    if from_left:
+        text = re.split(r";|,\s|\s[—–→]\s|\s\(|\bor\b|\bvs\b|\.\s|\|", text, maxsplit=1)[0]
+        words = re.match(r"\s*(?:up to|only|about|approximately|around|roughly|nearly|just|over|under)?\s*", text)
+        text = text[words.end() if words else 0 :]
+    else:
+        depth, cut = 0, 0
+        for place in range(len(text) - 1, -1, -1):
+            depth += (text[place] == ")") - (text[place] == "(")
+            if depth < 0 or (depth == 0 and re.match(r"[:;→]|,\s|\s[—–]\s|\.\s|\|", text[place:])):
+                cut = place + 1
+                break
+        text = re.sub(r"^\s*[-*•]\s", "", text[cut:])
+    text = re.sub(r"\([^()\d]*\)", " ", text)  # remarks without numbers
+    if re.search(r"[A-Za-z]\w*\(|\^|\bmod\b|√|…|\.\.\.", text):
+        return None
+    reader = _Reader(text, find(text))
+    value = reader.sum()
+    if value is None or (not from_left and not reader.finished()):
+        return None
+    if from_left and not reader.finished() and _OPERATOR.match(reader.text[reader.at :]):
+        return None
+    said = text[: reader.at].strip(" ,.")
+    interval = value.interval
+    if from_left and not value.operators:  # an answer may be rounded or cut off: a whole step of its last digit
+        interval = find(text)[0].interval(1.0)
+    return Value(interval, value.dims, value.middle, value.operators, value.bare, said)
+
+
+class _Reader:
+    """A calculator over quantities; words after a quantity say what it is and count for nothing."""
+
+    def __init__(self, text: str, found: list[Quantity]) -> None:
+        self.text, self.at = text, 0
+        self.by_start = {q.start: q for q in found}
+        self.depth = 0
+
+    def finished(self) -> bool:
+        return not self.text[self.at :].strip(" .,*_`~")
+
+    def sum(self) -> Value | None:
+        value = self.product()
+        while value is not None and (sign := re.match(r"\s*([+−–-])\s+|\s+([+−–-])\s*", self.text[self.at :])):
+            self.at += sign.end()
+            more = self.product()
+            if more is None or more.dims != value.dims:
+                return None
+            minus = (sign[1] or sign[2]) != "+"
+            low, high = (-more.interval[1], -more.interval[0]) if minus else more.interval
+            value = Value(
+                (value.interval[0] + low, value.interval[1] + high),
+                value.dims,
+                value.middle + (-more.middle if minus else more.middle),
+                value.operators + more.operators + 1,
+                value.bare and more.bare,
+                "",
+            )
+        return value
+
+    def product(self) -> Value | None:
+        value = self.term()
+        while value is not None and (sign := re.match(r"\s*([×*·/÷]|x(?=\s))\s*", self.text[self.at :])):
+            self.at += sign.end()
+            more = self.term()
+            if more is None:
+                return None
+            divided = sign[1] in "/÷"
+            if divided and more.middle == 0:
+                return None
+            a, b = value.dims, more.dims
+            power = -1 if divided else 1
+            dims = (a[0] + power * b[0], a[1] + power * b[1], a[2] + power * b[2], a[3] + power * b[3])
+            value = Value(
+                over(value.interval, more.interval) if divided else times(value.interval, more.interval),
+                dims,
+                value.middle / more.middle if divided else value.middle * more.middle,
+                value.operators + more.operators + 1,
+                value.bare and more.bare,
+                "",
+            )
+        return value
+
+    def term(self) -> Value | None:
+        while self.at < len(self.text) and self.text[self.at] in " \t*_`":
+            self.at += 1
+        if self.text[self.at : self.at + 1] == "(":
+            self.at += 1
+            self.depth += 1
+            inner = self.sum()
+            if inner is None or not self.text[self.at :].lstrip().startswith(")"):
+                return None
+            self.at += self.text[self.at :].index(")") + 1
+            self.depth -= 1
+            self._words()
+            return inner
+        found = self.by_start.get(self.at)
+        if found is None or found.bound or found.top is not None:
+            return None
+        self.at = found.end
+        self._words()
+        integer = found.step == found.loose and found.step >= 1 and found.dims == NONE
+        steps = 0.0 if integer or (found.dims == NONE and float(found.written).is_integer()) else 0.5
+        bare = found.dims == NONE and found.unit not in ("%",)
+        return Value(found.interval(steps, loosely=False), found.dims, found.value, 0, bare, "")
+
+    def _words(self) -> None:
+        words = re.match(r"(?:\s+(?!x\s)[A-Za-z][A-Za-z-]*){1,4}|(?:-[a-z]+)", self.text[self.at :])
+        if words:
+            self.at += words.end()
+
+
+def _restated(document: Document, line: Line) -> Iterator[Finding]:
+    """A quantity and, in brackets right after it, the same in another unit."""
+    found = find(line.text)
+    for first, second in zip(found, found[1:], strict=False):
+        between = line.text[first.end : second.start]
+        if first.dims != second.dims or first.dims not in (TIME, BYTES) or first.unit == second.unit:
+            continue
+        if not re.fullmatch(r"\s*\(\s*", between) or not re.match(r"\s*[)/,]", line.text[second.end :]):
+            continue
+        if first.bound or second.bound or "per" in first.unit or "per" in second.unit:
+            continue
+        if overlap(first.interval(1.0), second.interval(1.0), SLACK):
+            continue
+        factor = apart(first.value, second.value)
+        mixed = units_mixed(factor, first.dims)
+        if mixed is None and factor > 1000:
+            continue  # a remark about something else
+        what = f"{first.text} = {shown(first.value, first.dims)}; {second.text} = {shown(second.value, second.dims)}"
+        kind = "unit" if mixed else "restated"
+        yield Finding(document.path, line.number, kind, line.text.strip(), what, confidence(factor, 0.85))

@@ -1,0 +1,294 @@
+"""Numbers with their units, as people write them, and how exactly they were written.
+
+>>> [q.text for q in find("62,423 texts in 10.63 s: 5,870 texts/s on an A100 (3.2% of 42 GB)")]
+['62,423', '10.63 s', '5,870 texts/s', '3.2%', '42 GB']
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+Dims = tuple[int, int, int, int]  # powers of second, byte, dollar, operation
+NONE: Dims = (0, 0, 0, 0)
+TIME: Dims = (1, 0, 0, 0)
+RATE: Dims = (-1, 0, 0, 0)
+BYTES: Dims = (0, 1, 0, 0)
+BANDWIDTH: Dims = (-1, 1, 0, 0)
+MONEY: Dims = (0, 0, 1, 0)
+PRICE: Dims = (-1, 0, 1, 0)
+FLOPS: Dims = (-1, 0, 0, 1)
+
+LOOSEST = 0.05  # trailing zeros may hide at most this much
+_TIMES = {
+    "ns nsec nanosecond nanoseconds": 1e-9,
+    "us µs μs usec microsecond microseconds": 1e-6,
+    "ms msec msecs millisecond milliseconds": 1e-3,
+    "s sec secs second seconds": 1.0,
+    "min mins minute minutes": 60.0,
+    "h hr hrs hour hours": 3600.0,
+    "day days d": 86400.0,
+    "week weeks wk": 604800.0,
+    "month months mo": 2592000.0,
+    "year years yr yrs": 31536000.0,
+}
+_PREFIX = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SUFFIX = {"k": 1e3, "K": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "T": 1e12, "G": 1e9, "million": 1e6, "billion": 1e9}
+
+
+def _table() -> dict[str, tuple[float, Dims]]:
+    units: dict[str, tuple[float, Dims]] = {}
+    for names, factor in _TIMES.items():
+        units |= dict.fromkeys(names.split(), (factor, TIME))
+    for prefix, factor in {**_PREFIX, **_BINARY}.items():
+        units |= {prefix + name: (factor, BYTES) for name in ("B", "byte", "bytes", "Byte", "Bytes")}
+        units |= {prefix + name: (factor / 8, BYTES) for name in ("bit", "bits") + (("b",) if prefix else ())}
+        units |= {prefix + name: (factor / 8, BANDWIDTH) for name in ("bps", "bit/s", "bits/s")}
+        units |= {prefix + "Bps": (factor, BANDWIDTH), prefix + "Hz": (factor, RATE)}
+        units |= {prefix + name: (factor, (0, 0, 0, 1)) for name in ("FLOP", "FLOPs", "flop", "flops", "OP", "Flop")}
+        units |= {prefix + name: (factor, FLOPS) for name in ("FLOPS", "Flops", "OPS", "flops/s", "FLOPs/s")}
+    units |= {"$": (1.0, MONEY), "USD": (1.0, MONEY), "dollars": (1.0, MONEY)}
+    for name in ("qps", "QPS", "fps", "FPS", "rps", "RPS", "tps", "TPS", "IOPS", "iops"):
+        units[name] = (1.0, RATE)
+    units["OPS"] = units["ops"] = (1.0, NONE)
+    del units["OP"], units["b" if "b" in units else "Kb"]
+    units["Kb"] = (125.0, BYTES)
+    return units
+
+
+UNITS = _table()
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One written number: its value in seconds, bytes, dollars, operations, and the step of its last digit."""
+
+    value: float
+    step: float  # of the last written digit
+    loose: float  # of the last digit that is not a trailing zero, within reason
+    dims: Dims
+    unit: str  # as written: "ms", "texts/s", "%", "x", ""
+    noun: str  # what is counted, in lower case: "texts", "gpus"; or what follows the number
+    text: str
+    start: int
+    end: int
+    about: bool = False  # ~, ≈, about
+    bound: str = ""  # "<", ">", or "+" for "at least"
+    top: float | None = None  # the upper end of a range
+    written: float = 0.0  # the number itself, before its unit
+
+    @property
+    def share(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def factor(self) -> bool:
+        return self.unit == "×"
+
+    def interval(self, steps: float = 0.5, loosely: bool = True) -> tuple[float, float]:
+        """What may have been rounded to this; `steps` of the last digit to either side."""
+        half = steps * (self.loose if loosely else self.step)
+        if self.about:
+            half = max(half, LOOSEST * abs(self.value))
+        return self.value - half, (self.top if self.top is not None else self.value) + half
+
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+_WORD = r"[A-Za-zµμ%$][A-Za-zµμ]*"
+_FIND = re.compile(
+    r"(?P<sign>(?:[~≈<>≤≥]\s?|(?:about|approx\.?|around|roughly|under|over)\s)*)"
+    rf"(?P<money>[$€])?(?P<number>{NUMBER})"
+    rf"(?:\s?(?:-|–|to)\s?[$€]?(?P<top>{NUMBER}))?"
+    r"(?P<suffix>[kKMBTG](?![A-Za-z/%])|\s(?:million|billion)\b|\s?[kM](?=/s|\s[a-z]+/s))?"
+    r"(?P<plus>\+)?"
+    rf"(?P<unit>\s?%|\s?[x×](?![A-Za-z0-9]|\s?\d)|-fold\b|(?:\s|-)?{_WORD}(?:\s?/\s?{_WORD}|\sper\s{_WORD})*|/{_WORD})?"
+)
+_BEFORE = re.compile(r"[\w.:/#@^_-]$|[A-Za-z]-$|\d,$")
+_COUNTED = re.compile(r"\s?[x×](?:(?=[A-Za-z])|\s(?=[A-Z]|[a-z]+-[a-z]+|gpus?\b|nodes?\b|servers?\b))")
+_VERSION = re.compile(r"\.\d|:\d|/\d{2,}\b(?=/)|-\d\d-|(?:st|nd|rd|th)\b|['’]s|_\w")
+
+
+def find(text: str) -> list[Quantity]:
+    """Every quantity of a line; versions, dates, addresses and names with digits in them are passed over."""
+    found: list[Quantity] = []
+    at = 0
+    while match := _FIND.search(text, at):
+        at = match.end("number")
+        before = text[: match.start("money") if match["money"] else match.start("number")]
+        if _BEFORE.search(before) and not re.search(r"(?:^|\s|\()[-:/]$", before):
+            at = _past(text, at)
+            continue
+        if _VERSION.match(text, match.end("number")):
+            at = _past(text, at)
+            continue
+        made = _quantity(text, match)
+        if made is None:
+            at = _past(text, at)
+            continue
+        found.append(made)
+        at = max(at, made.end)
+    return found
+
+
+def _past(text: str, at: int) -> int:
+    """Behind the word a number belongs to."""
+    while at < len(text) and (text[at].isalnum() or (text[at] in "._:-,/" and text[at + 1 : at + 2].isalnum())):
+        at += 1
+    return at
+
+
+def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
+    digits = match["number"].replace(",", "")
+    number, end = float(digits), match.end("number")
+    scale = 1.0
+    suffix = (match["suffix"] or "").strip()
+    unit_text = match["unit"] or ""
+    if match["top"]:
+        end = match.end("top")
+    if (
+        suffix == "B"
+        and not match["money"]
+        and not re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
+    ):
+        if digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0:
+            suffix, unit_text = "", "B"  # 8B, 64B: bytes
+            end = match.end("suffix")
+    if suffix:
+        scale, end = _SUFFIX[suffix], match.end("suffix")
+    if match["plus"]:
+        end = match.end("plus")
+    factor, dims, unit, noun = _unit(unit_text, text, match)
+    if unit is None:
+        return None
+    if unit_text and (unit or noun) and match.end("unit") > 0:
+        end = match.end("unit") if unit or "/" in unit_text else end
+    if match["money"]:
+        rest = re.match(r"\s?(?:/|per\s)\s?([A-Za-z]+)", text[end:]) if not unit_text else None
+        dims = (dims[0], dims[1], dims[2] + 1, dims[3])
+        if rest is not None:
+            below = UNITS.get(rest[1])
+            if below and below[1] != NONE:
+                factor, dims = 1 / below[0], (-below[1][0], -below[1][1], 1, 0)
+                end += rest.end()
+        unit = "$" + (text[match.end("number") : end].strip() if dims != MONEY else "")
+    places = len(digits.partition(".")[2].partition("e")[0]) if "." in digits else 0
+    exponent = int(digits.lower().partition("e")[2] or 0)
+    step = 10.0 ** (exponent - places)
+    loose = step
+    if not places and number:
+        zeros = len(digits.partition("e")[0]) - len(digits.partition("e")[0].rstrip("0"))
+        loose = min(step * 10.0**zeros, max(step, 2 * LOOSEST * number / 1.0))
+    whole = scale * factor
+    sign = match["sign"] or ""
+    high = float(match["top"].replace(",", "")) if match["top"] else None
+    if high is not None and high <= number:
+        return None
+    bound = (
+        "<"
+        if re.search(r"[<≤]|under", sign)
+        else ">"
+        if re.search(r"[>≥]|over", sign)
+        else "+"
+        if match["plus"]
+        else ""
+    )
+    start = match.start("sign") if sign.strip() else match.start("money") if match["money"] else match.start("number")
+    return Quantity(
+        value=number * whole,
+        step=step * whole,
+        loose=loose * whole,
+        dims=dims,
+        unit=unit,
+        noun=noun,
+        text=text[start:end].strip(),
+        start=start,
+        end=end,
+        about=bool(re.search(r"[~≈]|about|approx|around|roughly", sign)),
+        bound=bound,
+        top=None if high is None else high * whole,
+        written=number * scale,
+    )
+
+
+def _unit(unit_text: str, text: str, match: re.Match[str]) -> tuple[float, Dims, str | None, str]:
+    """Factor, dimension, the unit as written ('' for none, None for 'this is no number'), the noun."""
+    tight = bool(unit_text) and not unit_text[0].isspace() and unit_text[0] not in "-/"
+    name = unit_text.strip().lstrip("-")
+    after = text[match.end("number") :] if not match["top"] else text[match.end("top") :]
+    counted = _COUNTED.match(after)
+    if counted and not match["suffix"]:
+        return 1.0, NONE, "", after[counted.end() :].split()[0].lower() if after[counted.end() :].split() else ""
+    if name in ("x", "×") or unit_text == "-fold":
+        return 1.0, NONE, "×", ""
+    if name == "%" or after.lstrip().startswith(("percent", "%")):
+        return 0.01, NONE, "%", ""
+    if not name:
+        return 1.0, NONE, "", ""
+    parsed = parse_unit(name)
+    if parsed is not None and name.lstrip("/")[:1] != "%":
+        return parsed[0], parsed[1], name, _noun(name)
+    if tight and not re.match(r"(?:dim|D|d)\b", name):
+        return 1.0, NONE, None, ""
+    return 1.0, NONE, "", re.split(r"[\s/]", name)[0].lower()
+
+
+def parse_unit(name: str) -> tuple[float, Dims] | None:
+    """'GB/s', 'texts per second', 'FLOP/byte'; a word that is no unit counts as one thing, if a unit follows it."""
+    parts = re.split(r"\s?/\s?|\sper\s", name.strip())
+    factor, dims = 1.0, NONE
+    known = False
+    for place, part in enumerate(parts):
+        unit = UNITS.get(part) or UNITS.get(part.strip("()")) or (UNITS.get(part.lower()) if len(part) > 2 else None)
+        if unit is None:
+            if len(parts) == 1 or (place and part not in UNITS):
+                return None if len(parts) == 1 else ((factor, dims) if known else None)
+            continue
+        known = True
+        if place == 0:
+            factor, dims = unit
+        else:
+            factor, dims = (
+                factor / unit[0],
+                (
+                    dims[0] - unit[1][0],
+                    dims[1] - unit[1][1],
+                    dims[2] - unit[1][2],
+                    dims[3] - unit[1][3],
+                ),
+            )
+    return (factor, dims) if known else None
+
+
+def _noun(name: str) -> str:
+    first = re.split(r"[\s/]", name)[0]
+    return "" if first in UNITS else first.lower()
+
+
+def number(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
+    """The quantity of a table's cell; `unit` is its column's, for cells without one."""
+    found = find(text)
+    if not found:
+        return None
+    first = found[0]
+    lead = text[: first.start].strip(" *_`+(−-")
+    if lead and not re.fullmatch(r"[^\w]*", lead):
+        return None
+    if unit is not None and first.unit == "" and first.dims == NONE:
+        factor, dims, name = unit
+        return Quantity(
+            first.value * factor,
+            first.step * factor,
+            first.loose * factor,
+            dims,
+            name,
+            first.noun,
+            first.text if name in ("", "×") else f"{first.text} {name}",
+            first.start,
+            first.end,
+            first.about,
+            first.bound,
+            None if first.top is None else first.top * factor,
+            first.written,
+        )
+    return first

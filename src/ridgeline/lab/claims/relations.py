@@ -1,0 +1,268 @@
+"""Relations that must hold in every row of a table: each names the roles it needs and what they multiply to.
+
+The stated column over the computed one is a constant: 1, or one that the report explains (a count it states: GPUs,
+tokens per text), or, where the relation is `open`, any one that most rows agree on (a definition, a price, a peak).
+Rows that fall out of it are findings. Where rows agree on nothing the relation does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from ridgeline.lab.claims import quantities as q
+from ridgeline.lab.claims.columns import Column, find_roles
+from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.finding import (
+    SLACK,
+    Finding,
+    Interval,
+    apart,
+    confidence,
+    digits,
+    over,
+    overlap,
+    shown,
+    times,
+    units_mixed,
+)
+from ridgeline.lab.claims.quantities import Dims
+from ridgeline.lab.claims.reading import Table
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`target` = a constant × the product of `above` / the product of `below`, all columns' roles."""
+
+    name: str
+    target: str
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    dims: Dims
+    open: bool = False  # any constant will do
+    sure: float = 0.93
+    unless: tuple[str, ...] = ()  # not where a column of one of these roles is
+
+
+RELATIONS = (
+    Relation("rate = batch / time", "rate", ("batch",), ("time",), q.RATE),
+    Relation("rate = n × batch / time", "rate", ("n", "batch"), ("time",), q.RATE, open=True),
+    Relation("rate = n / time", "rate", ("n",), ("time",), q.RATE, open=True, unless=("batch",)),
+    Relation("rate = n / latency", "rate", ("n",), ("latency",), q.RATE, open=True, unless=("batch", "time")),
+    Relation("rate = batch / latency", "rate", ("batch",), ("latency",), q.RATE, open=True, unless=("time",)),
+    Relation("rate = count / time", "rate", ("count",), ("time",), q.RATE, open=True, unless=("batch",)),
+    Relation("rate = items / time", "rate", (), ("time",), q.RATE, open=True, unless=("batch",)),
+    Relation("bandwidth = bytes / time", "bandwidth", ("size",), ("time",), q.BANDWIDTH, open=True),
+    Relation(
+        "bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)
+    ),
+    Relation("share = part / peak", "share", ("bandwidth",), (), q.NONE, open=True),
+    Relation("share = part / peak", "efficiency", ("bandwidth",), (), q.NONE, open=True, unless=("n",)),
+    Relation("share = part / peak", "share", ("flops",), (), q.NONE, open=True),
+    Relation("share = part / peak", "efficiency", ("flops",), (), q.NONE, open=True, unless=("n",)),
+    Relation("share = part / whole", "share", ("memory",), (), q.NONE, open=True, sure=0.8),
+    Relation("cost = price × time", "cost", ("price", "time"), (), q.MONEY),
+    Relation("cost = price × n × time", "cost", ("price", "n", "time"), (), q.MONEY),
+    Relation("cost = price × time", "cost", ("time",), (), q.MONEY, open=True, unless=("price",)),
+    Relation("cost = price × n × time", "cost", ("n", "time"), (), q.MONEY, open=True, unless=("price",)),
+    Relation("size = count × dimension × bytes", "size", ("count", "dim"), (), q.BYTES, open=True),
+    Relation("total = count × unit", "n", ("n",), (), q.NONE, open=True, sure=0.85),
+    Relation("total batch = n × batch", "batch", ("n",), (), q.NONE, open=True, sure=0.8),
+)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How one relation fares with one choice of columns."""
+
+    relation: Relation
+    columns: tuple[Column, ...]
+    target: Column
+    constants: dict[int, Interval]  # row -> stated / computed
+    centre: float  # the constant taken
+    held: frozenset[int]  # rows it holds for
+    explained: bool
+
+    @property
+    def share(self) -> float:
+        return len(self.held) / len(self.constants)
+
+
+def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
+    """At most one relation speaks about a column: the one that holds for most rows."""
+    for role in dict.fromkeys(relation.target for relation in RELATIONS):
+        for target in find_roles(found, role):
+            fits = [fit for relation in RELATIONS for fit in _fits(context, table, found, relation, target)]
+            if fits:
+                best = max(fits, key=lambda fit: (fit.share, fit.explained, _kinship(fit)))
+                yield from _told(context, table, best)
+
+
+def _kinship(fit: Fit) -> tuple[int, int]:
+    return (sum(len(fit.target.words & column.words) for column in fit.columns), len(fit.columns))
+
+
+def _fits(context: Context, table: Table, found: list[Column], relation: Relation, target: Column) -> Iterator[Fit]:
+    if relation.target != target.role or any(find_roles(found, role) for role in relation.unless):
+        return
+    choices = [find_roles(found, role) for role in relation.above + relation.below]
+    for chosen in product(*choices):
+        if target in chosen or len(set(chosen)) < len(chosen):
+            continue
+        constants = {}
+        for row in range(len(table.rows)):
+            computed = _computed(relation, chosen, row)
+            stated = target.cells[row]
+            if computed is None or stated is None or stated.bound or computed[0] <= 0 or stated.value <= 0:
+                continue
+            constants[row] = over(stated.interval(), computed)
+        if not constants or (relation.open and len(constants) < 3 and not _priced(relation)):
+            continue
+        yield _fit(context, table, relation, tuple(chosen), target, constants)
+
+
+def _priced(relation: Relation) -> bool:
+    return relation.dims == q.MONEY
+
+
+def _computed(relation: Relation, chosen: Sequence[Column], row: int) -> Interval | None:
+    value: Interval = (1.0, 1.0)
+    for place, column in enumerate(chosen):
+        cell = column.cells[row]
+        if cell is None or cell.bound or cell.value <= 0:
+            return None
+        exact = column.role in ("batch", "n", "dim", "count")
+        interval = (cell.value, cell.value) if exact and not cell.about else cell.interval()
+        value = times(value, interval) if place < len(relation.above) else over(value, interval)
+    return value
+
+
+def _fit(
+    context: Context,
+    table: Table,
+    relation: Relation,
+    chosen: tuple[Column, ...],
+    target: Column,
+    constants: dict[int, Interval],
+) -> Fit:
+    def holding(centre: float) -> frozenset[int]:
+        wide = {row: _widened(target, row, interval) for row, interval in constants.items()}
+        return frozenset(row for row, interval in wide.items() if overlap(interval, (centre, centre), SLACK))
+
+    # the point that most intervals contain is among their ends
+    ends = sorted({end for interval in constants.values() for end in interval})
+    middles = [(a + b) / 2 for a, b in zip(ends, ends[1:], strict=False)] + ends
+    common = max(middles, key=lambda c: len(holding(c))) if middles else 1.0
+    candidates = [(1.0, True)] if not relation.open or relation.dims == q.RATE else []
+    if relation.dims == q.RATE and not relation.above:
+        candidates += [(float(b), True) for b in context.batches(table.line, table.heading)]
+    prices = [f.quantity.value for f in context.facts if f.quantity.dims == q.PRICE] if _priced(relation) else []
+    candidates += [(price, True) for price in prices]
+    taken, explained = max(candidates, key=lambda c: len(holding(c[0])), default=(common, False))
+    if len(holding(common)) > len(holding(taken)):
+        near = [n for n in context.counts if overlap((common, common), (n, n), 0.01)]
+        taken, explained = (float(near[0]), True) if near and holding(near[0]) >= holding(common) else (common, False)
+    return Fit(relation, chosen, target, constants, taken, holding(taken), explained)
+
+
+def _widened(target: Column, row: int, interval: Interval) -> Interval:
+    """Stated figures may be rounded or cut off: one step of the last digit instead of half of one."""
+    cell = target.cells[row]
+    if cell is None:
+        return interval
+    half = 0.5 * cell.loose / cell.value
+    return interval[0] * (1 - half), interval[1] * (1 + half)
+
+
+def _told(context: Context, table: Table, fit: Fit) -> Iterator[Finding]:
+    rows, held, relation = set(fit.constants), fit.held, fit.relation
+    batches = context.batches(table.line, table.heading)
+    if relation.dims == q.RATE and "time" in relation.below and not fit.explained and len(held) >= 2:
+        wrong = _systematic(context, table, fit, batches)
+        if wrong:
+            yield from wrong
+            return
+    if relation.dims == q.MONEY and relation.open and not fit.explained:
+        yield from _price_differs(context, table, fit)
+    if len(held) == len(rows) or not _applies(fit):
+        return
+    for row in sorted(rows - held):
+        yield _finding(context, table, fit, row, fit.centre, relation.sure)
+
+
+def _applies(fit: Fit) -> bool:
+    """Whether enough rows hold for the others to be wrong."""
+    held, rows = len(fit.held), len(fit.constants)
+    if fit.explained and not fit.relation.open:
+        return (held >= 1 and 2 * held >= rows) or (held == 0 and rows == 1)
+    return (held >= 3 and held >= 0.6 * rows) or (held == 2 and rows == 3 and fit.explained)
+
+
+def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) -> list[Finding]:
+    """All rows agree on a constant that nothing explains, beside a batch size that would."""
+    stated = "batch" in fit.relation.above
+    if len(fit.held) < 0.6 * len(fit.constants) or not (stated or batches):
+        return []
+    if fit.relation.above not in ((), ("batch",)):
+        return []
+    expected = 1.0 if stated else float(batches[-1])
+    if not stated and (abs(fit.centre - 1) < 0.02 or fit.centre > expected * 1.01):
+        return []
+    if stated and fit.centre > 1.01:
+        return []  # each item may count several times: tokens of a text, GPUs
+    return [
+        _finding(context, table, fit, row, expected, 0.9)
+        for row in sorted(fit.constants)
+        if not overlap(fit.constants[row], (expected, expected), SLACK)
+    ]
+
+
+def _price_differs(context: Context, table: Table, fit: Fit) -> Iterator[Finding]:
+    prices = [f for f in context.facts if f.quantity.dims == q.PRICE and f.section == table.section]
+    if len(prices) != 1 or len(fit.relation.above) != 1:
+        return
+    price = prices[0].quantity
+    near = apart(fit.centre, price.value) < 1.2
+    for row in sorted(fit.constants) if near else []:
+        if not overlap(_widened(fit.target, row, fit.constants[row]), price.interval(), 0.0):
+            yield _finding(context, table, fit, row, price.value, 0.8)
+
+
+def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, sure: float) -> Finding:
+    relation, stated = fit.relation, fit.target.cells[row]
+    assert stated is not None  # noqa: S101
+    cells = [column.cells[row] for column in fit.columns]
+    texts = [cell.text for cell in cells if cell is not None]
+    above, below = texts[: len(relation.above)], texts[len(relation.above) :]
+    value = centre
+    for place, cell in enumerate(cells):
+        value *= (cell.value if place < len(relation.above) else 1 / cell.value) if cell is not None else 1
+    constant = [] if abs(centre - 1) < 1e-9 and (above or not below) else [_constant(relation, centre)]
+    sides = " × ".join([*constant, *above] or ["1"]) + "".join(f" / {text}" for text in below)
+    factor = apart(stated.value, value)
+    mixed = units_mixed(factor, fit.target.dims)
+    if relation.dims == q.BYTES and factor < 1.1:
+        mixed = mixed or "MB for MiB"
+    what = f"{relation.name}: {sides} = {_shown(value, fit)}, not {stated.text}"
+    held = (
+        f"; the constant holds for {len(fit.held)} of {len(fit.constants)} rows" if relation.open and fit.held else ""
+    )
+    if factor >= 1.5:
+        what += f" (a factor of {digits(factor)})"
+    kind = "unit" if mixed else relation.name.split(" = ")[0].replace(" ", "-")
+    says = " | ".join(cell for cell in table.rows[row].cells if cell)
+    return Finding(context.document.path, table.rows[row].line, kind, says, what + held, confidence(factor, sure))
+
+
+def _constant(relation: Relation, centre: float) -> str:
+    if relation.dims == q.MONEY:
+        return f"${centre * 3600:,.4g}/h"
+    if relation.dims == q.NONE and relation.name.startswith("share"):
+        return f"1/({shown(1 / centre, q.BANDWIDTH if 'bandwidth' in relation.above else q.NONE)})"
+    return digits(centre)
+
+
+def _shown(value: float, fit: Fit) -> str:
+    share = any(cell is not None and cell.share for cell in fit.target.cells)
+    return f"{value:.1%}" if share else shown(value, fit.relation.dims)

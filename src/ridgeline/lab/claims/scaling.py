@@ -1,0 +1,213 @@
+"""Columns that compare rows with each other: speed-up, efficiency, "+8.5 % faster"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.lab.claims.columns import Column, find_roles, label_of
+from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, confidence, digits, over, overlap, times
+from ridgeline.lab.claims.quantities import Quantity
+from ridgeline.lab.claims.reading import Table
+
+MORE_IS_BETTER = ("rate", "bandwidth", "flops")
+LESS_IS_BETTER = ("time", "latency", "cost")
+NEAR = 1.15  # rows this near show that a relation is meant, though not all of them hold
+
+
+@dataclass(frozen=True)
+class Try:
+    """What one reading of the table gives for a row."""
+
+    value: Interval
+    middle: float
+    words: str
+
+
+Reading = dict[int, Try]  # by row
+
+
+def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
+    for column in find_roles(found, "speedup"):
+        yield from _judge(context, table, column, _speedups(context, table, found, column), "speed-up", 0.9)
+    for column in find_roles(found, "efficiency"):
+        if find_roles(found, "n"):
+            readings = _efficiencies(table, found)
+            yield from _judge(context, table, column, readings, "efficiency", 0.93)
+            if not readings:
+                yield from _too_efficient(context, table, column)
+    for column in find_roles(found, "delta"):
+        yield from _judge(context, table, column, _deltas(found, column), "difference", 0.9)
+
+
+def _ratio(better: Quantity, worse: Quantity) -> tuple[Interval, float]:
+    return over(better.interval(), worse.interval()), better.value / worse.value
+
+
+def _speedups(context: Context, table: Table, found: list[Column], column: Column) -> list[Reading]:
+    """Against the row that says 1 ×; else against the same row of a table with the same columns."""
+    measured = [c for c in found if c.role in MORE_IS_BETTER + LESS_IS_BETTER]
+    ones = [r for r, cell in enumerate(column.cells) if cell is not None and cell.value == 1]
+    named = [r for r in range(len(table.rows)) if "baseline" in label_of(table, r, found).lower()]
+    readings: list[Reading] = []
+    bases = ones or named
+    if len(bases) > 1:  # each group of rows has its own
+        readings += [_grouped(c, bases) for c in measured]
+    for base in bases:
+        readings += [_against(c, c.cells[base]) for c in measured]
+    if readings:
+        return readings
+    for other, others in context.tables:
+        if other is table or other.line > table.line:
+            continue
+        for mine in measured:
+            for theirs in (c for c in others if c.role == mine.role and c.name == mine.name):
+                if len(theirs.cells) == len(mine.cells):
+                    readings.append(_rowwise(mine, theirs))
+                readings += [_against(mine, cell) for cell in theirs.cells]
+    pairs = [(a, b) for a in measured for b in measured if a is not b and a.role == b.role and a.place < b.place]
+    for first, second in pairs:
+        readings += [_rowwise(first, second), _rowwise(second, first)]
+    return readings
+
+
+def _against(measured: Column, base: Quantity | None) -> Reading:
+    out: Reading = {}
+    for row, cell in enumerate(measured.cells):
+        if cell is None or base is None or not cell.value or not base.value or cell is base or cell.bound:
+            continue
+        up = measured.role in MORE_IS_BETTER
+        better, worse = (cell, base) if up else (base, cell)
+        value, middle = _ratio(better, worse)
+        out[row] = Try(value, middle, f"{better.text} / {worse.text}")
+    return out
+
+
+def _grouped(measured: Column, bases: list[int]) -> Reading:
+    """Each row against the last base above it."""
+    out: Reading = {}
+    for row in range(len(measured.cells)):
+        above = [base for base in bases if base <= row]
+        if above:
+            out |= {r: told for r, told in _against(measured, measured.cells[above[-1]]).items() if r == row}
+    return out
+
+
+def _rowwise(mine: Column, theirs: Column) -> Reading:
+    out: Reading = {}
+    for row, (cell, base) in enumerate(zip(mine.cells, theirs.cells, strict=True)):
+        if cell is None or base is None or not cell.value or not base.value:
+            continue
+        better, worse = (cell, base) if mine.role in MORE_IS_BETTER else (base, cell)
+        value, middle = _ratio(better, worse)
+        out[row] = Try(value, middle, f"{better.text} / {worse.text}")
+    return out
+
+
+def _efficiencies(table: Table, found: list[Column]) -> list[Reading]:
+    readings: list[Reading] = []
+    for n in find_roles(found, "n"):
+        counted = [(r, c) for r, c in enumerate(n.cells) if c is not None and c.value > 0]
+        if len({c.value for _, c in counted}) < 2:
+            continue
+        base, fewest = min(counted, key=lambda pair: pair[1].value)
+        for column in found:
+            first = column.cells[base]
+            if column.role not in ("speedup", "rate", "time") or first is None or not first.value:
+                continue
+            strong: Reading = {}
+            weak: Reading = {}
+            for row, count in counted:
+                cell = column.cells[row]
+                if cell is None or not cell.value:
+                    continue
+                more = count.value / fewest.value
+                factor, words = f"{digits(more)} × more", f"{cell.text} / {first.text}"
+                if column.role == "time":
+                    value, middle = _ratio(first, cell)
+                    weak[row] = Try(value, middle, f"{first.text} / {cell.text}")
+                    words = f"{first.text} / {cell.text}"
+                elif column.role == "speedup":
+                    value, middle, words = cell.interval(), cell.value, cell.text
+                    one = _divided(value, middle, count.value, f"{words} / {digits(count.value)}")
+                    if fewest.value == 1 or first.value == fewest.value:
+                        strong[row] = one
+                        continue
+                else:
+                    value, middle = _ratio(cell, first)
+                    weak[row] = Try(value, middle, words)
+                strong[row] = _divided(value, middle, more, f"{words} / {digits(more)} ({factor})")
+            readings += [strong] + ([weak] if column.role == "time" else [])
+    return readings
+
+
+def _divided(value: Interval, middle: float, by: float, words: str) -> Try:
+    return Try(times(value, (1 / by, 1 / by)), middle / by, words)
+
+
+def _deltas(found: list[Column], column: Column) -> list[Reading]:
+    """Two columns of one kind beside a column of percentages."""
+    numbers = [c for c in found if c.role not in ("label", "delta", "percent", "share", "efficiency", "n", "batch")]
+    readings: list[Reading] = []
+    for first in numbers:
+        for second in numbers:
+            if first.place == second.place or not (first.dims == second.dims or "number" in (first.role, second.role)):
+                continue
+            over_second: Reading = {}
+            over_first: Reading = {}
+            for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True)):
+                if a is None or b is None or not a.value or not b.value:
+                    continue
+                (low, high), middle = _ratio(a, b)
+                over_second[row] = Try(_absolute(low - 1, high - 1), abs(middle - 1), f"{a.text} / {b.text} − 1")
+                over_first[row] = Try(_absolute(1 - high, 1 - low), abs(1 - middle), f"1 − {a.text} / {b.text}")
+            readings += [over_second, over_first]
+    return readings
+
+
+def _absolute(low: float, high: float) -> Interval:
+    if low <= 0 <= high:
+        return 0.0, max(-low, high)
+    return (low, high) if low > 0 else (-high, -low)
+
+
+def _judge(
+    context: Context, table: Table, column: Column, readings: list[Reading], kind: str, sure: float
+) -> Iterator[Finding]:
+    """The reading that holds for most rows is the one that is meant; no row that any reading explains is accused."""
+    stated = {r: c for r, c in enumerate(column.cells) if c is not None and not c.bound and c.value > 0}
+    told = [reading for reading in readings if set(reading) & set(stated)]
+    trivial = {r for r, cell in stated.items() if cell.value == 1}
+
+    def held(reading: Reading) -> set[int]:
+        return {r for r in set(reading) & set(stated) if overlap(stated[r].interval(1.0), reading[r].value, SLACK)}
+
+    def near(reading: Reading) -> set[int]:
+        return {r for r in set(reading) & set(stated) if apart(stated[r].value, reading[r].middle) < NEAR}
+
+    if not told:
+        return
+    best = max(told, key=lambda reading: (len(held(reading)), len(near(reading))))
+    rows = (set(best) & set(stated)) - trivial
+    support = (held(best) | near(best)) - trivial
+    if not rows or 2 * len(support) < len(rows) or (len(rows) == 1 and not near(best)):
+        return
+    explained = set().union(*(held(reading) for reading in told))
+    weight = sure if held(best) - trivial else sure - 0.15
+    for row in sorted(rows - explained):
+        cell, computed = stated[row], best[row]
+        factor = apart(cell.value, computed.middle)
+        shown = f"{computed.middle:.1%}" if cell.share else digits(computed.middle) + ("×" if cell.factor else "")
+        says = " | ".join(c for c in table.rows[row].cells if c)
+        what = f"{kind} ({column.name}): {computed.words} = {shown}, not {cell.text}"
+        line = table.rows[row].line
+        yield Finding(context.document.path, line, kind, says, what, confidence(factor, weight))
+
+
+def _too_efficient(context: Context, table: Table, column: Column) -> Iterator[Finding]:
+    for row, cell in enumerate(column.cells):
+        if cell is not None and cell.interval(1.0)[0] > 1.005 and cell.value < 100:
+            says = " | ".join(c for c in table.rows[row].cells if c)
+            what = f"an efficiency is at most 100 %, not {cell.text}"
+            yield Finding(context.document.path, table.rows[row].line, "efficiency", says, what, 0.6)
