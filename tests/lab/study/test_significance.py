@@ -20,7 +20,7 @@ from tests.lab.study.made import row, two_nodes
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.contrast import contrast, pairs, sign_test
 from ridgeline.lab.study.factor import effects
-from ridgeline.lab.study.placement import by_distance
+from ridgeline.lab.study.remote import by_distance
 from ridgeline.lab.study.significance import findings, holm
 from ridgeline.lab.study.table import tabulate
 from ridgeline.lab.study.trend import _variance, trend

@@ -20,7 +20,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.study.contrast import Contrast
-from ridgeline.lab.study.placement import pairings
+from ridgeline.lab.study.remote import pairings
 from ridgeline.lab.study.scaling import Fitted
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
 from ridgeline.lab.study.sweep import said, subjects

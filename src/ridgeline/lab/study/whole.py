@@ -13,8 +13,9 @@ from ridgeline.lab.study.crossover import crossing, crossovers
 from ridgeline.lab.study.factor import effects, memory
 from ridgeline.lab.study.following import following
 from ridgeline.lab.study.overview import overview
-from ridgeline.lab.study.placement import by_distance, placement
+from ridgeline.lab.study.placement import placement
 from ridgeline.lab.study.regime import regimes
+from ridgeline.lab.study.remote import by_distance
 from ridgeline.lab.study.scaling import fitted, predictions, scaling
 from ridgeline.lab.study.section import PACKAGE, Section
 from ridgeline.lab.study.significance import findings, significance
