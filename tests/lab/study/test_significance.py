@@ -130,6 +130,14 @@ def test_pairs_differ_in_the_factor_only_and_share_no_run(data):
     assert len(found) == possible
 
 
+def test_runs_of_one_round_are_paired_though_others_failed():
+    rows = [{"dtype": d, "repeat": r, "batch_seconds": 1.0 + r} for d, rounds in (("x", (1, 2, 3)), ("y", (3, 2, 4)))
+            for r in rounds]  # fmt: skip
+    table = tabulate(rows, Columns())
+    found = pairs(table.trials[:3], table.trials[3:], Columns().identity, ("dtype",))
+    assert [(a.level("repeat"), b.level("repeat")) for a, b in found] == [(3, 3), (2, 2), (1, 4)]
+
+
 def test_the_interval_of_one_pair_knows_the_noise_within_its_runs():
     rng, held, trials = random.Random(5), 0, 200
     for _ in range(trials):
