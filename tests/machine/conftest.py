@@ -1,3 +1,44 @@
-"""What runs inside the guest is no test of this interpreter's: there its neighbours are top-level modules."""
+"""Trees are thousands of small files: they are made in memory where that is possible."""
 
-collect_ignore = ["guest/pipeline.py"]
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+collect_ignore = ["guest/pipeline.py"]  # runs inside the guest, where its neighbours are top-level modules
+
+
+@pytest.fixture(scope="session")
+def memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@pytest.fixture
+def memory_path(memory_folder: str | None) -> Iterator[Path]:
+    """An empty folder of the test's own."""
+    with TemporaryDirectory(dir=memory_folder) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def recorded(data: Path, memory_folder: str | None) -> Iterator[dict[str, Path]]:
+    """The recorded trees, unpacked: name → the folder that holds sys and proc."""
+    with TemporaryDirectory(dir=memory_folder) as folder:
+        found = {}
+        for recording in sorted((data / "sysfs").glob("*.tar.bz2")):
+            place = Path(folder, recording.name)
+            with tarfile.open(recording) as archive:
+                archive.extractall(place, filter=_as_our_own)
+            root = next(p.parent for p in sorted(place.rglob("sys")) if p.is_dir())
+            found[recording.name.removesuffix(".tar.bz2")] = root
+        yield found
+
+
+def _as_our_own(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
+    """Looking up the owner of ten thousand files takes longer than writing them."""
+    return member.replace(uid=os.getuid(), gid=os.getgid(), uname="", gname="", deep=False)

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from tests.lab.study.made import row
 
+from ridgeline.errors import InputError
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.crossover import cross, crossovers
+from ridgeline.lab.study.law import error
 from ridgeline.lab.study.scaling import carried, fitted, predictions
 from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import tabulate
@@ -59,7 +61,9 @@ def test_held_out_error_is_small_and_unseen_points_are_predicted():
     found = study([r for b in (8, 32) for r in swept(rng, batch_size=b)]).findings["Scaling laws"]
     (setting,) = found["settings"]
     assert setting["laws"][0]["held_out_error"] < 0.06
-    assert [one["held_out_error"] for one in setting["laws"]] == sorted(o["held_out_error"] for o in setting["laws"])
+    errors = [one["held_out_error"] for one in setting["laws"]]
+    assert errors == sorted(errors)
+    assert {one["held_out_points"] for one in setting["laws"]} == {18}
     told = [p for p in found["predictions"] if p["column"] == "depth"]
     assert {p["at"] for p in told} >= {5.0, 7.0, 10.0, 14.0, 20.0, 48.0}
     assert all(p["seconds"]["low"] <= p["seconds"]["value"] <= p["seconds"]["high"] for p in told)
@@ -78,6 +82,25 @@ def test_predictions_hold_what_is_measured_later():
     assert held / told >= 0.88
 
 
+def test_a_study_can_be_asked_for_any_point():
+    rng = random.Random(11)
+    found = study([r for d, s in (("float16", 1.0), ("float32", 8.0)) for r in swept(rng, dtype=d, slow=s)])
+    new = pipeline(rng, 10, noise=0.0, slow=8.0)
+    names = ("flops", "h2d_bytes", "d2h_bytes", "parameters", "depth", "dim", "image_size", "batch_size")
+    told = found.predict({n: new[n] for n in names}, dtype="float32")
+    assert told.low <= new["batch_seconds"] <= told.high
+    bare = found.predict({n: new[n] for n in names[:3]}, dtype="float32")
+    assert bare.value == pytest.approx(new["batch_seconds"], rel=0.3), "a plainer law does with less"
+    for amounts, setting, words in (
+        ({"colour": 1.0}, {"dtype": "float32"}, "no law can do with colour"),
+        ({}, {}, "2 settings have a law"),
+        ({}, {"dtype": "int8"}, "There are laws for: float16; float32"),
+        ({}, {"colour": 1}, "'colour' is no part of a setting"),
+    ):
+        with pytest.raises(InputError, match=words):
+            found.predict(amounts, **setting)
+
+
 def test_amounts_that_are_polynomials_of_the_size_are_carried_over_exactly():
     def flops(dim):
         return 7e6 * dim + 3e4 * dim**2
@@ -90,6 +113,19 @@ def test_amounts_that_are_polynomials_of_the_size_are_carried_over_exactly():
         found = carried(sweep, dim, Columns())
         assert found["flops"] == pytest.approx(flops(dim), rel=1e-9)
         assert (found["dim"], found["bytes"]) == (dim, pytest.approx(1e6 + 64 * dim))
+
+
+def test_laws_are_judged_on_the_points_that_all_can_speak_of():
+    """A control without arithmetic: powers cannot predict it, and are not the better for that."""
+    rng = random.Random(13)
+    control = pipeline(rng, 0, noise=0.0)
+    (one,) = fitted(tabulate([*swept(rng), control | {"batch_seconds": 2.5 * control["batch_seconds"]}], Columns()))
+    silent = {law.name: [i for i, r in enumerate(ratios) if math.isnan(r)] for law, ratios in one.laws}
+    assert silent["k·FLOPs^p·bytes^q"] == [9]
+    assert silent["the slowest stage"] == []
+    shared = [error(ratios[:9]) for _, ratios in one.laws]
+    assert shared == sorted(shared)
+    assert [error(ratios) for _, ratios in one.laws] != sorted(error(ratios) for _, ratios in one.laws)
 
 
 def test_settings_have_laws_of_their_own():
