@@ -13,12 +13,14 @@ from tests.web.hostile import HOSTILE
 from ridgeline.web import (
     Axis,
     Bar,
+    Cell,
     Point,
     Roof,
     Samples,
     Series,
     app,
     bars,
+    cells,
     lines,
     page,
     page_response,
@@ -115,6 +117,8 @@ def gallery(text=""):
         lines(curves, x=Axis("Batch"), y=Axis("Rate", "texts/s", "log"), **about),
         roofline(roofs, spots, **about),
         samples(runs, axis=Axis(text or "Time", "s"), **about),
+        cells([Cell(f"{text}GPU {g}", f"{text}node {n}", 0.3 * (n - g), text, text or "model", href="#a")
+               for g in range(3) for n in range(5)], title=text, across=text or "memory on", caption=text),
     ]  # fmt: skip
 
 
@@ -191,7 +195,7 @@ def test_charts_are_drawn_within_their_frames_and_the_page_never_scrolls_sideway
             return [shown.length, box(shown[0]).height, marks.length,
                     marks.every((m) => box(m).width + box(m).height > 0)];
         })""")
-        assert len(boxes) == 7
+        assert len(boxes) == len(gallery())
         for shown, height, marks, every in boxes:
             assert shown == 1
             assert height > 80

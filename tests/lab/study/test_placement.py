@@ -10,7 +10,7 @@ import random
 import pytest
 from tests.lab.study.made import row, two_nodes
 
-from ridgeline.lab.study import Columns, placement, study
+from ridgeline.lab.study import Columns, remote, study
 from ridgeline.lab.study.table import tabulate
 
 TRUTH = {"light": 1.5, "medium": 1.2, "heavy": 1.01}
@@ -46,7 +46,7 @@ def test_the_interval_holds_the_true_penalty_about_as_often_as_it_says(batches):
     rng, held, trials = random.Random(3), 0, 0
     for _ in range(60):
         table = tabulate(two_nodes(rng, {"a": 1.2}, batches=batches, noise=0.03), Columns())
-        for r in placement.remotes(table):
+        for r in remote.remotes(table):
             held += r.overall.ratio.low <= 1.2 <= r.overall.ratio.high
             trials += 1
     assert held / trials >= 0.9

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.lab.study.made import row
 
+from ridgeline.errors import InputError
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.crossover import cross, crossovers
 from ridgeline.lab.study.scaling import carried, fitted, predictions
@@ -76,6 +77,25 @@ def test_predictions_hold_what_is_measured_later():
             held += p.seconds.low <= later <= p.seconds.high
             told += 1
     assert held / told >= 0.88
+
+
+def test_a_study_can_be_asked_for_any_point():
+    rng = random.Random(11)
+    found = study([r for d, s in (("float16", 1.0), ("float32", 8.0)) for r in swept(rng, dtype=d, slow=s)])
+    new = pipeline(rng, 10, noise=0.0, slow=8.0)
+    names = ("flops", "h2d_bytes", "d2h_bytes", "parameters", "depth", "dim", "image_size", "batch_size")
+    told = found.predict({n: new[n] for n in names}, dtype="float32")
+    assert told.low <= new["batch_seconds"] <= told.high
+    bare = found.predict({n: new[n] for n in names[:3]}, dtype="float32")
+    assert bare.value == pytest.approx(new["batch_seconds"], rel=0.3), "a plainer law does with less"
+    for amounts, setting, words in (
+        ({"colour": 1.0}, {"dtype": "float32"}, "no law can do with colour"),
+        ({}, {}, "2 settings have a law"),
+        ({}, {"dtype": "int8"}, "There are laws for: float16; float32"),
+        ({}, {"colour": 1}, "'colour' is no part of a setting"),
+    ):
+        with pytest.raises(InputError, match=words):
+            found.predict(amounts, **setting)
 
 
 def test_amounts_that_are_polynomials_of_the_size_are_carried_over_exactly():

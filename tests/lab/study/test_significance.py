@@ -20,7 +20,7 @@ from tests.lab.study.made import row, two_nodes
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.contrast import contrast, pairs, sign_test
 from ridgeline.lab.study.factor import effects
-from ridgeline.lab.study.placement import by_distance
+from ridgeline.lab.study.remote import by_distance
 from ridgeline.lab.study.significance import findings, holm
 from ridgeline.lab.study.table import tabulate
 from ridgeline.lab.study.trend import _variance, trend
@@ -128,6 +128,14 @@ def test_pairs_differ_in_the_factor_only_and_share_no_run(data):
         for kind in itertools.product("ab", (1, 2))
     )
     assert len(found) == possible
+
+
+def test_runs_of_one_round_are_paired_though_others_failed():
+    rows = [{"dtype": d, "repeat": r, "batch_seconds": 1.0 + r} for d, rounds in (("x", (1, 2, 3)), ("y", (3, 2, 4)))
+            for r in rounds]  # fmt: skip
+    table = tabulate(rows, Columns())
+    found = pairs(table.trials[:3], table.trials[3:], Columns().identity, ("dtype",))
+    assert [(a.level("repeat"), b.level("repeat")) for a, b in found] == [(3, 3), (2, 2), (1, 4)]
 
 
 def test_the_interval_of_one_pair_knows_the_noise_within_its_runs():

@@ -68,6 +68,7 @@ def test_pettitts_test_splits_a_step_at_the_right_place_and_is_rarely_fooled():
 def test_pettitts_score_is_a_count_of_pairs(seed):
     levels = np.random.default_rng(seed).normal(size=20)
     at, p = step(levels)
+    levels = levels.tolist()
     scores = [sum((a > b) - (a < b) for a in levels[:k] for b in levels[k:]) for k in range(1, 20)]
     assert abs(scores[at - 1]) == max(map(abs, scores))
     assert p == pytest.approx(min(1.0, 2 * np.exp(-6 * max(map(abs, scores)) ** 2 / (20**3 + 20**2))))

@@ -20,7 +20,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.study.contrast import Contrast
-from ridgeline.lab.study.placement import pairings
+from ridgeline.lab.study.remote import pairings
 from ridgeline.lab.study.scaling import Fitted
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
 from ridgeline.lab.study.sweep import said, subjects
@@ -219,17 +219,18 @@ def _charts(found: Sequence[Advice]) -> list[Markup]:
         Bar(f"{w.choice}: {w.level}", w.cost, group=a.model, series=w.choice, text=percent(w.cost))
         for a in own
         for w in a.wrong
+        if w.cost > 1 + MARGIN
     ]
     if not rows:
         return []
-    widest = max(row.value for row in rows)
     return [
         bars(
             rows,
             title="What a wrong choice costs",
-            axis=Axis("time over time of the recommended way", "×", "log" if widest > 4 else "linear"),
+            axis=Axis("time over time of the recommended way", "×", "log"),
             reference=1.0,
             reference_label="as recommended",
-            caption="One choice changed to its worst measured level, all else as recommended for throughput.",
+            caption="One choice changed to its worst measured level, all else as recommended for throughput; "
+            f"costs within {100 * MARGIN:.0f} % are not drawn.",
         )
     ]

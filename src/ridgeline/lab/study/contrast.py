@@ -20,6 +20,7 @@ from ridgeline.lab import stats
 from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study.table import Trial, key
 
+REPEAT = "repeat"  # the column that counts rounds, where there is one
 BLOCKS = 24  # per run, for an interval from within it: neighbouring samples are alike, blocks of them less so
 # What a table of contrasts must say below it.
 FEW = "Fewer than 6 pairs are too few for a test; 1 pair has an interval from within its two runs only."
@@ -54,19 +55,23 @@ def column(name: str) -> Response:
 
 
 def pairs(base: Iterable[Trial], other: Iterable[Trial], names: Sequence[str], without: Sequence[str]) -> list[Pair]:
-    """Each trial of `other` with one of `base` that did the same, repeats in the order they were run.
+    """Each trial of `other` with one of `base` that did the same: of the same round if there is one, else in order.
 
     No trial stands in two pairs: pairs that share a run would not be independent.
     """
     waiting: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in base:
         waiting.setdefault(key(trial, names, without), []).append(trial)
-    found = []
+    found, late = [], []
     for trial in other:
-        queue = waiting.get(key(trial, names, without))
-        if queue:
-            found.append((queue.pop(0), trial))
-    return found
+        queue = waiting.get(key(trial, names, without), [])
+        twin = next((t for t in queue if t.level(REPEAT) == trial.level(REPEAT)), None)
+        if twin is None:
+            late.append((queue, trial))
+        else:
+            queue.remove(twin)
+            found.append((twin, trial))
+    return found + [(queue.pop(0), trial) for queue, trial in late if queue]
 
 
 def contrast(

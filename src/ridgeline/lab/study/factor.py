@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.lab.study.contrast import Contrast, contrast, pairs
-from ridgeline.lab.study.placement import far_pairs
+from ridgeline.lab.study.remote import far_pairs
 from ridgeline.lab.study.section import Grid, Section, percent, plain, spread
 from ridgeline.lab.study.sweep import Sweep, telling
 from ridgeline.lab.study.table import NONE, Table, groups

@@ -112,9 +112,9 @@ class Slowest:
 
     def predict(self, amounts: Mapping[str, float]) -> Estimate:
         told = [law.predict(amounts) for law in self.stages.values()]
-        slowest = max(told, key=lambda e: e.value if math.isfinite(e.value) else -math.inf)
+        slowest = max(told, key=lambda e: e.value)
         own = student.quantile(CONFIDENCE, self.freedom) * self.noise
-        if not (slowest.value > 0 and math.isfinite(slowest.high) and slowest.low > 0):
+        if not all(0 < e.low <= e.high < math.inf for e in told):  # a stage that is not known may be the slowest
             return Estimate(math.nan, math.nan, math.nan, slowest.n)
         middle = math.log(slowest.value * self.factor)
         down = math.hypot(own, math.log(slowest.value / slowest.low))

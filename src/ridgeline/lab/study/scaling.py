@@ -81,16 +81,22 @@ def fitted(table: Table) -> list[Fitted]:
 def datum(trial: Trial, columns: Columns) -> Datum | None:
     """A trial as a law sees it; None where neither FLOPs nor bytes are told."""
     names = (columns.flops, columns.up_bytes, columns.down_bytes, columns.parameters, columns.batch, *columns.sizes)
-    amounts = {n: v for n in names if (v := trial.number(n)) is not None and v >= 0}
+    amounts = filled({n: v for n in names if (v := trial.number(n)) is not None and v >= 0}, columns)
+    if columns.flops not in amounts and BYTES not in amounts:
+        return None
+    stages = {n: v for n in (columns.up, columns.compute, columns.down) if (v := trial.positive(n)) is not None}
+    return Datum(amounts, trial.seconds, stages)
+
+
+def filled(told: Mapping[str, float], columns: Columns) -> dict[str, float]:
+    """Amounts with those that follow from them: all bytes, and FLOPs over the width."""
+    amounts = dict(told)
     up, down = amounts.get(columns.up_bytes), amounts.get(columns.down_bytes)
     if up is not None or down is not None:
         amounts[BYTES] = (up or 0.0) + (down or 0.0)
-    if columns.flops not in amounts and BYTES not in amounts:
-        return None
     if amounts.get(columns.width) and columns.flops in amounts:
         amounts[NARROW] = amounts[columns.flops] / amounts[columns.width]
-    stages = {n: v for n in (columns.up, columns.compute, columns.down) if (v := trial.positive(n)) is not None}
-    return Datum(amounts, trial.seconds, stages)
+    return amounts
 
 
 def predictions(table: Table, settled: Sequence[Fitted], every: Sequence[Sweep]) -> list[Prediction]:

@@ -42,13 +42,22 @@ class Section:
         return "s-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
+    def listed(self) -> bool:
+        """Whether the sentences stand as a list: where they are many, an eye finds its way better."""
+        return len(self.said) > 2
+
+    @property
     def markup(self) -> Markup:
         """The section's body, without its heading."""
         return render("study_section.html", templates=PACKAGE, section=self)
 
     @property
     def markdown(self) -> str:
-        parts = [f"## {_inline(self.title)}", *map(_inline, self.said)]
+        parts = [f"## {_inline(self.title)}"]
+        if self.listed:
+            parts.append("\n".join(f"- {_inline(sentence)}" for sentence in self.said))
+        else:
+            parts += map(_inline, self.said)
         for grid in self.grids:
             parts += [_inline(grid.caption)] if grid.caption else []
             rule = ["--:" if name in grid.right else "---" for name in grid.head]

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.lab.stats import Estimate
 from ridgeline.lab.study.advice import advise, advising, recommendation
+from ridgeline.lab.study.ask import ask
 from ridgeline.lab.study.bound import bound, bounds
 from ridgeline.lab.study.compiled import compiling, gains, with_size
 from ridgeline.lab.study.crossover import crossing, crossovers
 from ridgeline.lab.study.factor import effects, memory
 from ridgeline.lab.study.following import following
 from ridgeline.lab.study.overview import overview
-from ridgeline.lab.study.placement import by_distance, placement
+from ridgeline.lab.study.placement import placement
 from ridgeline.lab.study.regime import regimes
-from ridgeline.lab.study.scaling import fitted, predictions, scaling
+from ridgeline.lab.study.remote import by_distance
+from ridgeline.lab.study.scaling import Fitted, fitted, predictions, scaling
 from ridgeline.lab.study.section import PACKAGE, Section
 from ridgeline.lab.study.significance import findings, significance
 from ridgeline.lab.study.stability import paces, stability
@@ -31,6 +34,8 @@ from ridgeline.web import render
 class Study:
     sections: list[Section]
     recommendation: dict[str, Any]  # by goal and model, the node of every GPU, the next points
+    laws: list[Fitted]
+    columns: Columns
 
     @property
     def markdown(self) -> str:
@@ -41,6 +46,10 @@ class Study:
     def findings(self) -> dict[str, Any]:
         """Everything the sections say, as JSON holds it."""
         return {section.title: dict(section.findings) for section in self.sections if section.findings}
+
+    def predict(self, amounts: Mapping[str, float], **setting: Any) -> Estimate:
+        """Seconds per batch of a point nobody has run: `predict({"flops": …, "h2d_bytes": …}, dtype="float16")`."""
+        return ask(self.laws, amounts, setting, self.columns)
 
     def page(self, title: str, lead: str = "") -> str:
         """report.html"""
@@ -87,4 +96,4 @@ def study(
         stability(table, kept),
         significance(tested),
     ]
-    return Study([s for s in sections if s.said or s.grids], recommendation(table, advice, after))
+    return Study([s for s in sections if s.said or s.grids], recommendation(table, advice, after), laws, columns)
