@@ -7,7 +7,7 @@ of another, computed there, and copied back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -35,6 +35,16 @@ START_S = {"cpu": 5.0, "cuda": 10.0}  # a process, its libraries, its memory
 SHARE = 0.3  # of a ceiling that a model reaches, for the estimate
 
 
+@dataclass(frozen=True)
+class Stand:
+    """A GPU, the node of the CPUs and how many there are, the node of the memory."""
+
+    gpu: int | None
+    cpu_node: int
+    node: int
+    cpus: int
+
+
 def points(settings: ExperimentSettings, here: Topology) -> list[Point]:
     """All points, round by round, local and remote next to each other; what makes no sense is refused by its value."""
     test = settings.test
@@ -44,8 +54,8 @@ def points(settings: ExperimentSettings, here: Topology) -> list[Point]:
             raise InputError(f"experiment.{name} is {getattr(settings, name)}; give 1 or more.")
     rounds = range(1, settings.repeats + 1)
     found = [
-        _point(settings, model, gpu, cpu_node, node, repeat)
-        for repeat, model, (gpu, cpu_node, node) in product(rounds, _models(settings), _stands(settings, here))
+        _point(settings, model, stand, repeat)
+        for repeat, model, stand in product(rounds, _models(settings), _stands(settings, here))
     ]
     return list({point.key: point for point in found}.values())
 
@@ -65,8 +75,7 @@ def estimate_s(point: Point, ceilings: Ceilings | None = None) -> float:
     return START_S[point.device] + fill + batches * (point.work.flops / flops + moved / rate)
 
 
-def _stands(settings: ExperimentSettings, here: Topology) -> Iterator[tuple[int | None, int, int]]:
-    """(GPU, node of the CPUs, node of the memory)"""
+def _stands(settings: ExperimentSettings, here: Topology) -> Iterator[Stand]:
     hardware = settings.hardware
     usable = set(here.usable_cpus)
     able = [n.id for n in here.nodes if n.id in here.memory_nodes and usable & set(n.cpus)]
@@ -77,10 +86,10 @@ def _stands(settings: ExperimentSettings, here: Topology) -> Iterator[tuple[int 
             raise InputError(f"experiment.hardware.{name}={numbers} names one twice; name each once.")
     if not nodes:
         raise InputError("experiment.hardware.numa_nodes=[] leaves no place to stand; name a node, or null for all.")
-    if gpus:
-        yield from ((gpu, node, node) for gpu, node in product(gpus, nodes))
-    else:
-        yield from ((None, cpus, node) for cpus, node in product(nodes, nodes))
+    room = {n.id: len(usable & set(n.cpus)) for n in here.nodes}
+    pairs: list[tuple[int | None, int, int]] = [(gpu, node, node) for gpu, node in product(gpus, nodes)]
+    pairs = pairs or [(None, cpus, node) for cpus, node in product(nodes, nodes)]
+    yield from (Stand(gpu, cpus, node, max(1, room.get(cpus, 1))) for gpu, cpus, node in pairs)
 
 
 def _models(settings: ExperimentSettings) -> list[VitSettings | str]:
@@ -93,10 +102,8 @@ def _models(settings: ExperimentSettings) -> list[VitSettings | str]:
     return list(settings.vit_configs)
 
 
-def _point(
-    settings: ExperimentSettings, model: VitSettings | str, gpu: int | None, cpu_node: int, node: int, repeat: int
-) -> Point:
-    test = settings.test
+def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand, repeat: int) -> Point:
+    test, gpu = settings.test, stand.gpu
     image = tuple(test.tensor_shape)
     dtype = _dtype(test.dtype, gpu)
     params: dict[str, Any] = {
@@ -128,21 +135,22 @@ def _point(
         flops, up, down = vit.flops(batch), vit.up_bytes(batch, size), vit.down_bytes(batch, size)
         facts = {"parameters": vit.parameters}
     _refuse_pool(test, up + down)
-    moved = {"staged": up, "staged_back": down, "memory": 2 * (up + down)}
+    moved = {"staged": up, "staged_back": down, "memory": up + down}
     work = Work(
         batch,
         "images",
         flops=flops,
         bytes=moved if gpu is None else {"pcie": up, "pcie_back": down},
         dtype=dtype,
+        threads=stand.cpus,
     )
     return Point(
         experiment=settings.name,
         name=params["model"],
         subject=SUBJECT,
         params=params,
-        node=node,
-        cpu_node=cpu_node,
+        node=stand.node,
+        cpu_node=stand.cpu_node,
         gpu=gpu,
         timeout_s=test.timeout_s,
         work=work,

@@ -271,7 +271,7 @@ def _work(plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: i
         plain(torch.zeros(1, *_image(params)))
     batch = params["batch_size"]
     up, down = batch * prod(_image(params)) * size, batch * prod(shape) * size
-    moved = {"staged": up, "staged_back": down, "memory": 2 * (up + down)}
+    moved = {"staged": up, "staged_back": down, "memory": up + down}
     return {
         "flops": counter.get_total_flops() * batch,
         "bytes": moved if device == "cpu" else {"pcie": up, "pcie_back": down},
