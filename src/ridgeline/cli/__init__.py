@@ -36,6 +36,7 @@ PANELS = {
     "bench": "Measure",
     "report": "Judge",
     "compare": "Judge",
+    "history": "Judge",
     "cost": "Judge",
     "records": "Judge",
     "audit": "Systems",
@@ -94,6 +95,7 @@ def _register() -> None:
         cost,
         embed,
         fabric,
+        history,
         index,
         machine,
         model,
@@ -116,6 +118,7 @@ def _register() -> None:
         "bench": bench.bench,
         "report": report.report,
         "compare": compare.compare,
+        "history": history.history,
         "cost": cost.cost,
     }
     for name, command in commands.items():
