@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.speak import Json, note, print_json, stdout, tell
+from ridgeline.cli.speak import Json, note, print_json, status, stdout, tell
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import history as lab
 from ridgeline.lab import history_page, steps
@@ -43,10 +43,14 @@ def history(
         raise InputError(f"--alpha {alpha:g} is no rate of false alarms this can keep; give 0.001 to 0.5.")
     if out is not None and out.suffix != ".html":
         raise InputError(f"'{out}' is no page; end its name with .html.")
-    gathered = lab.gather(where)
+    with status("history") as say:
+        say("reading")
+        gathered = lab.gather(where)
     if workload is not None and workload not in {r.workload for r in gathered.records}:
         raise unknown("record of workload", workload, dict.fromkeys(r.workload for r in gathered.records))
-    found = lab.history((r for r in gathered.records if workload in (None, r.workload)), alpha)
+    with status("history") as say:
+        say("looking for steps")
+        found = lab.history((r for r in gathered.records if workload in (None, r.workload)), alpha)
     if not found:
         raise InputError(f"no record in '{where}' has a valid time of ours; ridgeline records ls shows why.")
     if out is not None:

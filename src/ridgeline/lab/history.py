@@ -124,6 +124,7 @@ class Series:
             ],
             "levels": [{"from": self.moments[at].record.id, "value": level.value} for at, level in self.levels],
             "steps": [s.to_json() for s in self.steps],
+            "last_level_over_first": self.levels[-1][1].value / self.levels[0][1].value,
             "drift_per_record": self.drift,
             "without_time": [r.id for r in self.without],
             "since_the_one_before": self.recent.to_json() if self.recent else None,
