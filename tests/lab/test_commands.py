@@ -143,3 +143,57 @@ def test_scaling_says_when_there_is_nothing_to_scale_over(say, ranked):
     code, _, err = say("records", "scaling", ranked, "--over", "writers")
     assert code == 2
     assert "'writers'" in err
+
+
+@pytest.fixture
+def stepped(record, tmp_path):
+    (tmp_path / "days").mkdir()
+    for day in range(14):
+        times = [1e6 * (1.2 if day >= 8 else 1.0) * (1 + 0.002 * ((day * 7 + i * 5) % 9)) for i in range(12)]
+        one = record({"ridgeline": times}, time=f"2026-01-{day + 1:02d}T00:00:00+00:00")
+        records.append(tmp_path / "days", replace(one, code={**one.code, "commit": f"{day:02d}" * 20}))
+    return tmp_path / "days"
+
+
+def test_history_names_the_step_and_writes_its_page(say, stepped, tmp_path):
+    code, out, err = say("history", stepped, "-o", "history.html")
+    assert (code, err) == (0, "")
+    assert "SLOWER" in out
+    assert "commit 0707070 → 0808080" in out
+    assert "level 2" in (tmp_path / "history.html").read_text()
+    answer = json.loads(say("history", stepped, "--json")[1])
+    (series,) = answer["series"]
+    assert series["steps"][0]["after"]["commit"] == "08" * 20
+    assert series["steps"][0]["direction"] == "slower"
+
+
+def test_history_groups_machines_and_names_what_it_leaves_out(say, stepped, record):
+    records.append(stepped, on(record({"ridgeline": [1e6] * 8}), "another"))
+    (stepped / "old.jsonl").write_text('{"schema": 99}\n')
+    code, out, err = say("history", stepped)
+    assert code == 1
+    assert "2 kinds of machine" in out
+    assert "left out: " in err
+    assert "schema 99" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("empty",), "holds no .jsonl"),
+        (("nowhere",), "there is no folder"),
+        (("days", "--workload", "mede"), "did you mean 'made'"),
+        (("days", "--alpha", "0"), "--alpha 0"),
+        (("days", "-o", "page.pdf"), ".html"),
+        (("days/old.jsonl",), "schema 99"),
+    ],
+)
+def test_history_refuses_in_a_sentence_and_writes_nothing(say, stepped, tmp_path, words, says):
+    (tmp_path / "empty").mkdir()
+    if "old" in words[0]:
+        (stepped / "old.jsonl").write_text('{"schema": 99}\n')
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = say("history", *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert sorted(tmp_path.rglob("*")) == before

@@ -72,7 +72,25 @@ def test_rates_are_read_as_people_write_them(text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "/s", "5/", "five/s", "-1/s", "0/s", "1e999/s", "5/parsec", "1/s/s", "nan/s", "5 s"]
+    "text",
+    [
+        "",
+        "5",
+        "/s",
+        "5/",
+        "five/s",
+        "-1/s",
+        "0/s",
+        "1e999/s",
+        "5/parsec",
+        "1/s/s",
+        "nan/s",
+        "5 s",
+        "1,5/s",
+        "1,00/s",
+        "./s",
+        "e5/s",
+    ],
 )
 def test_what_is_no_rate_is_refused(text):
     with pytest.raises(InputError):

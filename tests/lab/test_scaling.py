@@ -206,3 +206,17 @@ def test_families_come_from_records_by_what_they_differ_in(record):
     assert "speed-up" in figure(found[0], to=64)
     assert "PREDICTED" in figure(found[0], to=64)
     assert "PREDICTED" not in figure(found[0])
+
+
+def test_weak_scaling_from_records_names_the_size_that_grows(record):
+    made = []
+    for ranks in (1, 2, 4, 8, 16):
+        items, rate = 100 * ranks, 5e4 * (0.1 + 0.9 * ranks)
+        case = {"batch": items, "device": "cpu", "ranks": ranks}
+        one = record({"ridgeline": [1e9 * items / rate] * 8}, case=case)
+        made.append(type(one)(**{**one.__dict__, "work": {**one.work, "items": items}}))
+    assert of_records(made) == [], "the batch differs too"
+    (found,) = of_records(made, along="batch")
+    assert found.kind == "weak"
+    assert found.laws["gustafson"].fit.values["serial"].value == pytest.approx(0.1)
+    assert found.steps[-1].efficiency == pytest.approx((0.1 + 0.9 * 16) / 16)

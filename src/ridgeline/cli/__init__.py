@@ -37,6 +37,7 @@ PANELS = {
     "run": "Measure",
     "report": "Judge",
     "compare": "Judge",
+    "history": "Judge",
     "cost": "Judge",
     "check": "Judge",
     "records": "Judge",
@@ -97,6 +98,7 @@ def _register() -> None:
         cost,
         embed,
         fabric,
+        history,
         index,
         machine,
         model,
@@ -120,6 +122,7 @@ def _register() -> None:
         "bench": bench.bench,
         "report": report.report,
         "compare": compare.compare,
+        "history": history.history,
         "cost": cost.cost,
         "check": check.check,
     }

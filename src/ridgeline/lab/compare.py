@@ -92,8 +92,8 @@ def _change(before: Record, after: Record, margin: float) -> Change:
     own_before, own_after = (lane for lane in ours if lane is not None)
     if before.id == after.id:
         return Change(before, after, *verdict.in_race(own_after, own_before, margin), "one and the same record")
-    peers = _shared_peers(before, after)
-    old, new = _relative(own_before, [p for p, _ in peers]), _relative(own_after, [p for _, p in peers])
+    peers = shared_peers(before, after)
+    old, new = relative(own_before, [p for p, _ in peers]), relative(own_after, [p for _, p in peers])
     ratio, sure = (stats.unpaired_ratio(new, old, c) for c in (stats.CONFIDENCE, stats.SURE))
     names = ", ".join(lane.contender for lane, _ in peers)
     basis = f"relative to {names} in the same race" if peers else "separate runs, no shared peer: weather included"
@@ -103,7 +103,7 @@ def _change(before: Record, after: Record, margin: float) -> Change:
     return Change(before, after, ratio, verdict.compare(ratio, sure, margin), basis)
 
 
-def _shared_peers(before: Record, after: Record) -> list[tuple[Lane, Lane]]:
+def shared_peers(before: Record, after: Record) -> list[tuple[Lane, Lane]]:
     """Peers with valid times on both sides and the same settings and libraries."""
     if before.code["libraries"] != after.code["libraries"]:
         return []
@@ -117,7 +117,7 @@ def _shared_peers(before: Record, after: Record) -> list[tuple[Lane, Lane]]:
     return shared
 
 
-def _relative(lane: Lane, peers: list[Lane]) -> list[float]:
+def relative(lane: Lane, peers: list[Lane]) -> list[float]:
     """Our time over the peers' (their geometric mean), round by round; our time itself if there are none."""
     own, *others = (stats.turns(x.samples_ns, x.samples_per_turn) for x in (lane, *peers))
     if not others:

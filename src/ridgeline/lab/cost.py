@@ -196,7 +196,7 @@ def plan(
     for name, value, good in (
         ("rate", rate, 0 < rate < math.inf),
         ("--target", target, 0 < target < 1),
-        ("--peak", peak, 1 <= peak < math.inf),
+        ("--peak", peak, peak >= 1 and rate * peak < math.inf),
         ("--egress-bytes", egress_bytes, 0 <= egress_bytes < math.inf),
     ):
         if not good:

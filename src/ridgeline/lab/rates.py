@@ -11,7 +11,8 @@ SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0, "week": 604800.0,
 PERIODS = {"sec": "s", "second": "s", "m": "min", "minute": "min", "hr": "h", "hour": "h", "d": "day"}
 TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 MANY = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
-NUMBER = r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+WHOLE = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*"  # 1,000 is a thousand; 1,5 is nothing
+NUMBER = rf"\s*((?:{WHOLE})?(?:(?<=[0-9])|(?=\.[0-9]))(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 RATE = re.compile(NUMBER + r"\s*([kKMG]?)\s*(?:/|\bper\b)\s*([a-zA-Z]+)\s*")
 TIME = re.compile(NUMBER + r"\s*(ns|us|µs|μs|ms|s|min|h)\s*")
 
