@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, status, s
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
+    from ridgeline.embed import Embedder
     from ridgeline.recommend.recommender import Answer, Recommender, Wish
 
 recommend = typer.Typer(no_args_is_help=True, help="Recommend by taste and by meaning.")
@@ -23,6 +25,7 @@ Year = Annotated[str | None, typer.Option("--year", metavar="A-B", help="Only of
 Encoder = Annotated[str, typer.Option("--encoder", metavar="NAME", help="The model that turns texts into vectors.")]
 MinRating = Annotated[float, typer.Option(metavar="R", help="A rating from here on is a like.")]
 Penalty = Annotated[float, typer.Option("--ease-lambda", metavar="λ", help="EASE's penalty.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text anew, and keep none of the vectors.")]
 DEFAULT = "all-MiniLM-L6-v2"
 
 
@@ -58,11 +61,15 @@ def fit(
         Path | None, typer.Option("--vectors", metavar="DIR", help="Item and user vectors as .npy, too.")
     ] = None,
     encoder: Encoder = DEFAULT,
+    fresh: Fresh = False,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from a folder of ratings; the model appears whole or not at all."""
+    """Learn from a folder of ratings; the model appears whole or not at all.
+
+    A fit that was stopped goes on with the item vectors it had made.
+    """
     from ridgeline.embed import Embedder
     from ridgeline.recommend.read import read
     from ridgeline.recommend.recommender import Recommender
@@ -76,7 +83,13 @@ def fit(
     texts = item_texts(dataset.catalogue, template or TEMPLATE)  # a wrong template is said before a model is loaded
     with status("fitting") as say, Embedder(encoder, device=device) as embedder:
         model = Recommender.fit(
-            dataset, embedder, min_rating=min_rating, penalty=penalty, template=template or TEMPLATE, tell=say
+            dataset,
+            embedder,
+            min_rating=min_rating,
+            penalty=penalty,
+            template=template or TEMPLATE,
+            encode=encoding(embedder, fresh, say),
+            tell=say,
         )
         same = repeatable(embedder.encode, texts, model.vectors)
         say("writing")
@@ -194,6 +207,13 @@ def all_users(
         print_json({"out": str(out), "users": users, "rows": rows, "k": k})
     elif not quiet:
         tell(f"{rows:,} recommendations for {users:,} users → {out}", stderr())
+
+
+def encoding(embedder: Embedder, fresh: bool, say: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:
+    """How item texts become vectors: from those that are kept where they are, unless all are wanted fresh."""
+    from ridgeline.recommend.kept import encode_kept
+
+    return embedder.encode if fresh else lambda texts: encode_kept(embedder, texts, say)
 
 
 def _loaded(folder: Path, device: str) -> Recommender:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.recommend import DEFAULT, Data, Encoder, MinRating, Penalty, recommend
+from ridgeline.cli.recommend import DEFAULT, Data, Encoder, Fresh, MinRating, Penalty, encoding, recommend
 from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, status, stderr, stdout, tell
 from ridgeline.errors import InputError
 
@@ -26,6 +26,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(metavar="N", help="Of the draw.")] = 0,
     penalty: Penalty = 100.0,
     encoder: Encoder = DEFAULT,
+    fresh: Fresh = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page (.html) as well.")] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -52,7 +53,7 @@ def evaluate(
     with status("evaluating") as say, Embedder(encoder, device=device) as embedder:
         solver = embedder.device if embedder.device.startswith("cuda") else "cpu"
         settings = Settings(split, min_rating, names, seed, penalty, device=solver)
-        found = run(dataset, embedder.encode, settings, say)
+        found = run(dataset, encoding(embedder, fresh, say), settings, say)
     if out is not None:
         from ridgeline.recommend.report import report
         from ridgeline.store import publish

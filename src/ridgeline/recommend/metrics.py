@@ -42,12 +42,17 @@ def best(scores: Real, k: int) -> Whole:
     if k == scores.shape[1]:
         order = np.argsort(-scores, axis=1, kind="stable")
     else:
-        # All that could be among the first k: those at or above the k-th value, of which ties may be many.
-        edge = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
+        # All that could be among the first k: those at or above the k-th value, of which ties may make more than k.
+        edge = np.partition(scores, -k, axis=1)[:, -k:][:, :1]
+        near = scores >= edge
         order = np.empty((len(scores), k), np.int64)
-        for row in range(len(scores)):
-            near = np.flatnonzero(scores[row] >= edge[row])
-            order[row] = near[np.argsort(-scores[row, near], kind="stable")[:k]]
+        plain = np.count_nonzero(near, axis=1) == k
+        some = (np.flatnonzero(near[plain]) % scores.shape[1]).reshape(-1, k)
+        values = np.take_along_axis(scores[plain], some, axis=1)
+        order[plain] = np.take_along_axis(some, np.argsort(-values, axis=1, kind="stable"), axis=1)
+        for row in np.flatnonzero(~plain):
+            some = np.flatnonzero(near[row])
+            order[row] = some[np.argsort(-scores[row, some], kind="stable")[:k]]
     found = np.where(np.isneginf(np.take_along_axis(scores, order, axis=1)), -1, order)
     return np.asarray(found, np.int64)
 
@@ -56,10 +61,9 @@ def measured(scores: Real, test: Histories, names: Sequence[str]) -> tuple[dict[
     """Values per user [n] for every metric but coverage, and the first items [n, k]. `scores` has −inf where masked."""
     depth = max([COVERED, *(int(n.partition("@")[2]) for n in names if "@" in n)])
     top = best(scores, depth)
-    hits = np.zeros(top.shape, bool)
-    for row in range(len(test)):
-        wanted = test.items[test.starts[row] : test.starts[row + 1]]
-        hits[row] = np.isin(top[row], wanted)
+    wanted = np.zeros(scores.shape, bool)
+    wanted[test.users, test.items] = True
+    hits = np.take_along_axis(wanted, np.maximum(top, 0), axis=1) & (top >= 0)
     count = test.lengths
     discount = 1.0 / np.log2(np.arange(2, depth + 2))
     ideal = np.cumsum(discount)

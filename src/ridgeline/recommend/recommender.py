@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Catalogue, Dataset, Real, user_row
-from ridgeline.recommend.evaluate import blend
+from ridgeline.recommend.evaluate import Encode, blend
 from ridgeline.recommend.histories import Histories, histories_of, one_history
 from ridgeline.recommend.metrics import best
 from ridgeline.recommend.models import Ease, Era, Hybrid, ItemKnn, Popularity, Semantic
@@ -121,14 +121,18 @@ class Recommender:
         min_rating: float = 4.0,
         penalty: float = 100.0,
         template: str = TEMPLATE,
+        encode: Encode | None = None,
         tell: Tell = lambda _: None,
     ) -> Recommender:
-        """Learn from all ratings; the blend's weights on each user's latest likes, held back for that only."""
+        """Learn from all ratings; the blend's weights on each user's latest likes, held back for that only.
+
+        `encode` makes the item vectors instead of the embedder, from vectors that are kept, for example (`kept.py`).
+        """
         device = embedder.device
         solver = device if device.startswith("cuda") else "cpu"
         width, users = len(dataset.catalogue), len(dataset.user_ids)
         tell(f"embedding {width:,} item texts")
-        vectors = np.asarray(embedder.encode(item_texts(dataset.catalogue, template)), np.float32)
+        vectors = np.asarray((encode or embedder.encode)(item_texts(dataset.catalogue, template)), np.float32)
         tell("learning the blend")
         kept, items, enough = likes_of(dataset, min_rating)
         inner = divided(kept, items, enough, "temporal-user" if kept.times.any() else "random", 0)
