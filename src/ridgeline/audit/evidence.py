@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from ridgeline.audit.calibration import MEMORY, Ranks
+from ridgeline.audit.calibration import MEMORY, Clock, Ranks
 
 STANDS_OUT = math.log(10)
 NEXT = 0.5  # how much the next largest counts
@@ -30,8 +30,9 @@ class Scale:
     """Histories of the parts and of their sum."""
 
     def __init__(self, parts: Sequence[str], memory: int = MEMORY) -> None:
-        self.parts = {part: Ranks(memory) for part in parts if part not in GIVEN}
-        self.sums = Ranks(memory)
+        self._clock = Clock(memory)
+        self.parts = {part: Ranks(clock=self._clock) for part in parts if part not in GIVEN}
+        self.sums = Ranks(clock=self._clock)
 
     def weigh(self, raw: Mapping[str, float]) -> tuple[float, dict[str, float]]:
         """The sum, and what stands out of it by part; all in nats."""
@@ -59,18 +60,25 @@ class Scale:
         return self.sums.rarity(total)
 
     def learn(self, raw: Mapping[str, float], total: float) -> None:
-        for part, ranks in self.parts.items():
-            ranks.add(raw.get(part, 0.0))
+        for part, surprise in raw.items():
+            if part not in GIVEN:
+                self.parts[part].add(surprise)
         self.sums.add(total)
+        scale = self._clock.tick()
+        if scale is not None:
+            for ranks in (*self.parts.values(), self.sums):
+                ranks.rescale(scale)
 
     def state(self) -> dict[str, Any]:
-        return {"parts": {part: ranks.state() for part, ranks in self.parts.items()}, "sums": self.sums.state()}
+        parts = {part: ranks.state() for part, ranks in self.parts.items()}
+        return {"clock": self._clock.state(), "parts": parts, "sums": self.sums.state()}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls(())
-        made.parts = {part: Ranks.restore(held) for part, held in state["parts"].items()}
-        made.sums = Ranks.restore(state["sums"])
+        made._clock = Clock.restore(state["clock"])
+        made.parts = {part: Ranks.restore(held, made._clock) for part, held in state["parts"].items()}
+        made.sums = Ranks.restore(state["sums"], made._clock)
         return made
 
 

@@ -114,12 +114,13 @@ class Contexts:
         return found.p(value) if found is not None else 1.0
 
     def add(self, context: Hashable, value: Hashable) -> None:
-        found = self._held.pop(context, None)
+        found = self._held.get(context)
         if found is None:
-            found = Frequencies(self.span)
-            if len(self._held) >= self.most:
+            found = self._held[context] = Frequencies(self.span)
+            if len(self._held) > self.most:
                 del self._held[next(iter(self._held))]
-        self._held[context] = found
+        elif len(self._held) > self.most // 2:  # with room to spare, who was used last does not matter yet
+            self._held[context] = self._held.pop(context)
         found.learn(value)
 
     def state(self) -> list[Any]:

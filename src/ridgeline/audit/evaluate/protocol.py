@@ -48,7 +48,7 @@ def judged(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[st
     settings: dict[str, dict[str, Any]] = {}
     for name, several in methods(embed, data.kind).items():
         tell(f"{name}: learning")
-        best, threshold = _trained(several, data.train)
+        best, threshold = _trained(several, data.train, alone=data.kind != "session")
         tell(f"{name}: judging")
         scores = np.array([best.judge(unit, learn=False) for unit in data.test])
         found[name] = Judged(labels, scores, threshold)
@@ -61,7 +61,7 @@ def judged(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[st
     }
 
 
-def _trained(several: Sequence[Method], train: Sequence[Unit]) -> tuple[Method, float]:
+def _trained(several: Sequence[Method], train: Sequence[Unit], alone: bool) -> tuple[Method, float]:
     """The setting that tells the training part's anomalies best, and its threshold."""
     bad = np.array([unit.anomalous for unit in train])
     late = ~bad & (np.cumsum(~bad) > EARLY * (~bad).sum())
@@ -72,9 +72,9 @@ def _trained(several: Sequence[Method], train: Sequence[Unit]) -> tuple[Method, 
     tried = []
     for method in several:
         first = np.array([method.judge(unit, learn=not unit.anomalous) for unit in train])
-        # Once more, all in order: a method may look at what came before.
-        again = np.array([method.judge(unit, learn=False) for unit in train]) if bad.any() else first
-        scores = np.concatenate([first[late], again[bad]])
+        # Single lines once more in order, since a method may look at what came before; sessions stand by themselves.
+        again = [method.judge(unit, learn=False) for unit in train if bad.any() and (unit.anomalous or alone)]
+        scores = np.concatenate([first[late], np.array(again)[bad] if alone and again else again])
         threshold, f1 = threshold_for(labels, scores, weights) if bad.any() else (exceeded_by(scores, RATE), 0.0)
         tried.append((f1, threshold, method))
     _, threshold, method = max(tried, key=lambda row: row[0])
