@@ -237,6 +237,30 @@ def _listening(watcher, address):
         time.sleep(0.05)
 
 
+def test_a_second_ctrl_c_leaves_the_scoring_to_the_next_start(log):
+    with Ledger.open(log) as ledger:
+        source = Given(Batch([event(i) for i in range(300)]), forever=True)
+        watcher = Watcher(ledger, [source], Settings(batch=16, wait_ms=1), encode=encode)
+        begun, go_on = threading.Event(), threading.Event()
+        watcher.scorer.heard = lambda piece: (begun.set(), go_on.wait(60))
+        done = []
+        thread = threading.Thread(target=lambda: done.append(watcher.run()))
+        thread.start()
+        assert begun.wait(60)
+        watcher.stop()
+        watcher.stop()
+        until = time.monotonic() + 60
+        while not watcher.scorer._cut and time.monotonic() < until:
+            time.sleep(0.01)
+        go_on.set()
+        thread.join(60)
+    assert done[0].interrupted
+    assert 0 < done[0].scored < 300
+    assert done[0].left > 0
+    watch(log, Given())
+    assert len(in_order(log)) == 300
+
+
 def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
     (tmp_path / "a.log").write_text("one\ntwo\n")
     command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--lines", tmp_path / "a.log", "--no-score"]
