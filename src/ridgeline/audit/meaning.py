@@ -7,7 +7,7 @@
 Derived from the log and nothing else: it can be deleted and is made again. It knows up to which entry it is complete.
 Files only grow, and `state.json` says how much of them counts, so a kill while saving costs what was not yet saved:
     state.json      complete, counts, the model, the log's key, the miner
-    entries.i4      per entry its template's number; −1 for the watcher's own
+    entries.i4      per entry the row of its template's words; −1 for the watcher's own
     times.i8        per entry its time
     texts.jsonl     templates' words, as they were embedded
     vectors.f4      their vectors, unit length
@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from ridgeline.audit.event import decode
 from ridgeline.audit.home import Home
 from ridgeline.audit.sentence import sentence, spoken
-from ridgeline.audit.template import Miner
+from ridgeline.audit.template import Miner, mask
 from ridgeline.audit.tiles import WIDTH
+from ridgeline.audit.vocabulary import Encode, Vectors, Vocabulary
 from ridgeline.audit.watch.encoder import encoder
 from ridgeline.audit.watch.own import is_own
 from ridgeline.audit.watch.state import Places
@@ -42,11 +43,9 @@ from ridgeline.store import owner, publish
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Ledger
 
-Vectors = NDArray[np.float32]
-Encode = Callable[[list[str]], Vectors]
 Where = Callable[[dict[str, Any]], bool]
 
-_FORMAT = 1
+_FORMAT = 2
 _OWN = -1
 _AT_ONCE = 4_096  # entries between two looks at the log
 
@@ -68,10 +67,9 @@ class Meaning:
         self.folder, self._log, self._model, self._encode = folder, log, model, encode
         self._lock = threading.RLock()
         self._miner = Miner()
-        self._entries: list[NDArray[np.int32]] = []
+        self._entries: list[NDArray[np.int32]] = []  # rows of the vocabulary
         self._times: list[NDArray[np.int64]] = []
-        self._rows: dict[str, int] = {}  # text → row of `_vectors`
-        self._vectors: list[Vectors] = []
+        self._words = Vocabulary(encode)
         self.complete = 0  # entries it knows
         self._saved = {"entries": 0, "rows": 0, "text_bytes": 0}
         self._load()
@@ -79,20 +77,16 @@ class Meaning:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """float32 [n, dim]; each text is encoded once and remembered."""
         with self._lock:
-            missing = list(dict.fromkeys(text for text in texts if text not in self._rows))
-            if missing:
-                found = np.asarray(self._encode(missing), np.float32)
-                for text in missing:
-                    self._rows[text] = len(self._rows)
-                self._vectors.append(found)
-            return self._matrix()[[self._rows[text] for text in texts]]
+            return self._words.embed(texts)
 
     def share(self, miner: Miner, position: int) -> None:
-        """Go by the templates of a miner that has seen the first `position` entries: `add` is told them from now on."""
+        """From entry `position` on `add` is told the templates, by their numbers in this miner."""
         with self._lock:
-            if self.complete != position:  # another history: its vectors stay, its entries come again
-                self._entries, self._times, self.complete = [], [], 0
-                self._saved = {**self._saved, "entries": 0}
+            if self.complete > position:
+                self._entries = [_joined(self._entries, np.int32)[:position]]
+                self._times = [_joined(self._times, np.int64)[:position]]
+                self.complete = position
+                self._saved = {**self._saved, "entries": min(position, self._saved["entries"])}
             self._miner = miner
 
     def add(self, first: int, events: Sequence[Mapping[str, Any]], templates: Sequence[int] | None = None) -> None:
@@ -103,11 +97,12 @@ class Meaning:
         with self._lock:
             gap, known = max(0, first - self.complete), max(0, self.complete - first)
             fresh = events[known:]
-            if templates is not None:
-                numbers = list(templates[known:])
+            if templates is None:
+                templates = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
             else:
-                numbers = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
-            self._entries.append(np.array([_OWN] * gap + numbers, np.int32))
+                templates = templates[known:]
+            rows = {n: self._words.row(spoken(self._miner.text(n))) for n in set(templates) if n != _OWN}
+            self._entries.append(np.array([_OWN] * gap + [rows.get(n, _OWN) for n in templates], np.int32))
             self._times.append(np.array([0] * gap + [int(e["time"]) for e in fresh], np.int64))
             self.complete += gap + len(fresh)
 
@@ -150,7 +145,6 @@ class Meaning:
             raise InputError(f"k is {k}; ask for 1 event or more.")
         with self._lock:
             numbers, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
-            texts = [self._miner.text(number) for number in range(len(self._miner))]
             chosen = numbers != _OWN
             if since is not None:
                 chosen &= times >= since
@@ -158,20 +152,16 @@ class Meaning:
                 chosen &= times < until
             candidates = np.flatnonzero(chosen)
             seen = np.unique(numbers[candidates])
-            vectors = (
-                self.embed([spoken(texts[number]) for number in seen]) if len(seen) else np.zeros((0, 0), np.float32)
-            )
+            vectors = self._words.vectors()[seen]
         if not len(seen):
             return []
-        scores = self._scores(vectors, text, len(seen))
         hits: list[Hit] = []
         read = _reader(ledger)
-        for rank, score in scores:
-            number = seen[rank]
-            for entry in candidates[numbers[candidates] == number][::-1].tolist():
+        for rank, score in self._scores(vectors, text):
+            for entry in candidates[numbers[candidates] == seen[rank]][::-1].tolist():
                 event = read(entry)
                 if event is not None and (where is None or where({**event, "index": entry})):
-                    hits.append(Hit(entry, score, texts[number], event))
+                    hits.append(Hit(entry, score, mask(sentence(event)), event))
                     if len(hits) == k:
                         return hits
         return hits
@@ -179,10 +169,9 @@ class Meaning:
     def save(self) -> None:
         """Bring what is new to the disk."""
         with self._lock:
-            self.embed([spoken(self._miner.text(n)) for n in range(len(self._miner))])  # no template without its vector
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            entries, times, matrix = _joined(self._entries, np.int32), _joined(self._times, np.int64), self._matrix()
-            texts = list(self._rows)
+            entries, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
+            matrix, texts = self._words.vectors(), list(self._words.rows)
             done = self._saved
             _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
             _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())
@@ -208,21 +197,16 @@ class Meaning:
 
     def stats(self) -> dict[str, Any]:
         with self._lock:
-            return {"complete": self.complete, "templates": len(self._miner), "vectors": len(self._rows)}
+            return {"complete": self.complete, "templates": len(self._miner), "vectors": len(self._words)}
 
-    def _scores(self, vectors: Vectors, text: str, count: int) -> list[tuple[int, float]]:
+    def _scores(self, vectors: Vectors, text: str) -> list[tuple[int, float]]:
         from ridgeline.search import Index
 
         index = Index("Flat", dim=vectors.shape[1], device="cpu")
         index.add(vectors)
         query = np.asarray(self._encode([text]), np.float32)
-        scores, rows = index.search(query, count)
+        scores, rows = index.search(query, len(vectors))
         return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if row >= 0]
-
-    def _matrix(self) -> Vectors:
-        if len(self._vectors) != 1:
-            self._vectors = [np.concatenate(self._vectors)] if self._vectors else [np.zeros((0, 0), np.float32)]
-        return self._vectors[0]
 
     def _load(self) -> None:
         """What lies there, if it is of this log and this model and whole; else it is made anew."""
@@ -242,8 +226,7 @@ class Meaning:
         except (OSError, ValueError, KeyError, TypeError):
             return  # the first save writes over it
         self._miner, self._entries, self._times = miner, [entries], [times]
-        self._rows = {text: row for row, text in enumerate(texts)}
-        self._vectors = [vectors]
+        self._words = Vocabulary(self._encode, texts, vectors)
         self.complete = count
         self._saved = {"entries": count, "rows": rows, "text_bytes": state["text_bytes"]}
 

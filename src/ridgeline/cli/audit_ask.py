@@ -28,6 +28,7 @@ def search(
     k: Annotated[int, typer.Option("-k", metavar="N", help="How many.")] = 10,
     since: Since = None,
     where: Where = None,
+    key: Key = None,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="The model that reads events.")] = "all-MiniLM-L6-v2",
     device: Device = "auto",
     as_json: Json = False,
@@ -50,7 +51,8 @@ def search(
     after, matches = parse_moment(since) if since else None, parse_where(where) if where else None
     if not text.strip():
         raise InputError("what to look for is empty; give a few words.")
-    with Ledger.open(log) as ledger, status("reading the log"):
+    verifier = verifier_of(key) if key is not None else None
+    with Ledger.open(log, verifier=verifier) as ledger, status("reading the log"):
         meaning = open_meaning(ledger, encoder, device)
         hits = meaning.search(text, k, ledger, since=after, where=matches)
         size, complete = ledger.checkpoint().size, meaning.complete

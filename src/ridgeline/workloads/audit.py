@@ -114,8 +114,13 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
         engine.send(lines.take(len(events)))
         engine.settle()
         capacity = len(events) / (time.perf_counter() - began)
-        rate, waits = SHARE * capacity, engine.scorer.waits
-        waits.clear()
+        rate, waits = SHARE * capacity, list[float]()
+
+        def heard(piece: Any) -> None:
+            now = time.time_ns()
+            waits.extend((now - event["time"]) / 1e9 for event in piece.events if event["source"] == "bench")
+
+        engine.scorer.heard = heard
         start, sent = time.time_ns(), 0
         while sent < len(events):
             due = min(len(events), int((time.time_ns() - start) / 1e9 * rate) + 1)
@@ -127,6 +132,7 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
             else:
                 time.sleep(0.0005)
         engine.settle()
+        engine.scorer.heard = lambda piece: None
         found = np.array(waits)
         extras.update(
             capacity_per_s=capacity,

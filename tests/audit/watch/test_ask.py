@@ -53,6 +53,14 @@ def test_an_index_that_was_deleted_is_made_again(ask, log):
     assert (folder / "state.json").is_file()
 
 
+def test_a_copy_without_its_private_part_is_searched_with_the_key(ask, log, tmp_path):
+    shutil.copytree(log, tmp_path / "copy")
+    assert ask("audit", "search", tmp_path / "copy", "disk wipe")[0] == 2
+    code, out, _ = ask("audit", "search", tmp_path / "copy", "disk wipe", "--key", Ledger.open(log).verifier, "--json")
+    assert (code, json.loads(out)[0]["action"]) == (0, "disk.wipe")
+    assert not (tmp_path / "copy.private").exists()
+
+
 def test_alerts_are_listed_worst_first_and_a_label_is_kept_with_them(ask, log):
     found = json.loads(ask("audit", "alerts", log, "--json")[1])
     assert found[0]["event"]["action"] == "firewall.rule.delete"

@@ -35,6 +35,7 @@ from ridgeline.audit import Ledger
 from ridgeline.audit.alerts import label_event, read_alerts
 from ridgeline.audit.door import Guest
 from ridgeline.audit.home import Home
+from ridgeline.audit.meaning import Meaning
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.sources.dbus import DBus
 from ridgeline.audit.verify import examine
@@ -93,6 +94,30 @@ def test_a_watcher_started_again_scores_as_if_it_had_never_stopped(tmp_path):
     for log in (parts, learnt_anew):
         assert [e["time"] for e in recorded(log)] == [event(i)["time"] for i in range(450)]
         assert in_order(log) == in_order(whole)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_the_index_stays_whole_whoever_brought_it_up_to_date_last(log, tmp_path, pruned):
+    def index(folder):
+        with Ledger.open(log) as ledger:
+            made = Meaning(folder, str(ledger.verifier), Settings().model, encode)
+            made.catch_up(ledger)
+            hits = made.search("disk wipe", 2_000, ledger)
+            return made, [(hit.entry, round(hit.score, 6)) for hit in hits]
+
+    kept = Home(log).private / "meaning"
+    for turn, upto in enumerate((600, 700, 800)):
+        write_events(tmp_path / "in", upto - 100 if upto > 600 else 0, upto)
+        watch(log, jsonl(tmp_path / "in"))
+        with Ledger.open(log) as ledger:  # past the watcher, then searched: the index is ahead of the detector
+            ledger.append([event(10_000 + 100 * turn + k) for k in range(100)])
+            if pruned and turn == 1:
+                ledger.prune(event(550)["time"], by="ann")
+                shutil.rmtree(kept)
+        made, hits = index(kept)
+        made.save()
+        assert sorted(hits) == sorted(index(tmp_path / f"anew{turn}")[1])
+        assert made.complete == len(hits) + sum(map(own.is_own, entries(log))) if not pruned else hits
 
 
 def test_alerts_are_bound_to_their_entry_told_to_every_outlet_and_read_back_worst_first(log, tmp_path):
@@ -210,6 +235,30 @@ def _listening(watcher, address):
     while not sum(watcher.intake.taken.values()) and time.monotonic() < until:
         send_signals(address, 1, start=-1)
         time.sleep(0.05)
+
+
+def test_a_second_ctrl_c_leaves_the_scoring_to_the_next_start(log):
+    with Ledger.open(log) as ledger:
+        source = Given(Batch([event(i) for i in range(300)]), forever=True)
+        watcher = Watcher(ledger, [source], Settings(batch=16, wait_ms=1), encode=encode)
+        begun, go_on = threading.Event(), threading.Event()
+        watcher.scorer.heard = lambda piece: (begun.set(), go_on.wait(60))
+        done = []
+        thread = threading.Thread(target=lambda: done.append(watcher.run()))
+        thread.start()
+        assert begun.wait(60)
+        watcher.stop()
+        watcher.stop()
+        until = time.monotonic() + 60
+        while not watcher.scorer._cut and time.monotonic() < until:
+            time.sleep(0.01)
+        go_on.set()
+        thread.join(60)
+    assert done[0].interrupted
+    assert 0 < done[0].scored < 300
+    assert done[0].left > 0
+    watch(log, Given())
+    assert len(in_order(log)) == 300
 
 
 def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):

@@ -32,6 +32,7 @@ class Piece:
     first: int
     events: list[dict[str, Any]]
     leaves: bytes
+    told: float | None = None  # when the first of them came (monotonic seconds); None where read back from the log
 
     @property
     def end(self) -> int:
@@ -40,8 +41,8 @@ class Piece:
     def cut(self, count: int) -> tuple[Piece, Piece]:
         """The first `count` entries, and the rest."""
         return (
-            Piece(self.first, self.events[:count], self.leaves[: count * HASH]),
-            Piece(self.first + count, self.events[count:], self.leaves[count * HASH :]),
+            Piece(self.first, self.events[:count], self.leaves[: count * HASH], self.told),
+            Piece(self.first + count, self.events[count:], self.leaves[count * HASH :], self.told),
         )
 
 
@@ -63,7 +64,7 @@ class Backlog:
         """These events were appended at `first`; threads may come in any order."""
         with self._change:
             if first >= self.position and self._held + len(events) <= self._most and events:
-                self._pieces[first] = Piece(first, events, leaves)
+                self._pieces[first] = Piece(first, events, leaves, time.monotonic())
                 self._held += len(events)
             self._change.notify_all()
 
@@ -114,7 +115,8 @@ class Backlog:
                 time.sleep(0.002)  # its thread is about to tell
                 continue
             return self._read(following, size)
-        return Piece(parts[0].first, [e for p in parts for e in p.events], b"".join(p.leaves for p in parts))
+        events, leaves = [e for p in parts for e in p.events], b"".join(p.leaves for p in parts)
+        return Piece(parts[0].first, events, leaves, parts[0].told)
 
     def _read(self, following: int, size: int) -> Piece:
         """From the log, up to the next piece in memory; what was pruned there is passed over."""

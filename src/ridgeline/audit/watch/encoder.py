@@ -10,7 +10,7 @@ import numpy as np
 from ridgeline.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from ridgeline.audit.meaning import Encode, Vectors
+    from ridgeline.audit.vocabulary import Encode, Vectors
     from ridgeline.embed import Embedder
 
 

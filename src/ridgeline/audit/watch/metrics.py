@@ -29,7 +29,7 @@ _KNOWN = {
     "alerts": ("alerts_total", "counter", "Alerts."),
     "undelivered": ("undelivered_total", "counter", "Alerts that no webhook took."),
     "backlog": ("backlog", "gauge", "Entries recorded and not yet scored."),
-    "wait_p50_s": ("wait_p50_seconds", "gauge", "From an event's time to its score, median of the last ones."),
+    "wait_p50_s": ("wait_p50_seconds", "gauge", "From the disk to the recorded score, median of the last events."),
     "wait_p99_s": ("wait_p99_seconds", "gauge", "The same, 99th percentile."),
     "seconds": ("up_seconds", "gauge", "How long the watcher runs."),
 }

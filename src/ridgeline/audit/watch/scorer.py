@@ -23,7 +23,8 @@ from ridgeline.errors import InputError, StoreError
 if TYPE_CHECKING:
     from ridgeline.audit.detector import Detector, Judgement
     from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.meaning import Encode, Meaning
+    from ridgeline.audit.meaning import Meaning
+    from ridgeline.audit.vocabulary import Encode
 
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
@@ -51,7 +52,8 @@ class Scorer:
         self.backlog = Backlog(ledger, self._left.position, lambda: ledger.size)
         self.intake: Intake | None = None
         self.scored = self.alerts = 0
-        self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from event to score
+        self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from the disk to the score
+        self.heard: Callable[[Piece], None] = lambda piece: None  # called when its scores are recorded
         self.ready = threading.Event()
         self.error: BaseException | None = None
         self._cut = False
@@ -165,15 +167,17 @@ class Scorer:
         events += [own.own(own.ALERT, f"entry {alert['entry']}", alert) for alert in found]
         self._own(events)
         self._left = Left(self.position, piece.end, self._left.detector)
+        self.heard(piece)
         self.scored += len(judged)
         self.alerts += len(found)
-        now = time.time_ns()
-        self.waits.extend((now - int(piece.events[k]["time"])) / 1e9 for k in judged)
+        if piece.told is not None:
+            self.waits.extend([time.monotonic() - piece.told] * len(judged))
         for alert in found:
             k = int(alert["entry"]) - piece.first
             event = piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])
             for outlet in self._outlets:
-                outlet({**alert, "event": event})
+                with suppress(OSError):  # nobody reads our stdout any more: the log has the alert
+                    outlet({**alert, "event": event})
 
     def _own(self, events: list[dict[str, Any]]) -> None:
         if self.intake is not None:

@@ -33,7 +33,7 @@ from ridgeline.store import publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.meaning import Encode
+    from ridgeline.audit.vocabulary import Encode
 
 _TICK_S = 1.0
 _GRACE_S = 0.1  # before the model is loaded
