@@ -22,8 +22,12 @@ def table(plans: Sequence[Plan], rate: str) -> Table:
     dollars = ("$/M full", "$/M", "$/month") if priced else ()
     for column in ("#", "case", "measured", "busy", "units", "latency", *dollars):
         shown.add_column(column, justify="left" if column == "case" else "right", no_wrap=column != "case")
+    several = len({p.service.record.machine["fingerprint"] for p in plans if p.service.record}) > 1
     for number, p in enumerate(plans, 1):
-        name = escape(p.service.name) + (f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else "")
+        where = f" on {machine_of(p.service)}" if several else ""
+        name = escape(p.service.name + where) + (
+            f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else ""
+        )
         cells = [str(number), name, si(p.service.rate, f"{unit_of(p.service)}/s"), f"{p.busy:.3g}", str(p.units)]
         cells.append(si(p.latency_s, "s"))
         if priced:
