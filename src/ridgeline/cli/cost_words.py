@@ -41,9 +41,11 @@ def table(plans: Sequence[Plan], rate: str) -> Table:
 def sentences(plans: Sequence[Plan], pairs: Sequence[Versus], rate: str) -> Iterator[str]:
     for number, p in enumerate(plans, 1):
         s = p.service
-        many = f"{p.units} {s.unit}{'s' * (p.units > 1 and s.devices == 1)}"
+        several = "s" * (s.devices == 1)
+        many = f"{p.units} {s.unit}{several if p.units > 1 else ''}"
+        need = f"{p.busy:.3g} of a {s.unit}" if p.busy < 1 else f"{p.busy:.3g} {s.unit}{several}, all of their time"
         yield (
-            f"#{number}: {rate} needs {p.busy:.3g} of a {s.unit}; {many} would be {p.utilisation:.2%} busy, "
+            f"#{number}: {rate} needs {need}; {many} would be {p.utilisation:.2%} busy, "
             f"{si(p.backlog, '')} items waiting on average, and work off an hour's standstill in "
             f"{si(3600 * p.drain, 's')}."
         )
