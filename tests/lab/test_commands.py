@@ -63,7 +63,8 @@ def test_cost_says_it_in_sentences(say, priced):
     assert code == 0
     assert "needs 0.0579 of a machine" in out
     assert "#2 against #1: the GPU is not dearer above 980/s" in out
-    assert "PREDICTED" not in out
+    many = say("cost", "--workload", "embed", "--rate", "1000/s", "--records", priced)[1]
+    assert "1000/s needs 5 machines, all of their time; 8 machines would be 62.50% busy" in many
 
 
 def test_a_list_price_is_called_one_and_a_missing_one_is_said(say, priced, tmp_path):

@@ -127,6 +127,8 @@ def test_beyond_the_data_is_predicted_and_carries_the_held_out_error():
     assert beyond.held_out == pytest.approx(0, abs=1e-6)
     wrong = found.predict("amdahl", 64)
     assert wrong.held_out > 0.2, "Amdahl knows no coherence: held out, that shows"
+    unseen = laws.fit("amdahl", N[:-1], rates("usl", 0.02, 0.004)[:-1]).rate(32)
+    assert wrong.held_out == pytest.approx(unseen / rates("usl", 0.02, 0.004)[-1] - 1)
     assert wrong.rate.value > beyond.rate.value
     assert found.laws["usl"].fit.peak == pytest.approx(math.sqrt(0.98 / 0.004))
 

@@ -22,8 +22,12 @@ def table(plans: Sequence[Plan], rate: str) -> Table:
     dollars = ("$/M full", "$/M", "$/month") if priced else ()
     for column in ("#", "case", "measured", "busy", "units", "latency", *dollars):
         shown.add_column(column, justify="left" if column == "case" else "right", no_wrap=column != "case")
+    several = len({p.service.record.machine["fingerprint"] for p in plans if p.service.record}) > 1
     for number, p in enumerate(plans, 1):
-        name = escape(p.service.name) + (f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else "")
+        where = f" on {machine_of(p.service)}" if several else ""
+        name = escape(p.service.name + where) + (
+            f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else ""
+        )
         cells = [str(number), name, si(p.service.rate, f"{unit_of(p.service)}/s"), f"{p.busy:.3g}", str(p.units)]
         cells.append(si(p.latency_s, "s"))
         if priced:
@@ -37,9 +41,11 @@ def table(plans: Sequence[Plan], rate: str) -> Table:
 def sentences(plans: Sequence[Plan], pairs: Sequence[Versus], rate: str) -> Iterator[str]:
     for number, p in enumerate(plans, 1):
         s = p.service
-        many = f"{p.units} {s.unit}{'s' * (p.units > 1 and s.devices == 1)}"
+        several = "s" * (s.devices == 1)
+        many = f"{p.units} {s.unit}{several if p.units > 1 else ''}"
+        need = f"{p.busy:.3g} of a {s.unit}" if p.busy < 1 else f"{p.busy:.3g} {s.unit}{several}, all of their time"
         yield (
-            f"#{number}: {rate} needs {p.busy:.3g} of a {s.unit}; {many} would be {p.utilisation:.2%} busy, "
+            f"#{number}: {rate} needs {need}; {many} would be {p.utilisation:.2%} busy, "
             f"{si(p.backlog, '')} items waiting on average, and work off an hour's standstill in "
             f"{si(3600 * p.drain, 's')}."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -12,10 +12,10 @@ from rich.table import Table
 
 from ridgeline.cli.speak import Json, note, print_json, status, stdout, tell
 from ridgeline.errors import Exit, InputError, unknown
-from ridgeline.lab import history as lab
-from ridgeline.lab import history_page, steps
-from ridgeline.lab.history import Series
 from ridgeline.web import si
+
+if TYPE_CHECKING:
+    from ridgeline.lab.history import Series
 
 COLOURS = {"STEADY": "green", "FASTER": "green", "SLOWER": "red", "DRIFTING": "yellow", "TOO FEW": "dim"}
 
@@ -25,7 +25,9 @@ def history(
         Path, typer.Argument(metavar="DIR", help="A folder of recorded runs, searched through; or one file.")
     ],
     workload: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    alpha: Annotated[float, typer.Option(help="How often a series without a step may seem to have one.")] = steps.ALPHA,
+    alpha: Annotated[
+        float | None, typer.Option(help="How often a series without a step may seem to have one; else 0.01.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page with charts, .html.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -39,6 +41,10 @@ def history(
 
     Exit 0, or 1 where files were left out (each is named).
     """
+    from ridgeline.lab import history as lab  # numpy: not for --help
+    from ridgeline.lab import history_page, steps
+
+    alpha = steps.ALPHA if alpha is None else alpha
     if not 1e-3 <= alpha <= 0.5:
         raise InputError(f"--alpha {alpha:g} is no rate of false alarms this can keep; give 0.001 to 0.5.")
     if out is not None and out.suffix != ".html":
@@ -69,6 +75,8 @@ def history(
 
 
 def _show(found: list[Series]) -> None:
+    from ridgeline.lab.history_page import sentences
+
     machines = dict.fromkeys(s.last.machine["fingerprint"] for s in found)
     if len(machines) > 1:
         tell(f"{len(machines)} kinds of machine; each is a group of its own, and none is compared with another.")
@@ -92,5 +100,5 @@ def _show(found: list[Series]) -> None:
         for s in own:
             if s.steps or s.drift:
                 tell(f"{s.last.workload} {s.last.label}:")
-                for sentence in history_page.sentences(s):
+                for sentence in sentences(s):
                     tell(f"    {sentence}")

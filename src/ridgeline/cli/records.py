@@ -17,7 +17,7 @@ from ridgeline.lab import analyse, record
 from ridgeline.lab.record import Record, Records
 from ridgeline.store import publish
 
-records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs.")
+records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs; see how they scale.")
 COLUMNS = ("record", "time", "workload", "case", "machine", "commit", "contender", "ok", "turn", "sample_ns")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file, or a folder that holds records.jsonl.")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -14,10 +14,11 @@ from rich.table import Table
 from ridgeline.cli.speak import Json, note, print_json, stdout, tell
 from ridgeline.errors import InputError
 from ridgeline.lab import record
-from ridgeline.lab import scaling as lab
-from ridgeline.lab.scaling import Scaling
 from ridgeline.lab.stats import Estimate
 from ridgeline.web import si
+
+if TYPE_CHECKING:
+    from ridgeline.lab.scaling import Scaling
 
 
 def scaling(
@@ -35,6 +36,8 @@ def scaling(
 
       ridgeline records scaling runs/ --over writers --at 64 --at 128 --json
     """
+    from ridgeline.lab import scaling as lab  # numpy: not for --help
+
     records: list[record.Record] = []
     for file in files:
         found = record.read(file)
