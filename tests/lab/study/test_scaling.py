@@ -15,6 +15,7 @@ from tests.lab.study.made import row
 from ridgeline.errors import InputError
 from ridgeline.lab.study import Columns, study
 from ridgeline.lab.study.crossover import cross, crossovers
+from ridgeline.lab.study.law import error
 from ridgeline.lab.study.scaling import carried, fitted, predictions
 from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import tabulate
@@ -60,7 +61,9 @@ def test_held_out_error_is_small_and_unseen_points_are_predicted():
     found = study([r for b in (8, 32) for r in swept(rng, batch_size=b)]).findings["Scaling laws"]
     (setting,) = found["settings"]
     assert setting["laws"][0]["held_out_error"] < 0.06
-    assert [one["held_out_error"] for one in setting["laws"]] == sorted(o["held_out_error"] for o in setting["laws"])
+    errors = [one["held_out_error"] for one in setting["laws"]]
+    assert errors == sorted(errors)
+    assert {one["held_out_points"] for one in setting["laws"]} == {18}
     told = [p for p in found["predictions"] if p["column"] == "depth"]
     assert {p["at"] for p in told} >= {5.0, 7.0, 10.0, 14.0, 20.0, 48.0}
     assert all(p["seconds"]["low"] <= p["seconds"]["value"] <= p["seconds"]["high"] for p in told)
@@ -110,6 +113,19 @@ def test_amounts_that_are_polynomials_of_the_size_are_carried_over_exactly():
         found = carried(sweep, dim, Columns())
         assert found["flops"] == pytest.approx(flops(dim), rel=1e-9)
         assert (found["dim"], found["bytes"]) == (dim, pytest.approx(1e6 + 64 * dim))
+
+
+def test_laws_are_judged_on_the_points_that_all_can_speak_of():
+    """A control without arithmetic: powers cannot predict it, and are not the better for that."""
+    rng = random.Random(13)
+    control = pipeline(rng, 0, noise=0.0)
+    (one,) = fitted(tabulate([*swept(rng), control | {"batch_seconds": 2.5 * control["batch_seconds"]}], Columns()))
+    silent = {law.name: [i for i, r in enumerate(ratios) if math.isnan(r)] for law, ratios in one.laws}
+    assert silent["k·FLOPs^p·bytes^q"] == [9]
+    assert silent["the slowest stage"] == []
+    shared = [error(ratios[:9]) for _, ratios in one.laws]
+    assert shared == sorted(shared)
+    assert [error(ratios) for _, ratios in one.laws] != sorted(error(ratios) for _, ratios in one.laws)
 
 
 def test_settings_have_laws_of_their_own():

@@ -19,7 +19,7 @@ from ridgeline.lab.stats import CONFIDENCE, Estimate
 from ridgeline.lab.study.nnls import nnls
 
 Array = NDArray[np.float64]
-FOLDS = 10  # beyond this many points several are held out at once
+ALONE, FOLDS = 20, 10  # up to so many points each is held out alone, beyond it in so many parts
 ONE = "1"  # the term that is always there
 SPARE = 2  # points more than terms: fewer say nothing about the error
 
@@ -187,24 +187,31 @@ def slowest_law(name: str, parts: Mapping[str, Sequence[Fit]]) -> Fit:
 
 
 def held_out(fit: Fit, data: Sequence[Datum]) -> list[float]:
-    """Predicted over measured, for each point by a law that has not seen it; all repeats of a point go together."""
-    points: dict[tuple[tuple[str, float], ...], list[Datum]] = {}
-    for d in data:
-        points.setdefault(tuple(sorted(d.amounts.items())), []).append(d)
-    order = np.random.default_rng(0).permutation(len(points)) % min(FOLDS, len(points) or 1)
-    ratios = []
-    for fold in range(min(FOLDS, len(points))):
-        inside = [d for own, f in zip(points.values(), order, strict=True) if f != fold for d in own]
-        outside = [d for own, f in zip(points.values(), order, strict=True) if f == fold for d in own]
-        law = fit(inside)
-        if law is not None:
-            ratios += [r for d in outside if math.isfinite(r := law.predict(d.amounts).value / d.seconds)]
+    """Predicted over measured, for each datum by a law that has not seen it; NaN where that law cannot say.
+
+    One point is held out at a time, where points are many a tenth of them; all repeats of a point go together.
+    """
+    points = list(dict.fromkeys(tuple(sorted(d.amounts.items())) for d in data))
+    folds = len(points) if len(points) <= ALONE else FOLDS
+    dealt = dict(zip(points, np.random.default_rng(0).permutation(len(points)) % max(folds, 1), strict=True))
+    fold_of = [int(dealt[tuple(sorted(d.amounts.items()))]) for d in data]
+    ratios = [math.nan] * len(data)
+    for fold in range(folds):
+        law = fit([d for d, f in zip(data, fold_of, strict=True) if f != fold])
+        for i, d in enumerate(data):
+            if law is not None and fold_of[i] == fold:
+                ratios[i] = law.predict(d.amounts).value / d.seconds
     return ratios
 
 
 def error(ratios: Sequence[float]) -> float:
     """The mean absolute relative error; NaN where nothing could be held out."""
-    return float(np.mean([abs(r - 1) for r in ratios])) if ratios else math.nan
+    known = [abs(r - 1) for r in ratios if math.isfinite(r)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def worst(ratios: Sequence[float]) -> float:
+    return max((abs(r - 1) for r in ratios if math.isfinite(r)), default=math.nan)
 
 
 def _linear(

@@ -22,7 +22,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.stats import Estimate
-from ridgeline.lab.study.law import ONE, Datum, Fit, Law, error, held_out, power_law, slowest_law, sum_law
+from ridgeline.lab.study.law import ONE, Datum, Fit, Law, error, held_out, power_law, slowest_law, sum_law, worst
 from ridgeline.lab.study.section import Grid, Section, plain, share
 from ridgeline.lab.study.sweep import Sweep, apart, said
 from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups
@@ -73,7 +73,10 @@ def fitted(table: Table) -> list[Fitted]:
     for levels, trials in groups(table.trials, columns.setting).items():
         data = [d for t in trials if (d := datum(t, columns)) is not None]
         tried = [(law, held_out(fit, data)) for fit in _fits(columns) if (law := fit(data)) is not None]
-        tried = sorted((one for one in tried if one[1]), key=lambda one: error(one[1]))
+        tried = [one for one in tried if math.isfinite(error(one[1]))]
+        # Judged where all of them can say something: a power cannot speak of depth 0, and should not gain by that.
+        shared = [i for i in range(len(data)) if all(math.isfinite(ratios[i]) for _, ratios in tried)]
+        tried.sort(key=lambda one: (error([one[1][i] for i in shared]) if shared else 0.0, error(one[1])))
         found.append(Fitted(dict(zip(columns.setting, levels, strict=True)), data, tried))
     return found
 
@@ -155,11 +158,11 @@ def scaling(table: Table, settled: Sequence[Fitted], told: Sequence[Prediction],
             f"{share(errors[-1])} on average, {share(errors[len(errors) // 2])} in the middle."
         ]
     rows = [
-        [name or "all", law.name, share(error(ratios)), _worst(ratios), str(len(one.data))]
+        [name or "all", law.name, share(error(ratios)), share(worst(ratios)), str(sum(map(math.isfinite, ratios)))]
         for one, name in zip(usable, names, strict=True)
         for law, ratios in one.laws
     ]
-    head = ("setting", "law", "held-out error", "worst", "runs")
+    head = ("setting", "law", "held-out error", "worst", "over runs")
     grids = [
         Grid(head, rows, head[2:], "Mean and worst relative error on points the law had not seen, best law first.")
     ]
@@ -177,8 +180,8 @@ def scaling(table: Table, settled: Sequence[Fitted], told: Sequence[Prediction],
                     {
                         "law": law.name,
                         "held_out_error": error(ratios),
-                        "held_out_worst": max((abs(r - 1) for r in ratios), default=math.nan),
-                        "held_out_points": len(ratios),
+                        "held_out_worst": worst(ratios),
+                        "held_out_points": sum(map(math.isfinite, ratios)),
                         "coefficients": law.coefficients,
                     }
                     for law, ratios in one.laws
@@ -233,10 +236,6 @@ def _sentence(one: Fitted, name: str) -> str:
     off = error(ratios)
     doubt = "" if off <= GOOD else "; that is not a law to plan with"
     return f"{where}{law.name} predicts points it has not seen within {share(off)} on average{doubt}."
-
-
-def _worst(ratios: Sequence[float]) -> str:
-    return share(max((abs(r - 1) for r in ratios), default=None))
 
 
 def _coefficients(usable: Sequence[Fitted], names: Sequence[str]) -> Grid:
