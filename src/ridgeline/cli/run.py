@@ -75,7 +75,10 @@ def run(
     if as_json:
         print_json({"folder": str(done.folder.path), "failed": len(failed), "results": done.rows})
     else:
-        stdout().print(_results(done.rows, done.labels))
+        if len(failed) < len(done.rows):
+            stdout().print(_results(done.rows, done.labels))
+        for row in failed:
+            tell(f"{row['run_id']} failed: {row['error']}")
         tell(f"Report: {done.folder.path / 'report.html'}")
     for complaint in done.complaints:
         tell(f"a job failed: {complaint}", stderr())
@@ -132,10 +135,6 @@ def _watched(quiet: bool) -> Iterator[Watcher]:
     def say(sentence: str) -> None:
         console.print(sentence, style="dim", markup=False, highlight=False)
 
-    def failure(told: Mapping[str, Any]) -> None:
-        if not told["success"]:
-            console.print(f"{told['run_id']}: {told['error']}", style="red", markup=False, highlight=False)
-
     if quiet:
         yield Watcher()
         return
@@ -148,7 +147,8 @@ def _watched(quiet: bool) -> Iterator[Watcher]:
 
         def end(point: Point, told: Mapping[str, Any]) -> None:
             progress.advance(task)
-            failure(told)
+            if not told["success"]:
+                console.print(_line(told), style="red", markup=False, highlight=False)
 
         yield Watcher(
             start=lambda points, done: progress.update(task, total=points, completed=done),
@@ -168,10 +168,7 @@ def _results(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "images/s", "batch", "to device", "compute", "back", "overlap"):
         table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name != "point")
-    for row in rows[:MANY]:
-        if not row["success"]:
-            table.add_row(escape(row["run_id"]), f"[red]{escape(str(row['error']))[:60]}[/]")
-            continue
+    for row in [r for r in rows if r["success"]][:MANY]:
         times = [row["batch_seconds"], *(row[f"{s}_seconds"] for s in ("h2d", "compute", "d2h"))]
         shown = ["–" if t is None else si(t, "s") for t in times]
         overlap = "–" if row["overlap"] is None else f"{row['overlap']:.2f}"

@@ -89,7 +89,12 @@ def launch(words: Words, source: Source, task: Callable[[Any], Any], folder: Pat
             config = hydra.compose_config(CONFIG, [*where, *own, *_searched(words)], RunMode.MULTIRUN, False)
             context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
             launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
-            done = launcher.launch([[w for w in job if w not in own] for job in jobs], initial_job_idx=0)
+            tasks = [[w for w in job if w not in own] for job in jobs]
+            try:
+                done = launcher.launch(tasks, initial_job_idx=0)
+            except Exception as error:  # a cluster's own words: no account, no sbatch, a job that was cancelled
+                said = " ".join(str(error).split())[:300]
+                raise RidgelineError(f"{launcher_of(words)} failed: {type(error).__name__}: {said}.") from error
         failed = [(job, one._return_value) for job, one in zip(jobs, done, strict=True) if one.status.name == "FAILED"]
         return [f"{' '.join(job)}: {type(error).__name__}: {error}" for job, error in failed]
 
