@@ -71,7 +71,7 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
                 for line in lines:
                     number += 1
                     if line.strip():
-                        events.append(parse_line(line, f"line {number} of stdin"))
+                        events.append(_foreign(parse_line(line, f"line {number} of stdin"), number))
                 at, size = into.append(events) if events else (-1, size)
             except RidgelineError as error:
                 note(f"{count} events before it were appended." if count else None)
@@ -128,6 +128,15 @@ def info(log: Log, as_json: Json = False) -> None:
     for row in answer["pruned"] or ():
         when = show_moment(int(row["at"]))[:19]
         tell(f"pruned    entries {row['from']} to {row['to'] - 1}, by {row['by']}, {when}Z (entry {row['entry']})")
+
+
+def _foreign(event: dict[str, Any], number: int) -> dict[str, Any]:
+    """An event from outside; nobody else speaks in our name."""
+    if str(event.get("action", "")).startswith("ridgeline."):
+        raise InputError(
+            f"line {number} of stdin has the action '{event['action']}'; ridgeline.… is what we write ourselves."
+        )
+    return event
 
 
 def _origin(log: Path) -> str:

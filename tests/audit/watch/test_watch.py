@@ -33,9 +33,12 @@ from tests.audit.watch.watching import (
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.alerts import label_event, read_alerts
+from ridgeline.audit.compliance.collect import collect
+from ridgeline.audit.compliance.tables import tables
 from ridgeline.audit.door import Guest
 from ridgeline.audit.home import Home
 from ridgeline.audit.meaning import Meaning
+from ridgeline.audit.serve.live import Live
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.sources.dbus import DBus
 from ridgeline.audit.verify import examine
@@ -186,6 +189,40 @@ def test_secrets_do_not_reach_the_log_and_nobody_can_speak_in_our_name(log):
     assert first["action"] == f"foreign.{own.ALERT}"
     with Ledger.open(log) as ledger:
         assert read_alerts(ledger) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (own.SCORES, {"first": 0}),
+        (own.SCORES, {"first": 0, "count": 2, "scores": [1]}),
+        (own.SCORES, {"first": "x", "count": 1, "scores": [1]}),
+        (own.ALERT, {"entry": 0, "leaf": "00", "score": 1.0, "reason": "made up"}),
+        (own.ALERT, {"entry": 10**9, "leaf": "00", "score": 1.0, "reason": "made up"}),
+        (own.ALERT, {"entry": -1}),
+        (own.LABEL, {"entry": True, "verdict": "bad"}),
+        (own.LABEL, {"entry": 0, "verdict": "<b>"}),
+        (own.DROPS, {}),
+    ],
+)
+def test_what_only_bears_the_name_of_an_own_event_is_passed_over(log, tmp_path, action, words):
+    with Ledger.open(log) as ledger:
+        ledger.append([event(0), own.own(action, None, words)])
+    write_events(tmp_path / "in", 1, 20)
+    watch(log, jsonl(tmp_path / "in"))
+    with Ledger.open(log) as ledger:
+        assert read_alerts(ledger) == []
+        assert tables(collect(ledger, None, None, None))["alerts"] == 0
+        live = Live(ledger, "words")
+        assert live.alerts(10) == []
+        assert live.status()["size"] == ledger.size
+        assert len(live.events(0, 100)) == ledger.size
+
+
+def test_nobody_appends_in_our_name(log):
+    done = cli("audit", "append", log, stdin=json.dumps({"source": "t", "action": own.LABEL}))
+    assert (done.returncode, "write ourselves" in done.stderr) == (2, True)
+    assert entries(log) == []
 
 
 def test_a_source_that_fails_is_said_and_the_others_go_on(log, tmp_path):

@@ -75,18 +75,27 @@ def event_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(report: dict[str, Any]) -> tuple[dict[int, float], dict[int, Any], dict[int, Any]]:
+    """Scores, alerts and labels by entry; what is not bound to its entry by the leaf hash counts for nothing."""
     scores: dict[int, float] = {}
     alerts: dict[int, Any] = {}
     labels: dict[int, Any] = {}
+    entries = {row["index"]: row["entry"] for row in report["rows"]}
+
+    def bound(words: dict[str, Any]) -> bool:
+        raw = entries.get(words["entry"])
+        return raw is not None and leaf_hash(raw.encode()).hex() == words.get("leaf")
+
     for row in report["rows"]:
         event = event_of(row)
         words = event["attributes"]
+        if not own.well_formed(event):
+            continue
         if event["action"] == own.SCORES:
             span = enumerate(words["scores"], start=words["first"])
             scores.update({index: score / own.UNIT for index, score in span if score is not None})
-        elif event["action"] == own.ALERT:
+        elif event["action"] == own.ALERT and bound(words):
             alerts[words["entry"]] = {"index": row["index"], "score": words["score"], "reason": words["reason"]}
-        elif event["action"] == own.LABEL:
+        elif event["action"] == own.LABEL and bound(words):
             said = {"by": event["actor"], "verdict": words["verdict"], "note": words.get("note", "")}
             labels[words["entry"]] = {"index": row["index"], "moment": show_moment(event["time"]), **said}
     return scores, alerts, labels
@@ -106,7 +115,7 @@ def _completeness(report: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for row in report["rows"]:
         event = event_of(row)
-        if event["action"] in kinds:
+        if event["action"] in kinds and own.well_formed(event):
             found.append(
                 {
                     "index": row["index"],
@@ -122,9 +131,9 @@ def _completeness(report: dict[str, Any]) -> list[dict[str, Any]]:
 def _detail(event: dict[str, Any]) -> str:
     words = event["attributes"]
     if event["action"] == own.DROPS:
-        return f"{words['dropped']:,} events"
+        return f"{words.get('dropped')} events"
     if event["action"] == own.REFUSED:
-        return f"{words['count']:,} times: {'; '.join(map(str, words['why']))}"[:300]
+        return f"{words.get('count')} times: {'; '.join(map(str, words.get('why') or ()))}"[:300]
     if event["action"] == PRUNE:
         return (
             f"entries {words['from']} to {words['to'] - 1} by {event['actor']} ({words['reason'] or 'no reason given'})"

@@ -88,7 +88,7 @@ class Live:
         found = [{**e, "index": i} for i, e in enumerate(self.ledger.entries(start, size), start=start)]
         scores: dict[int, float] = {}
         for event in found:
-            if event["action"] == own.SCORES:
+            if event["action"] == own.SCORES and own.well_formed(event):
                 scores.update(_scores(event["attributes"]))
         return [{**_shown(e), "score": scores.get(e["index"]), "own": own.is_own(e)} for e in found]
 
@@ -146,7 +146,7 @@ class Live:
                     self._scored = max(self._scored, int(words["first"]) + int(words["count"]))
                 elif event["action"] == own.LABEL:
                     self._labels[words["entry"]] = {"verdict": words["verdict"], "by": event["actor"]}
-                else:
+                elif words["entry"] < index and self.ledger.leaf(words["entry"]).hex() == words["leaf"]:
                     self._alerts.append({**words, "index": index})
             self._seen = end
 

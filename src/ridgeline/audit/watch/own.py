@@ -88,7 +88,8 @@ def mark(action: str) -> bytes:
 def own_events(
     ledger: Ledger, *actions: str, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Events of these actions with their index, in order; only they are decoded. What was pruned is passed over."""
+    """Events of these actions with their index, in order; only they are decoded. What was pruned is passed over, and so
+    is what bears such a name and does not have its shape: others may append to the log too."""
     marks = tuple(mark(action) for action in actions)
     end = ledger.checkpoint().size if end is None else end
     while start < end:
@@ -96,9 +97,30 @@ def own_events(
             for index, raw in ledger.raws(start, end):
                 start = index + 1
                 if raw.startswith(marks):
-                    yield index, ledger.whole(decode(raw, f"entry {index}"))
+                    event = ledger.whole(decode(raw, f"entry {index}"))
+                    if well_formed(event):
+                        yield index, event
             return
         except Unverified as error:
             if error.kind != "missing":
                 raise
             start = (start // WIDTH + 1) * WIDTH
+
+
+def well_formed(event: Mapping[str, Any]) -> bool:
+    """Whether an own event says what its kind must say."""
+    words = event["attributes"]
+    if event["action"] == SCORES:
+        scores = words.get("scores")
+        whole = _whole(words.get("first")) and isinstance(scores, list) and words.get("count") == len(scores)
+        return bool(whole and all(s is None or _whole(s) for s in scores or ()))
+    if event["action"] == ALERT:
+        named = isinstance(words.get("leaf"), str) and isinstance(words.get("reason"), str)
+        return named and _whole(words.get("entry")) and isinstance(words.get("score"), int | float)
+    if event["action"] == LABEL:
+        return _whole(words.get("entry")) and words.get("verdict") in ("normal", "bad")
+    return True
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53

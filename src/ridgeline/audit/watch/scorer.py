@@ -191,7 +191,7 @@ class Scorer:
 
 def _label(detector: Detector, event: dict[str, Any]) -> None:
     words = event["attributes"]
-    if isinstance(words.get("entry"), int) and words.get("verdict") in ("normal", "bad"):
+    if own.well_formed(event):
         with suppress(InputError):  # of an entry so old that the detector has forgotten it
             detector.label(words["entry"], words["verdict"])
 
