@@ -6,6 +6,7 @@ python -m pytest tests/cli/test_recommend.py
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ import pytest
 from tests.embed import tiny
 
 from ridgeline.cli import main
-from ridgeline.recommend import demo
+from ridgeline.recommend import Recommender, demo, files
 
 
 def run(capsys, *words) -> tuple[int, str, str]:
@@ -24,6 +25,14 @@ def run(capsys, *words) -> tuple[int, str, str]:
         code = int(leaving.code or 0)
     told = capsys.readouterr()
     return code, told.out, told.err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+    """Vectors are kept in a home of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +62,21 @@ def model(folder, encoder, tmp_path_factory):
     with pytest.raises(SystemExit, match=r"^0$"):
         main(words)
     return out
+
+
+@pytest.fixture(scope="module")
+def broken(model, folder, tmp_path_factory) -> dict[str, Path]:
+    """A model of an older version, half a download, and one that somebody saved in another encoding."""
+    root = tmp_path_factory.mktemp("broken")
+    known = Recommender.load(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "FORMAT", 0)
+        known.save(root / "old")
+    (root / "half").mkdir()
+    shutil.copy(folder / "movies.csv", root / "half")
+    shutil.copytree(folder, root / "latin")
+    (root / "latin/movies.csv").write_bytes("movieId,title,genres\n1,Amélie (2001),Comedy\n".encode("latin-1"))
+    return {"OLD": root / "old", "HALF": root / "half", "LATIN": root / "latin"}
 
 
 def test_describe_names_the_damaged_row(capsys, folder):
@@ -115,6 +139,16 @@ def test_the_demo_needs_no_data(capsys, encoder):
     ("words", "told"),
     [
         (("for", "99999", "--model", "MODEL"), "no user '99999'"),
+        (("for", "1l0", "--model", "MODEL"), "the nearest are 10, 210, 190; `new` serves users without ratings"),
+        (("similar", "xqzzw", "--model", "MODEL"), "no title like 'xqzzw'; search finds films by what they are about"),
+        (("similar", "Toi Stry of Zqxw", "--model", "MODEL"), "the nearest are 'Toy Story 2 (1999)', "),
+        (("new", "--liked", "xqzzw", "--model", "MODEL"), "no title like 'xqzzw'"),
+        (("for", "1", "--model", "MODEL", "--genre", "Polka"), "There are: Action, Adventure"),
+        (("all", "--model", "OLD", "-o", "OUT.parquet"), "has format 0, and this version reads 1; fit it anew"),
+        (("serve", "OLD"), "has format 0, and this version reads 1; fit it anew"),
+        (("fit", "HALF", "-o", "OUT"), "has movies.csv but no ratings.csv; extract the whole download again"),
+        (("evaluate", "HALF"), "has movies.csv but no ratings.csv; extract the whole download again"),
+        (("describe", "LATIN"), "movies.csv line 2 is not UTF-8; convert the file (iconv -t utf8)"),
         (("for", "1", "--model", "MODEL", "--genre", "Westen"), "did you mean 'Western'"),
         (("for", "1", "--model", "MODEL", "--year", "1990-1980"), "end before they begin"),
         (("for", "1", "--model", "NOWHERE"), "does not exist"),
@@ -126,8 +160,9 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("evaluate", "DATA", "--metrics", "accuracy"), "no metric 'accuracy'"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, tmp_path, words, told):
-    places = {"MODEL": model, "DATA": folder, "NOWHERE": tmp_path / "nowhere", "OUT": tmp_path / "out"}
+def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, broken, tmp_path, words, told):
+    places = {"MODEL": model, "DATA": folder, "NOWHERE": tmp_path / "nowhere", "OUT": tmp_path / "out", **broken}
+    places["OUT.parquet"] = tmp_path / "out.parquet"
     code, _, err = run(capsys, "recommend", *(places.get(w, w) for w in words))
     assert code == 2
     assert told in " ".join(err.split())

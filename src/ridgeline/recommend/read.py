@@ -82,7 +82,7 @@ def _csv(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
     ids = films["movieId"].to_numpy()
     themes, genome = from_genome(root, ids, problems)
     if (root / "tags.csv").is_file():
-        tags = read_columns(root / "tags.csv", {"movieId": WHOLE, "tag": TEXT}, Problems())
+        tags = read_columns(root / "tags.csv", {"movieId": WHOLE, "tag": TEXT}, Problems(), needed=False)
         themes = from_tags(ids, tags["movieId"].to_numpy(), tags["tag"].to_pylist(), themes)
     items = _catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes, genome=genome)
     return items, dict(zip(RATED, rated.values(), strict=True))
@@ -97,7 +97,8 @@ def _dat(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
     themes: list[tuple[str, ...]] = [()] * len(ids)
     if (root / "tags.dat").is_file():
         wanted = {"item": WHOLE, "tag": TEXT}
-        tags = read_columns(root / "tags.dat", wanted, Problems(), names=["user", "item", "tag", "time"], **how)
+        names = ["user", "item", "tag", "time"]
+        tags = read_columns(root / "tags.dat", wanted, Problems(), names=names, needed=False, **how)
         themes = from_tags(ids, tags["item"].to_numpy(), tags["tag"].to_pylist(), themes)
     return _catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes), rated
 

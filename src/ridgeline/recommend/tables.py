@@ -28,8 +28,12 @@ def read_columns(
     encoding: str = "utf8",
     quoted: bool = True,
     optional: Sequence[str] = (),
+    needed: bool = True,
 ) -> dict[str, Any]:
-    """Columns by name, as pyarrow arrays. `names` for files without a header; `optional` columns may be missing."""
+    """Columns by name, as pyarrow arrays. `names` for files without a header; `optional` columns may be missing.
+
+    A file that is `needed` must have rows.
+    """
     try:
         import pyarrow as pa
         import pyarrow.csv as pc
@@ -49,6 +53,8 @@ def read_columns(
     reading: dict[str, Any] = {"column_names": columns, "skip_rows": 0 if names is not None else 1}
     parsing = {"delimiter": delimiter, "quote_char": '"' if quoted else False}
     if not raw.strip() or (names is None and raw.count(b"\n") <= 1 and not raw.partition(b"\n")[2].strip()):
+        if needed:
+            raise InputError(f"{path} has no rows; extract the whole download again.")
         return {name: pa.array([], kinds[name]) for name in wanted}
 
     def parsed(types: Mapping[str, str], threads: bool, skip: Any = None) -> Any:
