@@ -296,7 +296,7 @@ def test_an_hour_at_which_nothing_ever_happens_is_noticed():
 
 
 @given(st.lists(any_events, max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_event_can_be_judged_saved_and_explained(rows):
     import tempfile
 

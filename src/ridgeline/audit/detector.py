@@ -46,7 +46,7 @@ from ridgeline.store import publish_dir, verify
 
 Embed = Callable[[list[str]], NDArray[np.float32]]
 
-EVENT_PARTS = ("template", "meaning", "tone", "actor", "subject", "time", "count", "order")
+EVENT_PARTS = ("template", "new", "meaning", "tone", "actor", "subject", "time", "count", "order")
 SESSION_PARTS = (*EVENT_PARTS, "end", "counts")
 ALERT_RATE = 0.001
 WARM = 100  # judged before the first alert
