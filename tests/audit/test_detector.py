@@ -17,6 +17,7 @@ from tests.strategies import events as any_events
 from ridgeline.audit.detector import Detector, Judgement
 from ridgeline.audit.sentence import sentence, spoken
 from ridgeline.errors import InputError, StoreError
+from ridgeline.store import write_manifest
 
 SECOND = 10**9
 
@@ -120,7 +121,13 @@ def test_what_is_no_saved_detector_is_refused(tmp_path):
         Detector.load(tmp_path / "nothing", words)
     Detector(words).save(tmp_path / "state")
     state = tmp_path / "state" / "detector.json"
-    state.write_text(state.read_text().replace('"format": 1', '"format": 0'))
+    whole = json.loads(state.read_text())
+    for wrong, told in ((whole | {"format": 0}, "another version"), ({"format": whole["format"]}, "no whole detector")):
+        state.write_text(json.dumps(wrong))
+        write_manifest(tmp_path / "state")
+        with pytest.raises(StoreError, match=told):
+            Detector.load(tmp_path / "state", words)
+    state.write_text("{")  # not as its manifest has it
     with pytest.raises(StoreError):
         Detector.load(tmp_path / "state", words)
 

@@ -7,7 +7,7 @@
 
 An event is asked eight questions, each answered by a p-value against recent history (`Frequencies`):
 
-    template   how rare is this sentence, once its variable parts are masked?
+    template   how rare is this sentence, once its variable parts are masked? (`new`: it was never seen)
     meaning    if it is new: how far, as an embedding, from the nearest normal one?
     tone       if it is new: does it sound like trouble, more than others did?
     actor      who does this, usually?
@@ -53,7 +53,7 @@ WARM = 100  # judged before the first alert
 TOLD = 0.25  # the score from which on a reason is given
 LABEL = 1.5  # how far beyond the line of alerts an event goes that is just like a bad one
 REMEMBERED = 50_000  # entries that can be labelled
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ class Detector:
         self._new: dict[int, tuple[str, str, NDArray[np.float32]]] = {}  # templates on their way in
         self._over: list[Session] = []  # windows that ended and were not judged yet
         self._recent: dict[int, tuple[int, str]] = {}  # entry → template, actor
+
+    @property
+    def miner(self) -> Miner:
+        """Its templates; whoever shares them learns nothing into them."""
+        return self._miner
 
     def score(
         self, events: Sequence[Mapping[str, Any]], entries: Sequence[int], *, learn: bool = True
@@ -150,6 +155,15 @@ class Detector:
             raise StoreError(f"{folder} holds no detector ({error}); remove it, and it is learnt anew.") from None
         if state.get("format") != FORMAT:
             raise StoreError(f"{folder} was written by another version; remove it, and it is learnt anew.")
+        try:
+            return cls._restored(state, vectors, embed)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{folder} holds no whole detector ({error!r}); remove it, and it is learnt anew."
+            ) from None
+
+    @classmethod
+    def _restored(cls, state: Mapping[str, Any], vectors: NDArray[np.float32], embed: Embed) -> Self:
         made = cls(embed, alert_rate=state["alert_rate"])
         made._miner = Miner.restore(state["miner"])
         made._history = History.restore(state["history"], vectors)
