@@ -17,6 +17,7 @@ from tests.strategies import events as any_events
 from ridgeline.audit.detector import Detector, Judgement
 from ridgeline.audit.sentence import sentence, spoken
 from ridgeline.errors import InputError, StoreError
+from ridgeline.store import write_manifest
 
 SECOND = 10**9
 
@@ -120,7 +121,13 @@ def test_what_is_no_saved_detector_is_refused(tmp_path):
         Detector.load(tmp_path / "nothing", words)
     Detector(words).save(tmp_path / "state")
     state = tmp_path / "state" / "detector.json"
-    state.write_text(state.read_text().replace('"format": 1', '"format": 0'))
+    whole = json.loads(state.read_text())
+    for wrong, told in ((whole | {"format": 0}, "another version"), ({"format": whole["format"]}, "no whole detector")):
+        state.write_text(json.dumps(wrong))
+        write_manifest(tmp_path / "state")
+        with pytest.raises(StoreError, match=told):
+            Detector.load(tmp_path / "state", words)
+    state.write_text("{")  # not as its manifest has it
     with pytest.raises(StoreError):
         Detector.load(tmp_path / "state", words)
 
@@ -296,7 +303,7 @@ def test_an_hour_at_which_nothing_ever_happens_is_noticed():
 
 
 @given(st.lists(any_events, max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_event_can_be_judged_saved_and_explained(rows):
     import tempfile
 

@@ -7,7 +7,7 @@
 
 An event is asked eight questions, each answered by a p-value against recent history (`Frequencies`):
 
-    template   how rare is this sentence, once its variable parts are masked?
+    template   how rare is this sentence, once its variable parts are masked? (`new`: it was never seen)
     meaning    if it is new: how far, as an embedding, from the nearest normal one?
     tone       if it is new: does it sound like trouble, more than others did?
     actor      who does this, usually?
@@ -46,14 +46,14 @@ from ridgeline.store import publish_dir, verify
 
 Embed = Callable[[list[str]], NDArray[np.float32]]
 
-EVENT_PARTS = ("template", "meaning", "tone", "actor", "subject", "time", "count", "order")
+EVENT_PARTS = ("template", "new", "meaning", "tone", "actor", "subject", "time", "count", "order")
 SESSION_PARTS = (*EVENT_PARTS, "end", "counts")
 ALERT_RATE = 0.001
 WARM = 100  # judged before the first alert
 TOLD = 0.25  # the score from which on a reason is given
 LABEL = 1.5  # how far beyond the line of alerts an event goes that is just like a bad one
 REMEMBERED = 50_000  # entries that can be labelled
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,15 @@ class Detector:
             raise StoreError(f"{folder} holds no detector ({error}); remove it, and it is learnt anew.") from None
         if state.get("format") != FORMAT:
             raise StoreError(f"{folder} was written by another version; remove it, and it is learnt anew.")
+        try:
+            return cls._restored(state, vectors, embed)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{folder} holds no whole detector ({error!r}); remove it, and it is learnt anew."
+            ) from None
+
+    @classmethod
+    def _restored(cls, state: Mapping[str, Any], vectors: NDArray[np.float32], embed: Embed) -> Self:
         made = cls(embed, alert_rate=state["alert_rate"])
         made._miner = Miner.restore(state["miner"])
         made._history = History.restore(state["history"], vectors)

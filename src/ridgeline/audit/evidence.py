@@ -23,7 +23,7 @@ from ridgeline.audit.calibration import MEMORY, Clock, Ranks
 
 STANDS_OUT = math.log(10)
 NEXT = 0.5  # how much the next largest counts
-GIVEN = ("meaning", "tone")  # of a new template
+GIVEN = ("new", "meaning", "tone")  # of a new template
 
 
 class Scale:

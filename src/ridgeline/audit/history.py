@@ -16,6 +16,9 @@ from ridgeline.audit.neighbours import Arrival, Neighbours, Vectors
 from ridgeline.audit.sessions import Session, step_of
 
 SETTLED = 5  # times a template is seen before it is normal
+# Anomalies are new things more often than merely rare ones: what was never seen is taken to be so many times as likely
+# to be one as something known that is as rare.
+NEW = math.log(10)
 CONTEXTS, SPAN = 4_096, 1_000
 ENOUGH = 20  # events of a template or an action, before it has actors of its own
 STEPS_KEPT = 2_000  # sessions with a template; beyond, the old ones count for half
@@ -83,7 +86,10 @@ class History:
             found["template"] = -math.log(p)
         known = self.known[template]
         if known.seen < SETTLED:
-            found["meaning"], found["tone"] = known.meaning, known.tone
+            share = 0.5**known.seen
+            found["meaning"], found["tone"] = known.meaning * share, known.tone * share
+            if not known.seen:
+                found["new"] = NEW
         if (p := self.actors_of(event).p(event.actor)) < 1.0:
             found["actor"] = -math.log(p)
         if (p := self.subjects.p(template, event.words)) < 1.0:
