@@ -349,6 +349,8 @@ def test_memory_is_bounded(monkeypatch):
     for n in range(3):
         for i in range(0, 600, 50):
             detector.score([strange(n * 600 + i + k) for k in range(50)], range(50))
+            assert len(detector._sessions) <= 50
+            assert len(detector._over) <= 50
             detector.ended(BASE + (n * 600 + i) * SECOND)
         state = json.dumps([detector._history.state()[0] | {"known": 0}, detector._sessions.state()])
         sizes.append(len(state))
