@@ -156,6 +156,9 @@ def test_no_kind_of_broken_session_is_found_worse_than_by_the_baselines(kind, qu
         for figure in ("f1", "auroc"):
             assert found["ridgeline"][figure] >= found[name][figure] - 1e-9
     assert found["ridgeline"]["f1"] > 0.85
+    live = found["ridgeline"]["live"]
+    assert live["alerts_right"] <= live["alerts"] <= found["protocol"]["test"]
+    assert live["auroc"] > 0.8
     assert found["ridgeline"]["auroc"] > 0.97
     if kind.__name__ in ("wrong_order", "any_of_them"):
         assert found["ridgeline"]["auroc"] > found["count_vector"]["auroc"] + 0.05

@@ -15,7 +15,7 @@ from ridgeline.audit.hours import Hours
 from ridgeline.audit.neighbours import Arrival, Neighbours, Vectors
 from ridgeline.audit.sessions import Session, step_of
 
-SETTLED = 5  # times a template is seen before it is normal
+SETTLED = 10  # times a template is seen before it is normal
 # Anomalies are new things more often than merely rare ones: what was never seen is taken to be so many times as likely
 # to be one as something known that is as rare.
 NEW = math.log(10)
@@ -86,10 +86,9 @@ class History:
             found["template"] = -math.log(p)
         known = self.known[template]
         if known.seen < SETTLED:
-            share = 0.5**known.seen
+            share = (1 + known.seen) ** -0.5  # a few times are not enough to be normal: newness wears off slowly
+            found["new"] = NEW * share
             found["meaning"], found["tone"] = known.meaning * share, known.tone * share
-            if not known.seen:
-                found["new"] = NEW
         if (p := self.actors_of(event).p(event.actor)) < 1.0:
             found["actor"] = -math.log(p)
         if (p := self.subjects.p(template, event.words)) < 1.0:

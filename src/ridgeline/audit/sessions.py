@@ -68,7 +68,7 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def of(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
-        """The session of an event, and the window that ended because this one begins."""
+        """The session of an event, and the one that ended because this one begins: its last window, or the oldest."""
         attributes = event.get("attributes")
         if attributes:
             for name in self.names:
@@ -77,20 +77,23 @@ class Sessions:
                     key = f"{name}={value}"
                     same = self._open.pop(key, None)
                     self._open[key] = same or Session(key, named=True)
-                    return self._open[key], None
+                    return self._open[key], self._too_many()
         key = f"{event.get('source', '')}\0{event.get('actor') or ''}"
         before = self._open.pop(key, None)
         goes_on = before is not None and before.time // self.window == time // self.window
         found = before if before is not None and goes_on else Session(key, named=False)
         self._open[key] = found
-        return found, None if goes_on else before
+        return found, self._too_many() if goes_on or before is None else before
+
+    def _too_many(self) -> Session | None:
+        return self._open.pop(next(iter(self._open))) if len(self._open) > OPEN else None
 
     def ended(self, now: int | None = None) -> list[Session]:
-        """Close and give those that have been idle, or are too many; with no time, all."""
+        """Close and give those that have been idle; with no time, all."""
         done = []
         for key, session in list(self._open.items()):
             idle = self.idle if session.named else self.window
-            if now is not None and now - session.time < idle and len(self._open) <= OPEN:
+            if now is not None and now - session.time < idle:
                 if now - session.time < self.window:
                     break  # those behind it are younger
                 continue

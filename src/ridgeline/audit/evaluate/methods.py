@@ -108,12 +108,15 @@ class Watcher:
 
     def __init__(self, embed: Embed, kind: str) -> None:
         self._detector, self._whole, self._entry = Detector(embed), kind == "session", 0
+        self.alerted = False  # by the unit judged last, at the detector's own line
 
     def judge(self, unit: Unit, learn: bool) -> float:
         self._entry += 1
         found = self._detector.score(unit.events, [self._entry] * len(unit.events), learn=learn)
+        self.alerted = any(judgement.alert for judgement in found)
         if self._whole:
             found = self._detector.ended(learn=learn)
+            self.alerted |= any(judgement.alert for judgement in found)
         return max(judgement.score for judgement in found)
 
 

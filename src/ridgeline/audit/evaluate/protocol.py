@@ -12,6 +12,8 @@
 4. Figures on the test part, with 95 % intervals by bootstrap; all methods on the same draws, so that differences are
    paired. Lines and events are drawn in blocks, since they come in bursts.
 
+Beside that, `live`: the detector goes through the test part again, learning from all of it as it does in the watcher.
+
 Every method goes the same way; where it has settings, those with the best F1 in step 2 are taken.
 """
 
@@ -25,8 +27,18 @@ from typing import Any
 import numpy as np
 
 from ridgeline.audit.detector import Embed
-from ridgeline.audit.evaluate.methods import LineCounts, Method, kinds_of, methods
-from ridgeline.audit.evaluate.metrics import DRAWS, Judged, exceeded_by, figures, intervals, middle, threshold_for
+from ridgeline.audit.evaluate.methods import LineCounts, Method, Watcher, kinds_of, methods
+from ridgeline.audit.evaluate.metrics import (
+    DRAWS,
+    Judged,
+    Labels,
+    auroc,
+    exceeded_by,
+    figures,
+    intervals,
+    middle,
+    threshold_for,
+)
 from ridgeline.audit.evaluate.units import SHARE, Labelled, Unit, load
 
 EARLY = 0.5  # of the training part, whose normal units do not decide: little was known yet
@@ -53,11 +65,25 @@ def judged(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[st
         scores = np.array([best.judge(unit, learn=False) for unit in data.test])
         found[name] = Judged(labels, scores, threshold)
         settings[name] = {"window": best.window} if isinstance(best, LineCounts) else {}
+        if isinstance(best, Watcher):
+            tell(f"{name}: as it would be live")
+            settings[name] = {"live": _live(best, data.test, labels)}
     tell("intervals")
     block = 1 if data.kind == "session" else BLOCK
     draws = intervals(found, block)
     return {"protocol": _protocol(data, block)} | {
         name: _told(name, held, draws) | settings[name] for name, held in found.items()
+    }
+
+
+def _live(watcher: Watcher, test: Sequence[Unit], labels: Labels) -> dict[str, Any]:
+    """The test part once more, now learnt from as it is judged, with the alerts the watcher would have given."""
+    rows = [(watcher.judge(unit, learn=True), watcher.alerted) for unit in test]
+    alerts = np.array([alert for _, alert in rows])
+    return {
+        "auroc": auroc(labels, np.array([score for score, _ in rows])),
+        "alerts": int(alerts.sum()),
+        "alerts_right": int((alerts & labels).sum()),
     }
 
 
