@@ -19,6 +19,7 @@ class ItemKnn:
     def __init__(self, neighbours: int = NEIGHBOURS) -> None:
         """With 0 neighbours it scores nothing and costs nothing: for a blend that has no use for it."""
         self.neighbours = neighbours
+        self._turned: tuple[Any, Any] = (None, None)  # `near`, and the same with its columns as rows
 
     def fit(self, train: Histories) -> Self:
         from scipy.sparse import csr_matrix
@@ -47,7 +48,9 @@ class ItemKnn:
         return self
 
     def scores(self, users: Histories) -> Real:
-        found: Real = (users.matrix() @ self.near.T.tocsr()).toarray().astype(np.float32, copy=False)
+        if self._turned[0] is not self.near:  # turned once: for one user it would be most of the time
+            self._turned = self.near, self.near.T.tocsr()
+        found: Real = (users.matrix() @ self._turned[1]).toarray().astype(np.float32, copy=False)
         return found
 
     def similar(self, item: int) -> Real:
