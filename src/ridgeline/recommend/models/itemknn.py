@@ -8,6 +8,7 @@ import numpy as np
 
 from ridgeline.recommend.data import Real
 from ridgeline.recommend.histories import Histories
+from ridgeline.recommend.metrics import best
 
 NEIGHBOURS = 100
 BLOCK = 512  # items whose likeness to all others is held at a time
@@ -30,18 +31,16 @@ class ItemKnn:
         by_item = liked.T.tocsr()
         rows, columns, values = ([np.zeros(0, t)] for t in (np.int64, np.int64, np.float32))
         for start in range(0, train.width if self.neighbours else 0, BLOCK):
-            near: Any = (by_item[start : start + BLOCK] @ liked).tocoo()
-            item, other, value = near.row.astype(np.int64) + start, near.col.astype(np.int64), near.data
-            apart = item != other
-            item, other, value = item[apart], other[apart], value[apart]
+            near = (by_item[start : start + BLOCK] @ liked).toarray()
+            own = np.arange(len(near))
+            near[own, start + own] = 0
+            near[near == 0] = -np.inf
             # Equal likenesses are common here (few raters): they go by the item's row, so the choice is repeatable.
-            order = np.lexsort((other, -value, item))
-            item, other, value = item[order], other[order], value[order]
-            place = np.arange(len(item)) - np.searchsorted(item, item)
-            first = place < self.neighbours
-            rows.append(item[first])
-            columns.append(other[first])
-            values.append(value[first])
+            top = best(near, self.neighbours)
+            item, place = np.nonzero(top >= 0)
+            rows.append(item + start)
+            columns.append(top[item, place])
+            values.append(near[item, top[item, place]])
         shape = (train.width, train.width)
         where = (np.concatenate(rows), np.concatenate(columns))
         self.near = csr_matrix((np.concatenate(values), where), shape=shape)
