@@ -130,7 +130,7 @@ def test_a_folder_of_ratings_is_split_like_the_evaluation_splits_it(tmp_path, mo
         fits.split_for("nowhere", 0, 0, 0)
 
 
-@pytest.mark.parametrize("contender", ["ridgeline", texts.SENTENCE])
+@pytest.mark.parametrize("contender", ["ridgeline", pytest.param(texts.SENTENCE, marks=pytest.mark.peer)])
 def test_item_texts_become_vectors_by_every_contender(contender):
     if not texts.possible():
         pytest.skip("no model on this machine")

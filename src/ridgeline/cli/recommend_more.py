@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli.recommend import DEFAULT, Data, Encoder, Fresh, MinRating, Penalty, encoding, recommend
+from ridgeline.cli.recommend_sizing import sizing
 from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, status, stderr, stdout, tell
 from ridgeline.errors import InputError
 
+recommend.command()(sizing)
 commands = recommend  # those of recommend.py and the ones below
 METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
 
