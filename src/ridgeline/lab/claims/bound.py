@@ -30,7 +30,8 @@ _ITEM = re.compile(
 )
 _MEASURED = ("time", "latency", "rate", "bandwidth", "flops", "speedup", "share")
 _SETTING = re.compile(
-    r"(?:\b(?:within|after|every|each|up to|at most|at least|timeout|deadline|limit|older than|default|for|last|budget|of|by|than|beyond)|±)\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
+    r"(?:\b(?:within|after|every|each|up to|at most|at least|timeout|deadline|limit|older than|default|for|last|"
+    r"budget|of|by|than|beyond)|±)\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
     re.I,
 )
 _OF_A_LIMIT = re.compile(r"\s*of\s+(?:\w+\s+){0,3}(?:ceiling|peak|copy|limit|roof|pcie|link|bandwidth|what\b)", re.I)
@@ -163,7 +164,7 @@ def _held(path: Path, home: Path | None, reference: Reference, text: str) -> Fin
     low, high = said.interval(1.0)
     if dims is None or said.dims != dims:
         if said.dims != q.NONE and dims not in (None, q.NONE):
-            what = f"the number and the record's are of different kinds ({said.text}, {shown(value, dims or q.NONE)})"
+            what = f"the number and the record's are of different kinds ({said.text}, {digits(value)})"
             return Finding(str(path), reference.line, "reference", f"{said.text} ← {told}", what, 1.0)
         scale = said.written / said.value if said.value else 1.0
         if dims is None:  # the record has the bare number: hold the written ones against each other

@@ -9,7 +9,10 @@ from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.quantities import Dims, Quantity
 from ridgeline.lab.claims.reading import Table
 
-COUNTED = r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|servers?|instances?|clients?|concurrency|streams?|world size)\b"
+COUNTED = (
+    r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
+    r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
+)
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
     ("delta", r"delta|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
@@ -18,7 +21,8 @@ _SHARES = (  # a column of percentages is one of these, by the first that its he
     ),
     (
         "share",
-        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|share|mfu|% ?peak|peak ?%|roofline|sol\b",
+        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|"
+        r"share|mfu|% ?peak|peak ?%|roofline|sol\b",
     ),
     ("percent", r""),
 )
@@ -33,14 +37,15 @@ _DIMENSIONS: dict[Dims, tuple[tuple[str, str], ...]] = {
 }
 _PLAIN = (
     ("speedup", r"speed-?\s?up|^vs\b|\bvs\.? |relative|× ?faster|faster"),
-    ("efficiency", r"(?:scaling|parallel) efficien"),
+    ("efficiency", r"^(?!.*(?:memory|energy|power|cost)).*efficien"),
     ("batch", r"batch(?!es)"),
     ("n", COUNTED),
     ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
     ("dim", r"\bdim"),
     (
         "count",
-        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
+        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|"
+        r"tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
     ),
     ("number", r""),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, columns
+from ridgeline.lab.claims.finding import Finding, confidence
 from ridgeline.lab.claims.quantities import Quantity, find
 from ridgeline.lab.claims.reading import Document, Line, Table
 
@@ -121,3 +122,21 @@ def _facts(line: Line, text: str) -> list[Fact]:
         )
         last = quantity.end
     return out
+
+
+def by_section(context: Context) -> list[list[Fact]]:
+    sections: dict[int, list[Fact]] = {}
+    for fact in context.facts:
+        sections.setdefault(fact.section, []).append(fact)
+    return list(sections.values())
+
+
+def by_line(context: Context) -> list[list[Fact]]:
+    lines: dict[int, list[Fact]] = {}
+    for fact in context.facts:
+        lines.setdefault(fact.line, []).append(fact)
+    return list(lines.values())
+
+
+def say(context: Context, fact: Fact, kind: str, what: str, factor: float, sure: float) -> Finding:
+    return Finding(context.document.path, fact.line, kind, fact.text.strip(), what, confidence(factor, sure))

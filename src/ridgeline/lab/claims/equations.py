@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ridgeline.lab.claims.finding import (
     SLACK,
@@ -217,7 +218,7 @@ class _Reader:
 def _restated(document: Document, line: Line) -> Iterator[Finding]:
     """A quantity and, in brackets right after it, the same in another unit."""
     found = find(line.text)
-    for first, second in zip(found, found[1:], strict=False):
+    for first, second in pairwise(found):
         between = line.text[first.end : second.start]
         if first.dims != second.dims or first.dims not in (TIME, BYTES) or first.unit == second.unit:
             continue

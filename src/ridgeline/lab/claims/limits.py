@@ -95,7 +95,7 @@ def _flops(context: Context, table: Table, found: list[Column]) -> Iterator[Find
     ]
     if not named:
         return
-    name, (peak, memory) = max(named, key=lambda pair: pair[1][0])
+    name, (peak, _) = max(named, key=lambda pair: pair[1][0])
     widest = max(memory for _, (_, memory) in named)
     for row in range(len(table.rows)):
         n = _processors(table, found, row)

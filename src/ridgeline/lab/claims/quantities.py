@@ -146,14 +146,11 @@ def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     unit_text = match["unit"] or ""
     if match["top"]:
         end = match.end("top")
-    if (
-        suffix == "B"
-        and not match["money"]
-        and not re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
-    ):
-        if digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0:
-            suffix, unit_text = "", "B"  # 8B, 64B: bytes
-            end = match.end("suffix")
+    things = re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
+    power_of_two = digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0
+    if suffix == "B" and power_of_two and not match["money"] and not things:
+        suffix, unit_text = "", "B"  # 8B, 64B: bytes
+        end = match.end("suffix")
     if suffix:
         scale, end = _SUFFIX[suffix], match.end("suffix")
     if match["plus"]:

@@ -171,7 +171,8 @@ def _read_spaced(document: Document, raw: list[str]) -> None:
     """Columns set apart by two spaces or more, under a header without numbers."""
     at = 0
     while at < len(raw):
-        run, cells = at, []
+        run = at
+        cells: list[tuple[int, list[str]]] = []
         while run < len(raw) and run + 1 not in document.tabled and not document.lines[run].code:
             parts = re.split(r"\s{2,}|\t+", raw[run].strip())
             if len(parts) < 3 or (cells and len(parts) != len(cells[0][1])):

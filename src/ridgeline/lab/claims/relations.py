@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
@@ -152,7 +152,7 @@ def _fit(
 
     # the point that most intervals contain is among their ends
     ends = sorted({end for interval in constants.values() for end in interval})
-    middles = [(a + b) / 2 for a, b in zip(ends, ends[1:], strict=False)] + ends
+    middles = [(a + b) / 2 for a, b in pairwise(ends)] + ends
     common = max(middles, key=lambda c: len(holding(c))) if middles else 1.0
     candidates = [(1.0, True)] if not relation.open or relation.dims == q.RATE else []
     if relation.dims == q.RATE and not relation.above:
