@@ -36,18 +36,16 @@ class Context:
     facts: list[Fact] = field(default_factory=list)
     tables: list[tuple[Table, list[Column]]] = field(default_factory=list)
     counts: set[int] = field(default_factory=set)
+    text: str = ""  # of all lines, without markup
+    stated: list[tuple[int, int]] = field(default_factory=list)  # batch sizes and their lines
 
     def batches(self, line: int, heading: str) -> list[int]:
         """Batch sizes that could be meant at a place: that of the heading, else the last one stated before it."""
         own = _batches(heading)
         if own:
             return own
-        before = [(n, b) for n, b in self._stated if n < line]
-        return [before[-1][1]] if before else []
-
-    @property
-    def _stated(self) -> list[tuple[int, int]]:
-        return [(line.number, batch) for line in self.document.statements() for batch in _batches(line.text)]
+        before = [batch for number, batch in self.stated if number < line]
+        return before[-1:]
 
     def peaks(self, dims: q.Dims) -> list[Fact]:
         """Stated limits of one kind: 'Peak Bandwidth: 2000 GB/s', 'Memory bandwidth: 1,555 GB/s'."""
@@ -71,9 +69,10 @@ def _batches(text: str) -> list[int]:
 
 
 def gather(document: Document) -> Context:
-    context = Context(document)
+    context = Context(document, text="\n".join(line.text for line in document.lines))
     for line in document.statements():
         context.facts += _facts(line, line.text)
+        context.stated += [(line.number, batch) for batch in _batches(line.text)]
     for table in document.tables:
         found = columns(table)
         context.tables.append((table, found))

@@ -94,7 +94,7 @@ class Quantity:
         return self.value - half, (self.top if self.top is not None else self.value) + half
 
 
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?![\w.]))?|\.\d+"
 _WORD = r"[A-Za-zµμ%$][A-Za-zµμ]*"
 _FIND = re.compile(
     r"(?P<sign>(?:[~≈<>≤≥]\s?|(?:about|approx\.?|around|roughly|under|over)\s)*)"
@@ -140,6 +140,8 @@ def _past(text: str, at: int) -> int:
 
 def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     digits = match["number"].replace(",", "")
+    if len(digits) > 24:
+        return None
     number, end = float(digits), match.end("number")
     scale = 1.0
     suffix = (match["suffix"] or "").strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from ridgeline.errors import InputError
 
 _CODE = {"python", "py", "rust", "bash", "sh", "shell", "c", "cpp", "c++", "cuda", "java", "js", "go", "yaml", "json"}
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:[|+]\s*:?-{2,}:?\s*)*\|?\s*$")
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:[|+]\s*:?-+:?\s*)*\|?\s*$")
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,11 @@ def repair(text: str) -> str:
 def _decoded(match: re.Match[str]) -> str:
     for codec in ("mac_roman", "cp1252", "latin-1"):
         try:
-            return match[0].encode(codec).decode("utf-8")
+            text = match[0].encode(codec).decode("utf-8")
         except (UnicodeEncodeError, UnicodeDecodeError):
             continue
+        if all(c in "\ufe0f\u200d" or unicodedata.category(c)[0] not in "MC" for c in text):
+            return text  # no bare accents, no controls: this was meant
     return match[0]
 
 
