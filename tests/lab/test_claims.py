@@ -14,6 +14,14 @@ from ridgeline.lab.claims.quantities import BYTES, NONE, RATE, TIME, find
 from ridgeline.lab.claims.reading import read, repair
 
 seeds = st.integers(0, 2**32 - 1)
+PEERS = "|Who|Throughput|\n|--|--|\n|NumPy CPU|500 rows/s|\n|ours GPU|9,000 rows/s|\n"
+RANKS = """|GPUs|Images/sec|Speedup|Efficiency|
+|--|--|--|--|
+|1|100|1.00x|100%|
+|2|190|1.90x|95.0%|
+|4|360|3.60x|90.0%|
+"""
+SWEEP = "|Length|Time (ms)|\n|--|--|\n|10|1.00|\n|20|4.00|\n|40|16.0|\n"
 FACTORS = [0.5, 0.8, 1.25, 2, 10]
 
 
@@ -126,6 +134,10 @@ def test_tables_of_every_kind_are_read_with_their_lines():
         "Savings: 1 - 224 / 504 = 56%",
         "log2(100) = 7 comparisons",
         "batch = 15 + 128K for level = 8",
+        PEERS + "\n- Tuned: 4,000 rows/s (8x over CPU)",
+        RANKS + "\nWe reach 90% scaling efficiency at 4 GPUs, up to 3.6x speedup.",
+        SWEEP + "\n- Not linear with length",
+        "Latency: 4x faster (40 ms vs 10 ms)",
     ],
 )
 def test_rounding_and_units_are_no_contradictions(line):
@@ -155,6 +167,13 @@ def test_mixed_units_are_notes():
         ),
         ("On A100s.\n\n|Config|FLOPS|\n|--|--|\n|8 GPUs|90 PFLOPS|\n|16 GPUs|1 PFLOPS|", "peak", "9.984 PFLOP/s"),
         ("A|n|Total\n-|-|-\nx|1|50.1 MB\ny|2|60.2 MB\nTotal|3|120.3 MB", "total", "110.3 MB"),
+        ("|Run|Time|Cost per hour|Cost|\n|-|-|-|-|\n|a|2 h|$3.00|$6.00|\n|b|3 h|$4.00|$21.00|", "cost", "$12.00"),
+        ("- Cut from 80 ms to 20 ms, a 60% reduction", "difference", "75.0%"),
+        ("Latency: 2.5x faster (40 ms vs 10 ms)", "speed-up", "a factor of 4"),
+        (PEERS + "\n- Tuned: 4,000 rows/s (18x over CPU)", "speed-up", "8×"),
+        (RANKS + "\nWe reach 93% scaling efficiency at 4 GPUs.", "restated", "90.0%"),
+        (RANKS + "\nUp to 5.2x speedup.", "restated", "3.60x"),
+        (SWEEP + "\n- Linear scaling with length", "linear", "a power of 2.00"),
     ],
 )
 def test_the_arithmetic_of_a_contradiction_is_shown(text, kind, number):

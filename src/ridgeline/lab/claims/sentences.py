@@ -12,6 +12,8 @@ from ridgeline.lab.claims.context import Context, Fact, by_line, say
 from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap, shown, times
 from ridgeline.lab.claims.quantities import Quantity
 
+_FROM_TO = r"\s*\(?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|down from|up from)\s*"
+
 
 def check(context: Context) -> Iterator[Finding]:
     for facts in by_line(context):
@@ -64,16 +66,18 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     for first, second in combinations(facts, 2):
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
-        arrow = re.fullmatch(r"\s*(?:→|->|=>|⇒)\s*", between) or (
+        arrow = re.fullmatch(_FROM_TO, between, re.I) or (
             re.search(r"\bfrom\W*$", first.text[: a.start], re.I) and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
         )
         if not arrow or a.dims != b.dims or a.dims == q.NONE or a.bound or b.bound or not a.value or not b.value:
             continue
-        said = [f for f in facts if f.quantity.start >= b.end][:1]
-        for claim in said:
+        after = [f for f in facts if f.quantity.start >= b.end][:1]
+        before = [f for f in facts if f.quantity.end <= a.start][-1:]
+        before = [f for f in before if re.search(r"\(|\bfrom\b|:", f.text[f.quantity.end : a.start])]
+        for claim in after + before:
             c = claim.quantity
             ratio = _wider(a, b)
-            near = first.text[b.end : c.start]
+            near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
             if len(near) > 25 or c.bound or c.top is not None:
                 continue
             if c.factor and re.match(

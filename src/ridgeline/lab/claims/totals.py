@@ -44,6 +44,8 @@ def _total_row(context: Context, table: Table, found: list[Column]) -> Iterator[
             or re.search("avg|average|mean|per ", column.name, re.I)
         ):
             continue
+        if column.role == "percent" and stated.value != 1:
+            continue  # of scores, not of one whole
         interval, middle = _add(parts)
         sums.append((column, stated, middle, overlap(stated.interval(1.0), interval, SLACK)))
     proved = any(holds for *_, holds in sums)
