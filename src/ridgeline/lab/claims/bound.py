@@ -5,15 +5,17 @@
     .268<!--@recommend.jsonl protocol.split=random models.ease.recall@20.mean-->    a path in JSON
     353 / 374 TFLOP/s<!--@h200-embed.txt "353 TFLOP/s"; "374 TFLOP/s"-->            two numbers, two references
 
-The number must be the derived one, rounded or cut off at its last digit, or within the tolerance that is given (±2%).
+The number must be the derived one rounded to the digits it has, or within the tolerance that is given (±2%).
 Numbers inside a code block are bound by a comment below it that repeats them: `"160 µs" = spin ridgeline median`.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from ridgeline.lab.claims import quantities as q
@@ -30,7 +32,8 @@ _ITEM = re.compile(
 )
 _MEASURED = ("time", "latency", "rate", "bandwidth", "flops", "speedup", "share")
 _SETTING = re.compile(
-    r"(?:\b(?:within|after|every|each|up to|at most|at least|timeout|deadline|limit|older than|default|for|last|budget|of|by|than|beyond)|±)\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
+    r"(?:\b(?:within|after|every|each|up to|at most|at least|timeout|deadline|limit|older than|default|for|last|"
+    r"budget|of|by|than|beyond)|±)\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
     re.I,
 )
 _OF_A_LIMIT = re.compile(r"\s*of\s+(?:\w+\s+){0,3}(?:ceiling|peak|copy|limit|roof|pcie|link|bandwidth|what\b)", re.I)
@@ -58,7 +61,9 @@ def governed(path: Path, text: str) -> bool:
     """Whether every performance number must be bound: a README or a page of docs/ of a project with records."""
     if path.suffix.lower() != ".md" or project(path) is None:
         return False
-    return path.name == "README.md" or path.resolve().parent.name == "docs" or bool(_COMMENT.search(text))
+    return (
+        path.name == "README.md" or path.resolve().parent.name == "docs" or bool(_COMMENT.search(_without_code(text)))
+    )
 
 
 def check(path: Path, text: str) -> tuple[list[Finding], int]:
@@ -73,10 +78,9 @@ def check(path: Path, text: str) -> tuple[list[Finding], int]:
 
 def _references(text: str) -> Iterator[Reference]:
     """Each reference with the number it is about: the last ones before the comment, in order."""
-    lines = text.splitlines(keepends=True)
-    starts = [sum(len(line) for line in lines[:n]) for n in range(len(lines))]
-    for match in _COMMENT.finditer(text):
-        number = sum(start <= match.start() for start in starts)
+    starts = list(accumulate((len(line) for line in text.splitlines(keepends=True)), initial=0))
+    for match in _COMMENT.finditer(_without_code(text)):
+        number = bisect_right(starts, match.start())
         before = text[starts[number - 1] : match.start()]
         before = re.sub(r"<!--.*?-->", lambda m: " " * len(m[0]), before)
         items = [item for item in _ITEM.finditer(match[2].strip()) if item["words"].strip()]
@@ -95,6 +99,14 @@ def _references(text: str) -> Iterator[Reference]:
             words = tuple(w for w in re.findall(r'"[^"]*"|\S+', item["words"]))
             tolerance = float(item["tolerance"]) / 100 if item["tolerance"] else None
             yield Reference(number, match[1], words, tolerance, said)
+
+
+def _without_code(text: str) -> str:
+    """Of the same length: a comment inside code is an example."""
+    fenced = _fenced(text)
+    lines = text.splitlines(keepends=True)
+    shown = [re.sub(r"[^\n]", " ", line) if n in fenced else line for n, line in enumerate(lines, 1)]
+    return re.sub(r"`[^`\n]*`", lambda m: " " * len(m[0]), "".join(shown))
 
 
 def _quiet(text: str) -> str:
@@ -160,10 +172,10 @@ def _held(path: Path, home: Path | None, reference: Reference, text: str) -> Fin
         value, dims = derive(home / RECORDS, reference.file, list(reference.words))
     except Lost as lost:
         return Finding(str(path), reference.line, "missing", f"{said.text} ← {told}", f"{lost}", 1.0)
-    low, high = said.interval(1.0)
+    low, high = said.interval()
     if dims is None or said.dims != dims:
         if said.dims != q.NONE and dims not in (None, q.NONE):
-            what = f"the number and the record's are of different kinds ({said.text}, {shown(value, dims or q.NONE)})"
+            what = f"the number and the record's are of different kinds ({said.text}, {digits(value)})"
             return Finding(str(path), reference.line, "reference", f"{said.text} ← {told}", what, 1.0)
         scale = said.written / said.value if said.value else 1.0
         if dims is None:  # the record has the bare number: hold the written ones against each other
@@ -253,7 +265,7 @@ def _table_cells(text: str, name: str) -> set[tuple[int, str]]:
 def _covered(text: str) -> list[tuple[int, int, int]]:
     """Where bound numbers stand: (line, from, to)."""
     out = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_without_code(text).splitlines(), 1):
         for match in _COMMENT.finditer(line):
             before = re.sub(r"<!--.*?-->", lambda m: " " * len(m[0]), line[: match.start()])
             items = [i for i in _ITEM.finditer(match[2].strip()) if i["words"].strip() and i["said"] is None]

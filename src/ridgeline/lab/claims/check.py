@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline.lab.claims import bound, equations, limits, reading, relations, scaling, statements, totals
+from ridgeline.lab.claims import (
+    bound,
+    equations,
+    limits,
+    reading,
+    relations,
+    restated,
+    scaling,
+    sections,
+    sentences,
+    totals,
+    words,
+)
 from ridgeline.lab.claims.context import Context, gather
 from ridgeline.lab.claims.finding import Finding
 from ridgeline.lab.claims.quantities import find
@@ -64,4 +76,7 @@ def _all(context: Context) -> Iterator[Finding]:
         yield from limits.check(context, table, columns)
     yield from totals.lists(context)
     yield from limits.statements(context)
-    yield from statements.check(context)
+    yield from sections.check(context)
+    yield from sentences.check(context)
+    yield from restated.check(context)
+    yield from words.check(context)

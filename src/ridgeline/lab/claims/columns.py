@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.quantities import Dims, Quantity
 from ridgeline.lab.claims.reading import Table
 
-COUNTED = r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|servers?|instances?|clients?|concurrency|streams?|world size)\b"
+COUNTED = (
+    r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
+    r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
+)
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
     ("delta", r"delta|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
@@ -18,7 +21,8 @@ _SHARES = (  # a column of percentages is one of these, by the first that its he
     ),
     (
         "share",
-        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|share|mfu|% ?peak|peak ?%|roofline|sol\b",
+        r"efficien|utili[sz]|of (?:the )?(?:peak|ceiling|limit|roof|max|theor|copy|stream)|"
+        r"share|mfu|% ?peak|peak ?%|roofline|sol\b",
     ),
     ("percent", r""),
 )
@@ -33,14 +37,16 @@ _DIMENSIONS: dict[Dims, tuple[tuple[str, str], ...]] = {
 }
 _PLAIN = (
     ("speedup", r"speed-?\s?up|^vs\b|\bvs\.? |relative|× ?faster|faster"),
-    ("efficiency", r"(?:scaling|parallel) efficien"),
+    ("efficiency", r"^(?!.*(?:memory|energy|power|cost)).*efficien"),
     ("batch", r"batch(?!es)"),
     ("n", COUNTED),
+    ("params", r"param"),
     ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
     ("dim", r"\bdim"),
     (
         "count",
-        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
+        r"count|number|rows?\b|vectors?\b|items?\b|samples?\b|quer|requests?|"
+        r"tokens?\b|events?\b|elements?\b|docs?\b|records?\b|\bn\b",
     ),
     ("number", r""),
 )
@@ -75,6 +81,8 @@ def _column(table: Table, place: int) -> Column:
     cells = tuple(cell if cell is not None and cell.dims == dims else None for cell in cells)
     filled = [cell for cell in cells if cell is not None]
     words = name.lower()
+    if dims == q.MONEY and (per := re.search(r"\bper\s(\w+)|/\s?(\w+)|(hour)ly\b", words)):
+        return _priced(place, name, cells, next(filter(None, per.groups())))
     if 2 * sum(c.share for c in filled) > len(filled):
         role = _first(_SHARES, words)
         cells = tuple(c if c is not None and c.share else None for c in cells)
@@ -89,6 +97,20 @@ def _column(table: Table, place: int) -> Column:
     else:
         role = "other"
     return Column(place, name, role, dims, cells)
+
+
+def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
+    """ "Cost per hour": a price; per anything else but time it is neither price nor cost."""
+    unit = q.UNITS.get(per)
+    if unit is None or unit[1] != q.TIME:
+        return Column(place, name, "other", q.MONEY, cells)
+    scaled = tuple(
+        None
+        if c is None
+        else replace(c, value=c.value / unit[0], step=c.step / unit[0], loose=c.loose / unit[0], dims=q.PRICE)
+        for c in cells
+    )
+    return Column(place, name, "price", q.PRICE, scaled)
 
 
 def _first(roles: tuple[tuple[str, str], ...], words: str) -> str:

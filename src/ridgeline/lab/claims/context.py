@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, columns
+from ridgeline.lab.claims.finding import Finding, confidence
 from ridgeline.lab.claims.quantities import Quantity, find
 from ridgeline.lab.claims.reading import Document, Line, Table
 
@@ -35,18 +36,16 @@ class Context:
     facts: list[Fact] = field(default_factory=list)
     tables: list[tuple[Table, list[Column]]] = field(default_factory=list)
     counts: set[int] = field(default_factory=set)
+    text: str = ""  # of all lines, without markup
+    stated: list[tuple[int, int]] = field(default_factory=list)  # batch sizes and their lines
 
     def batches(self, line: int, heading: str) -> list[int]:
         """Batch sizes that could be meant at a place: that of the heading, else the last one stated before it."""
         own = _batches(heading)
         if own:
             return own
-        before = [(n, b) for n, b in self._stated if n < line]
-        return [before[-1][1]] if before else []
-
-    @property
-    def _stated(self) -> list[tuple[int, int]]:
-        return [(line.number, batch) for line in self.document.statements() for batch in _batches(line.text)]
+        before = [batch for number, batch in self.stated if number < line]
+        return before[-1:]
 
     def peaks(self, dims: q.Dims) -> list[Fact]:
         """Stated limits of one kind: 'Peak Bandwidth: 2000 GB/s', 'Memory bandwidth: 1,555 GB/s'."""
@@ -70,9 +69,10 @@ def _batches(text: str) -> list[int]:
 
 
 def gather(document: Document) -> Context:
-    context = Context(document)
+    context = Context(document, text="\n".join(line.text for line in document.lines))
     for line in document.statements():
         context.facts += _facts(line, line.text)
+        context.stated += [(line.number, batch) for batch in _batches(line.text)]
     for table in document.tables:
         found = columns(table)
         context.tables.append((table, found))
@@ -121,3 +121,21 @@ def _facts(line: Line, text: str) -> list[Fact]:
         )
         last = quantity.end
     return out
+
+
+def by_section(context: Context) -> list[list[Fact]]:
+    sections: dict[int, list[Fact]] = {}
+    for fact in context.facts:
+        sections.setdefault(fact.section, []).append(fact)
+    return list(sections.values())
+
+
+def by_line(context: Context) -> list[list[Fact]]:
+    lines: dict[int, list[Fact]] = {}
+    for fact in context.facts:
+        lines.setdefault(fact.line, []).append(fact)
+    return list(lines.values())
+
+
+def say(context: Context, fact: Fact, kind: str, what: str, factor: float, sure: float) -> Finding:
+    return Finding(context.document.path, fact.line, kind, fact.text.strip(), what, confidence(factor, sure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ridgeline.lab.claims.finding import (
     SLACK,
@@ -203,13 +204,17 @@ class _Reader:
             return None
         self.at = found.end
         self._words()
-        integer = found.step == found.loose and found.step >= 1 and found.dims == NONE
-        steps = 0.0 if integer or (found.dims == NONE and float(found.written).is_integer()) else 0.5
+        exact = found.dims == NONE or found.unit in ("B", "byte", "bytes")  # counts; the 4 bytes of a number
+        steps = 0.0 if exact and float(found.written).is_integer() else 0.5
         bare = found.dims == NONE and found.unit not in ("%",)
         return Value(found.interval(steps, loosely=False), found.dims, found.value, 0, bare, "")
 
     def _words(self) -> None:
-        words = re.match(r"(?:\s+(?!x\s)[A-Za-z][A-Za-z-]*){1,4}|(?:-[a-z]+)", self.text[self.at :])
+        words = re.match(
+            r"(?:\s+(?!(?:x|for|with|where|when|if|and|is|as|from|at)\b)[A-Za-z][a-z-]*|\s+[A-Z]{2,})"
+            r"{1,3}(?![\w])|-[a-z]+",
+            self.text[self.at :],
+        )
         if words:
             self.at += words.end()
 
@@ -217,7 +222,7 @@ class _Reader:
 def _restated(document: Document, line: Line) -> Iterator[Finding]:
     """A quantity and, in brackets right after it, the same in another unit."""
     found = find(line.text)
-    for first, second in zip(found, found[1:], strict=False):
+    for first, second in pairwise(found):
         between = line.text[first.end : second.start]
         if first.dims != second.dims or first.dims not in (TIME, BYTES) or first.unit == second.unit:
             continue

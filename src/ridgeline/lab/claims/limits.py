@@ -88,14 +88,10 @@ def _count(text: str) -> float:
 
 
 def _flops(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
-    named = [
-        (name, peak)
-        for name, peak in PROCESSORS.items()
-        if any(re.search(rf"\b{name}\b", x.text) for x in context.document.lines)
-    ]
+    named = [(name, peak) for name, peak in PROCESSORS.items() if re.search(rf"\b{name}s?\b", context.text)]
     if not named:
         return
-    name, (peak, memory) = max(named, key=lambda pair: pair[1][0])
+    name, (peak, _) = max(named, key=lambda pair: pair[1][0])
     widest = max(memory for _, (_, memory) in named)
     for row in range(len(table.rows)):
         n = _processors(table, found, row)
@@ -144,6 +140,8 @@ def statements(context: Context) -> Iterator[Finding]:
     """ "2x EPYC 7742 (64 cores)": sockets × cores of the part."""
     for line in context.document.statements():
         for part, cores in _CORES.items():
+            if part not in line.text:
+                continue
             sockets = re.search(
                 rf"(\d+)\s?[x×]\s(?:\w+[\s-])*?{part}|(dual|two)[\s-](?:socket )?(?:\w+[\s-])*?{part}", line.text, re.I
             )

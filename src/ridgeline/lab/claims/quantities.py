@@ -94,7 +94,7 @@ class Quantity:
         return self.value - half, (self.top if self.top is not None else self.value) + half
 
 
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?![\w.]))?|\.\d+"
 _WORD = r"[A-Za-zµμ%$][A-Za-zµμ]*"
 _FIND = re.compile(
     r"(?P<sign>(?:[~≈<>≤≥]\s?|(?:about|approx\.?|around|roughly|under|over)\s)*)"
@@ -140,20 +140,19 @@ def _past(text: str, at: int) -> int:
 
 def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     digits = match["number"].replace(",", "")
+    if len(digits) > 24:
+        return None
     number, end = float(digits), match.end("number")
     scale = 1.0
     suffix = (match["suffix"] or "").strip()
     unit_text = match["unit"] or ""
     if match["top"]:
         end = match.end("top")
-    if (
-        suffix == "B"
-        and not match["money"]
-        and not re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
-    ):
-        if digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0:
-            suffix, unit_text = "", "B"  # 8B, 64B: bytes
-            end = match.end("suffix")
+    things = re.match(r"\s*(?:param|token|weight|model|row|vector)", text[match.end("suffix") :], re.I)
+    power_of_two = digits.isdigit() and number <= 4096 and int(number) & (int(number) - 1) == 0
+    if suffix == "B" and power_of_two and not match["money"] and not things:
+        suffix, unit_text = "", "B"  # 8B, 64B: bytes
+        end = match.end("suffix")
     if suffix:
         scale, end = _SUFFIX[suffix], match.end("suffix")
     if match["plus"]:

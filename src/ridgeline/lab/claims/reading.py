@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from ridgeline.errors import InputError
 
 _CODE = {"python", "py", "rust", "bash", "sh", "shell", "c", "cpp", "c++", "cuda", "java", "js", "go", "yaml", "json"}
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:[|+]\s*:?-{2,}:?\s*)*\|?\s*$")
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:[|+]\s*:?-+:?\s*)*\|?\s*$")
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,11 @@ def repair(text: str) -> str:
 def _decoded(match: re.Match[str]) -> str:
     for codec in ("mac_roman", "cp1252", "latin-1"):
         try:
-            return match[0].encode(codec).decode("utf-8")
+            text = match[0].encode(codec).decode("utf-8")
         except (UnicodeEncodeError, UnicodeDecodeError):
             continue
+        if all(c in "\ufe0f\u200d" or unicodedata.category(c)[0] not in "MC" for c in text):
+            return text  # no bare accents, no controls: this was meant
     return match[0]
 
 
@@ -171,7 +174,8 @@ def _read_spaced(document: Document, raw: list[str]) -> None:
     """Columns set apart by two spaces or more, under a header without numbers."""
     at = 0
     while at < len(raw):
-        run, cells = at, []
+        run = at
+        cells: list[tuple[int, list[str]]] = []
         while run < len(raw) and run + 1 not in document.tabled and not document.lines[run].code:
             parts = re.split(r"\s{2,}|\t+", raw[run].strip())
             if len(parts) < 3 or (cells and len(parts) != len(cells[0][1])):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
@@ -67,6 +67,8 @@ RELATIONS = (
     Relation("cost = price × time", "cost", ("time",), (), q.MONEY, open=True, unless=("price",)),
     Relation("cost = price × n × time", "cost", ("n", "time"), (), q.MONEY, open=True, unless=("price",)),
     Relation("size = count × dimension × bytes", "size", ("count", "dim"), (), q.BYTES, open=True),
+    Relation("size = parameters × bytes", "size", ("params",), (), q.BYTES, open=True, sure=0.8),
+    Relation("size = parameters × bytes", "memory", ("params",), (), q.BYTES, open=True, sure=0.7),
     Relation("total = count × unit", "n", ("n",), (), q.NONE, open=True, sure=0.85),
     Relation("total batch = n × batch", "batch", ("n",), (), q.NONE, open=True, sure=0.8),
 )
@@ -114,7 +116,14 @@ def _fits(context: Context, table: Table, found: list[Column], relation: Relatio
         for row in range(len(table.rows)):
             computed = _computed(relation, chosen, row)
             stated = target.cells[row]
-            if computed is None or stated is None or stated.bound or computed[0] <= 0 or stated.value <= 0:
+            if (
+                computed is None
+                or stated is None
+                or stated.bound
+                or stated.top is not None
+                or computed[0] <= 0
+                or stated.value <= 0
+            ):
                 continue
             constants[row] = over(stated.interval(), computed)
         if not constants or (relation.open and len(constants) < 3 and not _priced(relation)):
@@ -130,7 +139,7 @@ def _computed(relation: Relation, chosen: Sequence[Column], row: int) -> Interva
     value: Interval = (1.0, 1.0)
     for place, column in enumerate(chosen):
         cell = column.cells[row]
-        if cell is None or cell.bound or cell.value <= 0:
+        if cell is None or cell.bound or cell.top is not None or cell.value <= 0:
             return None
         exact = column.role in ("batch", "n", "dim", "count")
         interval = (cell.value, cell.value) if exact and not cell.about else cell.interval()
@@ -152,7 +161,7 @@ def _fit(
 
     # the point that most intervals contain is among their ends
     ends = sorted({end for interval in constants.values() for end in interval})
-    middles = [(a + b) / 2 for a, b in zip(ends, ends[1:], strict=False)] + ends
+    middles = [(a + b) / 2 for a, b in pairwise(ends)] + ends
     common = max(middles, key=lambda c: len(holding(c))) if middles else 1.0
     candidates = [(1.0, True)] if not relation.open or relation.dims == q.RATE else []
     if relation.dims == q.RATE and not relation.above:

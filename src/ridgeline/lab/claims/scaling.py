@@ -148,7 +148,7 @@ def _divided(value: Interval, middle: float, by: float, words: str) -> Try:
 
 def _deltas(found: list[Column], column: Column) -> list[Reading]:
     """Two columns of one kind beside a column of percentages."""
-    numbers = [c for c in found if c.role not in ("label", "delta", "percent", "share", "efficiency", "n", "batch")]
+    numbers = [c for c in found if c.role in (*MORE_IS_BETTER, *LESS_IS_BETTER, "size", "memory", "number", "count")]
     readings: list[Reading] = []
     for first in numbers:
         for second in numbers:

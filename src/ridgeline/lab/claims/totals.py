@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles, label_of
-from ridgeline.lab.claims.context import Context, Fact
+from ridgeline.lab.claims.context import Context, Fact, by_section
 from ridgeline.lab.claims.finding import SLACK, Finding, apart, confidence, overlap, shown
 from ridgeline.lab.claims.quantities import Quantity
 from ridgeline.lab.claims.reading import Table
@@ -44,15 +44,17 @@ def _total_row(context: Context, table: Table, found: list[Column]) -> Iterator[
             or re.search("avg|average|mean|per ", column.name, re.I)
         ):
             continue
+        if column.role == "percent" and stated.value != 1:
+            continue  # of scores, not of one whole
         interval, middle = _add(parts)
         sums.append((column, stated, middle, overlap(stated.interval(1.0), interval, SLACK)))
     proved = any(holds for *_, holds in sums)
     for column, stated, middle, holds in sums:
         factor = apart(stated.value, middle)
-        if holds or factor > (3 if proved else 1.6) or not (proved or bare):
+        if holds or factor > (200 if proved else 1.6) or not (proved or bare):
             continue
-        parts = [c.text for c in column.cells[:last] if c is not None]
-        what = f"total: {' + '.join(parts)} = {shown(middle, column.dims)}, not {stated.text}"
+        texts = [c.text for c in column.cells[:last] if c is not None]
+        what = f"total: {' + '.join(texts)} = {shown(middle, column.dims)}, not {stated.text}"
         says = " | ".join(c for c in table.rows[last].cells if c)
         sure = 0.93 if proved else 0.8
         yield Finding(
@@ -122,10 +124,7 @@ def _size(context: Context, line: int, says: str, n: Quantity, d: Quantity, stat
 
 def lists(context: Context) -> Iterator[Finding]:
     """Lines of one section, each a part, and a line that says "Total"."""
-    sections: dict[int, list[Fact]] = {}
-    for fact in context.facts:
-        sections.setdefault(fact.section, []).append(fact)
-    for facts in sections.values():
+    for facts in by_section(context):
         totals = [f for f in facts if _TOTAL.match(f.label) and f.quantity.dims in (q.TIME, q.BYTES, q.MONEY)]
         for total in totals:
             if re.search(r"saved|saving", total.label, re.I) or total.quantity.bound or "/" in total.quantity.text:
@@ -143,5 +142,6 @@ def lists(context: Context) -> Iterator[Finding]:
             factor = apart(total.quantity.value, middle)
             if overlap(total.quantity.interval(1.0), interval, SLACK) or factor > 1.25:
                 continue
-            what = f"total: {' + '.join(c.text for c in cells)} = {shown(middle, total.quantity.dims)}, not {total.quantity.text}"
+            sides = f"{' + '.join(c.text for c in cells)} = {shown(middle, total.quantity.dims)}"
+            what = f"total: {sides}, not {total.quantity.text}"
             yield Finding(context.document.path, total.line, "total", total.text.strip(), what, confidence(factor, 0.7))

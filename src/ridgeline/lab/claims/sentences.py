@@ -1,0 +1,178 @@
+"""What one line says: a share beside its part and its peak, a change beside its factor, a count beside its time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+
+from ridgeline.lab.claims import quantities as q
+from ridgeline.lab.claims.columns import COUNTED
+from ridgeline.lab.claims.context import Context, Fact, by_line, say
+from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap, shown, times
+from ridgeline.lab.claims.quantities import Quantity
+
+_FROM_TO = r"\s*\(?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|down from|up from)\s*"
+
+
+def check(context: Context) -> Iterator[Finding]:
+    for facts in by_line(context):
+        yield from _shares(context, facts)
+        yield from _changes(context, facts)
+        yield from _counted(context, facts)
+        yield from _in_time(context, facts)
+
+
+def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "45 GB/s (5 % of 900 GB/s)", "1.8 TB/s (60 % of theoretical peak)"."""
+    for before, share, *rest in (facts[i:] for i in range(len(facts) - 1)):
+        between = share.text[before.quantity.end : share.quantity.start]
+        if not share.quantity.share or share.quantity.bound or before.quantity.bound or before.quantity.share:
+            continue
+        if before.quantity.dims == q.NONE or share.quantity.value <= 0 or not re.search(r"\(|=|,|is$|are$|:", between):
+            continue
+        behind = share.text[share.quantity.end :]
+        of = re.match(r"\s*(?:utili[sz]ation\s+)?(?:of|vs\.?|/)\s+(?:the\s+)?(.*)", behind, re.I)
+        if of is None:
+            continue
+        whole = rest[0] if rest else None
+        if (
+            whole
+            and whole.quantity.dims == before.quantity.dims
+            and len(share.text[share.quantity.end : whole.quantity.start]) < 40
+        ):
+            peaks = [whole]
+        elif re.match(r"(?:\w+[\s-]){0,3}(?:peak|theoretical|maximum|limit|ceiling|roof)", of[1], re.I):
+            peaks = context.peaks(before.quantity.dims)
+        else:
+            continue
+        if not peaks:
+            continue
+        part = before.quantity
+        if any(
+            overlap(share.quantity.interval(1.0), over(part.interval(), p.quantity.interval()), SLACK) for p in peaks
+        ):
+            continue
+        peak = min(peaks, key=lambda p: apart(part.value / p.quantity.value, share.quantity.value))
+        value = part.value / peak.quantity.value
+        factor = apart(share.quantity.value, value)
+        what = f"share: {part.text} / {peak.quantity.text} (line {peak.line}) = {value:.1%}, not {share.quantity.text}"
+        sure = 0.93 if peaks == [whole] else 0.85 if factor < 3 else 0.6
+        yield say(context, share, "share", what, factor, sure)
+
+
+def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "8.05 min → 5 sec (97x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
+    for first, second in combinations(facts, 2):
+        a, b = first.quantity, second.quantity
+        between = first.text[a.end : b.start]
+        arrow = re.fullmatch(_FROM_TO, between, re.I) or (
+            re.search(r"\bfrom\W*$", first.text[: a.start], re.I) and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
+        )
+        if not arrow or a.dims != b.dims or a.dims == q.NONE or a.bound or b.bound or not a.value or not b.value:
+            continue
+        after = [f for f in facts if f.quantity.start >= b.end][:1]
+        before = [f for f in facts if f.quantity.end <= a.start][-1:]
+        before = [f for f in before if re.search(r"\(|\bfrom\b|:", f.text[f.quantity.end : a.start])]
+        for claim in after + before:
+            c = claim.quantity
+            ratio = _wider(a, b)
+            near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
+            if len(near) > 25 or c.bound or c.top is not None:
+                continue
+            if c.factor and re.match(
+                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
+                claim.tail,
+                re.I,
+            ):
+                if not overlap(c.interval(1.0), ratio, SLACK):
+                    value = apart(a.value, b.value)
+                    what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
+                    yield say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
+            elif c.share and re.match(
+                r"\s*(?:faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|decrease|saving|saved)",
+                claim.tail,
+                re.I,
+            ):
+                low, high = ratio
+                options = [(low - 1, high - 1), (1 - 1 / low, 1 - 1 / high)]
+                if not any(overlap(c.interval(1.0), option, SLACK) for option in options):
+                    value = abs(1 - min(a.value, b.value) / max(a.value, b.value))
+                    other = max(a.value, b.value) / min(a.value, b.value) - 1
+                    what = f"change: {a.text} → {b.text} is {value:.1%} or {other:.1%}, not {c.text}"
+                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+
+
+def _wider(a: Quantity, b: Quantity) -> Interval:
+    """The larger over the smaller."""
+    big, small = (a, b) if a.value >= b.value else (b, a)
+    return over(big.interval(), small.interval())
+
+
+def _counted(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "100K steps: 4.6 hours" beside "330 ms per step" anywhere."""
+    for fact in facts:
+        noun = fact.quantity.noun.rstrip("s")
+        if fact.quantity.dims != q.NONE or len(noun) < 3 or fact.quantity.value < 10 or fact.quantity.share:
+            continue
+        if re.search(COUNTED, noun + "s"):
+            continue
+        spans = [
+            f
+            for f in facts
+            if f.quantity.dims == q.TIME and f.quantity.start > fact.quantity.end and "per" not in f.quantity.unit
+        ]
+        colon = re.match(r"\s*\w*\s*(?::|in\b|takes?\b|took\b|=)", fact.tail[:40])
+        unit = [
+            f
+            for f in context.facts
+            if re.search(rf"\bper {noun}\b", f.quantity.unit + f.tail[:15])
+            and f.quantity.dims == q.TIME
+            and f.line != fact.line
+        ]
+        if not spans or not unit or not colon or re.search(r"\bsav", spans[0].label):
+            continue
+        said = spans[0]
+        rates = [f.quantity for f in context.facts if f.quantity.dims == q.RATE and noun in f.quantity.noun]
+        count = fact.quantity.interval(0.0)
+        by_unit = [times(count, f.quantity.interval()) for f in unit]
+        by_rate = [over(count, r.interval()) for r in rates if r.value]
+        if any(overlap(said.quantity.interval(1.0), c, 0.02) for c in by_unit + by_rate):
+            continue
+        near = min(unit, key=lambda f: abs(f.line - fact.line))
+        value = fact.quantity.value * near.quantity.value
+        factor = apart(said.quantity.value, value)
+        sides = f"{fact.quantity.text} × {near.quantity.text} (line {near.line}) = {shown(value, q.TIME)}"
+        what = f"total = count × unit: {sides}, not {said.quantity.text}"
+        yield say(context, said, "total", what, factor, 0.8)
+
+
+def _in_time(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "62,423 texts in 10.63 s (5,870 texts/s)": one count, one time, one rate of the same things in one line."""
+    counts = [
+        f
+        for f in facts
+        if f.quantity.dims == q.NONE and f.quantity.noun and not f.quantity.share and not f.quantity.factor
+    ]
+    rates = [f for f in facts if f.quantity.dims == q.RATE and f.quantity.noun]
+    for count in counts:
+        span = next((f for f in facts if f.quantity.dims == q.TIME and f.quantity.start > count.quantity.end), None)
+        same = [r for r in rates if _same(r.quantity.noun, count.quantity.noun) and not r.quantity.bound]
+        if (
+            span is None
+            or len(same) != 1
+            or not re.search(r"\bin (?:just |only |about )?[~≈]?$", count.text[: span.quantity.start])
+        ):
+            continue
+        if count.quantity.bound or span.quantity.bound or not span.quantity.value:
+            continue
+        rate, value = same[0].quantity, count.quantity.value / span.quantity.value
+        if overlap(rate.interval(1.0), over(count.quantity.interval(), span.quantity.interval()), SLACK):
+            continue
+        sides = f"{count.quantity.text} / {span.quantity.text} = {shown(value, q.RATE)}"
+        what = f"rate = count / time: {sides}, not {rate.text}"
+        yield say(context, same[0], "rate", what, apart(rate.value, value), 0.92)
+
+
+def _same(a: str, b: str) -> bool:
+    return a.rstrip("s") == b.rstrip("s")

@@ -1,0 +1,189 @@
+"""Reports that are right give no finding; one planted contradiction is found; mixed units are told apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.lab import reports
+
+from ridgeline.lab.claims import check_text
+from ridgeline.lab.claims.quantities import BYTES, NONE, RATE, TIME, find
+from ridgeline.lab.claims.reading import read, repair
+
+seeds = st.integers(0, 2**32 - 1)
+PEERS = "|Who|Throughput|\n|--|--|\n|NumPy CPU|500 rows/s|\n|ours GPU|9,000 rows/s|\n"
+RANKS = """|GPUs|Images/sec|Speedup|Efficiency|
+|--|--|--|--|
+|1|100|1.00x|100%|
+|2|190|1.90x|95.0%|
+|4|360|3.60x|90.0%|
+"""
+SWEEP = "|Length|Time (ms)|\n|--|--|\n|10|1.00|\n|20|4.00|\n|40|16.0|\n"
+FACTORS = [0.5, 0.8, 1.25, 2, 10]
+
+
+def findings(text: str, file: str = "report.md"):
+    return check_text(text, file).findings
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(seeds)
+def test_a_report_whose_numbers_are_right_has_no_finding(seed):
+    r = random.Random(seed)
+    parts = [reports.write(make(r), r.choice(reports.FORMATS)) for make in r.sample(reports.TABLES, r.randint(1, 3))]
+    parts += [reports.sentence(r)[0] + "\n" for _ in range(r.randint(0, 3))]
+    parts += r.sample([line + "\n" for line in reports.UNRELATED], r.randint(0, 3))
+    r.shuffle(parts)
+    assert findings("# Report\n\n" + "\n".join(parts)) == ()
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(seeds, st.sampled_from(reports.TABLES), st.sampled_from((*reports.FORMATS, "csv")), st.sampled_from(FACTORS))
+def test_one_wrong_cell_is_found_in_its_line(seed, make, form, factor):
+    r = random.Random(seed)
+    part = make(r)
+    row, column = r.choice(part.derived)
+    right = part.rows[row][column]
+    wrong = part.rows[row][column] = reports.falsified(right, factor)
+    if _hidden(right, wrong):
+        return
+    text = reports.write(part, form)
+    text = text if form == "csv" else "# Report\n\n" + text
+    told = findings(text, "report.csv" if form == "csv" else "report.md")
+    lines = text.splitlines()
+    assert any(wrong.replace("**", "") in lines[f.line - 1] for f in told), (right, wrong)
+
+
+def _hidden(right: str, wrong: str) -> bool:
+    """A figure of one digit hides much; "1.0x" makes a row the base; a price alone decides nothing."""
+    digits = "".join(c for c in right if c.isdigit()).lstrip("0")
+    return len(digits) < 3 or wrong in ("1.0x", "1.00x", "1x") or right == wrong
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(seeds, st.sampled_from(FACTORS))
+def test_one_wrong_number_in_a_sentence_is_found(seed, factor):
+    text, number = reports.sentence(random.Random(seed))
+    wrong = reports.falsified(number, factor)
+    assert findings(text) == ()
+    if not _hidden(number, wrong):
+        told = findings(text.replace(number, wrong))
+        assert [f.line for f in told] == [1], (text, wrong)
+        assert all(0 < f.confidence <= 1 and f.arithmetic and f.says for f in told)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.text(max_size=300))
+def test_any_text_can_be_checked(text):
+    check_text(text, "x.md")
+    check_text("| a | b |\n|---|---|\n| " + text.replace("\n", " ") + " | 1 |\n| 2 | 3 |", "x.md")
+    check_text(text, "x.csv")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.text(st.sampled_from("×→—µé±≈✅€“” abc 12"), max_size=30), st.sampled_from(["mac_roman", "cp1252", "latin-1"])
+)
+def test_text_that_was_read_in_the_wrong_code_is_repaired(text, codec):
+    try:
+        broken = text.encode().decode(codec)
+    except UnicodeDecodeError:
+        return
+    assert repair(broken) == text or "\xa0" in broken  # read as a plain space
+
+
+def test_quantities_and_how_exactly_they_were_written():
+    assert [x.value for x in find("5.8 ms, 30 Gbps, 1,555 GB/s")] == pytest.approx([5.8e-3, 3.75e9, 1.555e12])
+    assert find("5.8 ms")[0].dims == TIME
+    assert find("5.8 ms")[0].interval() == pytest.approx((5.75e-3, 5.85e-3))
+    assert find("62,423 texts")[0].noun == "texts"
+    assert find("64 MiB")[0].value == 2**26
+    assert find("64 MiB")[0].dims == BYTES
+    assert find("5,870 texts/s")[0].dims == RATE
+    assert [x.value for x in find("8x A100 at 3x faster")] == [8, 3]
+    assert [x.factor for x in find("8x A100 at 3x faster")] == [False, True]
+    assert find("40-70x")[0].top == 70
+    assert find("175B parameters")[0].value == 175e9
+    assert find("v1.2.3 of 2025-12-06 on MiniLM-L6-v2, 10.0.0.1/24, sm_80") == []
+    assert [x.dims for x in find("0.64")] == [NONE]
+
+
+def test_tables_of_every_kind_are_read_with_their_lines():
+    text = (
+        "# T\n\n| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |\n\n<table><tr><th>x</th></tr>\n<tr><td>5</td></tr></table>\n"
+    )
+    first, second = read(text, "t.md").tables
+    assert [row.line for row in first.rows] == [5, 6]
+    assert second.rows[0].line == 9
+    assert second.rows[0].cells == ("5",)
+    quoted = read('a,b\n"1\n2",3\n4,5\n', "t.csv").tables[0]
+    assert [row.line for row in quoted.rows] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "In all: 1 GiB = 1.07 GB",
+        "- Memory: 40,960 MiB (42 GB)",
+        "Vectors: 62,423 × 384 × 4 B = 91.4 MB",  # MiB: a note
+        "Ridge point: 51 / 2000 = 25.5 FLOP/byte",  # units left out
+        "GPU utilisation: 180 / 275.7 = 65.3%",
+        "Savings: 1 - 224 / 504 = 56%",
+        "log2(100) = 7 comparisons",
+        "batch = 15 + 128K for level = 8",
+        PEERS + "\n- Tuned: 4,000 rows/s (8x over CPU)",
+        RANKS + "\nWe reach 90% scaling efficiency at 4 GPUs, up to 3.6x speedup.",
+        SWEEP + "\n- Not linear with length",
+        "Latency: 4x faster (40 ms vs 10 ms)",
+    ],
+)
+def test_rounding_and_units_are_no_contradictions(line):
+    assert findings(line) == ()
+
+
+def test_mixed_units_are_notes():
+    checked = check_text("Vectors: 62,423 × 384 × 4 B = 91.4 MB", "x.md")
+    assert [note.kind for note in checked.notes] == ["unit"]
+    assert "MB for MiB" in checked.notes[0].arithmetic
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "number"),
+    [
+        ("Needed: 2M × 20ms / 86400s = 463 cores", "equation", "0.463"),
+        ("- Copy: 4 TB / 10 Gbps = 32 s", "equation", "3,200 s"),
+        ("- It costs $10/hour\n- Time: 360 seconds\n- Cost: $0.10", "cost", "$1.00"),
+        ("- Peak bandwidth: 1000 GB/s\n\n- 900 GB/s sustained (45% of theoretical peak)", "share", "90.0%"),
+        ("A step takes 200 ms per step.\n\n- Time for 50K steps: 1.2 hours", "total", "2.778 h"),
+        ("Per hour: 30 ms × 1,000 = 30 seconds\nCPU utilization: 50% of one core", "utilisation", "0.8%"),
+        ("- **Time:** 5 ms per batch (batch=100)\n- **Throughput:** 1,000 items/s", "rate", "20,000/s"),
+        (
+            "- Network: 100 Gb/s\n\n## Broadcast\n\n|Size|Bandwidth (GB/s)|\n|--|--|\n|1 MB|9|\n|1 GB|40|",
+            "link",
+            "12.5 GB/s",
+        ),
+        ("On A100s.\n\n|Config|FLOPS|\n|--|--|\n|8 GPUs|90 PFLOPS|\n|16 GPUs|1 PFLOPS|", "peak", "9.984 PFLOP/s"),
+        ("A|n|Total\n-|-|-\nx|1|50.1 MB\ny|2|60.2 MB\nTotal|3|120.3 MB", "total", "110.3 MB"),
+        ("|Run|Time|Cost per hour|Cost|\n|-|-|-|-|\n|a|2 h|$3.00|$6.00|\n|b|3 h|$4.00|$21.00|", "cost", "$12.00"),
+        ("- Cut from 80 ms to 20 ms, a 60% reduction", "difference", "75.0%"),
+        ("Latency: 2.5x faster (40 ms vs 10 ms)", "speed-up", "a factor of 4"),
+        (PEERS + "\n- Tuned: 4,000 rows/s (18x over CPU)", "speed-up", "8×"),
+        (RANKS + "\nWe reach 93% scaling efficiency at 4 GPUs.", "restated", "90.0%"),
+        (RANKS + "\nUp to 5.2x speedup.", "restated", "3.60x"),
+        (SWEEP + "\n- Linear scaling with length", "linear", "a power of 2.00"),
+    ],
+)
+def test_the_arithmetic_of_a_contradiction_is_shown(text, kind, number):
+    told = findings(text)
+    assert [f.kind for f in told] == [kind], told
+    assert number in told[0].arithmetic
+
+
+def test_findings_come_by_confidence():
+    text = "a: 2 × 3 = 60 s\n\nb: 300 × 7 = 2,093 s\n"
+    told = findings(text)
+    assert [f.line for f in told] == [1, 3]
+    assert told[0].confidence > told[1].confidence
