@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ridgeline import errors
-from ridgeline.cli import app, main
+from ridgeline.cli import COMMANDS, command, main
 from ridgeline.errors import Exit, InputError, MissingExtra, NotComparable, RidgelineError, unknown
 
 
@@ -153,6 +153,14 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones(name: object, known: 
 
 
 def test_every_command_stands_in_a_panel_and_has_examples_or_says_what_it_does():
-    for command in app.registered_commands:
-        assert command.rich_help_panel
-        assert (command.callback.__doc__ or "").strip()
+    for name, (_, panel) in COMMANDS.items():
+        made = command(name)
+        assert made.name == name
+        assert made.rich_help_panel == panel
+        assert (made.help or "").strip()
+
+
+def test_one_command_does_not_wait_for_the_others():
+    code = "import sys, ridgeline.cli as c; c.command('streams'); print({'ridgeline.lab', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "set()", done.stderr

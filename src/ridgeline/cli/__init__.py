@@ -8,44 +8,85 @@ from __future__ import annotations
 import io
 import sys
 import traceback
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 import typer.core
+import typer.main
 
 import ridgeline
 from ridgeline.cli.speak import plain
 from ridgeline.errors import Exit, PointedError, RidgelineError
 
+# Each command's home and panel. It is imported when it is asked for, so that one command does not wait for all.
+COMMANDS = {
+    "embed": ("embed:embed", "Work"),
+    "resample": ("resample:resample", "Work"),
+    "streams": ("streams:streams", "Work"),
+    "index": ("index:index", "Work"),
+    "search": ("search:search", "Work"),
+    "machine": ("machine:machine", "Measure"),
+    "bench": ("bench:bench", "Measure"),
+    "run": ("run:run", "Measure"),
+    "report": ("report:report", "Judge"),
+    "compare": ("compare:compare", "Judge"),
+    "history": ("history:history", "Judge"),
+    "cost": ("cost:cost", "Judge"),
+    "check": ("check:check", "Judge"),
+    "records": ("records:records", "Judge"),
+    "audit": ("audit:audit", "Systems"),
+    "recommend": ("recommend_more:commands", "Systems"),
+    "fabric": ("fabric:fabric", "Systems"),
+    "model": ("model:model", "Manage"),
+}
+CONTEXTS = {"run": {"ignore_unknown_options": True}}  # Hydra's own flags (--cfg job) are not Typer's to judge
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands there are; each is made by Typer when it is first asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:  # Typer suggests the nearest of those it has
+            self.commands.update({name: command(name) for name in COMMANDS if name not in self.commands})
+        return super().resolve_command(ctx, args)
+
+
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "add_completion": False,
+    "rich_markup_mode": "rich",
+    "pretty_exceptions_enable": False,
+}
 app = typer.Typer(
     name="ridgeline",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **SETTINGS,
 )
 
-PANELS = {
-    "embed": "Work",
-    "resample": "Work",
-    "streams": "Work",
-    "index": "Work",
-    "search": "Work",
-    "machine": "Measure",
-    "bench": "Measure",
-    "run": "Measure",
-    "report": "Judge",
-    "compare": "Judge",
-    "history": "Judge",
-    "cost": "Judge",
-    "check": "Judge",
-    "records": "Judge",
-    "audit": "Systems",
-    "recommend": "Systems",
-    "fabric": "Systems",
-    "model": "Manage",
-}
+
+def command(name: str) -> Any:
+    """One command (or group of them) as Typer makes it."""
+    home, panel = COMMANDS[name]
+    module, _, attribute = home.partition(":")
+    found = getattr(import_module(f"ridgeline.cli.{module}"), attribute)
+    alone = typer.Typer(**SETTINGS)
+    alone.callback()(lambda: None)  # so that it is a group, even of one
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name, rich_help_panel=panel)
+    else:
+        alone.command(name, rich_help_panel=panel, context_settings=CONTEXTS.get(name))(found)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -87,55 +128,3 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Fast paths for AI data, each one measured against its limit."""
-
-
-def _register() -> None:
-    from ridgeline.cli import (
-        audit,
-        bench,
-        check,
-        compare,
-        cost,
-        embed,
-        fabric,
-        history,
-        index,
-        machine,
-        model,
-        records,
-        report,
-        resample,
-        run,
-        scaling,
-        search,
-        streams,
-    )
-    from ridgeline.cli.recommend_more import commands as recommend
-
-    commands: dict[str, Any] = {
-        "embed": embed.embed,
-        "resample": resample.resample,
-        "streams": streams.streams,
-        "index": index.index,
-        "search": search.search,
-        "machine": machine.machine,
-        "bench": bench.bench,
-        "report": report.report,
-        "compare": compare.compare,
-        "history": history.history,
-        "cost": cost.cost,
-        "check": check.check,
-    }
-    for name, command in commands.items():
-        app.command(name, rich_help_panel=PANELS[name])(command)
-    # Hydra's own flags (--cfg job) are not Typer's to judge.
-    app.command("run", rich_help_panel=PANELS["run"], context_settings={"ignore_unknown_options": True})(run.run)
-    app.add_typer(fabric.fabric, name="fabric", rich_help_panel=PANELS["fabric"])
-    records.records.command("scaling")(scaling.scaling)
-    app.add_typer(records.records, name="records", rich_help_panel=PANELS["records"])
-    app.add_typer(audit.audit, name="audit", rich_help_panel=PANELS["audit"])
-    app.add_typer(recommend, name="recommend", rich_help_panel=PANELS["recommend"])
-    app.add_typer(model.model, name="model", rich_help_panel=PANELS["model"])
-
-
-_register()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import tables
+from ridgeline.cli.scaling import scaling
 from ridgeline.cli.speak import Json, note, print_json, stderr, stdout, tell
 from ridgeline.errors import InputError, MissingExtra, unknown
 from ridgeline.lab import analyse, record
@@ -18,6 +19,7 @@ from ridgeline.lab.record import Record, Records
 from ridgeline.store import publish
 
 records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs; see how they scale.")
+records.command("scaling")(scaling)
 COLUMNS = ("record", "time", "workload", "case", "machine", "commit", "contender", "ok", "turn", "sample_ns")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file, or a folder that holds records.jsonl.")]
 
