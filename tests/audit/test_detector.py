@@ -70,6 +70,7 @@ def test_the_odd_event_among_two_thousand_is_the_first_alert_and_says_why():
     assert first.alert
     assert "firewall.rule.delete" in first.reason
     assert "guest" in first.reason
+    assert "most similar normal event is 'systemd.unit.start" in first.reason
     assert first.nearest == (1499,)  # the last of the only normal template
     assert sum(j.alert for j in found) == 1
     assert all(0.0 <= j.score <= 1.0 for j in found)

@@ -18,9 +18,6 @@ def of_event(history: History, event: Seen, session: Session, parts: Mapping[str
             times = history.templates.count(event.template)
             often = f"seen {times} times among" if times > 1 else "seen once among" if times else "never seen in"
             told.append(f"{quoted(known.text)} was {often} the last {len(history.templates):,} events")
-        elif part == "meaning":
-            other, cosine = known.near[0]
-            told.append(f"the most similar normal event is {quoted(text_of(history, other))} (cosine {cosine:.2f})")
         elif part == "tone":
             told.append(f"{quoted(known.text)} sounds like trouble")
         elif part == "actor":
@@ -46,6 +43,9 @@ def of_event(history: History, event: Seen, session: Session, parts: Mapping[str
             told.append(f"{quoted(known.text)} seldom follows {before}")
         elif part == "label":
             told.append("it is like an event that was labelled bad")
+    if known.near and {"new", "meaning"} & set(parts):
+        other, cosine = known.near[0]
+        told.append(f"the most similar normal event is {quoted(text_of(history, other))} (cosine {cosine:.2f})")
     return "; ".join(told)
 
 
