@@ -14,6 +14,7 @@ from ridgeline.lab.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
+from ridgeline.workloads import _recommend_users as profiles
 from ridgeline.workloads import reference
 from ridgeline.workloads.recommend import BASE, NUMPY, TORCH, histories
 
@@ -36,6 +37,8 @@ def ran(case: Case, contender: str):
 @pytest.mark.parametrize(("task", "users"), [("semantic", 50), ("ease", 50), ("one", 1), ("users", 50)])
 def test_every_contender_is_right(contender, task, users):
     case = case_of(task, users)
+    if task == "users":
+        contender = {NUMPY: profiles.NUMPY, TORCH: profiles.TORCH}.get(contender, contender)
     assert contender in workload.contenders(case)
     check = workload.check(case, ran(case, contender))
     assert check.ok, check

@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def prepare(case: Case, contender: str) -> Run:
 
         threadpool_limits(1, "blas")
         warnings.filterwarnings("ignore", message="Method expects CSR input")  # which it made itself
-    told: dict[str, Any] = {**SETTINGS[contender], **(_als_settings(given) if contender == ALS else {})}
+    library = {SCIPY: "scipy", KNN: "implicit", ALS: "implicit"}.get(contender)
+    told: dict[str, Any] = {"version": version(library)} if library else {}
+    told |= {**SETTINGS[contender], **(_als_settings(given) if contender == ALS else {})}
     fit: Fit = {OURS: _ours[case["task"]], SCIPY: _scipy, KNN: _knn, ALS: lambda s: _als(s, told)}[contender]
     state: dict[str, Any] = {}
     stages: dict[str, list[int]] = {"fit": [], "rank": []}

@@ -12,8 +12,7 @@ from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.semantic import Semantic
 from ridgeline.recommend.models.taste import taste
 
-NUMPY = "NumPy + SciPy, argpartition"
-TORCH = "torch dense matmul + topk"
+NUMPY, TORCH = "NumPy gather + reduceat", "torch embedding_bag"
 BLOCK = 2_048
 
 

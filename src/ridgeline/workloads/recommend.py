@@ -34,10 +34,11 @@ from ridgeline.recommend.models.taste import taste
 from ridgeline.recommend.ranking import rank_ease, rank_vectors
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
-from ridgeline.workloads._recommend_users import NUMPY, TORCH, user_vectors
+from ridgeline.workloads import _recommend_users as profiles
 from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"task": "semantic", "users": 2_000, "items": 4_000, "likes": 40, "dim": 384, "k": 10}
+NUMPY, TORCH = "NumPy + SciPy, argpartition", "torch dense matmul + topk"
 BASE |= {"batch": 0, "data": "made"}
 TASKS = ("embed", "users", "semantic", "ease", "one", *fits.PEERS)
 ALLOWED = {"cpu": 1e-4, "cuda": 5e-3}  # of a score: float32 sums; float16 values
@@ -104,7 +105,7 @@ class Recommend:
             return texts.missing()
         if case["task"] in fits.PEERS:
             return fits.missing(case["task"])
-        return {} if installed("torch") else {TORCH: "torch"}
+        return {} if installed("torch") else {profiles.TORCH if case["task"] == "users" else TORCH: "torch"}
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         device = on_device(case, place)
@@ -114,7 +115,7 @@ class Recommend:
             return fits.prepare(case, contender)
         state: dict[str, Any] = {"turn": 0}
         if case["task"] == "users":
-            find = user_vectors(contender, _semantic(case["items"], case["dim"]), device)
+            find = profiles.user_vectors(contender, _semantic(case["items"], case["dim"]), device)
         else:
             find = {OURS: _ours, NUMPY: _numpy, TORCH: _torch}[contender](case, device)
 
@@ -216,8 +217,8 @@ def _task(case: Case) -> str:
 
 
 def _peers(case: Case) -> list[str]:
-    found = [NUMPY] if case.device == "cpu" else []
-    return [*found, *([TORCH] if installed("torch") else [])]
+    numpy, torch = (profiles.NUMPY, profiles.TORCH) if case["task"] == "users" else (NUMPY, TORCH)
+    return [*([numpy] if case.device == "cpu" else []), *([torch] if installed("torch") else [])]
 
 
 def _ours(case: Case, device: str) -> Any:
