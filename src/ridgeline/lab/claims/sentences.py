@@ -53,12 +53,30 @@ def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             overlap(share.quantity.interval(1.0), over(part.interval(), p.quantity.interval()), SLACK) for p in peaks
         ):
             continue
+        if whole not in peaks and any(
+            overlap(share.quantity.interval(1.0), over(part.interval(), p)) for p in _implied(context, part)
+        ):
+            continue  # of the peak that a table's shares are of
         peak = min(peaks, key=lambda p: apart(part.value / p.quantity.value, share.quantity.value))
         value = part.value / peak.quantity.value
         factor = apart(share.quantity.value, value)
         what = f"share: {part.text} / {peak.quantity.text} (line {peak.line}) = {value:.1%}, not {share.quantity.text}"
         sure = 0.93 if peaks == [whole] else 0.85 if factor < 3 else 0.6
         yield say(context, share, "share", what, factor, sure)
+
+
+def _implied(context: Context, part: Quantity) -> list[Interval]:
+    """The peaks that the shares of tables imply, for quantities of one kind."""
+    return [
+        over(cell.interval(), share.interval())
+        for _, found in context.tables
+        for column in found
+        if column.dims == part.dims
+        for shares in found
+        if shares.role in ("share", "efficiency")
+        for cell, share in zip(column.cells, shares.cells, strict=True)
+        if cell is not None and share is not None and share.value > 0
+    ]
 
 
 def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
