@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.audit.detector import Detector
+from ridgeline.audit.anomaly.detector import Detector
 
 BATCH = 256
 

@@ -190,7 +190,7 @@ def test_without_anomalies_to_learn_from_a_rate_decides(quick):
 
 
 def test_the_watcher_judges_as_the_detector_does():
-    from ridgeline.audit.detector import Detector
+    from ridgeline.audit.anomaly.detector import Detector
 
     data = sessions(KINDS[-1], seed=6, count=120)
     watcher, detector = Watcher(words, "session"), Detector(words)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.audit.sessions import NAMES
+from ridgeline.audit.anomaly.sessions import NAMES
 
 LONGEST = 400  # letters of one attribute's value
 _WORDS = re.compile(r"[^\W\d_]+")

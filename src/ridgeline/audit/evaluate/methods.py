@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.audit.detector import Detector, Embed
+from ridgeline.audit.anomaly.detector import Detector, Embed
 from ridgeline.audit.evaluate.units import Unit
 from ridgeline.audit.sentence import sentence
 from ridgeline.audit.template import Miner

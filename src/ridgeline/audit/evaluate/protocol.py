@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.audit.detector import Embed
+from ridgeline.audit.anomaly.detector import Embed
 from ridgeline.audit.evaluate.methods import LineCounts, Method, Watcher, kinds_of, methods
 from ridgeline.audit.evaluate.metrics import (
     DRAWS,

@@ -21,7 +21,7 @@ from ridgeline.audit.watch.state import Left, Places, find_left, save_left
 from ridgeline.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from ridgeline.audit.detector import Detector, Judgement
+    from ridgeline.audit.anomaly.detector import Detector, Judgement
     from ridgeline.audit.ledger import Ledger
     from ridgeline.audit.meaning import Meaning
     from ridgeline.audit.vocabulary import Encode
@@ -126,7 +126,7 @@ class Scorer:
         return detector, meaning
 
     def _detector(self, meaning: Meaning) -> Detector:
-        from ridgeline.audit.detector import Detector
+        from ridgeline.audit.anomaly.detector import Detector
 
         if self._left.detector is not None:
             try:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from ridgeline.audit.calibration import MEMORY, Clock, Ranks
+from ridgeline.audit.anomaly.calibration import MEMORY, Clock, Ranks
 
 STANDS_OUT = math.log(10)
 NEXT = 0.5  # how much the next largest counts

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.audit.calibration import Ranks
-from ridgeline.audit.frequency import USUAL, Contexts, Frequencies
-from ridgeline.audit.hours import Hours
+from ridgeline.audit.anomaly.calibration import Ranks
+from ridgeline.audit.anomaly.frequency import USUAL, Contexts, Frequencies
+from ridgeline.audit.anomaly.hours import Hours
 
 DAY, HOUR = 86_400 * 10**9, 3_600 * 10**9
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.audit.calibration import Ranks
-from ridgeline.audit.frequency import Frequencies
+from ridgeline.audit.anomaly.calibration import Ranks
+from ridgeline.audit.anomaly.frequency import Frequencies
 
 SPAN = 10_000
 MOST = 2_048  # different sessions held

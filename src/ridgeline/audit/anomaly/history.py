@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ridgeline.audit.counts import Counts
-from ridgeline.audit.frequency import Contexts, Frequencies
-from ridgeline.audit.hours import Hours
-from ridgeline.audit.neighbours import Arrival, Neighbours, Vectors
-from ridgeline.audit.sessions import Session, step_of
+from ridgeline.audit.anomaly.counts import Counts
+from ridgeline.audit.anomaly.frequency import Contexts, Frequencies
+from ridgeline.audit.anomaly.hours import Hours
+from ridgeline.audit.anomaly.neighbours import Arrival, Neighbours, Vectors
+from ridgeline.audit.anomaly.sessions import Session, step_of
 
 SETTLED = 10  # times a template is seen before it is normal
 # Anomalies are new things more often than merely rare ones: what was never seen is taken to be so many times as likely

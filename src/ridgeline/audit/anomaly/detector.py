@@ -33,13 +33,13 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.audit import reasons
-from ridgeline.audit.calibration import MEMORY
-from ridgeline.audit.evidence import Scale, score_of
-from ridgeline.audit.history import History, Seen
-from ridgeline.audit.neighbours import ROUTINE, TROUBLE
+from ridgeline.audit.anomaly import reasons
+from ridgeline.audit.anomaly.calibration import MEMORY
+from ridgeline.audit.anomaly.evidence import Scale, score_of
+from ridgeline.audit.anomaly.history import History, Seen
+from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
+from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions
 from ridgeline.audit.sentence import sentence, spoken
-from ridgeline.audit.sessions import NAMES, OPEN, Session, Sessions
 from ridgeline.audit.template import Miner, mask
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import publish_dir, verify

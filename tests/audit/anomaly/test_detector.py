@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.audit.simulated import BASE, KINDS, event, ordinary, sessions, strange_actor, words
 from tests.strategies import events as any_events
 
-from ridgeline.audit.detector import Detector, Judgement
+from ridgeline.audit.anomaly.detector import Detector, Judgement
 from ridgeline.audit.sentence import sentence, spoken
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import write_manifest
@@ -321,9 +321,9 @@ def test_any_event_can_be_judged_saved_and_explained(rows):
 
 def test_memory_is_bounded(monkeypatch):
     """Everything new all the time: other actors, words, sessions, templates."""
-    from ridgeline.audit import counts, history, neighbours
-    from ridgeline.audit import detector as module
-    from ridgeline.audit import sessions as open_sessions
+    from ridgeline.audit.anomaly import counts, history, neighbours
+    from ridgeline.audit.anomaly import detector as module
+    from ridgeline.audit.anomaly import sessions as open_sessions
 
     monkeypatch.setattr(history, "CONTEXTS", 40)
     monkeypatch.setattr(history, "SPAN", 20)

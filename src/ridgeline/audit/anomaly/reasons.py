@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ridgeline.audit.history import History, Seen
-from ridgeline.audit.sessions import Session
+from ridgeline.audit.anomaly.history import History, Seen
+from ridgeline.audit.anomaly.sessions import Session
 
 LONGEST = 120
 
