@@ -168,6 +168,27 @@ def test_mixed_units_are_notes():
         ("On A100s.\n\n|Config|FLOPS|\n|--|--|\n|8 GPUs|90 PFLOPS|\n|16 GPUs|1 PFLOPS|", "peak", "9.984 PFLOP/s"),
         ("A|n|Total\n-|-|-\nx|1|50.1 MB\ny|2|60.2 MB\nTotal|3|120.3 MB", "total", "110.3 MB"),
         ("|Run|Time|Cost per hour|Cost|\n|-|-|-|-|\n|a|2 h|$3.00|$6.00|\n|b|3 h|$4.00|$21.00|", "cost", "$12.00"),
+        (
+            "|Op|Before|After|Shift|\n|-|-|-|-|\n|a|90 ms|40 ms|50 ms|\n|b|70 ms|40 ms|30 ms|\n|c|99 ms|19 ms|88 ms|",
+            "difference",
+            "80 ms",
+        ),
+        (
+            "|n|A GFLOPS|B GFLOPS|A % of B|\n|-|-|-|-|\n|x|50.0|100.0|50.0%|\n|y|60.0|80.0|75.0%|\n|z|90.0|99.0|80.9%|",
+            "share",
+            "90.9%",
+        ),
+        ("- Time per text: 2.0 ms\n- Throughput: 900 texts/s", "rate", "500/s"),
+        (
+            "|Setup|Speedup|Efficiency|\n|-|-|-|\n|1 GPU|1.00x|100%|\n|2 GPUs|1.90x|95%|\n|4 GPUs|3.60x|70%|",
+            "efficiency",
+            "90.0%",
+        ),
+        (
+            "|Item|Cost ($)|Count|Total cost ($)|\n|-|-|-|-|\n|a|10|12|120|\n|b|25|11|275|\n|c|31|20|720|",
+            "total",
+            "$620.00",
+        ),
         ("- Cut from 80 ms to 20 ms, a 60% reduction", "difference", "75.0%"),
         ("Latency: 2.5x faster (40 ms vs 10 ms)", "speed-up", "a factor of 4"),
         (PEERS + "\n- Tuned: 4,000 rows/s (18x over CPU)", "speed-up", "8×"),

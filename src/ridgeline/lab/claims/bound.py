@@ -32,8 +32,8 @@ _ITEM = re.compile(
 )
 _MEASURED = ("time", "latency", "rate", "bandwidth", "flops", "speedup", "share")
 _SETTING = re.compile(
-    r"(?:\b(?:within|after|every|each|up to|at most|at least|timeout|deadline|limit|older than|default|for|last|"
-    r"budget|of|by|than|beyond)|±)\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
+    r"(?:\b(?:within|after|every|up to|at most|at least|timeout|deadline|limit|older than|default|budget)|±)"
+    r"\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
     re.I,
 )
 _OF_A_LIMIT = re.compile(r"\s*of\s+(?:\w+\s+){0,3}(?:ceiling|peak|copy|limit|roof|pcie|link|bandwidth|what\b)", re.I)

@@ -14,7 +14,7 @@ COUNTED = (
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
 )
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
-    ("delta", r"delta|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
+    ("delta", r"delta|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
         "efficiency",
         r"^(?!.*(?:memory|energy|power|cost|bandwidth|network|storage|cache)).*efficien|parallel eff|scaling eff",
@@ -41,6 +41,7 @@ _PLAIN = (
     ("batch", r"batch(?!es)"),
     ("n", COUNTED),
     ("params", r"param"),
+    ("time", r"\btime\b|latency|duration|elapsed"),
     ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
     ("dim", r"\bdim"),
     (

@@ -57,6 +57,11 @@ RELATIONS = (
     Relation(
         "bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)
     ),
+    Relation("bandwidth = bytes / time", "bandwidth", (), ("time",), q.BANDWIDTH, open=True, unless=("size",)),
+    Relation("FLOP/s = work / time", "flops", (), ("time",), q.FLOPS, open=True, unless=("size",)),
+    Relation("efficiency = speed-up / n", "efficiency", ("speedup",), (), q.NONE, open=True, unless=("n",)),
+    Relation("total = count × unit", "cost", ("count", "cost"), (), q.MONEY),
+    Relation("total = count × unit", "time", ("count", "time"), (), q.TIME),
     Relation("share = part / peak", "share", ("bandwidth",), (), q.NONE, open=True),
     Relation("share = part / peak", "efficiency", ("bandwidth",), (), q.NONE, open=True, unless=("n",)),
     Relation("share = part / peak", "share", ("flops",), (), q.NONE, open=True),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ridgeline.lab.claims.columns import Column, find_roles, label_of
+from ridgeline.lab.claims.columns import COUNTED, Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context
-from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, confidence, digits, over, overlap, times
-from ridgeline.lab.claims.quantities import Quantity
+from ridgeline.lab.claims.finding import (
+    SLACK,
+    Finding,
+    Interval,
+    apart,
+    confidence,
+    digits,
+    over,
+    overlap,
+    shown,
+    times,
+)
+from ridgeline.lab.claims.quantities import Quantity, find
 from ridgeline.lab.claims.reading import Table
 
 MORE_IS_BETTER = ("rate", "bandwidth", "flops")
@@ -32,13 +44,21 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
     for column in find_roles(found, "speedup"):
         yield from _judge(context, table, column, _speedups(context, table, found, column), "speed-up", 0.9)
     for column in find_roles(found, "efficiency"):
-        if find_roles(found, "n"):
+        if find_roles(found, "n") or _numbered(table, found):
             readings = _efficiencies(table, found)
             yield from _judge(context, table, column, readings, "efficiency", 0.93)
             if not readings:
                 yield from _too_efficient(context, table, column)
     for column in find_roles(found, "delta"):
-        yield from _judge(context, table, column, _deltas(found, column), "difference", 0.9)
+        yield from _judge(context, table, column, _deltas(found), "difference", 0.9)
+    for column in [*find_roles(found, "share"), *find_roles(found, "percent")]:
+        yield from _judge(context, table, column, _shares(found), "share", 0.85, strict=True)
+    for column in found:
+        if re.search(r"diff|delta|shift|saved|savings|change|gap", column.name, re.I) and column.role not in (
+            "label",
+            "delta",
+        ):
+            yield from _judge(context, table, column, _gaps(found, column), "difference", 0.85, strict=True)
 
 
 def _ratio(better: Quantity, worse: Quantity) -> tuple[Interval, float]:
@@ -105,9 +125,20 @@ def _rowwise(mine: Column, theirs: Column) -> Reading:
     return out
 
 
+def _numbered(table: Table, found: list[Column]) -> list[Column]:
+    """Rows called "4 GPUs", "Parallel 4": the last whole number of a label is how many."""
+    named = (c for c in found if c.role == "label" or any(x and re.search(COUNTED, x.noun) for x in c.cells))
+    for column in named:
+        told = [find(row.cells[column.place])[-1:] for row in table.rows]
+        cells = tuple(q[0] if q and q[0].value.is_integer() and q[0].unit == "" else None for q in told)
+        if sum(cell is not None for cell in cells) >= max(2, len(cells) - 1):
+            return [replace(column, role="n", cells=cells)]
+    return []
+
+
 def _efficiencies(table: Table, found: list[Column]) -> list[Reading]:
     readings: list[Reading] = []
-    for n in find_roles(found, "n"):
+    for n in find_roles(found, "n") or _numbered(table, found):
         counted = [(r, c) for r, c in enumerate(n.cells) if c is not None and c.value > 0]
         if len({c.value for _, c in counted}) < 2:
             continue
@@ -146,7 +177,37 @@ def _divided(value: Interval, middle: float, by: float, words: str) -> Try:
     return Try(times(value, (1 / by, 1 / by)), middle / by, words)
 
 
-def _deltas(found: list[Column], column: Column) -> list[Reading]:
+def _pairs(found: list[Column]) -> Iterator[tuple[Column, Column]]:
+    numbers = [c for c in found if c.role in (*MORE_IS_BETTER, *LESS_IS_BETTER, "size", "memory", "number", "count")]
+    return ((a, b) for a in numbers for b in numbers if a.place != b.place and a.dims == b.dims)
+
+
+def _shares(found: list[Column]) -> list[Reading]:
+    """ "ours, theirs, ours as a share of theirs"."""
+    return [
+        {
+            row: Try(_ratio(a, b)[0], a.value / b.value, f"{a.text} / {b.text}")
+            for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True))
+            if a is not None and b is not None and a.value and b.value
+        }
+        for first, second in _pairs(found)
+    ]
+
+
+def _gaps(found: list[Column], column: Column) -> list[Reading]:
+    """ "before, after, the difference", in the same unit."""
+    readings: list[Reading] = []
+    for first, second in _pairs([c for c in found if c.dims == column.dims and c.place != column.place]):
+        reading: Reading = {}
+        for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True)):
+            if a is not None and b is not None and a.value > b.value:
+                (low, high), (less, more) = a.interval(), b.interval()
+                reading[row] = Try((low - more, high - less), a.value - b.value, f"{a.text} − {b.text}")
+        readings.append(reading)
+    return readings
+
+
+def _deltas(found: list[Column]) -> list[Reading]:
     """Two columns of one kind beside a column of percentages."""
     numbers = [c for c in found if c.role in (*MORE_IS_BETTER, *LESS_IS_BETTER, "size", "memory", "number", "count")]
     readings: list[Reading] = []
@@ -173,7 +234,13 @@ def _absolute(low: float, high: float) -> Interval:
 
 
 def _judge(
-    context: Context, table: Table, column: Column, readings: list[Reading], kind: str, sure: float
+    context: Context,
+    table: Table,
+    column: Column,
+    readings: list[Reading],
+    kind: str,
+    sure: float,
+    strict: bool = False,  # nearness is no sign that the relation is meant
 ) -> Iterator[Finding]:
     """The reading that holds for most rows is the one that is meant; no row that any reading explains is accused."""
     stated = {r: c for r, c in enumerate(column.cells) if c is not None and not c.bound and c.value > 0}
@@ -191,16 +258,23 @@ def _judge(
     best = max(told, key=lambda reading: (len(held(reading)), len(near(reading))))
     rows = (set(best) & set(stated)) - trivial
     support = (held(best) | near(best)) - trivial
-    if not rows or 2 * len(support) < len(rows) or (len(rows) == 1 and not near(best)):
+    if strict:
+        support = held(best)
+    if strict and len(support) < max(2, 0.6 * len(rows)):
+        return
+    agreed = [r for r in told if rows <= set(r) and all(apart(r[x].middle, best[x].middle) < 1.05 for x in rows)]
+    lone = len(rows) == 1 and not near(best) and len(agreed) < 2  # two columns against one number will do
+    if not rows or lone or (2 * len(support) < len(rows) and len(rows) > 1):
         return
     explained = set().union(*(held(reading) for reading in told))
     weight = sure if held(best) - trivial else sure - 0.15
     for row in sorted(rows - explained):
         cell, computed = stated[row], best[row]
         factor = apart(cell.value, computed.middle)
-        shown = f"{computed.middle:.1%}" if cell.share else digits(computed.middle) + ("×" if cell.factor else "")
+        value = shown(computed.middle, column.dims) if column.dims[0] else digits(computed.middle)
+        value = f"{computed.middle:.1%}" if cell.share else value + ("×" if cell.factor else "")
         says = " | ".join(c for c in table.rows[row].cells if c)
-        what = f"{kind} ({column.name}): {computed.words} = {shown}, not {cell.text}"
+        what = f"{kind} ({column.name}): {computed.words} = {value}, not {cell.text}"
         line = table.rows[row].line
         yield Finding(context.document.path, line, kind, says, what, confidence(factor, weight))
 

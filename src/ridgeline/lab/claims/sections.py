@@ -20,6 +20,7 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _busy(context, facts)
         yield from _batch_rate(context, facts)
         yield from _whole_rate(context, facts)
+        yield from _each(context, facts)
 
 
 def _costs(context: Context, facts: list[Fact]) -> Iterator[Finding]:
@@ -101,6 +102,23 @@ def _batch_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         sides = f"{digits(size)} / {fact.quantity.text} = {shown(value, q.RATE)}"
         what = f"rate = batch / time: {sides}, not {rate.quantity.text}"
         yield say(context, rate, "rate", what, factor, 0.9)
+
+
+def _each(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "Time per text" and a throughput in texts/s."""
+    for fact in facts:
+        each = re.match(r"(?:avg\.? |average |mean )?time per (\w+)", fact.label, re.I)
+        if each is None or fact.quantity.dims != q.TIME or fact.quantity.bound or not fact.quantity.value:
+            continue
+        noun = each[1].lower().rstrip("s")
+        rates = [f for f in facts if f.quantity.dims == q.RATE and f.quantity.noun.rstrip("s") == noun]
+        if len({f.quantity.value for f in rates}) != 1 or rates[0].quantity.bound:
+            continue
+        rate, value = rates[0], 1 / fact.quantity.value
+        if overlap(rate.quantity.interval(1.0), over((1.0, 1.0), fact.quantity.interval(1.0)), SLACK):
+            continue
+        what = f"rate = 1 / time: 1 / {fact.quantity.text} = {shown(value, q.RATE)}, not {rate.quantity.text}"
+        yield say(context, rate, "rate", what, apart(rate.quantity.value, value), 0.75)
 
 
 def _whole_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
