@@ -208,3 +208,17 @@ def test_findings_come_by_confidence():
     told = findings(text)
     assert [f.line for f in told] == [1, 3]
     assert told[0].confidence > told[1].confidence
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    ["- Network: 8 × 100 Gb/s", "- Network: 100 Gb/s, 8 adapters", "- Network: 100 Gb/s; GPUs are on NVLink"],
+)
+def test_a_bandwidth_beyond_one_link_may_have_another_way(hardware):
+    table = "## Broadcast\n\n|Size|Bandwidth (GB/s)|\n|--|--|\n|1 MB|9|\n|1 GB|40|"
+    assert findings(f"{hardware}\n\n{table}") == ()
+
+
+def test_a_batch_stated_elsewhere_does_not_explain_requests_that_run_at_once():
+    table = "|Case|Time (ms)|Throughput (req/s)|\n|-|-|-|\n|a|10.0|800|\n|b|20.0|400|\n|c|40.0|200|"
+    assert findings(f"- Training: batch=64\n\n## Serving\n\n{table}") == ()

@@ -1,4 +1,4 @@
-"""Arithmetic that a report writes out: "1M × 48.3ms / 86400s = 559 cores", "416 minutes (6.9 hours)"."""
+"""Arithmetic that a report writes out: "2M × 20ms / 86400s = 0.46 cores", "90 minutes (1.5 hours)"."""
 
 from __future__ import annotations
 

@@ -69,6 +69,9 @@ def _links(context: Context, table: Table, found: list[Column]) -> Iterator[Find
     where = " ".join((table.heading, *table.header))
     if not links or not _ON_A_WIRE.search(where) or re.search(r"\bbus\b|busbw|aggregate|bisection|total", where, re.I):
         return
+    inside = re.search(r"nvlink|nvswitch|shared memory", context.text, re.I)
+    if inside and not re.search(r"node|network|rdma|tcp|udp|infiniband|ethernet", where, re.I):
+        return  # between the GPUs of one machine, perhaps
     widest = max(links, key=lambda f: f.quantity.value * _count(f.text))
     limit = widest.quantity.value * _count(widest.text)
     for column in find_roles(found, "bandwidth"):
@@ -83,8 +86,10 @@ def _links(context: Context, table: Table, found: list[Column]) -> Iterator[Find
 
 def _count(text: str) -> float:
     """ "8 × 200 Gb/s" is a link of eight."""
-    several = re.search(r"(\d+)\s?[x×]\s?(?:\w+[\s-]){0,4}?\d+\s?G", text)
-    return float(several[1]) if several else 1.0
+    several = re.search(
+        r"(\d+)\s?[x×]\s?(?:\w+[\s-]){0,4}?\d+\s?G|(?<!\S)(\d+) (?:adapters|nics|hcas|ports|rails)", text, re.I
+    )
+    return float(several[1] or several[2]) if several else 1.0
 
 
 def _flops(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:

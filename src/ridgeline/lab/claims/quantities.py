@@ -1,7 +1,7 @@
 """Numbers with their units, as people write them, and how exactly they were written.
 
->>> [q.text for q in find("62,423 texts in 10.63 s: 5,870 texts/s on an A100 (3.2% of 42 GB)")]
-['62,423', '10.63 s', '5,870 texts/s', '3.2%', '42 GB']
+>>> [q.text for q in find("60,001 texts in 12.50 s: 4,800 texts/s on an A100 (3.5% of 40 GB)")]
+['60,001', '12.50 s', '4,800 texts/s', '3.5%', '40 GB']
 """
 
 from __future__ import annotations

@@ -221,12 +221,16 @@ def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) ->
     if fit.relation.above not in ((), ("batch",)):
         return []
     expected = 1.0 if stated else float(batches[-1])
+    near = stated or str(batches[-1]) in table.heading
+    whole = float(round(fit.centre))
+    if not near and fit.centre < 128 and all(overlap(fit.constants[r], (whole, whole)) for r in fit.held):
+        return []  # so many at once, perhaps: the batch was stated elsewhere
     if not stated and (abs(fit.centre - 1) < 0.02 or fit.centre > expected * 1.01):
         return []
     if stated and fit.centre > 1.01:
         return []  # each item may count several times: tokens of a text, GPUs
     return [
-        _finding(context, table, fit, row, expected, 0.9)
+        _finding(context, table, fit, row, expected, 0.9 if near else 0.8)
         for row in sorted(fit.constants)
         if not overlap(fit.constants[row], (expected, expected), SLACK)
     ]

@@ -36,7 +36,7 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def _row_again(context: Context, fact: Fact) -> Iterator[Finding]:
-    """ "91.7 % scaling efficiency at 64 GPUs": some table's row of 64 GPUs must say so."""
+    """ "93 % scaling efficiency at 4 GPUs": some table's row of 4 GPUs must say so."""
     said = fact.quantity
     if said.bound or said.top is not None:
         return
@@ -103,7 +103,7 @@ def _at_most(context: Context, fact: Fact) -> Iterator[Finding]:
 
 
 def _over_a_peer(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "4,000 rows/s (18x over CPU)" beside a row of the CPU's."""
+    """ "4,000 rows/s (8x over CPU)" beside a row of the CPU's."""
     for first, factor in ((a, b) for a in facts for b in facts if a.quantity.end <= b.quantity.start):
         behind = _OVER.match(factor.tail)
         rate, claim = first.quantity, factor.quantity

@@ -59,7 +59,7 @@ def _costs(context: Context, facts: list[Fact]) -> Iterator[Finding]:
 
 
 def _busy(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "Per hour: 58 seconds" keeps one core busy for 1.6 %, and a line on utilisation must say so."""
+    """ "Per hour: 36 seconds" keeps one core busy for 1 %, and a line on utilisation must say so."""
     shares = []
     for fact in facts:
         period = re.search(r"\b(?:per|each|every)\s+(second|minute|hour|day|week|month)\b", fact.label, re.I) or (
@@ -83,7 +83,7 @@ def _busy(context: Context, facts: list[Fact]) -> Iterator[Finding]:
 
 
 def _batch_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "6.1 ms per batch (batch=256)" and a throughput in one section."""
+    """ "5 ms per batch (batch=100)" and a throughput in one section."""
     for fact in facts:
         if fact.quantity.dims != q.TIME or not re.search(r"batch", fact.text, re.I) or _LATENCY.search(fact.text):
             continue
