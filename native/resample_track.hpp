@@ -63,6 +63,14 @@ template <> inline bool too_far(const ResampleJob &job, std::int64_t span) { ret
 template <> inline bool too_far(const ResampleJob &job, double span) { return span > job.gap_float; }
 template <> inline bool too_far(const ResampleJob &job, float span) { return span > float(job.gap_float); }
 
+// A share of a span in the compute type, on the same side of a half and of the whole as before it was narrowed: what
+// is not yet the next stamp must not become it.
+template <class C> inline C narrowed(double share) {
+  const C w = C(share);
+  if (w >= C(1)) return std::nextafter(C(1), C(0));
+  return share > 0.5 && w <= C(0.5) ? std::nextafter(C(0.5), C(1)) : w;
+}
+
 template <class V, class T>
 Spot<typename ComputeOf<V>::type> find(const ResampleJob &job, const Track<V, T> &track, T t, std::int64_t &hint) {
   using C = typename ComputeOf<V>::type;
@@ -84,7 +92,7 @@ Spot<typename ComputeOf<V>::type> find(const ResampleJob &job, const Track<V, T>
   const std::int64_t j = track.last_of(i + 1);
   const T span = track.time(j) - track.time(i);
   if (job.has_gap && too_far(job, span)) return {0, 0, 0, false};
-  return {i, j, C(double(t - track.time(i)) / double(span)), true};
+  return {i, j, narrowed<C>(double(t - track.time(i)) / double(span)), true};
 }
 
 } // namespace

@@ -241,6 +241,13 @@ def test_nanoseconds_since_the_epoch_stay_exact():
     np.testing.assert_allclose(got, [1 / 4_000_001, 1, 1 - 1 / 3_999_999], rtol=1e-15)
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("previous", [5, 5, 5, 0]), ("nearest", [5, 0, 0, 0])])
+def test_a_nanosecond_before_a_stamp_is_before_it(kind, wanted):
+    t, at = np.array([0, 100_000_001]), np.array([50_000_000, 50_000_001, 100_000_000, 100_000_001])
+    got, _ = resampled(np.array([5, 0], np.float32), t, at, kind=kind)
+    np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("clock", [np.float64, np.float32, np.int64])
 @pytest.mark.parametrize(("limit", "bridged"), [(1.5, False), (2, True), (2.5, True), (math.inf, True), (1e300, True)])
 def test_only_gaps_longer_than_the_limit_are_left_open(clock, limit, bridged):

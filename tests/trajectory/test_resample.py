@@ -268,7 +268,7 @@ class TestTorch:
         times, at = np.sort(rng.uniform(0, 9, (3, 20)), 1), rng.uniform(-1, 10, (3, 15))
         wanted, mask = resample(values, times, at, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
         given = map(torch.tensor, (values, times, at))
-        found, shown = resample(*given, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        found, shown = resample(*three, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
         assert isinstance(found, torch.Tensor)
         assert np.array_equal(found.numpy(), wanted, equal_nan=True)
         assert np.array_equal(shown.numpy(), mask)
@@ -343,3 +343,19 @@ def test_the_gpus_way_of_sorting_is_the_cpus(clock, cut):
     got = on_torch._sorted(batch, torch.tensor(kept) if cut else None, None)
     np.testing.assert_array_equal(got.times.numpy(), want_clock)
     np.testing.assert_array_equal(got.values.numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_nanosecond_before_a_stamp_is_before_it(dtype):
+    """In float32 the weight of such a target is 1, or a half: rounding must not choose the sample."""
+    torch = pytest.importorskip("torch")
+    times, values = np.array([0, 100_000_001]), np.array([5, 0], dtype)
+    at = np.array([50_000_000, 50_000_001, 100_000_000, 100_000_001])
+    for three in ((values, times, at), tuple(torch.from_numpy(a) for a in (values, times, at))):
+        assert list(resample(*three, kind="previous")) == [5, 5, 5, 0]
+        assert list(resample(*three, kind="nearest")) == [5, 0, 0, 0]
+    if dtype != "float16":
+        tracked = torch.from_numpy(values).requires_grad_()
+        found = resample(tracked, torch.from_numpy(times), torch.from_numpy(at), kind="previous")
+        found.sum().backward()
+        assert tracked.grad.tolist() == [3, 1]

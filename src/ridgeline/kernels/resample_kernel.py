@@ -182,10 +182,8 @@ def resample(
     if mask is not None:
         tl.store(mask + b * m_batch + lane * m_target, live.to(tl.uint8), mask=wanted)
 
-    if KIND == "previous":
-        i = tl.where(w >= 1, j, i)
-    if KIND == "nearest":
-        i = tl.where(w > 0.5, j, i)
+    if KIND == "nearest":  # by the stamps themselves: a weight has been rounded
+        i = tl.where(open_ & ((key - left) * 2 > span), j, i)
     from_a = values + tl.multiple_of(base + i * v_stamp, V_STEP)
     from_c = values + tl.multiple_of(base + j * v_stamp, V_STEP)
     to = out + tl.multiple_of(b * o_batch + lane * o_target, O_STEP)

@@ -86,7 +86,7 @@ def in_torch(values: Any, times: Any, at: Any, how: dict[str, Any]) -> Any:
         return batch.values[rows.expand_as(k), k].to(work)
 
     parts = [
-        _kind(name, fetch, take, i, j, weight.to(work), first, top, slice(start, stop))
+        _kind(name, fetch, take, i, j, weight, first, top, slice(start, stop))
         for start, stop, name in groups(how["kind"], batch.channels)
     ]
     result = torch.cat(parts, -1)
@@ -130,11 +130,11 @@ def _before(take: Any, k: Any, first: Any) -> Any:
 
 
 def _kind(name: str, fetch: Any, take: Any, i: Any, j: Any, w: Any, first: Any, top: Any, part: slice) -> Any:
-    a, b, weight = fetch(i)[..., part], fetch(j)[..., part], w[..., None]
-    if name == "previous":
-        return torch.where(weight >= 1, b, a)
-    if name == "nearest":
-        return torch.where(weight > 0.5, b, a)
+    a, b = fetch(i)[..., part], fetch(j)[..., part]
+    if name in ("previous", "nearest"):  # before the weight is narrowed: what is not yet the next stamp stays so
+        return torch.where((w >= 1 if name == "previous" else w > 0.5)[..., None], b, a)
+    w = w.to(a.dtype)
+    weight = w[..., None]
     if name == "angle":
         turn = 2 * torch.pi
 
