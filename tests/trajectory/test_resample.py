@@ -268,7 +268,7 @@ class TestTorch:
         times, at = np.sort(rng.uniform(0, 9, (3, 20)), 1), rng.uniform(-1, 10, (3, 15))
         wanted, mask = resample(values, times, at, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
         given = map(torch.tensor, (values, times, at))
-        found, shown = resample(*three, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        found, shown = resample(*given, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
         assert isinstance(found, torch.Tensor)
         assert np.array_equal(found.numpy(), wanted, equal_nan=True)
         assert np.array_equal(shown.numpy(), mask)
