@@ -124,11 +124,11 @@ void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<
     Spot<C> held = at;
     switch (group.kind) {
     case Kind::previous:
-      held = {at.w >= 1 ? at.j : at.i, 0, 0, true};
+      held = {at.previous, 0, 0, true};
       linear(track, held, group.start, group.stop, put);
       break;
     case Kind::nearest:
-      held = {at.w > C(0.5) ? at.j : at.i, 0, 0, true};
+      held = {at.nearest, 0, 0, true};
       linear(track, held, group.start, group.stop, put);
       break;
     case Kind::linear: linear(track, at, group.start, group.stop, put); break;

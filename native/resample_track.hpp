@@ -8,11 +8,17 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-// Where a target falls: between stamps i and j with weight w, or nowhere.
+// Where a target falls: between stamps i and j with weight w, or nowhere. Which of the two was the last and which is the
+// nearest is decided before the weight is narrowed: what is not yet the next stamp must not become it.
 template <class C> struct Spot {
   std::int64_t i, j;
   C w;
   bool valid;
+  std::int64_t previous = i, nearest = i;
+
+  static Spot between(std::int64_t i, std::int64_t j, double share) {
+    return {i, j, C(share), true, share >= 1 ? j : i, share > 0.5 ? j : i};
+  }
 };
 
 // One trajectory: its stamps and values, whatever their strides.
@@ -63,14 +69,6 @@ template <> inline bool too_far(const ResampleJob &job, std::int64_t span) { ret
 template <> inline bool too_far(const ResampleJob &job, double span) { return span > job.gap_float; }
 template <> inline bool too_far(const ResampleJob &job, float span) { return span > float(job.gap_float); }
 
-// A share of a span in the compute type, on the same side of a half and of the whole as before it was narrowed: what
-// is not yet the next stamp must not become it.
-template <class C> inline C narrowed(double share) {
-  const C w = C(share);
-  if (w >= C(1)) return std::nextafter(C(1), C(0));
-  return share > 0.5 && w <= C(0.5) ? std::nextafter(C(0.5), C(1)) : w;
-}
-
 template <class V, class T>
 Spot<typename ComputeOf<V>::type> find(const ResampleJob &job, const Track<V, T> &track, T t, std::int64_t &hint) {
   using C = typename ComputeOf<V>::type;
@@ -86,13 +84,13 @@ Spot<typename ComputeOf<V>::type> find(const ResampleJob &job, const Track<V, T>
       else if ((left = track.before(end)) < 0) left = end;
     }
     if (left == right) return {end, end, 0, true};
-    return {left, right, C(double(t - track.time(left)) / track.span(left, right)), true};
+    return Spot<C>::between(left, right, double(t - track.time(left)) / track.span(left, right));
   }
   if (track.time(i) == t || i + 1 >= track.n) return {i, i, 0, true};
   const std::int64_t j = track.last_of(i + 1);
   const T span = track.time(j) - track.time(i);
   if (job.has_gap && too_far(job, span)) return {0, 0, 0, false};
-  return {i, j, narrowed<C>(double(t - track.time(i)) / double(span)), true};
+  return Spot<C>::between(i, j, double(t - track.time(i)) / double(span));
 }
 
 } // namespace
