@@ -85,9 +85,14 @@ def test_the_measured_table_chooses_by_size(tmp_path, monkeypatch):
     table_path().parent.mkdir(parents=True)
     table_path().write_text(json.dumps({"choice": {"all_reduce": {"4": rows}}}))
     choice = Choice(FabricConfig(), 4)
-    assert not choice.plain
+    assert choice.plain_up_to == -1
     assert choice.steps("all_reduce", None, 0, 0, 1000).name == "tree"
     assert choice.steps("all_reduce", None, 0, 0, 1001) is None
     assert choice.steps("all_reduce", "ring", 0, 0, 1001).name == "ring"
-    assert Choice(FabricConfig(), 2).plain
+    assert Choice(FabricConfig(), 2).plain_up_to == 1 << 62
+    assert Choice(FabricConfig(collective_algorithm="ring"), 2).plain_up_to == -1
+    rows.reverse()
+    rows[0]["up_to"] = 4096
+    table_path().write_text(json.dumps({"choice": {"all_reduce": {"4": rows}}}))
+    assert Choice(FabricConfig(), 4).plain_up_to == 4096, "small ones still take the short way"
     assert Choice(FabricConfig(collective_algorithm="ring"), 2).steps("all_reduce", None, 0, 0, 5).name == "ring"

@@ -47,7 +47,16 @@ class Choice:
     def __init__(self, config: FabricConfig, ranks: int) -> None:
         self._named, self._ranks = config.collective_algorithm, ranks
         self._table = read_table() if self._named == "auto" and ranks > 1 else {}
-        self.plain = self._named in ("auto", NATIVE) and not self._rows("all_reduce")
+        self.plain_up_to = self._plain_up_to()
+
+    def _plain_up_to(self) -> int:
+        """All-reduces of so many bytes go the engine's own way without asking; −1: none."""
+        rows = self._rows("all_reduce")
+        if self._named not in ("auto", NATIVE):
+            return -1
+        if not rows:
+            return 1 << 62
+        return int(rows[0]["up_to"]) if rows[0]["algorithm"] == NATIVE else -1
 
     def steps(self, op: str, asked: str | None, rank: int, root: int, nbytes: int) -> Steps | None:
         """Steps to follow; None: the engine's own way."""

@@ -46,7 +46,13 @@ class Communicator(Group):
         async_op: bool = False,
     ) -> Any:
         """Every rank gets the sum (prod, min, max, avg) of all; in place, or into `out`."""
-        if out is None and algorithm is None and not async_op and self._queue is None and self._choice.plain:
+        if (
+            out is None
+            and algorithm is None
+            and not async_op
+            and self._queue is None
+            and getattr(array, "nbytes", 1 << 63) <= self._choice.plain_up_to
+        ):
             with self._lock:
                 code = (
                     self._engine.all_reduce(array, HOW.get(op, -1), timeout or self.config.timeout) if op in HOW else -1
