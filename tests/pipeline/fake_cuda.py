@@ -6,7 +6,6 @@ really overlap is tested on a GPU (test_gpu.py).
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from ridgeline.pipeline import overlapped
@@ -46,7 +45,10 @@ class Event:
 def install(monkeypatch, torch):
     Stream.made.clear()
     lanes = tuple(Stream() for _ in range(3))
+    current = [Stream()]  # the last one is in force
     monkeypatch.setattr(overlapped, "_streams", lambda device: lanes)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
+    return lanes, current

@@ -5,6 +5,7 @@ python -m pytest tests/pipeline/test_stream.py
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import subprocess
@@ -291,6 +292,25 @@ def test_leaving_early_drains_every_stream(monkeypatch):
     gc.collect()
     lanes = fake_cuda.Stream.made[:3]
     assert [lane.drained for lane in lanes] == [True] * 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_fn_has_a_stream_of_its_own_and_the_caller_its_own_back(monkeypatch, fails):
+    lanes, current = fake_cuda.install(monkeypatch, torch)
+    caller, seen = current[-1], []
+
+    def fn(batch):
+        seen.append(current[-1])
+        if fails and len(seen) == 3:
+            raise ValueError("no")
+        return {"x": batch["x"].clone()}
+
+    results = overlapped(({"x": torch.ones(1)} for _ in range(5)), fn, torch.device("cpu"), 2, None, None, None, Log())
+    with pytest.raises(BatchError, match="fn raised ValueError: no") if fails else contextlib.nullcontext():
+        for _ in results:
+            assert current[-1] is caller
+    assert current[-1] is caller
+    assert seen == [lanes[1]] * (3 if fails else 5)
 
 
 @pytest.mark.parametrize(("words", "said"), [({"depth": 0}, "depth is 0"), ({"device": "meta"}, "no stream to device")])

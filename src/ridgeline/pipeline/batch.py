@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import BatchError
@@ -13,15 +13,22 @@ Out = Callable[[int], Mapping[str, Any] | None]
 Take = Callable[[int, Tensors], Any]
 
 
-@contextmanager
-def blamed(index: int, who: str) -> Iterator[None]:
+class blamed:  # reads as a sentence after `with`
     """Whatever is raised inside comes out as a BatchError that names the batch."""
-    try:
-        yield
-    except BatchError:
-        raise
-    except Exception as error:
-        raise BatchError(index, f"{who} raised {type(error).__name__}: {error}") from error
+
+    __slots__ = ("index", "who")
+
+    def __init__(self, index: int, who: str) -> None:
+        self.index, self.who = index, who
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, BatchError):
+            raise BatchError(self.index, f"{self.who} raised {type(error).__name__}: {error}") from error
 
 
 def numbered(batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Tensors]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ridgeline.errors import BatchError
 from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blamed, memory, numbered, refuse_reuse, targets
-from ridgeline.pipeline.staging import Slot, Staging, borrowed
+from ridgeline.pipeline.staging import Slot, Staging, borrowed, is_ready
 from ridgeline.pipeline.timeline import Intervals, Log
 
 Fn = Callable[[Tensors], Mapping[str, Any]]
@@ -84,50 +84,68 @@ def _through(
 
 
 class _Lanes:
-    """The three streams, the ring, and the moment they began."""
+    """The three streams, the ring with the marks of its slots, and the moment they began."""
 
     def __init__(self, device: Any, ring: list[Slot]) -> None:
         import torch
 
-        self._torch, self._device = torch, device
+        self._cuda, self._torch, self._device = torch.cuda, torch, device
         self._up, self._compute, self._down = _streams(device)
         self._ring = ring
-        self._origin = self._mark(self._up)
+        # Kept for the whole stream: a batch reads its marks before its slot is used again.
+        self._marks = [[torch.cuda.Event(enable_timing=True) for _ in range(6)] for _ in ring]
+        self._called = torch.cuda.Event()
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._origin.record(self._up)
 
     def submit(self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight]) -> Flight:
         """Queue a batch's way up, its computation and its way back; nothing here waits for the GPU."""
-        torch, slot = self._torch, self._ring[index % len(self._ring)]
-        caller = torch.cuda.current_stream(self._device)
+        was, caller = self._cuda.current_device(), self._cuda.current_stream(self._device)
+        try:
+            return self._queued(index, given, fn, out, pending, caller)
+        finally:
+            self._cuda.set_stream(caller)
+            if was != self._device.index:  # a stream brings its device with it
+                self._cuda.set_device(was)
+
+    def _queued(
+        self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight], caller: Any
+    ) -> Flight:
+        """Streams are set, not entered: on the way of a small batch a context manager costs as much as a copy."""
+        empty, slot = self._torch.empty, self._ring[index % len(self._ring)]
+        marks = self._marks[index % len(self._ring)]
         with blamed(index, "its copy to the device"):
             sources = {name: self._reachable(slot, name, tensor) for name, tensor in given.items()}
-            with torch.cuda.stream(self._up):
-                inputs = {n: torch.empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
-                marks = [self._mark(self._up)]
-                for name, tensor in sources.items():
-                    inputs[name].copy_(tensor, non_blocking=True)
-                marks.append(self._mark(self._up))
-        with blamed(index, "fn"), torch.cuda.stream(self._compute):
-            self._compute.wait_stream(caller)  # what fn closes over may still be in the making there
+            self._called.record(caller)
+            self._cuda.set_stream(self._up)
+            inputs = {n: empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
+            marks[0].record(self._up)
+            for name, tensor in sources.items():
+                inputs[name].copy_(tensor, non_blocking=True)
+            marks[1].record(self._up)
+        with blamed(index, "fn"):
+            self._cuda.set_stream(self._compute)
+            self._compute.wait_event(self._called)  # what fn closes over may still be in the making there
             self._compute.wait_event(marks[1])
-            marks.append(self._mark(self._compute))
+            marks[2].record(self._compute)
             answer = answered(index, fn(dict(inputs)), self._device)
             refuse_reuse(index, answer, {memory(t) for flight in pending for t in flight.answer.values()})
             answer = {name: tensor.contiguous() for name, tensor in answer.items()}
-            marks.append(self._mark(self._compute))
+            marks[3].record(self._compute)
         room = targets(index, out, answer)
         with blamed(index, "its copy back"):
             landing = {
                 name: room[name]
-                if name in room and _ready(room[name])
+                if name in room and is_ready(room[name])
                 else slot.room("out", name, tensor.shape, tensor.dtype)
                 for name, tensor in answer.items()
             }
-            with torch.cuda.stream(self._down):
-                self._down.wait_event(marks[3])
-                marks.append(self._mark(self._down))
-                for name, tensor in answer.items():
-                    landing[name].copy_(tensor, non_blocking=True)
-                marks.append(self._mark(self._down))
+            self._cuda.set_stream(self._down)
+            self._down.wait_event(marks[3])
+            marks[4].record(self._down)
+            for name, tensor in answer.items():
+                landing[name].copy_(tensor, non_blocking=True)
+            marks[5].record(self._down)
         return Flight(index, sources, inputs, answer, landing, room, marks)
 
     def retire(self, flight: Flight, take: Take | None, log: Log) -> Any:
@@ -155,20 +173,11 @@ class _Lanes:
 
     def _reachable(self, slot: Slot, name: str, tensor: Any) -> Any:
         """The caller's own memory if the copy engine can reach it, else a copy in the ring."""
-        return tensor if _ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
-
-    def _mark(self, lane: Any) -> Any:
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record(lane)
-        return event
+        return tensor if is_ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
 
     def _intervals(self, flight: Flight) -> Intervals:
         at = [self._origin.elapsed_time(mark) / 1e3 for mark in flight.marks]
         return Intervals(flight.index, (at[0], at[1]), (at[2], at[3]), (at[4], at[5]))
-
-
-def _ready(tensor: Any) -> bool:
-    return bool(tensor.is_contiguous() and tensor.is_pinned())
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any
 
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every GPU of this process
 HUGE = 2 << 20
+_OWN: set[int] = set()  # where registered pages begin
 
 
 def pinned(shape: Sequence[int], dtype: Any = None) -> Any:
@@ -38,7 +39,15 @@ def pinned(shape: Sequence[int], dtype: Any = None) -> Any:
     if int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), size, PORTABLE)) != 0:
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)  # some sandboxes allow only the driver's own
     pages.registered = tensor.data_ptr()
+    _OWN.add(pages.registered)
     return tensor
+
+
+def is_ready(tensor: Any) -> bool:
+    """Can the copy engine take it from where it lies? Of our own pages this is known without asking the driver."""
+    if not tensor.is_contiguous():
+        return False
+    return tensor.untyped_storage().data_ptr() in _OWN or bool(tensor.is_pinned())
 
 
 class _Pages(mmap.mmap):
@@ -48,6 +57,7 @@ class _Pages(mmap.mmap):
 
     def __del__(self) -> None:
         if self.registered is not None:
+            _OWN.discard(self.registered)
             with suppress(Exception):  # at the interpreter's end there may be no driver any more
                 import torch
 
