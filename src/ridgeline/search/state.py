@@ -29,6 +29,10 @@ def open_door(state: State, words: Any, given: Any, ask: Ask) -> None:
     if recording is None:
         return
 
+    if _counted(state.rows):
+        state.doors[words] = recording
+        return
+
     def door(queries: Any) -> tuple[Any, Any]:
         scores, rows = recording(queries)
         return scores, ids_of(state.rows, rows)
@@ -51,6 +55,10 @@ def ids_of(rows: Rows, found: Any) -> Any:
         if not len(ids):
             return np.full_like(found, -1)
         return np.where(found >= 0, ids[np.maximum(found, 0)], -1)
-    if not len(ids) or (rows.rising and ids[-1] == rows.count - 1):
-        return found  # counted from 0: an id is its row
-    return rows.named(found)
+    return found if _counted(rows) else rows.named(found)
+
+
+def _counted(rows: Rows) -> bool:
+    """Whether ids are counted from 0: an id is its row."""
+    ids = rows.ids.rows
+    return not len(ids) or (rows.rising and int(ids[-1]) == rows.count - 1)
