@@ -85,8 +85,19 @@ def raced(name: str, index: Any, queries: Any, vectors: Any, options: Any, **how
             f"{float((truth - score).max()):9.1e} {float((found == seen[ways[0]]).double().mean()):.4f}",
             flush=True,
         )
+        print(f"{'':30} {way:7} from NumPy {from_numpy(index, queries, how) * 1e3:.4f}", flush=True)
         if options.kernels:
             kernels(index, queries, how)
+
+
+def from_numpy(index: Any, queries: torch.Tensor, how: Any) -> float:
+    """Seconds of a search from NumPy to NumPy."""
+    taken = []
+    for query in queries.cpu().numpy()[:TURN, None]:
+        began = time.perf_counter()
+        index.search(query, K, **how)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[20:])
 
 
 def chosen(index: Any, way: str) -> None:

@@ -308,3 +308,27 @@ def test_a_thousand_searches_in_a_row_are_not_mixed_up(way: str, monkeypatch):
         index = built(spec, "cosine", vectors)
         found = [index.search(vectors[n][None], 5)[1] for n in range(1000)]
         assert [int(f[0, 0]) for f in found] == list(range(1000)), spec
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("spec", ["Flat", "SQ8,Refine(Flat)", "IVF16,Flat"])
+def test_a_recorded_search_takes_numpy_and_still_refuses_what_is_not_finite(spec: str):
+    vectors = clustered(5_000, 32)
+    index = built(spec, "cosine", vectors)
+    kept = []
+    for turn in range(50):
+        for query in (vectors[turn][None], vectors[turn][None].astype("f8"), vectors[turn].tolist()):
+            scores, ids = index.search([query] if isinstance(query, list) else query, 3)
+            assert ids[0, 0] == turn
+            assert abs(scores[0, 0] - 1) < 1e-4
+            kept.append((turn, ids))
+    assert index._state.doors
+    assert all(ids[0, 0] == turn for turn, ids in kept)  # each has an answer of its own
+    bad = vectors[:1].copy()
+    bad[0, 7] = np.nan
+    with pytest.raises(InputError, match="row 0 of the queries holds nan in column 7"):
+        index.search(bad, 3)
+    with pytest.raises(InputError, match="holds inf in column 2"):
+        index.search(np.where(np.arange(32) == 2, 1e60, 0.5)[None], 3)
+    index.remove([3])
+    assert index.search(vectors[3][None], 3)[1][0, 0] != 3

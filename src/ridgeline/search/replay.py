@@ -12,10 +12,12 @@ import threading
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ridgeline.kernels.direct import Sequel
 from ridgeline.kernels.search_queries import handed
+from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_steps import Answer, Steps
 
 MOST = 8  # shapes kept
@@ -68,6 +70,7 @@ class Direct:
         self._own, self.many = (given, *out), 1
         self._sequel = Sequel(lambda: steps.short(given, out), self._own, steps.way == "early")
         self._stream = torch.cuda.current_stream()
+        self._host: list[torch.Tensor] | None = None  # the same three, in memory of the host that the GPU reaches
 
     def __call__(self, queries: torch.Tensor) -> Answer:
         if torch.cuda.current_device() != self._index:
@@ -84,6 +87,23 @@ class Direct:
             scores, rows = torch.empty_like(self._own[1]), torch.empty_like(self._own[2])
             self._sequel.end(stream, at, scores.data_ptr(), rows.data_ptr())
             return scores, rows
+
+    def on_host(self, query: Array) -> tuple[Array, Array]:
+        """The same for a query that is a NumPy array: the kernels read it from, and write to, memory of the host."""
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self.on_host(query)
+        with self._lock:
+            if self._host is None:
+                self._host = [torch.empty_like(t, device="cpu", pin_memory=True) for t in self._own]
+            given, scores, rows = self._host
+            with np.errstate(over="ignore", invalid="ignore"):  # what does not fit finds nothing
+                given.numpy()[...] = query
+            if raw_stream(self._index) != self._stream.cuda_stream:
+                self._moved()
+            self._sequel(self._stream.cuda_stream, given.data_ptr(), scores.data_ptr(), rows.data_ptr())
+            self._stream.synchronize()
+            return scores.numpy().copy(), rows.numpy().copy()
 
     def again(self) -> None:
         """For the query it was recorded with: what benchmarks time on the GPU."""
