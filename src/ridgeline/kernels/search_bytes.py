@@ -67,6 +67,7 @@ def scan(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     shape: tuple[int, int, int] | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
     early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """words of `words_of`, codes int8 [N, D'] (contiguous) → scores float32 [Q, N], maxima [Q, ceil(N / TILE)]."""
@@ -74,8 +75,10 @@ def scan(
     many, terms, width = query.shape
     count = codes.shape[0]
     tiles = triton.cdiv(count, TILE)
-    scores = torch.empty((many, count), dtype=torch.float32, device=codes.device)
-    maxima = torch.empty((many, tiles), dtype=torch.float32, device=codes.device)
+    scores, maxima = out or (
+        torch.empty((many, count), dtype=torch.float32, device=codes.device),
+        torch.empty((many, tiles), dtype=torch.float32, device=codes.device),
+    )
     step, chunk, warps = shape or SHAPE
     if many and tiles:
         direct.launch(

@@ -122,7 +122,7 @@ def _best_tiles(maxima, tiles, found, wanted, LINES: tl.constexpr, STEP: tl.cons
     return least, count
 
 
-@triton.jit(do_not_specialize=["count", "tiles", "k", "wanted"])
+@triton.jit(do_not_specialize=["count", "k", "wanted"])
 def _finish(
     queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, found, scratch, values,
     numbers, count, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,

@@ -50,12 +50,15 @@ def flat(
     """
     (ready, norms), words = search_begin.prepare(queries, unit, grid, metric=metric, early=early)
     exact: dict[str, Any] = {}
+    tile = search_scan.TILE if words is None else search_bytes.TILE
+    # Tiles that are not there have found nothing: in whole sixteens they are read several at a time.
+    tiles = triton.cdiv(triton.cdiv(len(rows), tile), 16) * 16
+    scores = torch.empty((1, len(rows)), dtype=torch.float32, device=rows.device)
+    maxima = torch.full((1, tiles), float("-inf"), dtype=torch.float32, device=rows.device)
     if words is None:
-        scores, maxima = search_scan.scan(ready, rows, allowed=allowed, l2=metric == "l2", early=early)
-        tile = search_scan.TILE
+        search_scan.scan(ready, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), early=early)
     else:
-        scores, maxima = search_bytes.scan(words, rows, bias=bias, allowed=allowed, early=early)
-        tile = search_bytes.TILE
+        search_bytes.scan(words, rows, bias=bias, allowed=allowed, out=(scores, maxima), early=early)
         if refine is None and grid is not None:
             exact = {"step": grid[0], "middle": grid[1]}
     search_finish.finish(
