@@ -100,13 +100,13 @@ def wall(index: Any, queries: torch.Tensor, count: int, rounds: int, **how: Any)
 
 def on_gpu(index: Any, count: int) -> float:
     """Milliseconds of the recorded search; the last one of that many queries."""
-    kept = [r for r in index._state.engine.replays._kept.values() if len(r._place) == count]
+    kept = [r for r in index._state.engine.replays._kept.values() if r.many == count]
     if not kept:
         return float("nan")
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(20):
-        kept[-1]._graph.replay()
+        kept[-1].again()
     last.record()
     torch.cuda.synchronize()
     return float(first.elapsed_time(last)) / 20

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ridgeline.kernels import (
     search_batch, search_bytes, search_codes, search_exact, search_inverted, search_lists, search_scan, search_select,
-    search_settle,
+    search_settle, search_begin, search_finish, search_short,
 )
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
@@ -60,7 +60,8 @@ class Caught:
             found.setdefault(self.name, []).append({
                 "wide": ".v4.b32" in ptx or ".v2.b64" in ptx or "cp.async.cg" in ptx, "wgmma": "wgmma" in ptx,
                 "mma": "mma." in ptx, "dp4a": "dp4a" in ptx, "local": ".local" in ptx,
-                "shared": compiled.metadata.shared,
+                "shared": compiled.metadata.shared, "early": "griddepcontrol.wait" in ptx,
+                "waits": -1 < ptx.find("griddepcontrol.wait") < min(ptx.find("ld.global"), ptx.find("st.global")),
             })
         return launch
 
@@ -69,7 +70,8 @@ class Left:  # to another test
         return lambda *given, **options: None
 
 KERNELS = json.loads(sys.argv[3])
-for module in (search_batch, search_bytes, search_codes, search_lists, search_scan, search_select, search_settle):
+for module in (search_batch, search_bytes, search_codes, search_lists, search_scan, search_select, search_settle,
+               search_begin, search_finish):
     for name, kernel in list(vars(module).items()):
         if isinstance(kernel, triton.JITFunction) and name in KERNELS:
             setattr(module, name, Caught(name, kernel) if name in sys.argv[2].split(",") else Left())
@@ -89,7 +91,7 @@ print(json.dumps(found))
 """
 KERNELS = [
     "_scan", "_coarse", "_pick", "_settle", "_rounded", "_maxima", "_again", "_rescore", "_words", "_scan_bytes",
-    "_probe", "_scan_lists", "_maxima_of_lists", "_scan_codes",
+    "_probe", "_scan_lists", "_maxima_of_lists", "_scan_codes", "_prepare", "_nearest", "_finish",
 ]  # fmt: skip
 
 
@@ -145,3 +147,28 @@ search_inverted.search(queries, centres, starts, 3000, parts, 10, 16, ids=ids, b
     assert all(t["mma"] for t in found["_maxima"] + found["_maxima_of_lists"])
     for name in ("_maxima", "_again", "_rescore", "_maxima_of_lists"):
         assert all(t["wide"] for t in found[name]), name
+
+
+SHORT = """
+answer = empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64")
+for early in (False, True):
+    search_short.flat(one, True, rows, answer, early=early)
+    search_short.flat(one, True, codes, answer, grid=grid, refine=rows, candidates=32, early=early)
+    search_short.lists(one, True, centres, starts, 3000, rows, 1, answer, ids=ids, early=early)
+search_short.flat(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=64)
+search_short.lists(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms, grid=grid, ids=ids)
+"""
+
+
+def test_one_query_in_three_launches_compiles(tmp_path):
+    found = compiled(SHORT, "_prepare,_nearest,_finish", tmp_path)
+    assert [t["early"] for t in found["_finish"]] == [False] * 3 + [True] * 3 + [False] * 2
+    assert all(t["waits"] == t["early"] for t in found["_finish"])  # before it touches anything
+    assert not any(t["early"] for t in found["_prepare"] + found["_nearest"])  # the first waits for nothing
+
+
+def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_time(tmp_path):
+    found = compiled(SHORT, "_scan,_scan_bytes,_scan_lists", tmp_path)
+    for told in found.values():
+        assert all(t["wide"] for t in told)
+        assert sum(t["early"] for t in told) == sum(t["waits"] for t in told) == 1

@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
 from ridgeline.kernels import search_settle  # noqa: E402
+from ridgeline.search import cuda_engine  # noqa: E402
 from ridgeline.search.cuda import Cuda  # noqa: E402
 
 CUDA = torch.cuda.is_available()
@@ -250,3 +251,84 @@ def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added(
     index.remove([0])
     for _ in range(3):
         assert 0 not in index.search(vectors[:1], 10)[1][0].tolist()
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("way", ["short", "direct", "early"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "spec", ["Flat", "SQ8", "SQ8,Refine(Flat)", "IVF64,Flat", "IVF64,SQ8", "IVF64,SQ8,Refine(Flat)"]
+)
+def test_one_query_finds_the_same_by_every_way(spec: str, metric: str, way: str, monkeypatch):
+    vectors = torch.from_numpy(clustered(30_000, 48)).cuda()
+    asked = torch.from_numpy(clustered(12, 48, 1)).cuda()
+    index = built(spec, metric, vectors, dtype="float16")
+    for k, nprobe in ((10, 4), (40, 1), (1, 60)):
+        monkeypatch.setattr(cuda_engine, "WAY", "graph")
+        index._state.doors.clear()
+        wanted = [index.search(q[None], k, nprobe=nprobe) for q in asked]
+        monkeypatch.setattr(cuda_engine, "WAY", way)
+        index._state.doors.clear()
+        for q, (scores, ids) in zip(asked, wanted, strict=True):
+            got = index.search(q[None], k, nprobe=nprobe)
+            torch.testing.assert_close(got[0], scores, rtol=1e-5, atol=1e-6)
+            assert (got[1] == ids).double().mean() >= (0.9 if "Refine" in spec else 1.0)
+        assert index._state.doors
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("way", ["direct", "early"])
+def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(way: str, monkeypatch):
+    monkeypatch.setattr(cuda_engine, "WAY", way)
+    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
+    index = built("IVF16,Flat", "cosine", vectors)
+    spread = torch.zeros(40, 65, device="cuda")
+    spread[:, 1::2] = vectors[:40]
+    for turn in range(40):
+        for query in (vectors[turn], vectors[turn].double(), vectors[turn].half(), spread[turn, 1::2]):
+            assert int(index.search(query[None], 3)[1][0, 0]) == turn
+        assert int(index.search(vectors[turn][None].cpu().numpy(), 3)[1][0, 0]) == turn
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    found = []
+    for turn in range(300):
+        with torch.cuda.stream(streams[turn % 3]):
+            found.append(index.search(vectors[turn][None], 3)[1])
+    torch.cuda.synchronize()
+    assert [int(f[0, 0]) for f in found] == list(range(300))
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("way", ["direct", "early"])
+def test_a_thousand_searches_in_a_row_are_not_mixed_up(way: str, monkeypatch):
+    """Nothing is waited for between them: each has the query, the counters and the room of the one before."""
+    monkeypatch.setattr(cuda_engine, "WAY", way)
+    vectors = torch.from_numpy(clustered(20_000, 32)).cuda()
+    for spec in ("Flat", "SQ8,Refine(Flat)", "IVF64,Flat"):
+        index = built(spec, "cosine", vectors)
+        found = [index.search(vectors[n][None], 5)[1] for n in range(1000)]
+        assert [int(f[0, 0]) for f in found] == list(range(1000)), spec
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("spec", ["Flat", "SQ8,Refine(Flat)", "IVF16,Flat"])
+def test_a_recorded_search_takes_numpy_and_still_refuses_what_is_not_finite(spec: str):
+    vectors = clustered(5_000, 32)
+    index = built(spec, "cosine", vectors)
+    kept = []
+    for turn in range(50):
+        for query in (vectors[turn][None], vectors[turn][None].astype("f8"), vectors[turn].tolist()):
+            scores, ids = index.search([query] if isinstance(query, list) else query, 3)
+            assert ids[0, 0] == turn
+            assert abs(scores[0, 0] - 1) < 1e-4
+            kept.append((turn, ids))
+    assert index._state.doors
+    assert all(ids[0, 0] == turn for turn, ids in kept)  # each has an answer of its own
+    bad = vectors[:1].copy()
+    bad[0, 7] = np.nan
+    with pytest.raises(InputError, match="row 0 of the queries holds nan in column 7"):
+        index.search(bad, 3)
+    with pytest.raises(InputError, match="holds inf in column 2"):
+        index.search(np.where(np.arange(32) == 2, 1e60, 0.5)[None], 3)
+    index.remove([3])
+    assert index.search(vectors[3][None], 3)[1][0, 0] != 3

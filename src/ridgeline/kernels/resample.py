@@ -18,7 +18,7 @@ import torch
 import triton
 
 from ridgeline.kernels import resample_kernel
-from ridgeline.native import Launch
+from ridgeline.kernels.direct import direct
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
@@ -28,6 +28,7 @@ USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
 REGISTERS = {("cubic", 2): 96, ("cubic", 4): 80}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
+TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
@@ -178,25 +179,11 @@ class _Launch:
         self.c_at = self.start * (8 if values.dtype == torch.float64 else 4)
         try:
             self.stream = triton.runtime.driver.active.get_current_stream
-            self.direct = _direct(compiled, self.programs, arguments)
+            tensors = {place: place for place in range(TENSORS)}
+            self.direct = direct(compiled, self.programs, arguments, tensors)
             self.kept = compiled  # whose code is launched
         except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
             self.refused = True
-
-
-def _direct(compiled: Any, programs: int, arguments: tuple[Any, ...]) -> Launch:
-    """The compiled kernel with all its parameters in place but the addresses of tensors, which stand first."""
-    meta = compiled.metadata
-    if meta.global_scratch_size or getattr(meta, "profile_scratch_size", 0):
-        raise RuntimeError("the kernel wants scratch memory, which Triton's own launch provides")
-    parameters = []
-    for place, (kind, given) in enumerate(zip(compiled.src.signature.values(), arguments, strict=True)):
-        if kind.startswith("*"):
-            parameters.append((8, place, 0))
-        elif kind != "constexpr":
-            parameters.append((int(kind.lstrip("iu")) // 8, -1, int(given)))
-    threads = 32 * meta.num_warps
-    return Launch(compiled.function, programs, threads, meta.shared, parameters)
 
 
 _plans: dict[Any, list[_Launch]] = {}

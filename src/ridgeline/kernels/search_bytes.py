@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ridgeline.kernels import direct
 from ridgeline.kernels.search_scan import chunk_for, finished, flags
 
 TILE = 64
@@ -66,22 +67,51 @@ def scan(
     bias: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     shape: tuple[int, int, int] | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """words of `words_of`, codes int8 [N, D'] (contiguous) → scores float32 [Q, N], maxima [Q, ceil(N / TILE)]."""
     query, unit, constant = words
     many, terms, width = query.shape
     count = codes.shape[0]
     tiles = triton.cdiv(count, TILE)
-    scores = torch.empty((many, count), dtype=torch.float32, device=codes.device)
-    maxima = torch.empty((many, tiles), dtype=torch.float32, device=codes.device)
+    scores, maxima = out or (
+        torch.empty((many, count), dtype=torch.float32, device=codes.device),
+        torch.empty((many, tiles), dtype=torch.float32, device=codes.device),
+    )
     step, chunk, warps = shape or SHAPE
     if many and tiles:
-        _scan_bytes[(tiles * many,)](
+        direct.launch(
+            _scan_bytes, tiles * many,
             codes.view(torch.int32), query, unit, constant, bias, flags(allowed), scores, maxima, count, many,
             scores.stride(0), maxima.stride(0), width, chunk_for(width, chunk), min(step, TILE), TILE, terms,
-            not INTERPRETED, num_warps=warps,
+            not INTERPRETED, early, num_warps=warps,
         )  # fmt: skip
     return scores, maxima
+
+
+@triton.jit
+def put_words(
+    x, word, step, middle, words, unit, constant, DEPTH: tl.constexpr, WIDTH: tl.constexpr, TERMS: tl.constexpr,
+    FACTOR: tl.constexpr,
+):  # fmt: skip
+    """One query x [words, 4], as `words_of` says."""
+    d = word[:, None] * 4 + tl.arange(0, 4)[None, :]
+    there = d < DEPTH
+    plain = x * FACTOR
+    middles = tl.load(middle + d, mask=there, other=0)
+    tl.store(constant, tl.sum(tl.sum(plain.to(tl.float64) * middles.to(tl.float64), 1), 0).to(tl.float32))
+    q = plain * tl.load(step + d, mask=there, other=0)
+    top = tl.max(tl.max(tl.abs(q), 1), 0)
+    top = tl.where(top > 0, top, 1.0)
+    MOST: tl.constexpr = 127 * 256 ** (TERMS - 1)  # so that no digit leaves -128 … 127
+    whole = tl.floor(q.to(tl.float64) * (MOST / top.to(tl.float64)) + 0.5).to(tl.int32)
+    for term in tl.static_range(TERMS):
+        digit = ((whole + 128) & 255) - 128
+        whole = (whole - digit) >> 8
+        packed = tl.sum((digit & 255) << (8 * tl.arange(0, 4))[None, :], 1)
+        tl.store(words + term * WIDTH + word, packed, mask=word < WIDTH)
+    tl.store(unit, top / MOST)
 
 
 @triton.jit(do_not_specialize=["query_stride"])
@@ -93,20 +123,9 @@ def _words(
     word = tl.arange(0, BLOCK)
     d = word[:, None] * 4 + tl.arange(0, 4)[None, :]
     there = d < DEPTH
-    plain = tl.load(queries + query * query_stride + d, mask=there, other=0) * FACTOR
-    middles = tl.load(middle + d, mask=there, other=0)
-    tl.store(constant + query, tl.sum(tl.sum(plain.to(tl.float64) * middles.to(tl.float64), 1), 0).to(tl.float32))
-    q = plain * tl.load(step + d, mask=there, other=0)
-    top = tl.max(tl.max(tl.abs(q), 1), 0)
-    top = tl.where(top > 0, top, 1.0)
-    MOST: tl.constexpr = 127 * 256 ** (TERMS - 1)  # so that no digit leaves -128 … 127
-    whole = tl.floor(q.to(tl.float64) * (MOST / top.to(tl.float64)) + 0.5).to(tl.int32)
-    for term in tl.static_range(TERMS):
-        digit = ((whole + 128) & 255) - 128
-        whole = (whole - digit) >> 8
-        packed = tl.sum((digit & 255) << (8 * tl.arange(0, 4))[None, :], 1)
-        tl.store(words + (query * TERMS + term) * WIDTH + word, packed, mask=word < WIDTH)
-    tl.store(unit + query, top / MOST)
+    x = tl.load(queries + query * query_stride + d, mask=there, other=0)
+    words += query * TERMS * WIDTH
+    put_words(x, word, step, middle, words, unit + query, constant + query, DEPTH, WIDTH, TERMS, FACTOR)
 
 
 @triton.jit
@@ -125,8 +144,11 @@ def _fours(a, b, acc, FAST: tl.constexpr):
 def _scan_bytes(
     codes, words, unit, constant, bias, allowed, scores, maxima, count, many, score_stride, maxima_stride,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr,
-    FAST: tl.constexpr,
+    FAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
     query = program % many
     tile = program // many

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ridgeline.kernels import search_scan
+from ridgeline.kernels import direct, search_scan
 from ridgeline.kernels.search_keys import place_of
 from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
@@ -77,6 +77,7 @@ def scan(
     allowed: torch.Tensor | None = None,
     factor: float = 1.0,
     l2: bool = False,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """For few queries: scores float32 [Q, T · TILE] and maxima [Q, T] of the T = probes · most tiles, and first row and
     end of each, int32 [Q, T]. Scores of tiles that are not there are not written."""
@@ -88,10 +89,11 @@ def scan(
     end = torch.empty_like(begin)
     chunk, warps = SCAN
     if many and tiles:
-        _scan_lists[(many * tiles,)](
+        direct.launch(
+            _scan_lists, many * tiles,
             queries, rows, lists, starts, bias, flags(allowed), scores, maxima, begin, end, probes, most,
             queries.stride(0), rows.stride(0), factor, queries.shape[1], chunk_for(queries.shape[1], chunk), TILE,
-            l2, num_warps=warps,
+            l2, early, num_warps=warps,
         )  # fmt: skip
     return scores, maxima, begin, end
 
@@ -152,8 +154,11 @@ def _probe(
 @triton.jit(do_not_specialize=["probes", "most"])
 def _scan_lists(
     queries, rows, lists, starts, bias, allowed, scores, maxima, begin, end, probes, most, query_stride, row_stride,
-    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr,
+    factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
     pair = program // most
     kind = tl.load(lists + pair)

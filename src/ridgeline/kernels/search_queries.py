@@ -24,6 +24,16 @@ def ready(queries: torch.Tensor, unit: bool) -> tuple[torch.Tensor, torch.Tensor
 
 
 @triton.jit
+def measured(x, UNIT: tl.constexpr):
+    """float32, of unit length where that is wanted, and the norm it had."""
+    wide = x.to(tl.float64)
+    norm = tl.sqrt(tl.sum(wide * wide))
+    if UNIT:
+        x = tl.where(norm > 0, wide / norm, wide).to(tl.float32)
+    return x, norm
+
+
+@triton.jit
 def _ready(
     queries, out, norms, query_stride, element_stride, DEPTH: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
 ):  # fmt: skip
@@ -31,11 +41,8 @@ def _ready(
     d = tl.arange(0, BLOCK)
     there = d < DEPTH
     x = tl.load(queries + query * query_stride + d * element_stride, mask=there, other=0).to(tl.float32)
-    wide = x.to(tl.float64)
-    norm = tl.sqrt(tl.sum(wide * wide, 0))
+    x, norm = measured(x, UNIT)
     tl.store(norms + query, norm)
-    if UNIT:
-        x = tl.where(norm > 0, wide / norm, wide).to(tl.float32)
     tl.store(out + query * DEPTH + d, x, mask=there)
 
 

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ridgeline.kernels import direct
+
 # Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. Swept for 2 bytes
 # (benchmarks/records/h200-search-sweep.txt), not for the others.
 TILE = 64
@@ -31,6 +33,7 @@ def scan(
     tile: int | None = None,
     shape: tuple[int, int, int] | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """queries float32 [Q, D] · rows [N, D] → scores float32 [Q, N] and maxima [Q, ceil(N / tile)].
 
@@ -46,10 +49,11 @@ def scan(
     )
     step, chunk, warps = shape or SHAPES[rows.element_size()]
     if tiles and many:
-        _scan[(tiles * many,)](
+        direct.launch(
+            _scan, tiles * many,
             rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
             scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
-            l2, num_warps=warps,
+            l2, early, num_warps=warps,
         )  # fmt: skip
     return scores, maxima
 
@@ -101,8 +105,11 @@ def finished(score, row, inside, bias, allowed, factor):
 def _scan(
     rows, queries, bias, allowed, scores, maxima, count, many, row_stride, query_stride, score_stride, maxima_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,
-    L2: tl.constexpr,
+    L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
     query = program % many
     tile = program // many

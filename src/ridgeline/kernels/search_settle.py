@@ -96,7 +96,7 @@ def _in_tiles(
 
 
 @triton.jit
-def _exact(
+def exact_of(
     queries, rows, near, there, places, step, middle, row_stride, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
     C: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
@@ -123,6 +123,18 @@ def _exact(
     if L2:
         exact = -exact
     return exact
+
+
+@triton.jit
+def ranks(exact, number, there, C: tl.constexpr):
+    """The place of each of C rows among them: by score, then by number."""
+    # Where there is no row the slot stands for it, after all rows: every rank is taken once.
+    last = tl.arange(0, C).to(tl.int64) + (1 << 62)
+    exact = tl.where(there, exact, float("-inf"))
+    tie = tl.where(there, number, last)
+    ahead = exact[None, :] > exact[:, None]
+    ahead = ahead | ((exact[None, :] == exact[:, None]) & (tie[None, :] < tie[:, None]))
+    return tl.sum(tl.where(ahead, 1, 0), 1)
 
 
 @triton.jit(do_not_specialize=["count", "k", "query_stride", "score_stride", "start_stride"])
@@ -160,17 +172,12 @@ def _settle(
     near = tl.where(there, row, 0)
     exact = score_of(best).to(tl.float64)
     if rows is not None:
-        exact = _exact(queries, rows, near, there, places, step, middle, row_stride, DEPTH, CHUNK, C, L2)
+        exact = exact_of(queries, rows, near, there, places, step, middle, row_stride, DEPTH, CHUNK, C, L2)
     number = near.to(tl.int64)
     if ids is not None:
         number = tl.load(ids + near, mask=there, other=0).to(tl.int64)
-    # Where there is no row the slot stands for it, after all rows: every rank is taken once.
-    last = tl.arange(0, C).to(tl.int64) + (1 << 62)
     exact = tl.where(there, exact, float("-inf"))
-    tie = tl.where(there, number, last)
-    ahead = exact[None, :] > exact[:, None]
-    ahead = ahead | ((exact[None, :] == exact[:, None]) & (tie[None, :] < tie[:, None]))
-    rank = tl.sum(ahead.to(tl.int32), 1)
+    rank = ranks(exact, number, there, C)
     shown = exact
     if L2:
         shown = tl.where(there, -exact, float("inf"))

@@ -14,8 +14,9 @@ from ridgeline.errors import InputError
 from ridgeline.kernels import search_kmeans
 from ridgeline.search import cuda_codes
 from ridgeline.search.arrays import Array
-from ridgeline.search.cuda_engine import Asked, CudaEngine, Refiner, refuse
+from ridgeline.search.cuda_engine import Asked, CudaEngine, refuse
 from ridgeline.search.cuda_rows import Inverted, Stored, no_lists
+from ridgeline.search.cuda_steps import Refiner
 from ridgeline.search.engine import Recipe
 from ridgeline.search.inputs import finite_norms, is_tensor, matrix, refuse_shape
 from ridgeline.search.replay import Replays

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton
 
 from ridgeline.errors import InputError
-from ridgeline.kernels import search_exact, search_inverted, search_lists, search_queries, search_settle
+from ridgeline.kernels import search_lists, search_queries
 from ridgeline.search.arrays import Array
-from ridgeline.search.cuda_codes import ByteCodes, Codes, FlatCodes, PartCodes
 from ridgeline.search.cuda_rows import Stored
+from ridgeline.search.cuda_steps import Limits, Refiner, Steps
 from ridgeline.search.engine import Ask, Recipe
-from ridgeline.search.replay import Recording, Replays
+from ridgeline.search.replay import Recorded, Replays
 from ridgeline.search.tensors import Grown
 
 AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
+# How one query is searched for, until it is measured which is best (benchmarks/search_gpu.py --ways): by many small
+# kernels in a "graph"; by three kernels, "short" in a graph, "direct" launches, or launches that begin "early".
+WAY = "direct"
 
 
 @dataclass(frozen=True)
@@ -31,27 +33,6 @@ class Asked:
 
     def __len__(self) -> int:
         return len(self.values)
-
-
-@dataclass(frozen=True)
-class Refiner:
-    """The same rows, kept finer, in their own order."""
-
-    codec: Codes
-    codes: Grown
-
-
-@dataclass(frozen=True, eq=False)
-class Limits:
-    """Which rows may be found and what they are called, on the GPU, in the order in which rows are stored.
-
-    Equal scores go by id. Kernels return names and put the lower first, so a row's name is its id's rank.
-    """
-
-    told: tuple[Any, Any]  # allowed and ids, as they were asked
-    allowed: torch.Tensor | None
-    names: torch.Tensor | None
-    rows: torch.Tensor | None  # of a name; None: it is the row
 
 
 @dataclass(frozen=True)
@@ -92,12 +73,12 @@ class CudaEngine:
         given = queries.values if isinstance(queries, Asked) else queries
         with self._here():
             limits = self._limits(ask)
-            steps = _Steps(self, ask, limits)
+            steps = Steps(self.stored, self.refiner, self.recipe.metric, ask, limits, WAY)
             if self._simulated:
                 return search_queries.handed(*steps(given))
             return self.replays.search(_key(given, ask), given, steps, self.device, limits)
 
-    def door(self, queries: Asked, ask: Ask) -> Recording | None:
+    def door(self, queries: Asked, ask: Ask) -> Recorded | None:
         """The recording that answers such a search at once; None while there is none."""
         return None if self._simulated else self.replays.get(_key(queries.values, ask), self._limits(ask))
 
@@ -216,22 +197,6 @@ class CudaEngine:
             out[part] = (q - x).square().sum(1) if self._squared else (q * x).sum(1)
         return out
 
-    def _refined(
-        self, refiner: Refiner, queries: torch.Tensor, names: torch.Tensor, rows: torch.Tensor, k: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Candidates [Q, n] ranked again by a refiner that is itself coded, in float64."""
-        there = rows >= 0
-        x = refiner.codec.decode(refiner.codes.rows[rows.clamp(min=0).flatten()]).double()
-        x, q = x.view(*rows.shape, -1), queries.double()[:, None, :]
-        score = -(x - q).square().sum(2) if self._squared else (x * q).sum(2)
-        score = torch.where(there, score, float("-inf"))
-        by_name = torch.where(there, names, torch.iinfo(torch.int64).max).argsort(dim=1)
-        order = by_name.gather(1, score.gather(1, by_name).argsort(dim=1, descending=True, stable=True))[:, :k]
-        best, found = score.gather(1, order), rows.gather(1, order)
-        short = k - order.shape[1]
-        best = torch.nn.functional.pad(-best if self._squared else best, (0, short), value=_nowhere(self._squared))
-        return best.float(), torch.nn.functional.pad(found, (0, short), value=-1)
-
     def _rows(self, rows: Array) -> torch.Tensor:
         return self._tensor(np.asarray(rows, np.int64))
 
@@ -242,60 +207,6 @@ class CudaEngine:
         return nullcontext() if self._simulated else torch.cuda.device(self.device)
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """One search, from raw queries to answers: what is launched, or recorded."""
-
-    engine: CudaEngine
-    ask: Ask
-    limits: Limits
-
-    def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        engine, ask, stored = self.engine, self.ask, self.engine.stored
-        ready, norms = search_queries.ready(queries, engine.recipe.metric == "cosine")
-        words: dict[str, Any] = {"metric": "l2" if engine._squared else "ip"}
-        words |= {"allowed": self.limits.allowed, "ids": self.limits.names}
-        if stored.bias is not None:
-            words["bias"] = stored.bias.rows
-        codec = stored.codec
-        if isinstance(codec, ByteCodes):
-            words["grid"] = codec.grid
-        k, coded = ask.k, False
-        if engine.refiner is not None:
-            coded = not isinstance(engine.refiner.codec, FlatCodes)
-            if coded:
-                k = min(ask.k * ask.depth, max(1, stored.count))
-            else:
-                words["candidates"] = triton.next_power_of_2(max(search_exact.FEWEST, ask.k * ask.depth))
-                words["refine"] = engine.refiner.codes.rows
-        if self.limits.rows is not None and not coded:
-            # The scan puts the lower row first, the last step the lower name: among many equal ones it must see many.
-            words["candidates"] = max(words.get("candidates", 0), search_exact.candidates_for(k), search_settle.MOST)
-        codes = stored.codes.rows
-        # All lists are all rows: no need to look for the nearest.
-        every = stored.lists is not None and ask.nprobe >= len(stored.lists.centres) and "refine" not in words
-        if stored.lists is not None and not (every and not isinstance(codec, PartCodes)):
-            if isinstance(codec, PartCodes):
-                words["books"] = codec.words
-            if "refine" in words:
-                words["places"] = stored.lists.places
-            lists = stored.lists
-            found = search_inverted.search(
-                ready, lists.centres, lists.starts, lists.longest, codes, k, ask.nprobe, **words
-            )
-        elif len(queries) == 1:
-            found = search_exact.one(ready, codes, k, **words)
-        else:
-            found = search_exact.many(ready, codes, k, stored.longest, **words)
-        scores, names = found
-        rows = names
-        if self.limits.rows is not None and stored.count:
-            rows = torch.where(names >= 0, self.limits.rows[names.clamp(min=0)], names)
-        if coded and engine.refiner is not None:
-            scores, rows = engine._refined(engine.refiner, ready, names, rows, ask.k)
-        return scores, rows, norms
-
-
 def refuse(vectors: torch.Tensor, row: int, what: str) -> None:
     """Say what is not finite in a row."""
     column = int((~torch.isfinite(vectors[row].float())).nonzero()[0])
@@ -304,11 +215,7 @@ def refuse(vectors: torch.Tensor, row: int, what: str) -> None:
 
 
 def _key(queries: torch.Tensor, ask: Ask) -> tuple[Any, ...]:
-    return queries.shape, queries.dtype, ask.k, ask.nprobe, ask.depth
-
-
-def _nowhere(squared: bool) -> float:
-    return float("inf") if squared else float("-inf")
+    return queries.shape, queries.dtype, ask.k, ask.nprobe, ask.depth, WAY
 
 
 def _ordered(owner: torch.Tensor, score: torch.Tensor, tie: torch.Tensor) -> torch.Tensor:

@@ -201,8 +201,8 @@ class Index:
         Queries on a GPU are not waited for, and so not refused: one that is not finite finds nothing (nan and −1).
         """
         state, words = self._state, None
-        if where is None and is_tensor(queries):
-            words = (queries.shape, queries.dtype, queries.device, k, nprobe, depth, recall)
+        if where is None and (type(queries) is np.ndarray or is_tensor(queries)):
+            words = (queries.shape, queries.dtype, getattr(queries, "device", None), k, nprobe, depth, recall)
             door = state.doors.get(words)
             if door is not None:
                 return door(queries)  # type: ignore[no-any-return]
@@ -338,7 +338,7 @@ class Index:
             return np.full((len(given), k), nothing), np.full((len(given), k), -1, np.int64)
         ask = self._ask(state, int(k), nprobe, depth, allowed)
         scores, rows = state.engine.search(given, ask)
-        if words is not None and str(queries.device) == self._place.device:
+        if words is not None and (type(queries) is np.ndarray or str(queries.device) == self._place.device):
             open_door(state, words, given, ask)
         return scores, ids_of(state.rows, rows)
 

@@ -1,33 +1,35 @@
 """Searches of one shape, recorded and played back: the launches of a search take longer than a small one itself.
 
-The first search of a shape runs plainly, the second is recorded as a CUDA graph, all others replay it. Queries are
-copied to where the recording reads them, and answers from where it writes them, on the stream of whoever searches;
-another stream waits for the last one, so one recording serves any number of threads in turn.
+The first search of a shape runs plainly, the second is recorded, all others replay it, on the stream of whoever
+searches; another stream waits for the last one, so one recording serves any number of threads in turn. One query is
+three kernels, launched directly: they read it where it is and write answers where they are to be. Others are a CUDA
+graph: queries are copied to where it reads them, and answers from where it writes them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 
+from ridgeline.kernels.direct import Sequel
 from ridgeline.kernels.search_queries import handed
+from ridgeline.search.arrays import Array
+from ridgeline.search.cuda_steps import Answer, Steps
 
 MOST = 8  # shapes kept
 SEEN = 512  # shapes remembered
 LARGEST = 4096  # queries: beyond, launches do not matter
-
-Answer = tuple[torch.Tensor, torch.Tensor]  # scores and rows
-Steps = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # and the norms of the queries
 
 
 class Recording:
     """One shape; `holds` is what it reads besides the engine's own tensors."""
 
     def __init__(self, queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> None:
-        self.holds = holds
+        self.holds, self.many = holds, len(queries)
         self._lock = threading.Lock()
         self._place = torch.empty(queries.shape, dtype=queries.dtype, device=device)
         self._place.copy_(queries)
@@ -41,6 +43,10 @@ class Recording:
             self._answer = steps(self._place)
         self._last = torch.cuda.current_stream()
 
+    def again(self) -> None:
+        """For the queries that are there: what benchmarks time on the GPU."""
+        self._graph.replay()
+
     def __call__(self, queries: torch.Tensor) -> Answer:
         with self._lock:
             stream = torch.cuda.current_stream(self._place.device)
@@ -52,16 +58,93 @@ class Recording:
             return handed(*self._answer)
 
 
+class Direct:
+    """The same for one query, as three launches."""
+
+    def __init__(self, queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> None:
+        self.holds = holds
+        self._lock = threading.Lock()
+        self._dtype, self._device = queries.dtype, torch.device(device)
+        self._index = self._device.index or 0
+        given, out = queries.to(device).contiguous(), steps.room(device)
+        self._own, self.many = (given, *out), 1
+        self._sequel = Sequel(lambda: steps.short(given, out), self._own, steps.way == "early")
+        self._stream = torch.cuda.current_stream()
+        self._host: list[torch.Tensor] | None = None  # the same three, in memory of the host that the GPU reaches
+
+    def __call__(self, queries: torch.Tensor) -> Answer:
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self(queries)
+        if queries.dtype != self._dtype or not queries.is_contiguous() or not queries.is_cuda or queries.is_neg():
+            queries = queries.to(self._device, self._dtype).resolve_neg().contiguous()
+        with self._lock:
+            stream = raw_stream(self._index)
+            if stream != self._stream.cuda_stream:
+                self._moved()
+            at = queries.data_ptr()
+            self._sequel.begin(stream, at)
+            scores, rows = torch.empty_like(self._own[1]), torch.empty_like(self._own[2])
+            self._sequel.end(stream, at, scores.data_ptr(), rows.data_ptr())
+            return scores, rows
+
+    def on_host(self, query: Array) -> tuple[Array, Array]:
+        """The same for a query that is a NumPy array: the kernels read it from, and write to, memory of the host."""
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self.on_host(query)
+        with self._lock:
+            if self._host is None:
+                self._host = [torch.empty_like(t, device="cpu", pin_memory=True) for t in self._own]
+            given, scores, rows = self._host
+            with np.errstate(over="ignore", invalid="ignore"):  # what does not fit finds nothing
+                given.numpy()[...] = query
+            if raw_stream(self._index) != self._stream.cuda_stream:
+                self._moved()
+            self._sequel(self._stream.cuda_stream, given.data_ptr(), scores.data_ptr(), rows.data_ptr())
+            self._stream.synchronize()
+            return scores.numpy().copy(), rows.numpy().copy()
+
+    def again(self) -> None:
+        """For the query it was recorded with: what benchmarks time on the GPU."""
+        self._sequel(raw_stream(self._index), *(t.data_ptr() for t in self._own))
+
+    def _moved(self) -> None:
+        """To another stream, which waits for the last one; its tensors are not to be reused before that has ended."""
+        stream = torch.cuda.current_stream()
+        stream.wait_stream(self._stream)
+        for tensor in self._sequel.tensors:
+            tensor.record_stream(stream)
+        self._stream = stream
+
+
+Recorded = Recording | Direct
+
+
+def raw_stream(device: int) -> int:
+    """The current stream's handle, without an object made for it."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def recorded(queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> Recorded:
+    if steps.way in ("direct", "early") and steps.is_short(queries):
+        try:
+            return Direct(queries, steps, device, holds)
+        except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
+            pass
+    return Recording(queries, steps, device, holds)
+
+
 class Replays:
     """By shape; an engine's own, since an engine never changes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: set[Hashable] = set()
-        self._kept: dict[Hashable, Recording] = {}
+        self._kept: dict[Hashable, Recorded] = {}
         self.masks: list[Any] = []  # the last filters and ids, as they are on the GPU
 
-    def get(self, key: Hashable, holds: Any) -> Recording | None:
+    def get(self, key: Hashable, holds: Any) -> Recorded | None:
         recording = self._kept.get(key)
         return recording if recording is not None and recording.holds is holds else None
 
@@ -74,7 +157,7 @@ class Replays:
                 if again:
                     if len(self._kept) >= MOST:
                         self._kept.pop(next(iter(self._kept)))
-                    recording = self._kept[key] = Recording(queries, steps, device, holds)
+                    recording = self._kept[key] = recorded(queries, steps, device, holds)
                 elif len(self._seen) < SEEN:
                     self._seen.add(key)
         return recording(queries) if recording is not None else handed(*steps(queries.to(device)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.search.engine import Ask, Engine
+from ridgeline.search.inputs import finite_norms, matrix
 from ridgeline.search.recall import Curve
 from ridgeline.search.rows import Rows
 
@@ -28,12 +29,29 @@ def open_door(state: State, words: Any, given: Any, ask: Ask) -> None:
     recording = found(given, ask) if found is not None else None
     if recording is None:
         return
+    if isinstance(words[1], np.dtype):
+        if hasattr(recording, "on_host"):
+            state.doors[words] = _host_door(state, recording)
+        return
+    if _counted(state.rows):
+        state.doors[words] = recording
+        return
 
     def door(queries: Any) -> tuple[Any, Any]:
         scores, rows = recording(queries)
         return scores, ids_of(state.rows, rows)
 
     state.doors[words] = door
+
+
+def _host_door(state: State, recording: Any) -> Any:
+    def door(query: Any) -> tuple[Any, Any]:
+        scores, rows = recording.on_host(query)
+        if np.isnan(scores[0, 0]):
+            finite_norms(matrix(query, None, "queries"), "queries")  # says why
+        return scores, ids_of(state.rows, rows)
+
+    return door
 
 
 def swept(state: State) -> State:
@@ -51,6 +69,10 @@ def ids_of(rows: Rows, found: Any) -> Any:
         if not len(ids):
             return np.full_like(found, -1)
         return np.where(found >= 0, ids[np.maximum(found, 0)], -1)
-    if not len(ids) or (rows.rising and ids[-1] == rows.count - 1):
-        return found  # counted from 0: an id is its row
-    return rows.named(found)
+    return found if _counted(rows) else rows.named(found)
+
+
+def _counted(rows: Rows) -> bool:
+    """Whether ids are counted from 0: an id is its row."""
+    ids = rows.ids.rows
+    return not len(ids) or (rows.rising and int(ids[-1]) == rows.count - 1)
