@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 # Without TRITON_INTERPRET, which must be settled before triton is imported: hence a process of its own. The kernels
 # are caught where they would be launched, with the arguments they would be launched with.
 PROGRAM = """
-import json, sys
+import json, re, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -60,6 +60,7 @@ class Caught:
             found.setdefault(self.name, []).append({
                 "wide": ".v4.b32" in ptx or ".v2.b64" in ptx or "cp.async.cg" in ptx, "wgmma": "wgmma" in ptx,
                 "mma": "mma." in ptx, "dp4a": "dp4a" in ptx, "local": ".local" in ptx,
+                "rounded": not re.search("(add|sub|mul)[.]f(32|64) ", ptx.replace("\\t", " ")),
                 "shared": compiled.metadata.shared, "early": "griddepcontrol.wait" in ptx,
                 "waits": -1 < ptx.find("griddepcontrol.wait") < min(ptx.find("ld.global"), ptx.find("st.global")),
             })
@@ -172,3 +173,19 @@ def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_ti
     for told in found.values():
         assert all(t["wide"] for t in told)
         assert sum(t["early"] for t in told) == sum(t["waits"] for t in told) == 1
+
+
+def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):
+    """A product that is added to what another thread brings must have been rounded: no instruction may do both."""
+    calls = """
+small, bias = empty(301, 16, dtype="float32"), empty(301, dtype="float32")
+few, out = empty(1, 16, dtype="float32"), (empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64"))
+for metric in ("ip", "l2"):
+    search_exact.one(few, small, 10, metric=metric, bias=bias)
+    search_exact.many(empty(20, 16, dtype="float32"), small, 10, longest, metric=metric, bias=bias)
+    search_short.flat(few, False, small, out, metric=metric)
+    search_short.lists(few, False, centres[:, :16].contiguous(), starts, 300, small, 4, out, metric=metric)
+"""
+    kernels = "_scan,_settle,_again,_rescore,_scan_lists,_nearest,_finish"
+    for name, told in compiled(calls, kernels, tmp_path).items():
+        assert all(t["rounded"] for t in told), name

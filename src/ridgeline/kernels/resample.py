@@ -22,11 +22,21 @@ from ridgeline.kernels.direct import direct
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
-# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames.
-SHAPES = {("slerp", 2): (32, 16), ("cubic", 2): (32, 8), ("cubic", 4): (16, 16), ("cubic", 8): (32, 8)}
+# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: in float32 its
+# programs take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
+SHAPES = {
+    ("linear", 8): (16, 16),
+    ("packed", 2): (32, 16),
+    ("packed", 4): (32, 16),
+    ("slerp", 2): (32, 16),
+    ("cubic", 2): (32, 8),
+    ("cubic", 4): (32, 32),
+    ("cubic", 8): (32, 8),
+}
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
-REGISTERS = {("cubic", 2): 96, ("cubic", 4): 80}  # at most
+ROWS = {("cubic", 4): 256}
+REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 96, ("cubic", 4): 80}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
@@ -217,28 +227,29 @@ def _plan(
     plan: list[_Launch] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
         width = stop - start
-        bt, bd = _shape(kind, width, values.element_size())
+        like = ("packed" if packed and kind == "linear" else kind, values.element_size())
+        bt, bd = _shape(like, width)
         fixed = (
             stamps, targets, rows, gap, *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
-            width, bt, bd, kind, outside, max_gap is not None, wide,
+            width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt, kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
             not INTERPRETED,
         )  # fmt: skip
         options = {"num_warps": WARPS.get(kind, 1), "enable_fp_fusion": True}
-        if (kind, values.element_size()) in REGISTERS:
-            options["maxnreg"] = REGISTERS[kind, values.element_size()]
+        if like in REGISTERS:
+            options["maxnreg"] = REGISTERS[like]
         plan.append(_Launch(start, stop, not plan, triton.cdiv(rows, bt), options, fixed))
     return plan
 
 
-def _shape(kind: str, width: int, size: int) -> tuple[int, int]:
+def _shape(like: tuple[str, int], width: int) -> tuple[int, int]:
     """Targets and channels of one program."""
     whole = triton.next_power_of_2(max(1, width))
-    if (kind, size) in SHAPES:
-        bt, bd = SHAPES[kind, size]
+    if like in SHAPES:
+        bt, bd = SHAPES[like]
         return bt, min(bd, whole)
     bd = min(WIDEST, whole)
-    return max(16, min(128, USUAL_BYTES // (size * bd))), bd
+    return max(16, min(128, USUAL_BYTES // (like[1] * bd))), bd
 
 
 def _merged(channels: Channels) -> list[tuple[int, int, str]]:

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
+from ridgeline.kernels.search_scan import ROUNDED, chunk_for, dots, finished, flags
 
 TILE = 32  # rows per tile
 # Queries and rows per program, elements at a time, warps, stages; by bytes per element of the rows. Swept for
@@ -97,7 +97,7 @@ def again(
         _again[(min(tiles, AGAIN_PROGRAMS),)](
             queries, rows, bias, flags(allowed), out, settled, many, count, tiles, queries.stride(0), rows.stride(0),
             out.stride(0), factor, depth, chunk_for(depth, chunk), TILE, triton.next_power_of_2(many), l2,
-            num_warps=warps,
+            num_warps=warps, **ROUNDED,
         )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def rescore(
         _rescore[(many * width,)](
             queries, rows, tiles, starts, ends, bias, flags(allowed), done, out, rows.shape[0], queries.stride(0),
             rows.stride(0), 0 if starts is None else starts.stride(0), factor, rows.shape[1],
-            chunk_for(rows.shape[1], chunk), width, tile, l2, num_warps=warps,
+            chunk_for(rows.shape[1], chunk), width, tile, l2, num_warps=warps, **ROUNDED,
         )  # fmt: skip
     return out
 

@@ -18,6 +18,7 @@ from ridgeline.kernels.search_few import keyed, least_of, narrowed, put
 from ridgeline.kernels.search_finish import lines, room
 from ridgeline.kernels.search_keys import NOTHING, place_of
 from ridgeline.kernels.search_queries import measured
+from ridgeline.kernels.search_scan import ROUNDED
 
 MOST_LISTS = 8192  # that one program chooses from
 MOST_PROBES = 64
@@ -78,7 +79,7 @@ def nearest(
     whole = max(2 * lines(probes), triton.next_power_of_2(count))
     direct.launch(
         _nearest, triton.cdiv(count, some), queries, centres, step, *ready, asked, lists, scores, kept, ended, count,
-        probes, depth, block, some, whole, lines(probes), room(probes), metric == "l2", unit, early, num_warps=WARPS,
+        probes, depth, block, some, whole, lines(probes), room(probes), metric == "l2", unit, early, num_warps=WARPS, **ROUNDED,
     )  # fmt: skip
     return ready, asked, lists
 

@@ -17,6 +17,7 @@ import triton.language as tl
 from ridgeline.kernels import direct
 from ridgeline.kernels.search_few import keyed, least_of, narrowed, narrowed_in, put
 from ridgeline.kernels.search_keys import NOTHING, place_of
+from ridgeline.kernels.search_scan import ROUNDED
 from ridgeline.kernels.search_settle import exact_of, ranks
 
 DEEP = 64  # elements of a row at a time in float64
@@ -78,7 +79,7 @@ def finish(
         lines(wanted), step_for(tiles, wanted, STEPS), whole, room(wanted),
         min(DEEP, triton.next_power_of_2(queries.shape[1])), metric == "l2", early,
     )  # fmt: skip
-    direct.launch(_finish, 1, *given, num_warps=WARPS)
+    direct.launch(_finish, 1, *given, num_warps=WARPS, **ROUNDED)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from ridgeline.kernels import direct, search_scan
 from ridgeline.kernels.search_keys import place_of
-from ridgeline.kernels.search_scan import chunk_for, dots, finished, flags
+from ridgeline.kernels.search_scan import ROUNDED, chunk_for, dots, finished, flags
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
 
 TILE = 32  # rows
@@ -93,7 +93,7 @@ def scan(
             _scan_lists, many * tiles,
             queries, rows, lists, starts, bias, flags(allowed), scores, maxima, begin, end, probes, most,
             queries.stride(0), rows.stride(0), factor, queries.shape[1], chunk_for(queries.shape[1], chunk), TILE,
-            l2, early, num_warps=warps,
+            l2, early, num_warps=warps, **ROUNDED,
         )  # fmt: skip
     return scores, maxima, begin, end
 

@@ -16,6 +16,11 @@ import triton.language as tl
 
 from ridgeline.kernels import direct
 
+# For kernels that compare sums. Several threads hold the same sum and have added in different orders, which changes
+# nothing as long as each product was rounded before; a compiler that makes one multiplication and one addition of a
+# sum into one instruction leaves out another rounding in each of them, and then a score is not equal to itself.
+ROUNDED = {"enable_fp_fusion": False}
+
 # Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. Swept for 2 bytes
 # (benchmarks/records/h200-search-sweep.txt), not for the others.
 TILE = 64
@@ -53,7 +58,7 @@ def scan(
             _scan, tiles * many,
             rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
             scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
-            l2, early, num_warps=warps,
+            l2, early, num_warps=warps, **ROUNDED,
         )  # fmt: skip
     return scores, maxima
 
@@ -84,9 +89,9 @@ def dots(
             q = tl.load(query + d, mask=d < DEPTH, other=0)
         if L2:
             away = x.to(tl.float32) - q[None, :]
-            acc -= away * away
+            acc = tl.fma(-away, away, acc)
         else:
-            acc += x.to(tl.float32) * q[None, :]
+            acc = tl.fma(x.to(tl.float32), tl.broadcast_to(q[None, :], x.shape), acc)
     return tl.sum(acc, 1)
 
 

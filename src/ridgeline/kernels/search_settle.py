@@ -11,6 +11,7 @@ import triton.language as tl
 
 from ridgeline.kernels import search_select
 from ridgeline.kernels.search_keys import NOTHING, merged, place_of, score_of
+from ridgeline.kernels.search_scan import ROUNDED
 from ridgeline.kernels.search_select import best_of, few, keys, room, scratch, warps_for
 
 DEEP = 64  # elements of a row at a time in float64
@@ -66,7 +67,7 @@ def settle(
             0 if starts is None else starts.stride(0), queries.shape[1], width, tile,
             max(1, min(width, max(search_select.AT_ONCE, candidates) // tile)), candidates, room(candidates),
             min(DEEP, triton.next_power_of_2(queries.shape[1])), metric == "l2", scores_by,
-            num_warps=warps_for(candidates),
+            num_warps=warps_for(candidates), **ROUNDED,
         )  # fmt: skip
     return values, numbers
 
@@ -116,9 +117,9 @@ def exact_of(
             x = tl.load(middle + d, mask=known, other=0).to(tl.float64)[None, :] + scale[None, :] * x
         if L2:
             x = x - q[None, :]
-            total += x * x
+            total = tl.fma(x, x, total)
         else:
-            total += x * q[None, :]
+            total = tl.fma(x, tl.broadcast_to(q[None, :], x.shape), total)
     exact = tl.sum(total, 1)
     if L2:
         exact = -exact
