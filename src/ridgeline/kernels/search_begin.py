@@ -79,7 +79,8 @@ def nearest(
     whole = max(2 * lines(probes), triton.next_power_of_2(count))
     direct.launch(
         _nearest, triton.cdiv(count, some), queries, centres, step, *ready, asked, lists, scores, kept, ended, count,
-        probes, depth, block, some, whole, lines(probes), room(probes), metric == "l2", unit, early, num_warps=WARPS, **ROUNDED,
+        probes, depth, block, some, whole, lines(probes), room(probes), metric == "l2", unit, early,
+        num_warps=WARPS, **ROUNDED,
     )  # fmt: skip
     return ready, asked, lists
 
