@@ -46,6 +46,12 @@ class Row:
         return self.lane.contender == OURS
 
     @property
+    def peer(self) -> bool:
+        """Whether a comparison with it says how we do: not with another way or version of ours, not with a control."""
+        name = self.lane.contender
+        return not self.ours and not name.startswith((f"{OURS}@", f"{OURS} ")) and name not in self.record.controls
+
+    @property
     def seconds(self) -> float | None:
         return self.judged.time.value / 1e9 if self.judged.time else None
 
@@ -110,6 +116,11 @@ def rows(record: Record) -> list[Row]:
             ratio, comparison = verdict.in_race(lane, ours)
         out.append(Row(record, lane, judged[lane.contender], ratio, comparison, limit))
     return out
+
+
+def rate_unit(record: Record) -> str:
+    unit = record.work["unit"]
+    return "B/s" if unit == "bytes" else f"{unit}/s"
 
 
 def to_json(record: Record) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from ridgeline.lab.workload import (
     Case,
     Profile,
     Workload,
+    controls_of,
     devices_of,
     installed,
     interpreters_of,
@@ -190,6 +191,7 @@ def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, w
                     missing_peers(point.workload, point.case),
                     command(point, ask),
                     note_of(point.workload),
+                    controls_of(point.workload),
                 )
                 yield replace(made, ceilings=analyse.raised(made.ceilings, made))
 

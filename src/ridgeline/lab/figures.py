@@ -7,18 +7,13 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from ridgeline.lab import analyse
-from ridgeline.lab.analyse import Row
+from ridgeline.lab.analyse import Row, rate_unit
 from ridgeline.lab.record import Record
 from ridgeline.lab.sweeps import FEWEST, Sweep, sweeps, telling
 from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
 
 Told = Sequence[tuple[Record, list[Row]]]
-
-
-def rate_unit(record: Record) -> str:
-    unit = record.work["unit"]
-    return "B/s" if unit == "bytes" else f"{unit}/s"
 
 
 def hover(row: Row) -> str:

@@ -70,6 +70,7 @@ class Record:
     missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> the extra that brings them
     command: str = ""  # reproduces this record
     note: str = ""  # what a reader of the numbers must know, in the workload's words
+    controls: tuple[str, ...] = ()  # contenders that are no peers: a bound, a part left out, the lab's own test
 
     @property
     def key(self) -> str:
@@ -129,6 +130,7 @@ def from_race(
     missing: Mapping[str, str],
     command: str,
     note: str = "",
+    controls: Iterable[str] = (),
 ) -> Record:
     lanes = tuple(
         Lane(
@@ -163,6 +165,7 @@ def from_race(
         missing=dict(missing),
         command=command,
         note=note,
+        controls=tuple(controls),
     )
 
 
@@ -204,7 +207,8 @@ def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
             )
             for lane in line["contenders"]
         )
-        made = Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})
+        lists = {"placement": tuple(line["placement"]), "controls": tuple(line.get("controls", ()))}
+        made = Record(**{**line, **lists, "contenders": lanes})
     except (TypeError, KeyError) as wrong:
         raise InputError(f"'{file}' line {number} is no record: {wrong}.") from None
     for part, names in NEEDED.items():

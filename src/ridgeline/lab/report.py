@@ -79,7 +79,7 @@ def build(records: Sequence[Record]) -> str:
         chapters=chapters,
         tones=TONES,
         si=si,
-        unit=figures.rate_unit,
+        unit=analyse.rate_unit,
         size=binary,
         margin=MARGIN,
     )
@@ -111,7 +111,7 @@ def _findings(record: Record, rows: list[Row]) -> Iterable[str]:
     if ours.seconds is None:
         yield f"{record.label}: {ours.judged.validity}. {ours.judged.advice}."
         return
-    rate = si(ours.items_per_s or 0, figures.rate_unit(record))
+    rate = si(ours.items_per_s or 0, analyse.rate_unit(record))
     share = f", {ours.share:.0%} of the {ours.limit.resource} ceiling" if ours.share and ours.limit else ""
     best = min(
         (r for r in rows if not r.ours and r.ratio),

@@ -158,6 +158,11 @@ def note_of(workload: Workload) -> str:
     return getattr(workload, "note", "")
 
 
+def controls_of(workload: Workload) -> Sequence[str]:
+    """Contenders that are no peers: a bound, the work with a part left out, the lab's own test."""
+    return getattr(workload, "controls", ())
+
+
 def interpreters_of(workload: Workload) -> Mapping[str, str]:
     """Contenders that need a Python of their own (clashing dependencies), and its path."""
     return getattr(workload, "interpreters", {})

@@ -33,6 +33,7 @@ class Bench:
     name: str
     op: str
     devices: tuple[str, ...] = ("cpu",)
+    controls: tuple[str, ...] = (MEMCPY,)
     note: str = "memcpy moves the same bytes within one rank: a ceiling, not a peer. MPI: benchmarks/fabric_mpi.py."
 
     def cases(self, profile: Profile) -> Iterable[Case]:

@@ -25,6 +25,7 @@ ROWS = {"resnet": 16, "bert": 4}
 class Ddp:
     name = "ddp"
     devices = ("cpu",)
+    controls = (ALONE,)
     note = "alone: the ranks train each for itself; communication's share of a step is 1 − alone ÷ its time."
 
     def cases(self, profile: Profile) -> Iterable[Case]:

@@ -35,6 +35,7 @@ Stages = dict[str, float]
 class Million:
     name = "trajectory_million"
     devices = ("cpu", "cuda")
+    controls = ("in turn",)
     note = (
         "ridgeline and torch go through the same pipeline; 'in turn' is ridgeline on one CUDA stream, without overlap. "
         "The time is from the first byte up to the last byte back."

@@ -34,6 +34,7 @@ MOST_WORKERS = 8
 class Training:
     name = "trajectory_training"
     devices = ("cpu", "cuda")
+    controls = ("resampled before",)
     note = (
         "All three train the same network on the same batches; they differ in who resamples. "
         "'resampled before' is the control: what the network alone can do."
