@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.lab import bench as benching
+from ridgeline.lab.bench import bench
 from ridgeline.lab.measure import Plan
+from ridgeline.lab.points import Ask
 from ridgeline.lab.record import SCHEMA, Lane, Record
 from ridgeline.machine import topology
 from ridgeline.machine.ceiling import Ceiling, Ceilings, cache_path
@@ -37,12 +38,11 @@ def run(tmp_path):
     """Bench the test subjects, or another workload, in this process."""
 
     def go(*cases: str, workload: str = SUBJECTS, watcher=None, out: Path | None = None, **ask):
-        plan = Plan(timeout_s=ask.pop("timeout_s", 60.0), cold=ask.pop("cold", False))
-        budget = ask.pop("budget_s", 2.0 * max(1, len(cases)))
-        asked = benching.Ask(
-            [workload], out or tmp_path / "out", device="cpu", cases=cases, plan=plan, budget_s=budget, **ask
-        )
-        return benching.bench(asked, watcher)
+        names = ("timeout_s", "cold", "most_rounds")
+        plan = Plan(**{"timeout_s": 60.0, **{name: ask.pop(name) for name in names if name in ask}})
+        budget = ask.pop("budget_s", 2.0 * len(cases) or 30.0)
+        asked = Ask([workload], out or tmp_path / "out", device="cpu", cases=cases, plan=plan, budget_s=budget, **ask)
+        return bench(asked, watcher).records
 
     return go
 

@@ -144,15 +144,15 @@ def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(out=out, budget_s=3.0, watcher=Watcher(case=stop_at_the_second))
+        run(out=out, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     assert len((out / FILE).read_text().splitlines()) == 1
     watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]), say=said.append)
-    records = run(out=out, budget_s=3.0, watcher=watcher)
+    records = run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.case["who"] for r in records] == ["chatty", "slow", "wrong"]
     assert "1 cases are done already" in said[0]
     measured.clear()
-    run(out=out, budget_s=3.0, watcher=watcher)
+    run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["chatty", "slow", "wrong"], "a finished run is closed; the next measures anew"
     assert len((out / FILE).read_text().splitlines()) == 6
 
@@ -166,11 +166,11 @@ def test_a_stopped_run_is_not_taken_for_another_question(run, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", watcher=Watcher(case=stop_at_the_second))
+        run(out=tmp_path / "o", most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", cold=True, watcher=Watcher(case=stop_at_the_second))
+        run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]))
-    found = run(out=tmp_path / "o", cold=True, watcher=watcher)
+    found = run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.cold for r in found] == [True] * 3
     assert "cold" in found[0].label

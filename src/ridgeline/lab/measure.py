@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ridgeline.lab import stats
@@ -75,6 +75,8 @@ class Race:
     ended: str  # converged | plateau | budget | rounds | nobody left
     weather: dict[str, Any]
     placements: list[Placement]
+    plan: Plan  # as it was carried out
+    seconds: float = 0.0  # from the first turn to the last; preparing and checking not counted
 
 
 def measure(
@@ -86,21 +88,30 @@ def measure(
     paddock: Paddock,
     here: Topology,
     watch: Callable[[int, float], None] = lambda _round, _share: None,
+    budget: Callable[[], float] | None = None,
 ) -> Race:
-    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent."""
+    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent.
+
+    `budget` is asked when everyone is ready, where the seconds for the race hang on what preparing took.
+    """
     gpu = here.gpus[_gpu_index(case.device)].uuid if case.device.startswith("cuda") and here.gpus else None
     before = weather(gpu)
     places = placements(plan.placement, case, here)
     lanes = [Lane(entrant) for entrant in entrants]
+    _load(lanes, paddock, reference, case, plan, places)
     for lane in lanes:
-        with _survived(lane, paddock):
-            _prepare(lane, paddock.team(lane.entrant, case.ranks), reference, case, plan, places, here)
+        if lane.team is not None:
+            with _survived(lane, paddock):
+                _prepare(lane, lane.team, reference, case, plan, places, here)
+    plan = replace(plan, budget_s=budget()) if budget else plan
+    began = time.monotonic()
     rounds, ended = _rounds(lanes, plan, paddock, watch)
+    seconds = time.monotonic() - began
     for lane in lanes:
         if lane.team is not None:
             with _survived(lane, paddock):
                 _finish(lane, lane.team, plan)
-    return Race(lanes, rounds, ended, {"before": before, "after": weather(gpu)}, places)
+    return Race(lanes, rounds, ended, {"before": before, "after": weather(gpu)}, places, plan, seconds)
 
 
 @contextmanager
@@ -115,20 +126,42 @@ def _survived(lane: Lane, paddock: Paddock) -> Iterator[None]:
             lane.team = None
 
 
+def _load(lanes: list[Lane], paddock: Paddock, reference: str, case: Case, plan: Plan, places: list[Placement]) -> None:
+    """Start those that do not run yet and let them load their libraries, all at once."""
+    waiting = []
+    for lane in lanes:
+        with _survived(lane, paddock):
+            lane.team = paddock.team(lane.entrant, case.ranks)
+            if lane.team.fresh:
+                lane.team.order("load", _places(places), **_about(lane, reference, case))
+                waiting.append(lane)
+    for lane in waiting:
+        with _survived(lane, paddock):
+            assert lane.team is not None  # noqa: S101  it has just been given one
+            lane.team.answers(plan.timeout_s, forgiving=True)
+
+
+def _about(lane: Lane, reference: str, case: Case) -> dict[str, Any]:
+    """What a contender must know of its task."""
+    told = {"params": dict(case.params), "device": case.device, "ranks": case.ranks}
+    return {"workload": reference, "case": told, "contender": lane.entrant.contender}
+
+
+def _places(places: list[Placement]) -> list[dict[str, Any]]:
+    return [{"placement": asdict(p)} for p in places]
+
+
 def _prepare(
     lane: Lane, team: Team, reference: str, case: Case, plan: Plan, places: list[Placement], here: Topology
 ) -> None:
-    lane.team = team
     answers = team.do(
         "prepare",
         plan.timeout_s,
-        per_rank=[{"placement": asdict(p)} for p in places],
-        workload=reference,
-        case={"params": dict(case.params), "device": case.device, "ranks": case.ranks},
-        contender=lane.entrant.contender,
+        _places(places),
         cold=plan.cold,
         sample_ns=plan.sample_ns,
         cache_bytes=_cache_bytes(here),
+        **_about(lane, reference, case),
     )
     first = answers[0]
     longest = max(a["sample_ns"] for a in answers)

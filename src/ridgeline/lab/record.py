@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.lab.measure import Plan, Race
+from ridgeline.lab.measure import Race
 from ridgeline.lab.workload import Case, Work, label
 from ridgeline.store import append_lines, read_lines
 
@@ -123,7 +123,6 @@ def from_race(
     case: Case,
     work: Work,
     race: Race,
-    plan: Plan,
     machine: Mapping[str, Any],
     code: Mapping[str, Any],
     ceilings: Mapping[str, Any],
@@ -157,7 +156,7 @@ def from_race(
         placement=tuple(asdict(p) for p in race.placements),
         machine=machine,
         code=code,
-        plan={k: v for k, v in asdict(plan).items() if k != "placement"},
+        plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
         race={"rounds": race.rounds, "ended": race.ended},
         weather=race.weather,
         ceilings=ceilings,

@@ -158,6 +158,17 @@ def note_of(workload: Workload) -> str:
     return getattr(workload, "note", "")
 
 
+def libraries_of(workload: Workload, case: Case, contender: str) -> Sequence[str]:
+    """Modules a contender imports anyway, and that take long: all contenders do it at once, before any is prepared."""
+    tell = getattr(workload, "libraries", None)
+    return tell(case, contender) if tell else ()
+
+
+def weight_of(workload: Workload) -> float:
+    """How large a part of a bench's time it deserves beside the others; 1 unless it says more or less."""
+    return float(getattr(workload, "weight", 1.0))
+
+
 def controls_of(workload: Workload) -> Sequence[str]:
     """Contenders that are no peers: a bound, the work with a part left out, the lab's own test."""
     return getattr(workload, "controls", ())

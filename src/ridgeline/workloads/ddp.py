@@ -19,7 +19,7 @@ from ridgeline.workloads import _ddp_models as models
 
 GLOO, ALONE = "torch gloo", "alone"
 TOLERANCE = 1e-5
-ROWS = {"resnet": 16, "bert": 4}
+ROWS = {Profile.QUICK: {"resnet": 4, "bert": 1}, Profile.FULL: {"resnet": 16, "bert": 4}}  # of each rank
 
 
 class Ddp:
@@ -30,11 +30,10 @@ class Ddp:
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         ranks = min(16, max(2, len(topology().usable_cpus)))
-        return (
-            [Case({"model": m, "rows": ROWS[m]}, "cpu", ranks) for m in ("resnet", "bert")]
-            if installed("torch")
-            else []
-        )
+        if not installed("torch"):
+            return []
+        sizes = [ROWS[Profile.QUICK]] if profile is Profile.QUICK else list(ROWS.values())
+        return [Case({"model": m, "rows": n}, "cpu", ranks) for rows in sizes for m, n in rows.items()]
 
     def work(self, case: Case) -> Work:
         flops = models.flops(case["model"], case["rows"]) * case.ranks
@@ -42,6 +41,9 @@ class Ddp:
 
     def contenders(self, case: Case) -> Sequence[str]:
         return [OURS, GLOO, ALONE]
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch.distributed", "ridgeline.fabric.torch")
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch

@@ -49,6 +49,7 @@ KEPT_CALLS = 4_096
 
 class Embed:
     name = "embed"
+    weight = 3.0
     devices = ("cpu", "cuda")
     note = (
         "ONNX Runtime's weights are int8: it is held to a lowest cosine of "
@@ -96,6 +97,9 @@ class Embed:
 
     def missing(self, case: Case) -> dict[str, str]:
         return {name: "peers" for name in _wanted(case) if not peers.there(name)}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch", "ridgeline.embed.embedder") if contender == OURS else peers.NEEDS[contender]
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         device, model, stage = on_device(case, place), model_of(case["model"]), case["stage"]
@@ -165,20 +169,22 @@ def _lengths(case: Case) -> Any:
 
 
 def _quick() -> list[tuple[str, dict[str, Any]]]:
-    few: list[dict[str, Any]] = [{"batch": 32}, {"stage": "one", "batch": 1}, {"stage": "tokenize", "batch": 4096}]
-    more: list[dict[str, Any]] = [{"batch": 4096}, {"texts": "movies", "batch": MOVIES["cuda"]}]
-    return [("cpu", c) for c in few] + [("cuda", {"dtype": "float16", **c}) for c in few + more]
+    few: list[dict[str, Any]] = [{"batch": 32}, {"stage": "one", "batch": 1}]
+    cpu: list[dict[str, Any]] = [*few, {"stage": "tokenize", "batch": 1024}]
+    gpu: list[dict[str, Any]] = [*few, {"stage": "tokenize", "batch": 4096}, {"batch": 4096}]
+    gpu += [{"texts": "movies", "batch": MOVIES["cuda"]}]
+    return [("cpu", c) for c in cpu] + [("cuda", {"dtype": "float16", **c}) for c in gpu]
 
 
 def _full() -> list[tuple[str, dict[str, Any]]]:
     """One parameter at a time around the base; the batches are those of the tables that are asked for."""
-    cpu = _sweep((1, 10, 100, 1000), 64, (8, 16, 64, 128, 256, 512), (16, 32, 128), MOVIES["cpu"])
-    cpu += [{"stage": "tokenize", "batch": 4096}, {"stage": "load", "batch": 1}]
+    cpu = _sweep((1, 10, 32, 100, 1000), 64, (8, 16, 64, 128, 256, 512), (16, 32, 128), MOVIES["cpu"])
+    cpu += [{"stage": "tokenize", "batch": n} for n in (1024, 4096)] + [{"stage": "load", "batch": 1}]
     types: list[dict[str, Any]] = [{}, {"stage": "one", "batch": 1}, {"stage": "forward"}, {"batch": 1000}]
     types += [{"tokens": n} for n in (16, 128)]
     half = [{**c, "dtype": "bfloat16"} for c in types] if multiplies_bfloat16() else []
 
-    batches, lengths = (1, 16, 128, 256, 512, 1024, 2048, 4096), (8, 16, 64, 128, 256, 512)
+    batches, lengths = (1, 16, 32, 128, 256, 512, 1024, 2048, 4096), (8, 16, 64, 128, 256, 512)
     gpu = _sweep(batches, 1024, lengths, (8, 16, 32, 64, 128, 256, 512), MOVIES["cuda"])
     gpu += [{"stage": "forward", "batch": n} for n in batches]
     gpu += [{"stage": "tokenize", "batch": n} for n in (64, 4096)] + [{"stage": "load", "batch": 1}]

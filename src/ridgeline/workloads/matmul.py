@@ -21,6 +21,7 @@ CHECKED_ROWS = 256  # a float64 reference of the whole would take longer than th
 
 class Matmul:
     name = "matmul"
+    weight = 0.5
     devices = ("cpu", "cuda")
     note = (
         "Ours is the ceiling's own call: its share shows how steady the machine is; the peers' ratios are the result."
@@ -53,6 +54,9 @@ class Matmul:
 
     def missing(self, case: Case) -> dict[str, str]:
         return {} if installed("torch") else {"torch": "torch"}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",) if contender == "torch" or case.device != "cpu" else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         uses_torch = contender == "torch" or case.device != "cpu" or case["dtype"] not in ("float32", "float64")

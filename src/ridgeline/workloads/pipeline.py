@@ -33,6 +33,7 @@ Data = tuple[Any, Any]  # images [batches, B, C, H, W], answers [batches, B, …
 
 class Pipeline:
     name = "pipeline"
+    weight = 3.0
     devices = ("cpu", "cuda")
     note = (
         f"'{LOOP}' copies from plain memory and waits for each step; '{ONE}' queues pinned copies and arithmetic on "
@@ -73,6 +74,9 @@ class Pipeline:
 
     def contenders(self, case: Case) -> Sequence[str]:
         return [OURS, LOOP, LOADER] if case.device == "cpu" else [OURS, LOOP, ONE, LOADER]
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch", "torch.utils.data")
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch

@@ -20,6 +20,7 @@ STEPS = {"ridgeline": 1.0, "same": 1.0, "slow5": 1.05, "wrong": 1.0}
 
 class Spin:
     name = "spin"
+    weight = 0.5
     controls = tuple(STEPS)[1:]
     note = "The lab's own test: it should say SAME, SLOWER and WRONG of the three."
 

@@ -66,6 +66,9 @@ class Million:
             return ["ridgeline", "torch", "in turn"]
         return ["ridgeline", "numpy", "torch"]
 
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",)
+
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch
 

@@ -69,6 +69,9 @@ class Training:
     def contenders(self, case: Case) -> Sequence[str]:
         return ["ridgeline", "numpy in workers", "resampled before"]
 
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch", "torch.utils.data")
+
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch
 
