@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ridgeline.lab.bench import bench
-from ridgeline.lab.measure import Plan
 from ridgeline.lab.points import Ask
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import SCHEMA, Lane, Record
 from ridgeline.machine import topology
 from ridgeline.machine.ceiling import Ceiling, Ceilings, cache_path

@@ -17,6 +17,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, workload
+from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Watcher
 from ridgeline.lab.record import FILE
 
@@ -136,6 +137,21 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(run):
     assert run("who=slow")[0].missing == {"unheard-of": "peers"}
 
 
+def test_a_difference_between_versions_must_show_again_with_fresh_processes(run, tmp_path):
+    """What is luck of one process is not called a difference; what is none shows in every heat."""
+    lucky, slow = (Entrant(f"ridgeline@{name}", name) for name in ("luck", "slow"))
+    record = run(f"who=chatty,mark={tmp_path / 'once'}", rivals=[lucky], budget_s=4.0)[0]
+    assert len(record.race["heats"]) == 2
+    row = judged(record)["ridgeline@luck"]
+    assert row.comparison == "UNCLEAR"
+    assert (row.ratio.low, row.ratio.high) == (pytest.approx(1, rel=0.3), pytest.approx(5, rel=0.3))
+    record = run("who=chatty", rivals=[slow], budget_s=4.0, out=tmp_path / "slow")[0]
+    assert len(record.race["heats"]) == 6
+    assert sum(record.race["heats"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)
+    assert judged(record)["ridgeline@slow"].comparison == "SLOWER"
+    assert [lane.contender for lane in record.contenders] == ["ridgeline", "ridgeline@slow"], "peers stay out"
+
+
 def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_path):
     out, measured, said = tmp_path / "out", [], []
 
@@ -187,7 +203,7 @@ def test_two_benches_cannot_write_into_one_folder_at_once(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("case", "says"),
-    [("bytes=3", "no 'bytes'; they have: who, n"), ("n", "not of the form"), ("n=many", "something like 1000")],
+    [("bytes=3", "no 'bytes'; they have: who, n, mark"), ("n", "not of the form"), ("n=many", "something like 1000")],
 )
 def test_a_case_that_does_not_fit_is_refused_with_what_would(run, case, says):
     with pytest.raises(InputError, match=says):

@@ -21,8 +21,8 @@ from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Outcome
 from ridgeline.lab.bench import bench as run_bench
 from ridgeline.lab.findings import standings
-from ridgeline.lab.measure import Plan
 from ridgeline.lab.points import Ask, Point
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import FILE, Record
 from ridgeline.lab.workload import Profile
 from ridgeline.machine import Placement

@@ -106,7 +106,7 @@ def _measured(
                     point.reference,
                     point.case,
                     entrants(point, ask),
-                    plan=replace(ask.plan, target=TARGET[ask.profile]),
+                    plan=replace(ask.plan, target=TARGET[ask.profile], versions=bool(ask.rivals)),
                     paddock=paddock,
                     here=here,
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),

@@ -40,31 +40,34 @@ PACES = {
     Profile.FULL: Pace(total_s=450.0, least_s=1.0, most_s=20.0),
 }
 
+# Two versions of one code seldom differ by much: it takes many rounds to say that they are the same.
+PACES_AGAINST = {
+    Profile.QUICK: Pace(total_s=600.0, least_s=4.0, most_s=30.0),
+    Profile.FULL: Pace(total_s=2700.0, least_s=6.0, most_s=60.0),
+}
+
 
 def divide(total_s: float, wants: Sequence[tuple[float, float]]) -> list[float]:
-    """Each one's share of the time, from its (weight, most it can use): by weight, and what one cannot use goes to the
-    others.
+    """Each one's share of the time, from its (weight, what it is thought to need): by weight, but what is more than one
+    needs goes to the others first. All of it is given out.
 
-    >>> divide(100, [(1, 10), (1, 1000), (2, 1000)])
-    [10, 30.0, 60.0]
+    >>> divide(100, [(1, 10), (1, 1000), (2, 1000)]), divide(100, [(1, 10), (3, 10)])
+    ([10.0, 30.0, 60.0], [30.0, 70.0])
     """
-    shares, left, open_ = [0.0] * len(wants), max(0.0, total_s), set(range(len(wants)))
-    while open_:
-        weight = sum(wants[i][0] for i in open_)
-        full = [i for i in open_ if wants[i][1] <= left * wants[i][0] / weight]
-        if not full:
-            for i in open_:
-                shares[i] = left * wants[i][0] / weight
-            break
-        for i in full:
-            shares[i] = wants[i][1]
-        left -= sum(shares[i] for i in full)
-        open_ -= set(full)
-    return shares
+    shares, left, hungry = [0.0] * len(wants), max(0.0, total_s), set(range(len(wants)))
+    while hungry:
+        weight = sum(wants[i][0] for i in hungry)
+        fed = [i for i in hungry if wants[i][1] <= left * wants[i][0] / weight]
+        for i in fed or hungry:
+            shares[i] = float(wants[i][1]) if fed else left * wants[i][0] / weight
+        left -= sum(shares[i] for i in fed or hungry)
+        hungry -= set(fed or hungry)
+    weight = sum(weight for weight, _ in wants)
+    return [share + left * own / weight for share, (own, _) in zip(shares, wants, strict=True)]
 
 
 def want_s(cases: int, pace: Pace) -> float:
-    """The most a workload can use, as far as one knows before it has begun."""
+    """What a workload is thought to need for all of its cases, before it has begun."""
     return START_S + cases * (SETUP_S + pace.most_s)
 
 
@@ -98,7 +101,9 @@ class Purse:
         return AFTER_FIRST * self._setups[0] if self._setups else 0.0
 
     def fitting(self, waiting: int) -> int:
-        """How many of so many cases fit into what is left."""
+        """How many of so many cases fit into what is left; the first is begun as long as anything is."""
+        if not self._setups:
+            return waiting if self.left_s > 0 else 0
         return max(0, min(waiting, int(self.left_s // (self.setup_s + self._pace.least_s))))
 
     def race_s(self, setup_s: float, waiting: int, least: float = 1.0) -> float:

@@ -14,9 +14,9 @@ from pathlib import Path
 import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab.baton import Entrant
-from ridgeline.lab.budget import PACES, Pace
+from ridgeline.lab.budget import PACES, PACES_AGAINST, Pace
 from ridgeline.lab.loading import load
-from ridgeline.lab.measure import Plan
+from ridgeline.lab.race import Plan
 from ridgeline.lab.workload import (
     OURS,
     Case,
@@ -42,13 +42,13 @@ class Ask:
     ranks: int | None = None
     budget_s: float | None = None  # for all races and what prepares them
     plan: Plan = field(default_factory=Plan)
-    rivals: Sequence[Entrant] = ()  # other versions of our own code, racing beside the peers
+    rivals: Sequence[Entrant] = ()  # other versions of our own code: they race ours, the peers stay out
     pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> its own interpreter
 
     @property
     def pace(self) -> Pace:
         """As the profile has it; a budget of the user's own is used up, by one case too."""
-        usual = PACES[self.profile]
+        usual = (PACES_AGAINST if self.rivals else PACES)[self.profile]
         if self.budget_s is None:
             return usual
         return Pace(self.budget_s, min(usual.least_s, self.budget_s), math.inf)
@@ -124,14 +124,14 @@ def _cases(workload: Workload, profile: Profile, device: str) -> list[Case]:
 
 
 def entrants(point: Point, ask: Ask) -> list[Entrant]:
-    """Ours first, then other versions of ours, then the peers."""
+    """Ours first, then the peers; or other versions of ours, which want all the time there is."""
     pythons = {**interpreters_of(point.workload), **ask.pythons}
     names = list(point.workload.contenders(point.case))
     own = str(Path(ridgeline.__file__).resolve().parent.parent)
     peers = [Entrant(n, n, pythons[n], own) if n in pythons else Entrant(n, n) for n in names]
     mine = [e for e in peers if e.name == OURS]
     rest = [e for e in peers if e.name != OURS]
-    return [*mine, *ask.rivals, *rest]
+    return [*mine, *(ask.rivals or rest)]
 
 
 def command(point: Point, ask: Ask) -> str:

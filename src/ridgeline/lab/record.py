@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.lab.measure import Race
+from ridgeline.lab.race import Race
 from ridgeline.lab.workload import Case, Work, label
 from ridgeline.store import append_lines, read_lines
 
@@ -63,7 +63,7 @@ class Record:
     machine: Mapping[str, Any]
     code: Mapping[str, Any]
     plan: Mapping[str, Any]
-    race: Mapping[str, Any]  # rounds, how it ended
+    race: Mapping[str, Any]  # rounds, those of each heat, how it ended
     weather: Mapping[str, Any]
     ceilings: Mapping[str, Any]  # the measured limits this case is held against
     contenders: tuple[Lane, ...]
@@ -157,7 +157,7 @@ def from_race(
         machine=machine,
         code=code,
         plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
-        race={"rounds": race.rounds, "ended": race.ended},
+        race={"rounds": sum(race.heats), "heats": race.heats, "ended": race.ended},
         weather=race.weather,
         ceilings=ceilings,
         contenders=lanes,
