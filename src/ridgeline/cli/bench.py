@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def bench(
     ] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="A contender silent for this long is stopped.")] = "120s",
     against: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit.")
+        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit; peers stay out.")
     ] = None,
     python: Annotated[
         list[str] | None,
@@ -80,7 +81,9 @@ def bench(
 
       ridgeline bench spin --against HEAD~1
 
-    A stopped run goes on where it was when started again. Exit 1 if anything of ours is WRONG or INCOMPLETE.
+    Of one workload all cases are shown, of several one line each; records.jsonl and report.html hold the rest. What the
+    time did not reach is said. A stopped run goes on where it was when started again. Exit 1 if anything of ours is
+    WRONG or INCOMPLETE.
     """
     references = [_reference(n) for n in names or workloads.names()]
     ask = Ask(
@@ -161,16 +164,17 @@ def _told(outcome: Outcome, ask: Ask, page: Path) -> None:
     """One workload: every case and contender. Several: a line for each path, and what else must be known."""
     answer, records = stdout(), outcome.records
     found = standings(records)
-    if len({r.workload for r in records}) == 1:
+    if len(found) == 1:
         for table in tables.races(records, answer.width):
             answer.print(table)
-    else:
+    elif not ask.rivals:
         answer.print(summary.summary(found, answer.width))
-    for sentence in summary.asides(found, records):
-        tell(sentence, answer)
     if ask.rivals:
         for part in summary.against(records, [r.name for r in ask.rivals]):
             answer.print(part)
+    else:
+        for sentence in summary.asides(found, records):
+            tell(sentence, answer)
     for sentence in left_out(outcome.left_out, records, ask):
         tell(sentence, answer)
     tell(f"Report: {page}   all cases: ridgeline records show {page.parent}", answer)
@@ -180,13 +184,11 @@ def left_out(points: Sequence[Point], records: Sequence[Record], ask: Ask) -> li
     """What the time did not reach, by workload, and how to have it."""
     if not points:
         return []
-    names = {p.reference: p.workload.name for p in points}
     counts = Counter(p.workload.name for p in points)
     whole = counts + Counter(r.workload for r in records)
     told = ", ".join(f"{name} {count} of {whole[name]}" for name, count in counts.items())
-    first = next(reference if reference.endswith(".py") else name for reference, name in names.items())
-    more = f"ridgeline bench {first} --profile {ask.profile} --budget {max(10, round(ask.pace.total_s / 60) * 2)}m"
-    return [f"Cases left out for lack of time: {told}. More --budget measures them: {more}"]
+    minutes = math.ceil(ask.pace.total_s / 60)
+    return [f"Cases left out for lack of time ({minutes} min): {told}. Name fewer workloads, or give more --budget."]
 
 
 def _rivals(commit: str | None) -> list[Entrant]:

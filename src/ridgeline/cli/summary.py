@@ -40,12 +40,20 @@ COLUMNS = {
 
 def summary(found: Sequence[Standing], width: int) -> Table:
     """What each path does, how near to its ceiling, what limits it, its best peer's time ÷ ours and what that means."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0) if width < WIDE else (0, 1, 0, 0), show_edge=False
+    )
     wide = width >= WIDE
     for name, most in COLUMNS.items():
         right = name in ("per second", "ceiling", "÷ ours")
+        cut = name in ("path", "per second", "limited by", "best peer")
         table.add_column(
-            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis", max_width=most[wide]
+            name,
+            justify="right" if right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if cut else 7,
+            max_width=most[wide],
         )
     devices = len({s.device for s in found}) > 1
     for one in found:
@@ -60,7 +68,7 @@ def _cells(one: Standing, wide: bool, device: str) -> tuple[str, ...]:
     return (
         escape(one.workload + device),
         escape(doubt + rate),
-        percent(one.share) if one.share else "–",
+        ("< 0.1 %" if one.share < 0.001 else percent(one.share)) if one.share else "–",
         escape(_limit(one, wide)),
         escape(one.peer or "–"),
         times(one.ratio.value) if one.ratio else "–",
