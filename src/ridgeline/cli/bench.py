@@ -23,6 +23,7 @@ from ridgeline.lab.measure import Plan
 from ridgeline.lab.record import FILE, Record
 from ridgeline.lab.workload import Profile
 from ridgeline.machine import Placement
+from ridgeline.workloads.pictures import pictures
 
 OUT = Path("ridgeline-report")
 
@@ -99,7 +100,7 @@ def bench(
         stays = f"what was measured stays in {kept}; the same command goes on from there" if kept.exists() else ""
         tell(f"Stopped; {stays or 'nothing was measured yet'}.", console)
         raise
-    page = report.write(records, out)
+    page = report.write(records, out, pictures=pictures)
     bad = analyse.failed(records)
     if as_json:
         print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
