@@ -100,8 +100,14 @@ def _document(chapters: Sequence[Chapter], refused: Sequence[str], pictures: Pic
 
 def _overview(chapter: Chapter, number: int, parts: Sequence[Part]) -> dict[str, Any]:
     stand = chapter.standings
+    units = {r.id: analyse.rate_unit(r) for r in chapter.records}
     scalings = [
-        (s, scaling.figure(s, BEYOND[-1] * s.steps[-1].at.n), [_ahead(s, law) for law in s.laws])
+        (
+            s,
+            scaling.figure(s, BEYOND[-1] * s.steps[-1].at.n),
+            [_ahead(s, law) for law in s.laws],
+            units[s.steps[0].at.record],
+        )
         for s in chapter.scalings
     ]
     return {

@@ -17,7 +17,7 @@ from typing import Any
 from ridgeline.lab import analyse, stats, verdict
 from ridgeline.lab.analyse import Row, rate_unit
 from ridgeline.lab.experiment.rows import row as study_row
-from ridgeline.lab.findings import best_peer, kind_of, latest, times
+from ridgeline.lab.findings import best_peer, kind_of, latest, percent, times
 from ridgeline.lab.record import Record
 from ridgeline.lab.study import study
 from ridgeline.lab.sweeps import sweeps
@@ -105,10 +105,8 @@ def _knee(name: str, family: Sequence[Record], ours: dict[str, Row]) -> Change |
         return Change(last.workload, str(last.case["device"]), what, why, rest, (last,))
     if at == 0 or rates[at] < WORTH * rates[0] or not _apart(ours[first.id], ours[knee.id]):
         return None
-    why = (
-        f"{si(rates[at], unit)}, {rates[at] / best:.0%} of the best of the sweep and {times(rates[at] / rates[0])} × "
-        f"that of {name} = {first.case[name]}; more only adds waiting"
-    )
+    gain = f"{percent(rates[at] / best)} of the best of the sweep and {times(rates[at] / rates[0])} × that of"
+    why = f"{si(rates[at], unit)}, {gain} {name} = {first.case[name]}; more only adds waiting"
     return Change(knee.workload, str(knee.case["device"]), f"{name} = {knee.case[name]}", why, rest, (first, knee))
 
 
