@@ -87,6 +87,34 @@ def staged() -> Record:
     return replace(one, contenders=(replace(one.contenders[0], extras=extras), *one.contenders[1:]))
 
 
+def studied() -> list[Record]:
+    """Points of `ridgeline run`: two models, each from both nodes of the one GPU, which is near node 0."""
+    out = []
+    for model, penalty in (("small", 1.5), ("large", 1.02)):
+        for node in (0, 1):
+            for batch in (8, 16, 32):
+                ns = 1e5 * batch * (penalty if node else 1.0)
+                one = race("study", {"model": model, "batch_size": batch, "dtype": "float16", "device": "cuda"}, ns, {})
+                alone = {"h2d": ns / 3 * (1 + node), "compute": ns / 2, "d2h": ns / 9 * (1 + node)}
+                plan = {
+                    "run_id": f"{model}-{node}-{batch}",
+                    "facts": {},
+                    "duration_s": 1.0,
+                    "stand": f"gpu0-node{node}",
+                }
+                plan |= {"device_node": 0, "distance": 10 + 11 * node, "key": f"{model}{node}{batch}"}
+                out.append(
+                    replace(
+                        one,
+                        plan=plan,
+                        placement=({"node": node, "cpus": [0], "memory": "bind", "gpu": 0},),
+                        contenders=(replace(one.contenders[0], extras={"alone_ns": alone}),),
+                        work={**one.work, "items": batch},
+                    )
+                )
+    return out
+
+
 def on_another(record: Record, **machine) -> Record:
     told = {"fingerprint": "f" * 16, "cpu": "Another CPU", **machine}
     return replace(record, id=f"{random.getrandbits(128):032x}", machine={**record.machine, **told})
@@ -100,5 +128,5 @@ def on_gpu(record: Record) -> Record:
 
 
 def everything() -> list[Record]:
-    one = [*sweep(), *knee(), *types(), *frontier(), *ranks(), *nodes(), staged()]
+    one = [*sweep(), *knee(), *types(), *frontier(), *ranks(), *nodes(), staged(), *studied()]
     return [*one, on_gpu(knee()[0]), on_gpu(types()[1])]

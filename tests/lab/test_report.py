@@ -151,7 +151,8 @@ def test_every_part_is_there_where_the_records_support_it(documents):
         "How near each path is to its ceiling", "The best peer's time ÷ ours", "Roofline of cpu", "rate over batch",
         "rate against recall", "strong scaling", "PREDICTED", "Our rate from each NUMA node", "hf-aws-h200-x1",
         "Some batches from the middle of the run", "limited by tokenize (70 % of a step)", "batch = 1024",
-        "dtype = bfloat16", "node 0", "kinds of machine",
+        "dtype = bfloat16", "node 0", "kinds of machine", "Penalty of a far node: the whole pipeline",
+        "Most sensitive: small on GPU 0",
     ):  # fmt: skip
         assert words in html.unescape(page), words
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.lab.made import GOOD, knee, nodes, race, types
+from tests.lab.made import GOOD, knee, nodes, race, studied, types
 
 from ridgeline.lab.tuning import changes
 
@@ -75,6 +75,15 @@ def test_a_peer_that_is_ahead_is_named_with_its_quality():
 
 def test_a_peer_that_is_behind_is_no_advice():
     assert not changes([race("made", {"n": 8}, 1e3, {"peer": 3e3})])
+
+
+def test_a_study_says_itself_what_to_choose_and_only_where_there_was_a_choice():
+    said = changes(studied())
+    assert said
+    assert all(change.workload == "study" and not change.what for change in said)
+    assert any("small" in change.why for change in said)
+    one_way = [r for r in studied() if r.case["batch_size"] == 8 and r.placement[0]["node"] == 0]
+    assert not changes(one_way)
 
 
 def test_noisy_records_give_no_advice():

@@ -123,7 +123,8 @@ def _path(s: Standing) -> list[str]:
 
 def _change(workload: str, what: str, why: str, case: str) -> str:
     shown = f" ({_inline(case)})" if case else ""
-    return f"- {_inline(workload)}: **{_inline(what)}**, because {_inline(why)}{shown}"
+    head = f"**{_inline(what)}**, because " if what else ""
+    return f"- {_inline(workload)}: {head}{_inline(why)}{shown}"
 
 
 def _scaling(found: Scaling) -> list[str]:

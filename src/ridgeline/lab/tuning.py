@@ -28,6 +28,7 @@ from ridgeline.web import si
 KNEE = 0.95  # of the best rate of a sweep
 WORTH = 1.1  # what the knee must bring over the smallest value
 SIZES = ("batch", "batch_size", "chunk", "queries", "ring", "workers", "writers", "threads")  # free to choose
+STUDIED = ("run_id", "facts", "duration_s", "device_node", "distance", "stand")  # what the plan of such a point says
 CHOICES = ("dtype", "memory", "pinned", "compile", "compile_mode")  # ways of doing the same thing
 
 
@@ -37,7 +38,7 @@ class Change:
 
     workload: str
     device: str
-    what: str
+    what: str  # empty where the sentence says it
     why: str
     case: str = ""  # the one that shows it
     records: tuple[Record, ...] = ()
@@ -70,7 +71,7 @@ def changes(records: Iterable[Record]) -> list[Change]:
 
 def is_study(record: Record) -> bool:
     """Whether it is a point of `ridgeline run`: those are studied together."""
-    return "run_id" in record.plan and "facts" in record.plan
+    return all(name in record.plan for name in STUDIED)
 
 
 def _ours(record: Record) -> Row | None:
@@ -210,6 +211,8 @@ def _peers(records: Sequence[Record]) -> Iterable[Change]:
 
 
 def _studied(workload: str, device: str, records: Sequence[Record]) -> Iterable[Change]:
-    """An experiment is studied as a whole; its first section says what to choose."""
-    first = study([study_row(r) for r in records]).sections[:1]
-    return [Change(workload, device, "by its study", said) for section in first for said in section.said]
+    """An experiment is studied as a whole; its first section says what to choose, where there was a choice."""
+    found = study([study_row(r) for r in records])
+    if all(advice["options"] < 2 for goal in ("throughput", "latency") for advice in found.recommendation[goal]):
+        return []
+    return [Change(workload, device, "", said) for section in found.sections[:1] for said in section.said]
