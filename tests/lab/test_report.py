@@ -251,6 +251,13 @@ def test_markdown_and_json_say_the_same_as_the_page(tmp_path):
     assert "PREDICTED" in text
 
 
+def test_sweeps_from_several_nodes_are_lines_of_their_own():
+    page = report.build(made.studied())
+    for name in ("small", "large"):
+        for node in (0, 1):
+            assert f"ridgeline {name} node {node}" in page
+
+
 def test_markdown_keeps_hostile_names_harmless():
     from ridgeline.lab.report import chapters
     from ridgeline.lab.report_text import markdown

@@ -41,14 +41,17 @@ def over(told: Told) -> list[Markup]:
 def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
     series: dict[str, list[Point]] = {}
     apart = telling(sweep)
+    places = {(family[0].node, family[0].cold) for family in sweep.families}
     for record in (record for family in sweep.families for record in family):
+        where = [f"node {record.node}"] if len({node for node, _ in places}) > 1 else []
+        where += ["cold" if record.cold else "warm"] if len({cold for _, cold in places}) > 1 else []
         rest = [str(record.case[n]) if isinstance(record.case[n], str) else f"{n}={record.case[n]}" for n in apart]
         for row in rows_of[record.id]:
             if row.items_per_s and row.judged.time:
                 time, items = row.judged.time, record.work["items"] * 1e9
                 between = (items / time.high, items / time.low)
                 point = Point(record.case[sweep.name], row.items_per_s, between, title=hover(row))
-                series.setdefault(" ".join([row.lane.contender, *rest]), []).append(point)
+                series.setdefault(" ".join([row.lane.contender, *rest, *where]), []).append(point)
     record = sweep.families[0][0]
     name = f"{sweep.name} (and {sweep.along} with it)" if sweep.along else sweep.name
     return lines(

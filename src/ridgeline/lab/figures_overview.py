@@ -12,7 +12,7 @@ from ridgeline.lab.analyse import Row
 from ridgeline.lab.figures import hover
 from ridgeline.lab.findings import CEILINGS, Standing, percent
 from ridgeline.lab.record import Record
-from ridgeline.lab.tuning import node_of
+from ridgeline.lab.tuning import is_study
 from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Cell, Point, Roof, Series, bars, cells, roofline, si
 
@@ -117,8 +117,8 @@ def nodes(records: Sequence[Record]) -> Markup | None:
     families: dict[str, dict[int, Row]] = {}
     for record in records:
         row = next((r for r in analyse.rows(record) if r.ours and r.items_per_s), None)
-        at = node_of(record)
-        if row is not None and at is not None:
+        at = record.node
+        if row is not None and at is not None and not is_study(record):  # a study has maps of its own
             families.setdefault(json.dumps([record.workload, record.case, record.cold], default=str), {})[at] = row
     drawn = []
     for family in families.values():

@@ -136,22 +136,13 @@ def _choices(records: Sequence[Record], ours: dict[str, Row]) -> Iterable[Change
 
 
 def _places(records: Sequence[Record], ours: dict[str, Row]) -> Iterable[Change]:
-    families = _families(records, ours, node_of, lambda r: dict(r.case), placed=False)
+    families = _families(records, ours, lambda r: r.node, lambda r: dict(r.case), placed=False)
     told = [t for family in families.values() if (t := _better(family)) is not None]
     for better, worse, ratio in told[:1]:
-        why = (
-            f"{times(ratio.value)} × as fast as from node {node_of(worse.record)} [{ratio.low:.2f} to {ratio.high:.2f}]"
-        )
-        where = f"node {node_of(better.record)}"
+        why = f"{times(ratio.value)} × as fast as from node {worse.record.node} [{ratio.low:.2f} to {ratio.high:.2f}]"
+        where = f"node {better.record.node}"
         good = better.record
         yield Change(good.workload, str(good.case["device"]), where, why, good.label, (good, worse.record))
-
-
-def node_of(record: Record) -> int | None:
-    """The node all ranks were told to stand on, if it is one."""
-    nodes = {place.get("node") for place in record.placement}
-    found = nodes.pop() if len(nodes) == 1 else None
-    return found if isinstance(found, int) else None
 
 
 def _families(records: Sequence[Record], ours: dict[str, Row], level: Any, rest: Any, placed: bool = True) -> Any:
