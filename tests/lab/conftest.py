@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.cli import main
 from ridgeline.lab.bench import bench
 from ridgeline.lab.points import Ask
 from ridgeline.lab.race import Plan
@@ -45,6 +46,20 @@ def run(tmp_path):
         return bench(asked, watcher).records
 
     return go
+
+
+@pytest.fixture
+def say(capsys, monkeypatch, tmp_path):
+    """Run a command in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def command(*words: object):
+        with pytest.raises(SystemExit) as left:
+            main([str(w) for w in words])
+        return left.value.code or 0, *capsys.readouterr()
+
+    return command
 
 
 def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None = None, **changes) -> Record:

@@ -27,6 +27,7 @@ from ridgeline.lab.race import Plan
 from ridgeline.lab.record import FILE, Record
 from ridgeline.lab.workload import Profile
 from ridgeline.machine import Placement
+from ridgeline.workloads.pictures import pictures
 
 OUT = Path("ridgeline-report")
 
@@ -112,7 +113,7 @@ def bench(
         tell(f"Stopped; {stays or 'nothing was measured yet'}.", console)
         raise
     records = outcome.records
-    page = report.write(records, out)
+    page = report.write(records, out, pictures=pictures)
     bad = analyse.failed(records)
     if as_json:
         print_json(

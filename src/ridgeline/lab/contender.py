@@ -108,8 +108,8 @@ class Contender:
 
     def extras(self, order: dict[str, Any]) -> dict[str, Any]:
         """What was measured besides time since `prepare`."""
+        now = _usage()  # before a workload measures its parts
         told: dict[str, Any] = dict(getattr(self._live(), "extras", dict)())
-        now = _usage()
         return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **peaks(self._case.device), **told}}
 
     def close(self, order: dict[str, Any]) -> dict[str, Any]:

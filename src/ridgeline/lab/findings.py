@@ -90,9 +90,15 @@ class Standing:
 
     @property
     def sentence(self) -> str:
+        """The finding, and the word for what makes it doubtful."""
+        doubt = f" ({self.validity})" if self.rate is not None and self.validity is not Validity.VALID else ""
+        return f"{self.finding}{doubt}."
+
+    @property
+    def finding(self) -> str:
         """ "embed is limited by tokenize on this CPU: 31 % of the bfloat16 ceiling; 3.1 × as fast as …" """
         if self.rate is None:
-            return f"{self.workload} on {self.place}: {self.validity}, {self.advice}."
+            return f"{self.workload} on {self.place}: {self.validity}, {self.advice}"
         if self.limit:
             head = f"{self.workload} is limited by {self.limit} on {self.place}"
             head += f": {self.reached}" if self.reached else ""
@@ -105,8 +111,7 @@ class Standing:
             parts.append(f"behind a peer in {behind} other of {self.cases} cases")
         if self.bad:
             parts.append(f"{self.bad} of {self.cases} cases WRONG or INCOMPLETE")
-        doubt = f" ({self.validity})" if self.validity is not Validity.VALID else ""
-        return "; ".join(filter(None, parts)) + doubt + "."
+        return "; ".join(filter(None, parts))
 
     def to_json(self) -> dict[str, Any]:
         ratio = self.ratio
@@ -143,7 +148,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     found: dict[tuple[str, str], Record] = {}
     for record in records:
         old = found.get(at := (record.machine["fingerprint"], record.subject))
-        found[at] = record if old is None or record.time >= old.time else old
+        found[at] = record if old is None or str(record.time) >= str(old.time) else old
     return list(found.values())
 
 
@@ -175,8 +180,8 @@ def _standing(records: Sequence[Record]) -> Standing | None:
         return None
     ours = {record.id: next(row for row in rows if row.ours) for record, rows in told}
     timed = [(record, rows) for record, rows in told if ours[record.id].seconds]
-    main = _words((timed or told)[0][0])
-    record, rows = max((t for t in timed or told if _words(t[0]) == main), key=lambda t: _amount(t[0]))
+    main = kind_of((timed or told)[0][0])
+    record, rows = max((t for t in timed or told if kind_of(t[0]) == main), key=lambda t: _amount(t[0]))
     row, best = ours[record.id], best_peer(rows)
     words = Counter(str(peer.comparison) for _, held in told if (peer := best_peer(held)) and peer.comparison)
     limit = row.limit if row.share else None
@@ -216,7 +221,7 @@ def _limit(stages: Mapping[str, float], share: float | None, resource: str | Non
     return None
 
 
-def _words(record: Record) -> tuple[tuple[str, str], ...]:
+def kind_of(record: Record) -> tuple[tuple[str, str], ...]:
     """What kind of case it is: its parameters that are no numbers."""
     numbers = (int, float)
     kind = [(k, str(v)) for k, v in record.case.items() if isinstance(v, bool) or not isinstance(v, numbers)]

@@ -87,6 +87,13 @@ class Record:
         return bool(self.plan.get("cold"))
 
     @property
+    def node(self) -> int | None:
+        """The NUMA node that all ranks stood on, if it is one."""
+        nodes = {place.get("node") for place in self.placement}
+        found = nodes.pop() if len(nodes) == 1 else None
+        return found if isinstance(found, int) else None
+
+    @property
     def label(self) -> str:
         return label(self.case) + (" · cold" if self.cold else "")
 

@@ -131,7 +131,8 @@ def label(case: Mapping[str, Any]) -> str:
     """
     words = [f"{k}={_size(v) if k.endswith('bytes') else v}" for k, v in case.items() if k not in ("device", "ranks")]
     ranks = case.get("ranks", 1)
-    return " · ".join([" ".join(words), str(case.get("device", "cpu")), *([f"{ranks} ranks"] if ranks > 1 else [])])
+    parts = [" ".join(words), str(case.get("device", "cpu")), f"{ranks} ranks" if ranks > 1 else ""]
+    return " · ".join(part for part in parts if part)
 
 
 def _size(value: Scalar) -> Scalar:

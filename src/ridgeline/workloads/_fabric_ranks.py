@@ -136,7 +136,10 @@ def _ours(op: str, ranks: int, count: int, registered: bool = False) -> Made:
     def agree(value: int) -> int:
         return int(comm.all_reduce(np.array([value], np.int64), "max")[0])
 
-    return Calls(given, run, lambda: out, agree), {"algorithm": comm.config.collective_algorithm}, comm.close
+    settings = {"algorithm": comm.config.collective_algorithm}
+    if op != "p2p":
+        settings["schedule"] = comm.algorithm(op, given.nbytes)
+    return Calls(given, run, lambda: out, agree), settings, comm.close
 
 
 def _there_and_back(comm: Any, given: Any) -> None:
