@@ -22,8 +22,8 @@ RaceTime = Callable[[float], float]  # from the seconds a set-up took
 
 START_S = 6.0  # what starting a workload's processes is thought to take before anybody knows
 SETUP_S = 2.0  # and preparing one of its cases
-AFTER_FIRST = 0.5  # the first case also starts processes and loads libraries: the next is thought to take this part
-HEADLINE = 3.0  # a case of the quick profile may race this many times as long as another must
+AFTER_FIRST = 0.25  # the first case also starts processes and loads libraries: the next is thought to take this part
+HEADLINE = 2.0  # a case of the quick profile may race this many times as long as another must
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Pace:
 
 PACES = {
     Profile.QUICK: Pace(total_s=240.0, least_s=0.5, most_s=5.0),
-    Profile.FULL: Pace(total_s=450.0, least_s=1.0, most_s=20.0),
+    Profile.FULL: Pace(total_s=450.0, least_s=0.75, most_s=20.0),
 }
 
 # Two versions of one code seldom differ by much: it takes many rounds to say that they are the same.
@@ -60,7 +60,7 @@ def divide(total_s: float, wants: Sequence[tuple[float, float]]) -> list[float]:
         fed = [i for i in hungry if wants[i][1] <= left * wants[i][0] / weight]
         for i in fed or hungry:
             shares[i] = float(wants[i][1]) if fed else left * wants[i][0] / weight
-        left -= sum(shares[i] for i in fed or hungry)
+        left = max(0.0, left - sum(shares[i] for i in fed or hungry))  # not below by rounding
         hungry -= set(fed or hungry)
     weight = sum(weight for weight, _ in wants)
     return [share + left * own / weight for share, (own, _) in zip(shares, wants, strict=True)]

@@ -20,7 +20,6 @@ STREAMING_FROM = 32 << 20  # working sets beyond the caches gain from stores tha
 
 class Copy:
     name = "copy"
-    weight = 0.5
     devices = ("cpu", "cuda")
     note = (
         "Ours is the ceiling's own loop: its share shows how steady the machine is; the peers' ratios are the result."

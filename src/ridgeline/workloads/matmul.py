@@ -21,7 +21,6 @@ CHECKED_ROWS = 256  # a float64 reference of the whole would take longer than th
 
 class Matmul:
     name = "matmul"
-    weight = 0.5
     devices = ("cpu", "cuda")
     note = (
         "Ours is the ceiling's own call: its share shows how steady the machine is; the peers' ratios are the result."

@@ -47,7 +47,7 @@ CHECKED = 64  # users whose answers are held against float64
 
 class Recommend:
     name = "recommend"
-    weight = 2.0
+    weight = 3.0
     devices = ("cpu", "cuda")
 
     note = "implicit's item-kNN and ALS are models of their own: beside their time stands what they find (NDCG)."
