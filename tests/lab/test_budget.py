@@ -84,6 +84,10 @@ def test_a_set_up_that_eats_the_time_still_leaves_the_shortest_race():
     assert raced == {"a": 1.0}, "and the next case is left out"
 
 
+def test_a_workload_that_others_left_no_time_has_one_case_all_the_same():
+    assert serve(list("abc"), list("abc"), -5, lambda *_: 2.0)[0] == {"a": 1.0}
+
+
 def test_a_case_that_would_not_fit_by_what_others_took_is_not_begun():
     raced, end = serve(list(range(50)), list(range(50)), 30, lambda *_: 4.0)
     assert list(raced) == [0, 1, 2, 3, 4, 5]

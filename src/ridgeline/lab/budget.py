@@ -101,9 +101,9 @@ class Purse:
         return AFTER_FIRST * self._setups[0] if self._setups else 0.0
 
     def fitting(self, waiting: int) -> int:
-        """How many of so many cases fit into what is left; the first is begun as long as anything is."""
+        """How many of so many cases fit into what is left; one is begun in any case: no path is left out for others."""
         if not self._setups:
-            return waiting if self.left_s > 0 else 0
+            return waiting
         return max(0, min(waiting, int(self.left_s // (self.setup_s + self._pace.least_s))))
 
     def race_s(self, setup_s: float, waiting: int, least: float = 1.0) -> float:
