@@ -58,7 +58,7 @@ def opened(chromium):
     contexts = []
 
     def go(document: str, width: int = 1200, scheme: str = "light"):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
