@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from ridgeline.lab.analyse import Row, rate_unit
+from ridgeline.lab.findings import best_peer
 from ridgeline.lab.record import Record
 from ridgeline.lab.sweeps import FEWEST, Sweep, sweeps, telling
 from ridgeline.lab.verdict import Validity
@@ -14,6 +15,7 @@ from ridgeline.lab.workload import label
 from ridgeline.web import Axis, Bar, Point, Samples, Series, bars, intervals, lines, samples, si
 
 Told = Sequence[tuple[Record, list[Row]]]
+MOST_BARS = 60  # more are no picture; the table has them all
 WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 
 
@@ -100,7 +102,9 @@ def _frontier(quality: str, rest: str, family: Told) -> Markup:
 
 
 def peers(told: Told) -> Markup | None:
-    """Time of each peer as a multiple of ours, case by case."""
+    """Time of each peer as a multiple of ours, case by case; of many cases the best peer, of very many none."""
+    several = sum(row.ratio is not None for _, rows in told for row in rows) > MOST_BARS
+    best = {id(found) for _, rows in told if (found := best_peer(rows)) is not None}
     rows = [
         Bar(
             label=row.lane.contender,
@@ -113,14 +117,14 @@ def peers(told: Told) -> Markup | None:
         )
         for record, contenders in told
         for row in contenders
-        if row.ratio
+        if row.ratio and (not several or id(row) in best)
     ]
-    if not rows:
+    if not 0 < len(rows) <= MOST_BARS:
         return None
     widest = max(max(r.value, 1 / r.value) for r in rows)
     return bars(
         rows,
-        title=f"{told[0][0].workload}: time of the peers ÷ ours",
+        title=f"{told[0][0].workload}: time of the {'best peer' if several else 'peers'} ÷ ours",
         axis=Axis(unit="×", scale="log" if widest > 4 else "linear"),
         reference=1.0,
         reference_label="ours",

@@ -2,15 +2,15 @@
 
     python -m pytest tests/lab/test_report.py
 
-Where the charts of raw samples would make the page heavy they are left out, and the page says so: the records have
-every sample.
+A page stays below 4 MB. What has no room is left out, raw samples first, then charts, then cases, and the page says so:
+report.json has every case, the records have every sample.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -23,8 +23,7 @@ from ridgeline.lab.verdict import MARGIN, Comparison, Validity
 from ridgeline.web import asset, binary, page, render, si
 
 PACKAGE = "ridgeline.lab"
-LARGEST = 3_800_000  # bytes of a page
-STRIPS = 1_200_000  # of them for raw samples
+LARGEST = 3_900_000  # bytes of a page
 TONES = {
     Validity.VALID: "good",
     Validity.NOISY: "warn",
@@ -46,6 +45,29 @@ WAYS = {"pcie": "host → device", "pcie_back": "device → host"}
 
 
 @dataclass(frozen=True)
+class Room:
+    """How much a page may hold of what takes the most."""
+
+    strips: int  # bytes of raw samples
+    charts: bool = True  # of each workload
+    cases: int | None = None  # of each workload in its table
+
+
+ROOMS = (Room(1_200_000), Room(0), Room(0, False), Room(0, False, 40), Room(0, False, 8))
+
+
+class _Left:
+    """Bytes that are still to be had."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def take(self, count: int) -> bool:
+        self._count -= count
+        return self._count >= 0
+
+
+@dataclass(frozen=True)
 class Part:
     """One workload on one kind of machine."""
 
@@ -55,37 +77,33 @@ class Part:
     charts: Sequence[Markup]
     records: Sequence[tuple[Record, list[Row]]]
     strips: Sequence[Markup]
-    left_out: int  # strips that had no room
     missing: Mapping[str, str]  # peer -> the extra that brings it
+    without: Mapping[str, int] = field(default_factory=dict)  # what had no room: raw samples, charts, cases
 
 
 def build(chapters: Sequence[Chapter], refused: Sequence[str] = (), pictures: Pictures | None = None) -> str:
-    """The whole document, below 4 MB."""
-    for room in (STRIPS, 0):
-        text = _document(chapters, refused, pictures, room)
+    """The whole document, with as much in it as 4 MB hold."""
+    where: dict[str, str] = {}
+    whole: list[tuple[dict[str, Any], list[Part]]] = []
+    for number, chapter in enumerate(chapters):
+        names = enumerate(chapter.workloads)
+        parts = [_part(chapter, f"m{number}-w{n}", name, pictures) for n, name in names]
+        where |= {r.id: f"m{number}-r{i}" for i, r in enumerate(chapter.records)}
+        whole.append((_overview(chapter, number, parts), parts))
+    about = {"refused": refused, "mixed": mixed(chapters), "where": where}
+    for room in ROOMS:
+        strips = _Left(room.strips)
+        told = [{**overview, "parts": [_fitting(part, room, strips) for part in parts]} for overview, parts in whole]
+        text = _document({**about, "chapters": told})
         if len(text.encode()) <= LARGEST:
             break
     return text
 
 
-def _document(chapters: Sequence[Chapter], refused: Sequence[str], pictures: Pictures | None, room: int) -> str:
-    told: list[dict[str, Any]] = []
-    numbers: dict[str, str] = {}
-    for number, chapter in enumerate(chapters):
-        parts: list[Part] = []
-        for name in chapter.workloads:
-            part = _part(chapter, f"m{number}-w{len(parts)}", name, pictures, room)
-            room -= sum(map(len, part.strips))
-            parts.append(part)
-        numbers |= {r.id: f"m{number}-r{i}" for i, r in enumerate(chapter.records)}
-        told.append(_overview(chapter, number, parts))
+def _document(context: Mapping[str, Any]) -> str:
     body = render(
         "report.html",
         templates=PACKAGE,
-        chapters=told,
-        refused=refused,
-        mixed=mixed(chapters),
-        where=numbers,
         tones=TONES,
         words=WORDS,
         dollars=report.dollars,
@@ -94,8 +112,26 @@ def _document(chapters: Sequence[Chapter], refused: Sequence[str], pictures: Pic
         size=binary,
         percent=findings.percent,
         margin=MARGIN,
+        **context,
     )
     return page("Ridgeline report", body, styles=[asset("report.css", PACKAGE)])
+
+
+def _fitting(part: Part, room: Room, left: _Left) -> Part:
+    """What of a workload there is room for; the rest is counted, and the page says where it is."""
+    strips = [strip for strip in part.strips if left.take(len(strip))]
+    charts = part.charts if room.charts else ()
+    return replace(
+        part,
+        strips=strips,
+        charts=charts,
+        records=part.records[: room.cases],
+        without={
+            "raw samples": len(part.strips) - len(strips),
+            "charts": len(part.charts) - len(charts),
+            "cases": max(0, len(part.records) - (room.cases or len(part.records))),
+        },
+    )
 
 
 def _overview(chapter: Chapter, number: int, parts: Sequence[Part]) -> dict[str, Any]:
@@ -113,7 +149,6 @@ def _overview(chapter: Chapter, number: int, parts: Sequence[Part]) -> dict[str,
     return {
         "chapter": chapter,
         "anchor": f"m{number}",
-        "parts": parts,
         "part_of": {part.name: part.anchor for part in parts},
         "ceilings": ceilings(chapter.records),
         "shares": figures_overview.shares(stand),
@@ -129,24 +164,15 @@ def _overview(chapter: Chapter, number: int, parts: Sequence[Part]) -> dict[str,
     }
 
 
-def _part(chapter: Chapter, anchor: str, name: str, pictures: Pictures | None, room: int) -> Part:
+def _part(chapter: Chapter, anchor: str, name: str, pictures: Pictures | None) -> Part:
     own = sorted((r for r in chapter.records if r.workload == name), key=_by_case)
     told = [(r, analyse.rows(r)) for r in own]
     charts = [*figures.frontiers(told), *figures.over(told), figures.peers(told), *figures.timelines(told)]
     charts += [_picture(title, svg) for title, svg in _drawn(own, pictures)]
-    strips: list[Markup] = []
-    left_out = 0
-    for record, rows in told:
-        strip = figures.strip(record, rows)
-        if strip is None:
-            continue
-        if sum(map(len, strips)) + len(strip) > room:
-            left_out += 1
-        else:
-            strips.append(strip)
+    strips = [strip for record, rows in told if (strip := figures.strip(record, rows))]
     notes = [note for note in dict.fromkeys(r.note for r in own) if note]
     missing = {peer: extra for r in own for peer, extra in r.missing.items()}
-    return Part(name, anchor, notes, [c for c in charts if c], told, strips, left_out, missing)
+    return Part(name, anchor, notes, [c for c in charts if c], told, strips, missing)
 
 
 def _drawn(records: Iterable[Record], pictures: Pictures | None) -> list[tuple[str, str]]:
