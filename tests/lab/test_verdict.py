@@ -207,3 +207,26 @@ def test_a_slower_version_is_found_beyond_the_luck_of_its_processes():
     rng = random.Random(4)
     found = Counter(heated(rng, 1.1, 0.01) for _ in range(200))
     assert found[Comparison.SLOWER] >= 190, found
+
+
+def test_versions_are_looked_at_until_their_ratio_is_known_whatever_their_times_do():
+    """The same storms over both: each one's own time never settles, the ratio does."""
+    rng, storm = random.Random(5), [1.0]
+    for _ in range(400):
+        storm.append(storm[-1] * rng.lognormvariate(0, 0.2))
+    lanes = [
+        Racing(Entrant(name, name), [100 * s * rng.lognormvariate(0, 0.06) for s in storm])
+        for name in ("ridgeline", "ridgeline@x")
+    ]
+
+    def end(**how) -> tuple[int, str]:
+        judge = Judge(Plan(**how))
+        for rounds in range(1, 401):
+            seen = [Racing(lane.entrant, lane.samples_ns[:rounds]) for lane in lanes]
+            if word := judge.settled(seen, rounds):
+                return rounds, word
+        return 400, "rounds"
+
+    assert end()[1] != "converged"
+    assert end(versions=True)[1] == "converged"
+    assert end(versions=True)[0] > 96, "where a race of peers may already have been given up"

@@ -21,6 +21,7 @@ from ridgeline.lab.baton import Paddock
 from ridgeline.lab.budget import Purse, divide, want_s
 from ridgeline.lab.measure import measure, placements
 from ridgeline.lab.points import Ask, Point, command, entrants, plan_points
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import Record
 from ridgeline.lab.workload import Profile, Work, controls_of, missing_peers, note_of, weight_of
 from ridgeline.machine import Ceilings, Topology, ceilings, topology
@@ -106,7 +107,7 @@ def _measured(
                     point.reference,
                     point.case,
                     entrants(point, ask),
-                    plan=replace(ask.plan, target=TARGET[ask.profile], versions=bool(ask.rivals)),
+                    plan=_plan(ask),
                     paddock=paddock,
                     here=here,
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
@@ -128,6 +129,12 @@ def _measured(
                 purse.took(clock() - began - race.seconds)
                 number += 1
                 yield point, replace(made, ceilings=analyse.raised(made.ceilings, made))
+
+
+def _plan(ask: Ask) -> Plan:
+    """How closely to look; the same may take many rounds to show."""
+    plan = replace(ask.plan, target=TARGET[ask.profile])
+    return replace(plan, versions=True, most_rounds=4 * plan.most_rounds) if ask.rivals else plan
 
 
 class _Roofs:

@@ -86,7 +86,7 @@ class Judge:
             return "converged"
         # Independent noise shrinks by 0.7 when rounds double; where none of it shrank at all, more will not help.
         half = self._widths.get(rounds // 2 // 4 * 4, [])
-        if rounds >= PLATEAU_ROUNDS and len(half) == len(widths):
+        if rounds >= PLATEAU_ROUNDS and len(half) == len(widths) and not ratios_only:  # a ratio's noise always shrinks
             wide = [(now, then) for now, then in zip(widths, half, strict=True) if now > self._plan.target]
             if all(now > 0.97 * then for now, then in wide):
                 return "plateau"
