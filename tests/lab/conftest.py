@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.lab import bench as benching
-from ridgeline.lab.measure import Plan
+from ridgeline.cli import main
+from ridgeline.lab.bench import bench
+from ridgeline.lab.points import Ask
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import SCHEMA, Lane, Record
 from ridgeline.machine import topology
 from ridgeline.machine.ceiling import Ceiling, Ceilings, cache_path
@@ -37,14 +39,27 @@ def run(tmp_path):
     """Bench the test subjects, or another workload, in this process."""
 
     def go(*cases: str, workload: str = SUBJECTS, watcher=None, out: Path | None = None, **ask):
-        plan = Plan(timeout_s=ask.pop("timeout_s", 60.0), cold=ask.pop("cold", False))
-        budget = ask.pop("budget_s", 2.0 * max(1, len(cases)))
-        asked = benching.Ask(
-            [workload], out or tmp_path / "out", device="cpu", cases=cases, plan=plan, budget_s=budget, **ask
-        )
-        return benching.bench(asked, watcher)
+        names = ("timeout_s", "cold", "most_rounds")
+        plan = Plan(**{"timeout_s": 60.0, **{name: ask.pop(name) for name in names if name in ask}})
+        budget = ask.pop("budget_s", 2.0 * len(cases) or 30.0)
+        asked = Ask([workload], out or tmp_path / "out", device="cpu", cases=cases, plan=plan, budget_s=budget, **ask)
+        return bench(asked, watcher).records
 
     return go
+
+
+@pytest.fixture
+def say(capsys, monkeypatch, tmp_path):
+    """Run a command in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def command(*words: object):
+        with pytest.raises(SystemExit) as left:
+            main([str(w) for w in words])
+        return left.value.code or 0, *capsys.readouterr()
+
+    return command
 
 
 def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None = None, **changes) -> Record:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from ridgeline.lab import Case, Check, Steps, Work
 from ridgeline.machine import Placement
@@ -19,7 +20,7 @@ class Subjects:
     name = "subjects"
 
     def cases(self, profile):
-        return [Case({"who": "chatty", "n": 1000}), Case({"who": "slow", "n": 1000}), Case({"who": "wrong", "n": 1000})]
+        return [Case({"who": who, "n": 1000, "mark": ""}) for who in ("chatty", "slow", "wrong")]
 
     def work(self, case):
         return Work(items=case["n"], unit="sums", flops=case["n"], bytes={"memory": 8 * case["n"]})
@@ -34,6 +35,10 @@ class Subjects:
         state = {"offset": 0, "sum": 0, "steps": 0}
         if contender == "refuse":
             raise RuntimeError("this peer wants\nanother version of [/lib]")
+        luck = Path(case["mark"]) if contender == "luck" else None
+        unlucky = luck is not None and not luck.exists()  # the first process of its kind only
+        if luck is not None:
+            luck.touch()
         child = os.fork() if contender == "parent" else None
         if child == 0:
             time.sleep(3600)  # holds the pipes open when its parent is gone
@@ -58,7 +63,7 @@ class Subjects:
                 os._exit(9)
             if contender == "chatty":
                 print("{not json}")
-            times = 5 if contender == "slow" else 1
+            times = 5 if contender == "slow" or unlucky else 1
             for _ in range(times):
                 state["sum"] = sum(range(state["offset"], state["offset"] + case["n"]))
 

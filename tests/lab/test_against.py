@@ -41,8 +41,9 @@ def test_a_commit_is_built_and_races_from_its_own_tree(run, known_ceilings):
 
 def test_a_rival_that_runs_from_elsewhere_is_refused(tmp_path):
     (tmp_path / "src").mkdir()
-    with pytest.raises(ContenderLost, match="runs the code of"):
-        Team(Entrant("ridgeline@x", "ridgeline", tree=str(tmp_path / "src")))
+    entrant = Entrant("ridgeline@x", "ridgeline", tree=str(tmp_path / "src"))
+    with pytest.raises(ContenderLost, match="runs the code of"), Team(entrant):
+        pass
 
 
 def test_a_commit_older_than_the_lab_is_refused_before_anything_is_built():

@@ -10,22 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.cli import main
 from ridgeline.lab import record as records
-
-
-@pytest.fixture
-def say(capsys, monkeypatch, tmp_path):
-    """Run a command in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-    def command(*words: object):
-        with pytest.raises(SystemExit) as left:
-            main([str(w) for w in words])
-        return left.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 def on(one, name: str, gpus: tuple[str, ...] = (), **changes):
@@ -182,7 +167,7 @@ def test_history_groups_machines_and_names_what_it_leaves_out(say, stepped, reco
     ("words", "says"),
     [
         (("empty",), "holds no .jsonl"),
-        (("nowhere",), "there is no folder"),
+        (("nowhere",), "there are no records at"),
         (("days", "--workload", "mede"), "did you mean 'made'"),
         (("days", "--alpha", "0"), "--alpha 0"),
         (("days", "-o", "page.pdf"), ".html"),

@@ -15,7 +15,8 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.lab import history_page
 from ridgeline.lab import record as records
-from ridgeline.lab.history import changed, gather, history
+from ridgeline.lab.gather import gather
+from ridgeline.lab.history import changed, history
 
 HOSTILE = "<img src=x onerror=alert(1)>{{7*7}}"
 
@@ -162,7 +163,7 @@ def test_a_folder_without_records_is_said(tmp_path, held):
         (tmp_path / held).write_text("" if held == "empty.jsonl" else '{"schema": 99}\n')
     with pytest.raises(InputError, match="holds no"):
         gather(tmp_path)
-    with pytest.raises(InputError, match="there is no folder"):
+    with pytest.raises(InputError, match="there are no records at"):
         gather(tmp_path / "nowhere")
 
 

@@ -14,10 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.lab.conftest import SUBJECTS
 
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, workload
-from ridgeline.lab.bench import Watcher
+from ridgeline.lab.baton import Entrant
+from ridgeline.lab.bench import Watcher, bench
+from ridgeline.lab.points import Ask
 from ridgeline.lab.record import FILE
 
 pytestmark = pytest.mark.ranks
@@ -136,6 +139,21 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(run):
     assert run("who=slow")[0].missing == {"unheard-of": "peers"}
 
 
+def test_a_difference_between_versions_must_show_again_with_fresh_processes(run, tmp_path):
+    """What is luck of one process is not called a difference; what is none shows in every heat."""
+    lucky, slow = (Entrant(f"ridgeline@{name}", name) for name in ("luck", "slow"))
+    record = run(f"who=chatty,mark={tmp_path / 'once'}", rivals=[lucky], budget_s=4.0)[0]
+    assert len(record.race["heats"]) > 1
+    row = judged(record)["ridgeline@luck"]
+    assert row.comparison == "UNCLEAR"
+    assert (row.ratio.low, row.ratio.high) == (pytest.approx(1, rel=0.3), pytest.approx(5, rel=0.3))
+    record = run("who=chatty", rivals=[slow], budget_s=4.0, out=tmp_path / "slow")[0]
+    assert len(record.race["heats"]) == 6
+    assert sum(record.race["heats"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)
+    assert judged(record)["ridgeline@slow"].comparison == "SLOWER"
+    assert [lane.contender for lane in record.contenders] == ["ridgeline", "ridgeline@slow"], "peers stay out"
+
+
 def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_path):
     out, measured, said = tmp_path / "out", [], []
 
@@ -144,17 +162,31 @@ def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(out=out, budget_s=3.0, watcher=Watcher(case=stop_at_the_second))
+        run(out=out, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     assert len((out / FILE).read_text().splitlines()) == 1
     watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]), say=said.append)
-    records = run(out=out, budget_s=3.0, watcher=watcher)
+    records = run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.case["who"] for r in records] == ["chatty", "slow", "wrong"]
     assert "1 cases are done already" in said[0]
     measured.clear()
-    run(out=out, budget_s=3.0, watcher=watcher)
+    run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["chatty", "slow", "wrong"], "a finished run is closed; the next measures anew"
     assert len((out / FILE).read_text().splitlines()) == 6
+
+
+def test_what_the_time_did_not_reach_is_named_and_the_run_is_over(run, tmp_path):
+    said: list[str] = []
+    ask = Ask([SUBJECTS], tmp_path / "o", device="cpu", budget_s=0.01)
+    outcome = bench(ask, Watcher(say=said.append))
+    assert [r.case["who"] for r in outcome.records] == ["chatty"], "something is always measured"
+    assert [p.case["who"] for p in outcome.left_out] == ["slow", "wrong"]
+    state = json.loads((tmp_path / "o" / "run.json").read_text())
+    assert state["finished"]
+    assert [label.partition(" · ")[0] for label in state["left_out"]] == [
+        "subjects who=slow n=1000 mark=",
+        "subjects who=wrong n=1000 mark=",
+    ]
 
 
 def test_a_stopped_run_is_not_taken_for_another_question(run, tmp_path):
@@ -166,11 +198,11 @@ def test_a_stopped_run_is_not_taken_for_another_question(run, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", watcher=Watcher(case=stop_at_the_second))
+        run(out=tmp_path / "o", most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "o", cold=True, watcher=Watcher(case=stop_at_the_second))
+        run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]))
-    found = run(out=tmp_path / "o", cold=True, watcher=watcher)
+    found = run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.cold for r in found] == [True] * 3
     assert "cold" in found[0].label
@@ -187,7 +219,7 @@ def test_two_benches_cannot_write_into_one_folder_at_once(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("case", "says"),
-    [("bytes=3", "no 'bytes'; they have: who, n"), ("n", "not of the form"), ("n=many", "something like 1000")],
+    [("bytes=3", "no 'bytes'; they have: who, n, mark"), ("n", "not of the form"), ("n=many", "something like 1000")],
 )
 def test_a_case_that_does_not_fit_is_refused_with_what_would(run, case, says):
     with pytest.raises(InputError, match=says):

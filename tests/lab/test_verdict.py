@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.lab import analyse, verdict
+from ridgeline.lab import analyse, stats, verdict
 from ridgeline.lab.baton import Entrant
-from ridgeline.lab.measure import Lane as Racing
-from ridgeline.lab.measure import Plan, _Judge
+from ridgeline.lab.race import Judge, Plan
+from ridgeline.lab.race import Lane as Racing
 from ridgeline.lab.record import Lane
 from ridgeline.lab.verdict import Comparison, Validity
 
@@ -44,7 +44,7 @@ def raced(slowdown: float, trials: int, seed: int, **how) -> Counter[Comparison]
     rng, found = random.Random(seed), Counter()
     for _ in range(trials):
         whole = race(rng, slowdown, rounds=Plan().most_rounds, **how)
-        judge = _Judge(Plan())
+        judge = Judge(Plan())
         for rounds in range(1, Plan().most_rounds + 1):
             theirs, ours = (replace(lane, samples_ns=lane.samples_ns[:rounds]) for lane in whole)
             seen = [Racing(Entrant(x.contender, x.contender), list(x.samples_ns)) for x in (ours, theirs)]
@@ -173,3 +173,60 @@ def test_who_multiplies_in_another_type_has_another_ceiling(record):
     )
     assert analyse.raised(made.ceilings, made) == made.ceilings
     assert [row.share for row in analyse.rows(made)] == [pytest.approx(0.5), None]
+
+
+def heated(rng: random.Random, slowdown: float, luck: float, heats: int = 6) -> Comparison:
+    """A race of versions whose every process has luck of its own that lasts; it goes on while all heats agree."""
+    theirs: list[float] = []
+    ours: list[float] = []
+    rounds: list[int] = []
+    while len(rounds) < heats:
+        rounds.append(100 if not rounds else 12)
+        for lane, base in ((theirs, 100 * slowdown), (ours, 100.0)):
+            own = base * rng.lognormvariate(0, luck)
+            lane += [own * rng.lognormvariate(0, 0.01) for _ in range(rounds[-1])]
+        lanes = Lane("theirs", tuple(theirs)), Lane("ours", tuple(ours))
+        first = [replace(lane, samples_ns=lane.samples_ns[: rounds[0]]) for lane in lanes]
+        if verdict.in_race(*first)[1] not in (Comparison.FASTER, Comparison.SLOWER):
+            break
+        if len({ratio > 1 for ratio in stats.heat_ratios(theirs, ours, rounds)}) > 1:
+            break
+    return verdict.in_race(*lanes, heats=rounds)[1]
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.02, 0.1])
+def test_luck_that_stays_with_a_process_makes_no_difference_between_versions(luck):
+    rng = random.Random(3)
+    found = Counter(heated(rng, 1.0, luck) for _ in range(300))
+    assert found[Comparison.FASTER] + found[Comparison.SLOWER] <= 3, found
+    if not luck:
+        assert found[Comparison.SAME] == 300
+
+
+def test_a_slower_version_is_found_beyond_the_luck_of_its_processes():
+    rng = random.Random(4)
+    found = Counter(heated(rng, 1.1, 0.01) for _ in range(200))
+    assert found[Comparison.SLOWER] >= 190, found
+
+
+def test_versions_are_looked_at_until_their_ratio_is_known_whatever_their_times_do():
+    """The same storms over both: each one's own time never settles, the ratio does."""
+    rng, storm = random.Random(5), [1.0]
+    for _ in range(400):
+        storm.append(storm[-1] * rng.lognormvariate(0, 0.2))
+    lanes = [
+        Racing(Entrant(name, name), [100 * s * rng.lognormvariate(0, 0.06) for s in storm])
+        for name in ("ridgeline", "ridgeline@x")
+    ]
+
+    def end(**how) -> tuple[int, str]:
+        judge = Judge(Plan(**how))
+        for rounds in range(1, 401):
+            seen = [Racing(lane.entrant, lane.samples_ns[:rounds]) for lane in lanes]
+            if word := judge.settled(seen, rounds):
+                return rounds, word
+        return 400, "rounds"
+
+    assert end()[1] != "converged"
+    assert end(versions=True)[1] == "converged"
+    assert end(versions=True)[0] > 96, "where a race of peers may already have been given up"

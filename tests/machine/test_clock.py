@@ -44,6 +44,20 @@ def test_a_sample_holds_enough_calls_by_doubling(ns: int, wanted: int, calls: in
     assert batch_for(Ticks(ns), lambda: None, wanted) == calls
 
 
+def test_a_call_that_was_preempted_is_not_taken_for_a_long_one():
+    class Preempted(Ticks):
+        looks = 0
+
+        def time(self, step, calls):
+            self.looks += 1
+            return super().time(step, calls) + (5_000_000 if self.looks == 1 else 0)
+
+    assert batch_for(Preempted(10), lambda: None, 1000) == 128
+    slow = Preempted(200_000_000)
+    assert batch_for(slow, lambda: None, 1000) == 1
+    assert slow.looks == 1, "a step that long is not doubted: looking again would cost"
+
+
 def test_doubling_ends_at_the_most_calls_allowed():
     assert batch_for(Ticks(0), lambda: None, 10**9, most=64) == 64
 

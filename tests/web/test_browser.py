@@ -231,7 +231,7 @@ def test_the_pointer_brings_up_a_tooltip_and_escape_takes_it_away(opened):
         tab.hover("svg.wide .mark .shape")
         assert tip.is_visible()
         assert tip.text_content() == "<b>more</b>\non a"
-        assert tab.locator("svg.wide .mark").get_attribute("aria-label") == "<b>more</b>\non a"
+        assert tab.locator("svg.wide title").count() == 0, "the browser's own tooltip does not show beside it"
         tab.keyboard.press("Escape")
         assert tip.is_hidden()
 
@@ -241,6 +241,7 @@ def test_a_linked_mark_is_reached_by_keyboard_and_leads_there(opened):
     with opened(page("t", chart + Markup('<p id="there">there</p>'))) as tab:
         tab.keyboard.press("Tab")
         assert tab.locator(".chart-tip").is_visible()
+        assert tab.locator("svg.wide a").get_attribute("aria-label").startswith("a")
         tab.keyboard.press("Enter")
         assert tab.evaluate("location.hash") == "#there"
 

@@ -53,6 +53,9 @@ def test_every_stage_of_ours_is_right_and_its_settings_are_told(folder, stage, t
     assert run.extras()["tokens"] > 0
     assert run.extras()["peak_host_bytes"] > 0
     assert ("calls_ns" in run.extras()) == (stage == "one")
+    parts = run.extras().get("stages_ns", {})
+    assert set(parts) == ({"tokenizing", "encoding"} if stage == "end to end" else set())
+    assert all(ns > 0 for taken in parts.values() for ns in taken)
     run.close()
 
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ridgeline import workloads
-from ridgeline.cli import tables
+from ridgeline.cli import summary, tables
 from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout, tell
+from ridgeline.cli.watching import watcher
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import analyse, report
 from ridgeline.lab.against import rival
 from ridgeline.lab.baton import Entrant
-from ridgeline.lab.bench import Ask, Point, Watcher
+from ridgeline.lab.bench import Outcome
 from ridgeline.lab.bench import bench as run_bench
-from ridgeline.lab.measure import Plan
+from ridgeline.lab.findings import standings
+from ridgeline.lab.points import Ask, Point
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import FILE, Record
 from ridgeline.lab.workload import Profile
 from ridgeline.machine import Placement
+from ridgeline.workloads.pictures import pictures
 
 OUT = Path("ridgeline-report")
 
@@ -43,7 +48,12 @@ def bench(
         typer.Option("--case", metavar="K=V,…", help="A case of your own instead of the profile's."),
     ] = None,
     ranks: Annotated[int | None, typer.Option(help="Processes per contender.")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="For everything: 90s, 5m, 1h.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="For all races and what prepares them: 90s, 5m, 1h. Else 4m (quick), 7.5m (full)."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where records.jsonl and report.html go.")] = OUT,
     node: Annotated[int | None, typer.Option(help="Stand on this NUMA node, CPUs and memory.")] = None,
     cold: Annotated[
@@ -51,7 +61,7 @@ def bench(
     ] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="A contender silent for this long is stopped.")] = "120s",
     against: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit.")
+        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit; peers stay out.")
     ] = None,
     python: Annotated[
         list[str] | None,
@@ -72,7 +82,9 @@ def bench(
 
       ridgeline bench spin --against HEAD~1
 
-    A stopped run goes on where it was when started again. Exit 1 if anything of ours is WRONG or INCOMPLETE.
+    Of one workload all cases are shown, of several one line each; records.jsonl and report.html hold the rest. What the
+    time did not reach is said. A stopped run goes on where it was when started again. Exit 1 if anything of ours is
+    WRONG or INCOMPLETE.
     """
     references = [_reference(n) for n in names or workloads.names()]
     ask = Ask(
@@ -93,21 +105,27 @@ def bench(
     )
     console = stderr()
     try:
-        records = _watched(ask, console, quiet or as_json)
+        with watcher(console, live=console.is_terminal and not (quiet or as_json)) as watching:
+            outcome = run_bench(ask, watching)
     except KeyboardInterrupt:
         kept = out / FILE
         stays = f"what was measured stays in {kept}; the same command goes on from there" if kept.exists() else ""
         tell(f"Stopped; {stays or 'nothing was measured yet'}.", console)
         raise
-    page = report.write(records, out)
+    records = outcome.records
+    page = report.write(records, out, pictures=pictures)
     bad = analyse.failed(records)
     if as_json:
-        print_json({"cases": [analyse.to_json(r) for r in records], "report": str(page)})
+        print_json(
+            {
+                "cases": [analyse.to_json(r) for r in records],
+                "standings": [s.to_json() for s in standings(records)],
+                "left_out": [{"workload": p.workload.name, "case": p.case.to_json()} for p in outcome.left_out],
+                "report": str(page),
+            }
+        )
     else:
-        answer = stdout()
-        for table in tables.races(records, answer.width):
-            answer.print(table)
-        tell(f"Report: {page}", answer)
+        _told(outcome, ask, page)
     for sentence in bad:
         console.print(sentence, style="red", markup=False, highlight=False)
     if bad:
@@ -143,45 +161,35 @@ def _pair(text: str) -> tuple[str, str]:
     return peer, path
 
 
-def _watched(ask: Ask, console: Console, quiet: bool) -> list[Record]:
-    """Run with a live display on stderr; lines of what was skipped or resumed are always said."""
-
-    def say(sentence: str) -> None:
-        console.print(sentence, style="dim", markup=False, highlight=False)
-
-    if quiet or not console.is_terminal:
-        found = run_bench(ask, Watcher(say=say))
+def _told(outcome: Outcome, ask: Ask, page: Path) -> None:
+    """One workload: every case and contender. Several: a line for each path, and what else must be known."""
+    answer, records = stdout(), outcome.records
+    found = standings(records)
+    if len(found) == 1:
+        for table in tables.races(records, answer.width):
+            answer.print(table)
+    elif not ask.rivals:
+        answer.print(summary.summary(found, answer.width))
+    if ask.rivals:
+        for part in summary.against(records, [r.name for r in ask.rivals]):
+            answer.print(part)
     else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("starting", total=None)
+        for sentence in summary.asides(found, records):
+            tell(sentence, answer)
+    for sentence in left_out(outcome.left_out, records, ask):
+        tell(sentence, answer)
+    tell(f"Report: {page}   all cases: ridgeline records show {page.parent}", answer)
 
-            def case(point: Point, number: int) -> None:
-                progress.update(task, description=f"{point.workload.name}  {point.case.label}")
 
-            def done(record: Record) -> None:
-                progress.update(task, completed=int(progress.tasks[0].completed) + 1)
-
-            watcher = Watcher(
-                start=lambda points, skipped: progress.update(task, total=len(points), completed=skipped),
-                ceiling=lambda what: progress.update(task, description=f"ceilings: {what}"),
-                case=case,
-                progress=lambda share, _what: progress.update(
-                    task, completed=int(progress.tasks[0].completed) + share * 0.99
-                ),
-                done=done,
-                say=say,
-            )
-            found = run_bench(ask, watcher)
-    absent = {peer: extra for record in found for peer, extra in record.missing.items()}
-    for peer, extra in absent.items():
-        say(f"{peer} is not installed and was left out: pip install 'ridgeline[{extra}]'")
-    return found
+def left_out(points: Sequence[Point], records: Sequence[Record], ask: Ask) -> list[str]:
+    """What the time did not reach, by workload, and how to have it."""
+    if not points:
+        return []
+    counts = Counter(p.workload.name for p in points)
+    whole = counts + Counter(r.workload for r in records)
+    told = ", ".join(f"{name} {count} of {whole[name]}" for name, count in counts.items())
+    minutes = math.ceil(ask.pace.total_s / 60)
+    return [f"Cases left out for lack of time ({minutes} min): {told}. Name fewer workloads, or give more --budget."]
 
 
 def _rivals(commit: str | None) -> list[Entrant]:

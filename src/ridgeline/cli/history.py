@@ -43,6 +43,7 @@ def history(
     """
     from ridgeline.lab import history as lab  # numpy: not for --help
     from ridgeline.lab import history_page, steps
+    from ridgeline.lab.gather import gather
 
     alpha = steps.ALPHA if alpha is None else alpha
     if not 1e-3 <= alpha <= 0.5:
@@ -51,7 +52,7 @@ def history(
         raise InputError(f"'{out}' is no page; end its name with .html.")
     with status("history") as say:
         say("reading")
-        gathered = lab.gather(where)
+        gathered = gather(where)
     if workload is not None and workload not in {r.workload for r in gathered.records}:
         raise unknown("record of workload", workload, dict.fromkeys(r.workload for r in gathered.records))
     with status("history") as say:

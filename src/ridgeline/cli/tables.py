@@ -10,9 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.lab import analyse
-from ridgeline.lab.analyse import Row
+from ridgeline.lab.analyse import Row, rate_unit
 from ridgeline.lab.compare import Change
-from ridgeline.lab.figures import rate_unit
 from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Validity
 from ridgeline.web import si

@@ -60,14 +60,17 @@ class Choice:
 
     def steps(self, op: str, asked: str | None, rank: int, root: int, nbytes: int) -> Steps | None:
         """Steps to follow; None: the engine's own way."""
+        name = self.name(op, asked, nbytes)
+        return None if name == NATIVE else steps_of(op, name, self._ranks, rank, root)
+
+    def name(self, op: str, asked: str | None, nbytes: int) -> str:
+        """The algorithm such a call takes; `direct` is the engine's own way."""
         if asked is not None and asked not in ("auto", *ALGORITHMS.get(op, {})):
             raise unknown(f"algorithm for {op}", asked, ["auto", *ALGORITHMS.get(op, {})])
         name = asked or self._named
         if name == "auto":
             name = next((r["algorithm"] for r in self._rows(op) if nbytes <= r["up_to"]), NATIVE)
-        if name == NATIVE or name not in ALGORITHMS.get(op, {}) or self._ranks == 1:
-            return None
-        return steps_of(op, name, self._ranks, rank, root)
+        return NATIVE if name not in ALGORITHMS.get(op, {}) or self._ranks == 1 else name
 
     def _rows(self, op: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._table.get(op, {}).get(str(self._ranks), [])

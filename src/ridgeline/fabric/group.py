@@ -57,6 +57,10 @@ class Group:
         self._closed = False
         self.arena = Arena(self._engine, world.arena_bytes) if context == 0 else None
 
+    def algorithm(self, op: str, nbytes: int) -> str:
+        """Which way a call on so many bytes takes that names none; `direct` is the engine's own."""
+        return self._choice.name(op, None, nbytes)
+
     def stats(self) -> dict[str, Any]:
         """What was done so far: per operation calls, bytes and seconds; whom this rank has waited for."""
         ops: dict[str, dict[str, Any]] = {}

@@ -46,6 +46,12 @@ class Row:
         return self.lane.contender == OURS
 
     @property
+    def peer(self) -> bool:
+        """Whether a comparison with it says how we do: not with another way or version of ours, not with a control."""
+        name = self.lane.contender
+        return not self.ours and not name.startswith((f"{OURS}@", f"{OURS} ")) and name not in self.record.controls
+
+    @property
     def seconds(self) -> float | None:
         return self.judged.time.value / 1e9 if self.judged.time else None
 
@@ -107,9 +113,14 @@ def rows(record: Record) -> list[Row]:
     for lane in record.contenders:
         ratio = comparison = None
         if ours is not None and lane is not ours and judged[lane.contender].time and judged[OURS].time:
-            ratio, comparison = verdict.in_race(lane, ours)
+            ratio, comparison = verdict.in_race(lane, ours, heats=record.race.get("heats", ()))
         out.append(Row(record, lane, judged[lane.contender], ratio, comparison, limit))
     return out
+
+
+def rate_unit(record: Record) -> str:
+    unit = record.work["unit"]
+    return "B/s" if unit == "bytes" else f"{unit}/s"
 
 
 def to_json(record: Record) -> dict[str, Any]:

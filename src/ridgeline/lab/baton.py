@@ -66,12 +66,7 @@ class Team:
                 rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if ranks > 1 else {}
                 extra = {**{k: str(v) for k, v in env.items()}, **rendezvous} if ranks > 1 else {}
                 self._processes.append(_Process(entrant, extra))
-            for process in self._processes:
-                hello = process.answer(START_TIMEOUT_S)
-                if hello.get("protocol") != PROTOCOL:
-                    raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
-                if entrant.tree and not str(hello.get("home")).startswith(entrant.tree):
-                    raise ContenderLost(f"runs the code of {hello['home']}, not of {entrant.tree}")
+            self._met = False
         except BaseException:
             self.kill()
             raise
@@ -80,26 +75,61 @@ class Team:
     def ranks(self) -> int:
         return len(self._processes)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether it has not been heard of yet."""
+        return not self._met
+
     def do(
         self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any
     ) -> list[dict[str, Any]]:
         """Give all ranks one order and gather their answers; one deadline for all."""
+        self.order(what, per_rank, **order)
+        return self.answers(timeout_s)
+
+    def order(self, what: str, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any) -> None:
+        """Give all ranks one order; `answers` must be called for each, in turn."""
         own = per_rank or [{}] * len(self._processes)
         for process, special in zip(self._processes, own, strict=True):
             process.order({"do": what, **order, **special})
+
+    def answers(self, timeout_s: float, *, forgiving: bool = False) -> list[dict[str, Any]]:
+        """What the ranks say to the earliest order without an answer.
+
+        A rank in which it failed loses the contender, unless one is forgiving: what an older version does not know.
+        """
+        self._meet()
         began = time.monotonic()
         answers = [p.answer(timeout_s, began) for p in self._processes]
         for rank, answer in enumerate(answers):
-            if "failed" in answer:
+            if "failed" in answer and not forgiving:
                 where = f"in rank {rank} " if len(answers) > 1 else ""
                 raise ContenderLost(f"{where}raised {answer['failed']}")
         return answers
+
+    def _meet(self) -> None:
+        """Hear who they are, once: the right protocol, from the right tree."""
+        if self._met:
+            return
+        tree = self.entrant.tree
+        for process in self._processes:
+            hello = process.answer(START_TIMEOUT_S)
+            if hello.get("protocol") != PROTOCOL:
+                raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
+            if tree and not str(hello.get("home")).startswith(tree):
+                raise ContenderLost(f"runs the code of {hello['home']}, not of {tree}")
+        self._met = True
 
     def kill(self) -> None:
         for process in self._processes:
             process.kill()
 
     def __enter__(self) -> Team:
+        try:
+            self._meet()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(

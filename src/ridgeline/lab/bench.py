@@ -8,66 +8,37 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, code, record
-from ridgeline.lab.baton import Entrant, Paddock
-from ridgeline.lab.loading import load
-from ridgeline.lab.measure import Plan, measure, placements
+from ridgeline.lab.baton import Paddock
+from ridgeline.lab.budget import Purse, divide, want_s
+from ridgeline.lab.measure import measure, placements
+from ridgeline.lab.points import Ask, Point, command, entrants, plan_points
+from ridgeline.lab.race import Plan
 from ridgeline.lab.record import Record
-from ridgeline.lab.workload import (
-    OURS,
-    Case,
-    Profile,
-    Workload,
-    devices_of,
-    installed,
-    interpreters_of,
-    missing_peers,
-    note_of,
-    own_case,
-)
+from ridgeline.lab.workload import Profile, Work, controls_of, missing_peers, note_of, weight_of
 from ridgeline.machine import Ceilings, Topology, ceilings, topology
-from ridgeline.machine.ceiling import sharpen
+from ridgeline.machine.ceiling import Ceiling, sharpen
 from ridgeline.machine.identity import facts
 from ridgeline.store import lock, publish
 
 STATE = "run.json"
-CASE_BUDGET_S = {Profile.QUICK: 5.0, Profile.FULL: 20.0}
 TARGET = {Profile.QUICK: 0.01, Profile.FULL: 0.005}
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What to measure and how long."""
+class Outcome:
+    """The records of a run, including what a stopped one left, and the races that its time did not reach."""
 
-    workloads: Sequence[str]  # module or file references
-    out: Path
-    profile: Profile = Profile.QUICK
-    device: str = "auto"
-    cases: Sequence[str] = ()  # "bytes=1048576": cases of the user's own instead of the profile's
-    ranks: int | None = None
-    budget_s: float | None = None  # for everything
-    plan: Plan = field(default_factory=Plan)
-    rivals: Sequence[Entrant] = ()  # other versions of our own code, racing beside the peers
-    pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> its own interpreter
-
-
-@dataclass(frozen=True)
-class Point:
-    """One race to run."""
-
-    reference: str
-    workload: Workload
-    case: Case
+    records: list[Record]
+    left_out: list[Point]
 
 
 @dataclass(frozen=True)
@@ -82,12 +53,11 @@ class Watcher:
     say: Callable[[str], None] = lambda _sentence: None
 
 
-def bench(ask: Ask, watcher: Watcher | None = None) -> list[Record]:
-    """Run it; the records are those of this run, including what a stopped run left."""
+def bench(ask: Ask, watcher: Watcher | None = None) -> Outcome:
+    """Run it."""
     watcher = watcher or Watcher()
     here = topology()
-    device = choose_device(ask.device, here)
-    points = plan_points(ask, device, watcher)
+    points = plan_points(ask, here, watcher.say)
     for point in points:
         placements(ask.plan.placement, point.case, here)  # a place that is not there is told before anything is made
     make_folder(ask.out)
@@ -95,7 +65,8 @@ def bench(ask: Ask, watcher: Watcher | None = None) -> list[Record]:
         kept = _resumed(ask.out)
         if kept:
             watcher.say(f"going on with a stopped run: {len(kept)} cases are done already.")
-        limits = ceilings(device, progress=watcher.ceiling, on=here)
+        devices = dict.fromkeys(point.case.device for point in points)
+        roofs = _Roofs({d: ceilings(d, progress=watcher.ceiling, on=here) for d in devices}, here)
         found: list[Record] = []
         todo = []
         for point in points:
@@ -105,123 +76,85 @@ def bench(ask: Ask, watcher: Watcher | None = None) -> list[Record]:
             else:
                 todo.append(point)
         watcher.start(points, len(found))
-        for made in _measured(ask, todo, here, limits, watcher):
+        left_out = list(todo)
+        for point, made in _measured(ask, todo, here, roofs, watcher):
             record.append(ask.out, made)
             found.append(made)
+            left_out.remove(point)
             watcher.done(made)
-        _mark(ask.out, finished=True)
-    return found
+        _mark(ask.out, finished=True, left_out=[point.label for point in left_out])
+    return Outcome(found, left_out)
 
 
-def choose_device(wanted: str, here: Topology) -> str:
-    """auto is the first GPU where there is one and torch can drive it."""
-    if wanted == "auto":
-        return "cuda" if here.gpus and installed("torch") else "cpu"
-    if wanted == "cpu":
-        return wanted
-    if wanted != "cuda" and not (wanted.startswith("cuda:") and wanted[5:].isdigit()):
-        raise InputError(f"there is no device '{wanted}'; there are: auto, cpu, cuda, cuda:N.")
-    here.gpu(int(wanted.partition(":")[2] or 0))
-    return wanted
-
-
-def plan_points(ask: Ask, device: str, watcher: Watcher) -> list[Point]:
-    """The races to run, in order."""
-    points: list[Point] = []
-    for reference in ask.workloads:
-        workload = load(reference)
-        kind = device.partition(":")[0]
-        if kind not in devices_of(workload):
-            watcher.say(f"{workload.name} does not run on {device}; it is left out.")
-            continue
-        fitting = (c for c in workload.cases(ask.profile) if c.device in ("any", kind))
-        cases = [replace(c, device=device) for c in fitting]
-        if ask.cases and cases:
-            cases = [own_case(cases[0], words) for words in ask.cases]
-        if ask.ranks is not None:
-            if ask.ranks < 1:
-                raise InputError(f"--ranks {ask.ranks}: ask for 1 or more.")
-            cases = [replace(c, ranks=ask.ranks) for c in cases]
-        for case in cases:
-            if OURS not in workload.contenders(case):
-                raise InputError(
-                    f"the contenders of '{workload.name}' lack '{OURS}', the one that peers are held against."
-                )
-        points += [Point(reference, workload, case) for case in cases]
-    if not points:
-        raise InputError(f"nothing to measure on {device}; name a workload that runs there.")
-    return points
-
-
-def _measured(ask: Ask, points: list[Point], here: Topology, limits: Ceilings, watcher: Watcher) -> Iterator[Record]:
-    deadline = time.monotonic() + ask.budget_s if ask.budget_s else None
-    machine, version = facts(here), code.version()
-    for reference in dict.fromkeys(p.reference for p in points):
+def _measured(
+    ask: Ask, points: list[Point], here: Topology, roofs: _Roofs, watcher: Watcher
+) -> Iterator[tuple[Point, Record]]:
+    """The races that fit into the time, workload by workload."""
+    machine, version, clock = facts(here), code.version(), time.monotonic
+    groups = [[p for p in points if p.reference == r] for r in dict.fromkeys(p.reference for p in points)]
+    wants = [(weight_of(group[0].workload), want_s(len(group), ask.pace)) for group in groups]
+    end, number = clock() + ask.pace.total_s, 0
+    for at, group in enumerate(groups):
+        purse = Purse(divide(end - clock(), wants[at:])[0], ask.pace)
+        roofs.look_again()
         with Paddock() as paddock:
-            for point in (p for p in points if p.reference == reference):
-                number = points.index(point)
+            for point, race_s in purse.served(group, [p for p in group if p.headline]):
+                began = clock()
                 watcher.case(point, number)
                 work = point.workload.work(point.case)
-                plan = replace(
-                    ask.plan,
-                    budget_s=_share(deadline, len(points) - number) or CASE_BUDGET_S[ask.profile],
-                    target=TARGET[ask.profile],
-                )
-                for ceiling in analyse.ceilings_of(limits, work).values():
-                    limits = sharpen(limits, ceiling, here)
+                held = roofs.over(point.case.device, work)
                 race = measure(
-                    reference,
+                    point.reference,
                     point.case,
                     entrants(point, ask),
-                    plan=plan,
+                    plan=_plan(ask),
                     paddock=paddock,
                     here=here,
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
+                    budget=lambda race_s=race_s, began=began: race_s(clock() - began),  # type: ignore[misc]
                 )
                 made = record.from_race(
                     point.workload.name,
                     point.case,
                     work,
                     race,
-                    plan,
                     machine,
                     version,
-                    analyse.held_against(limits, work),
+                    held,
                     missing_peers(point.workload, point.case),
                     command(point, ask),
                     note_of(point.workload),
+                    controls_of(point.workload),
                 )
-                yield replace(made, ceilings=analyse.raised(made.ceilings, made))
+                purse.took(clock() - began - race.seconds)
+                number += 1
+                yield point, replace(made, ceilings=analyse.raised(made.ceilings, made))
 
 
-def entrants(point: Point, ask: Ask) -> list[Entrant]:
-    """Ours first, then other versions of ours, then the peers."""
-    pythons = {**interpreters_of(point.workload), **ask.pythons}
-    names = list(point.workload.contenders(point.case))
-    own = str(Path(ridgeline.__file__).resolve().parent.parent)
-    peers = [Entrant(n, n, pythons[n], own) if n in pythons else Entrant(n, n) for n in names]
-    mine = [e for e in peers if e.name == OURS]
-    rest = [e for e in peers if e.name != OURS]
-    return [*mine, *ask.rivals, *rest]
+def _plan(ask: Ask) -> Plan:
+    """How closely to look; the same may take many rounds to show."""
+    plan = replace(ask.plan, target=TARGET[ask.profile])
+    return replace(plan, versions=True, most_rounds=4 * plan.most_rounds) if ask.rivals else plan
 
 
-def command(point: Point, ask: Ask) -> str:
-    """What reproduces a record."""
-    case, node = point.case, ask.plan.placement.node
-    name = point.workload.name if not point.reference.endswith(".py") else point.reference
-    words = ["ridgeline", "bench", name, "--device", case.device]
-    words += ["--case", ",".join(f"{k}={v}" for k, v in case.params.items())]
-    words += ["--profile", ask.profile] if ask.profile is not Profile.QUICK else []
-    words += ["--ranks", str(case.ranks)] if case.ranks > 1 else []
-    words += ["--node", str(node)] if node is not None else []
-    words += ["--cold"] if ask.plan.cold else []
-    words += [word for rival in ask.rivals for word in ("--against", rival.name.partition("@")[2])]
-    words += [word for peer, path in ask.pythons.items() for word in ("--python", f"{peer}={path}")]
-    return shlex.join(words)
+class _Roofs:
+    """The ceilings of each device, looked at once more before each workload that is held against them: a ceiling found
+    while the machine was busy is too low."""
 
+    def __init__(self, found: dict[str, Ceilings], here: Topology) -> None:
+        self._found, self._here = found, here
+        self._fresh: list[Ceiling] = []
 
-def _share(deadline: float | None, cases_left: int) -> float | None:
-    return max(0.5, (deadline - time.monotonic()) / cases_left) if deadline is not None else None
+    def look_again(self) -> None:
+        self._fresh = []
+
+    def over(self, device: str, work: Work) -> dict[str, Any]:
+        """What a case is held against, as its record keeps it."""
+        for ceiling in analyse.ceilings_of(self._found[device], work).values():
+            if ceiling not in self._fresh:
+                self._found[device] = sharpen(self._found[device], ceiling, self._here)
+        self._fresh += analyse.ceilings_of(self._found[device], work).values()
+        return analyse.held_against(self._found[device], work)
 
 
 def _key(point: Point, ask: Ask, here: Topology) -> str:
@@ -255,10 +188,10 @@ def _resumed(out: Path) -> dict[str, Record]:
     return {}
 
 
-def _mark(out: Path, *, finished: bool) -> None:
+def _mark(out: Path, *, finished: bool, left_out: Sequence[str] = ()) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     state: dict[str, Any] = {"started": now, "finished": None}
     if finished:
-        state = {**json.loads((out / STATE).read_text()), "finished": now}
+        state = {**json.loads((out / STATE).read_text()), "finished": now, "left_out": list(left_out)}
     with publish(out / STATE) as temporary:
         temporary.write_text(json.dumps(state))

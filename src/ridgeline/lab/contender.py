@@ -16,12 +16,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 import ridgeline
 from ridgeline.lab.loading import load
-from ridgeline.lab.workload import Case, Run, Workload
+from ridgeline.lab.workload import Case, Run, Workload, libraries_of
 from ridgeline.machine import Placement, placed
 from ridgeline.machine.clock import OVERHEAD_SHARE, Timer, batch_for, clock_cost_ns, now_ns, timer
 
@@ -42,12 +43,22 @@ class Contender:
         self._calls = 1
         self._usage = _usage()
 
+    def load(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Import what is needed and wake the device: slow, never timed, so all contenders may do it at once."""
+        workload, case, place = load(order["workload"]), _case(order), _place(order)
+        with placed(place):
+            for module in libraries_of(workload, case, order["contender"]):
+                import_module(module)
+            if case.device.startswith("cuda") and "torch" in sys.modules:
+                import torch
+
+                torch.empty(1, device=case.device)
+        return {}
+
     def prepare(self, order: dict[str, Any]) -> dict[str, Any]:
         self.close({})
         self._workload = load(order["workload"])
-        case = order["case"]
-        self._case = Case(case["params"], case["device"], case["ranks"])
-        place = Placement(**{**order["placement"], "cpus": _tuple(order["placement"]["cpus"])})
+        self._case, place = _case(order), _place(order)
         where = self._stack.enter_context(placed(place))
         reset_peaks(self._case.device)
         self._run = self._workload.prepare(self._case, order["contender"], place)
@@ -97,8 +108,8 @@ class Contender:
 
     def extras(self, order: dict[str, Any]) -> dict[str, Any]:
         """What was measured besides time since `prepare`."""
+        now = _usage()  # before a workload measures its parts
         told: dict[str, Any] = dict(getattr(self._live(), "extras", dict)())
-        now = _usage()
         return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **peaks(self._case.device), **told}}
 
     def close(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -170,8 +181,14 @@ def _start_on(cpu: int) -> None:
         os.sched_setaffinity(0, allowed)
 
 
-def _tuple(cpus: list[int] | None) -> tuple[int, ...] | None:
-    return tuple(cpus) if cpus is not None else None
+def _case(order: dict[str, Any]) -> Case:
+    case = order["case"]
+    return Case(case["params"], case["device"], case["ranks"])
+
+
+def _place(order: dict[str, Any]) -> Placement:
+    place = order["placement"]
+    return Placement(**{**place, "cpus": tuple(place["cpus"]) if place["cpus"] is not None else None})
 
 
 def _usage() -> dict[str, int]:

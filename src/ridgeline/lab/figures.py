@@ -1,4 +1,4 @@
-"""The charts of a report, from derived rows: rooflines, sweeps, bars against peers, raw samples."""
+"""The charts of one workload, from derived rows: sweeps, frontiers, bars against peers, timelines, raw samples."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ridgeline.lab import analyse
-from ridgeline.lab.analyse import Row
+from ridgeline.lab.analyse import Row, rate_unit
+from ridgeline.lab.findings import best_peer
 from ridgeline.lab.record import Record
 from ridgeline.lab.sweeps import FEWEST, Sweep, sweeps, telling
+from ridgeline.lab.verdict import Validity
 from ridgeline.lab.workload import label
-from ridgeline.web import Axis, Bar, Point, Roof, Samples, Series, bars, lines, roofline, samples, si
+from ridgeline.web import Axis, Bar, Point, Samples, Series, bars, intervals, lines, samples, si
 
 Told = Sequence[tuple[Record, list[Row]]]
-
-
-def rate_unit(record: Record) -> str:
-    unit = record.work["unit"]
-    return "B/s" if unit == "bytes" else f"{unit}/s"
+MOST_BARS = 60  # more are no picture; the table has them all
+WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 
 
 def hover(row: Row) -> str:
-    """What stands behind a mark: its record and how to make it again."""
+    """What stands behind a mark; the page's list of records has the command that makes it again."""
     time, ratio = row.judged.time, row.ratio
     told = [
         f"{row.lane.contender} · {row.record.label}",
@@ -32,40 +30,8 @@ def hover(row: Row) -> str:
         f"time ÷ ours {ratio.value:.3f} [{ratio.low:.3f} to {ratio.high:.3f}] {row.comparison}" if ratio else "",
         f"{len(row.lane.samples_ns)} samples, {row.judged.validity}",
         f"record {row.record.id[:12]}, {row.record.time}",
-        row.record.command,
     ]
     return "\n".join(t for t in told if t)
-
-
-def rooflines(records: Sequence[Record]) -> list[Markup]:
-    """One per device: the ceilings the cases were held against, and our results that do arithmetic."""
-    out = []
-    for device in dict.fromkeys(str(r.case["device"]) for r in records):
-        own = [r for r in records if r.case["device"] == device and r.work["flops"] and r.work["bytes"].get("memory")]
-        series: dict[str, list[Point]] = {}
-        roofs: dict[str, Roof] = {}
-        for record in own:
-            for row in analyse.rows(record):
-                if row.ours and row.flops_per_s:
-                    intensity = record.work["flops"] / record.work["bytes"]["memory"]
-                    point = Point(intensity, row.flops_per_s, label=_difference(record, own), title=hover(row))
-                    series.setdefault(record.workload, []).append(point)
-            for resource, told in record.ceilings.items():
-                if resource in ("memory", "compute"):
-                    known = roofs.get(told["name"])
-                    rate = max(told["rate"], known.rate if known else 0.0)  # sharpened from case to case
-                    roofs[told["name"]] = Roof(told["name"], rate, "memory" if resource == "memory" else "compute")
-        if series and {roof.bound for roof in roofs.values()} == {"memory", "compute"}:
-            points = [Series(name, held) for name, held in series.items()]
-            out.append(roofline(_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))
-    return out
-
-
-def _difference(record: Record, others: Sequence[Record]) -> str:
-    """What tells a case from the others of its workload: "n=256"."""
-    family = [r.case for r in others if r.workload == record.workload]
-    telling = {k: v for k, v in record.case.items() if len({str(case.get(k)) for case in family}) > 1}
-    return label(telling).partition(" · ")[0]
 
 
 def over(told: Told) -> list[Markup]:
@@ -77,14 +43,17 @@ def over(told: Told) -> list[Markup]:
 def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
     series: dict[str, list[Point]] = {}
     apart = telling(sweep)
+    places = {(family[0].node, family[0].cold) for family in sweep.families}
     for record in (record for family in sweep.families for record in family):
+        where = [f"node {record.node}"] if len({node for node, _ in places}) > 1 else []
+        where += ["cold" if record.cold else "warm"] if len({cold for _, cold in places}) > 1 else []
         rest = [str(record.case[n]) if isinstance(record.case[n], str) else f"{n}={record.case[n]}" for n in apart]
         for row in rows_of[record.id]:
             if row.items_per_s and row.judged.time:
                 time, items = row.judged.time, record.work["items"] * 1e9
                 between = (items / time.high, items / time.low)
                 point = Point(record.case[sweep.name], row.items_per_s, between, title=hover(row))
-                series.setdefault(" ".join([row.lane.contender, *rest]), []).append(point)
+                series.setdefault(" ".join([row.lane.contender, *rest, *where]), []).append(point)
     record = sweep.families[0][0]
     name = f"{sweep.name} (and {sweep.along} with it)" if sweep.along else sweep.name
     return lines(
@@ -133,7 +102,9 @@ def _frontier(quality: str, rest: str, family: Told) -> Markup:
 
 
 def peers(told: Told) -> Markup | None:
-    """Time of each peer as a multiple of ours, case by case."""
+    """Time of each peer as a multiple of ours, case by case; of many cases the best peer, of very many none."""
+    several = sum(row.ratio is not None for _, rows in told for row in rows) > MOST_BARS
+    best = {id(found) for _, rows in told if (found := best_peer(rows)) is not None}
     rows = [
         Bar(
             label=row.lane.contender,
@@ -146,14 +117,14 @@ def peers(told: Told) -> Markup | None:
         )
         for record, contenders in told
         for row in contenders
-        if row.ratio
+        if row.ratio and (not several or id(row) in best)
     ]
-    if not rows:
+    if not 0 < len(rows) <= MOST_BARS:
         return None
     widest = max(max(r.value, 1 / r.value) for r in rows)
     return bars(
         rows,
-        title=f"{told[0][0].workload}: time of the peers ÷ ours",
+        title=f"{told[0][0].workload}: time of the {'best peer' if several else 'peers'} ÷ ours",
         axis=Axis(unit="×", scale="log" if widest > 4 else "linear"),
         reference=1.0,
         reference_label="ours",
@@ -178,8 +149,23 @@ def strip(record: Record, rows: Sequence[Row]) -> Markup | None:
     return samples(lanes, title=f"{record.workload} {record.label}: all samples", axis=Axis(unit="s"))
 
 
-def _outermost(roofs: list[Roof]) -> list[Roof]:
-    """A ladder has many rungs: draw the highest and the lowest memory roof, and every kind of compute roof."""
-    memory = sorted((r for r in roofs if r.bound == "memory"), key=lambda r: r.rate)
-    ends = {r.name: r for r in (memory[0], memory[-1])} if memory else {}
-    return [*ends.values(), *(r for r in roofs if r.bound == "compute")]
+def timelines(told: Told, most: int = 4) -> list[Markup]:
+    """What ran beside what, where a contender kept it (`extras["timeline"]`: lane -> begin and end of each batch)."""
+    kept = [
+        (record, row.lane.contender, row.lane.extras["timeline"])
+        for record, rows in told
+        for row in rows
+        if row.lane.extras.get("timeline") and row.judged.validity not in (Validity.WRONG, Validity.INCOMPLETE)
+    ]
+    return [timeline(f"{record.label}, {contender}", lanes) for record, contender, lanes in kept[:most]]
+
+
+def timeline(title: str, lanes: Mapping[str, Sequence[tuple[float, float]]], more: str = "") -> Markup:
+    """Some batches on a common clock."""
+    return intervals(
+        {WAYS.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in lanes.items()},
+        title=title,
+        axis=Axis(unit="s"),
+        caption=f"Some batches from the middle of the run{more}.",
+        what="batch",
+    )

@@ -14,29 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, NotComparable
 from ridgeline.lab import compare, stats, steps, verdict
-from ridgeline.lab.record import Lane, Record, read
+from ridgeline.lab.record import Lane, Record
 from ridgeline.lab.stats import Estimate
 from ridgeline.lab.steps import FEWEST
 from ridgeline.lab.verdict import MARGIN, Judged
 from ridgeline.lab.workload import OURS
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """All records below a folder, each once, and the files that were refused, each with its sentence."""
-
-    records: tuple[Record, ...]
-    refused: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def machines(self) -> int:
-        return len({r.machine["fingerprint"] for r in self.records})
 
 
 @dataclass(frozen=True)
@@ -131,32 +117,6 @@ class Series:
         }
 
 
-def gather(where: Path) -> Gathered:
-    """Read every .jsonl below a folder. A file that holds no records of this version is refused, the others count."""
-    if where.is_file():
-        found = read(where)
-        return Gathered(_once(found.records), (), (found.warning,) if found.warning else ())
-    if not where.is_dir():
-        raise InputError(f"there is no folder '{where}'; give one that holds recorded runs.")
-    files = sorted(where.rglob("*.jsonl"))
-    if not files:
-        raise InputError(f"'{where}' holds no .jsonl file; record some runs first: ridgeline bench --out {where}.")
-    records: list[Record] = []
-    refused, warnings = [], []
-    for file in files:
-        try:
-            found = read(file)
-        except InputError as refusal:
-            refused.append(str(refusal))
-            continue
-        records += found.records
-        warnings += [found.warning] if found.warning else []
-    if not records:
-        why = refused[0] if refused else "its files are empty."
-        raise InputError(f"'{where}' holds no record that can be read: {why}")
-    return Gathered(_once(records), tuple(refused), tuple(warnings))
-
-
 def history(records: Iterable[Record], alpha: float = steps.ALPHA, margin: float = MARGIN) -> list[Series]:
     """Every series with a valid time of ours, by machine, workload and case."""
     groups: dict[tuple[str, str], list[Record]] = {}
@@ -244,10 +204,6 @@ def _value(record: Record, lane: Lane, peers: Sequence[str]) -> Estimate:
         return stats.median(compare.relative(lane, others))
     time = stats.median(stats.turns(lane.samples_ns, lane.samples_per_turn))
     return Estimate(time.value / 1e9, time.low / 1e9, time.high / 1e9, time.n)
-
-
-def _once(records: Iterable[Record]) -> tuple[Record, ...]:
-    return tuple({r.id: r for r in records}.values())
 
 
 def _commit(record: Record) -> str:

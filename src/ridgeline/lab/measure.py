@@ -12,69 +12,21 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ridgeline.lab import stats
 from ridgeline.lab.baton import ContenderLost, Entrant, Paddock, Team
+from ridgeline.lab.race import Judge, Lane, Plan, Race
+from ridgeline.lab.verdict import Comparison, compare
 from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement, Topology
 from ridgeline.machine import plan as spread
 from ridgeline.machine.placement import resolve
 from ridgeline.machine.weather import weather
 
-PLATEAU_ROUNDS = 96  # no talk of a plateau before
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long and how closely to look."""
-
-    budget_s: float = 6.0  # for all contenders of one case, preparation not counted
-    target: float = 0.01  # relative half-width of the intervals that ends the race early
-    least_rounds: int = 12
-    most_rounds: int = 400
-    sample_ns: int = 300_000  # a sample shorter than a scheduler's slice is rarely preempted
-    turn_ns: int = 3_000_000  # a turn holds as many samples as fit in here, at least one
-    timeout_s: float = 120.0  # for any single order to a contender
-    cold: bool = False  # drive the inputs out of the caches before every sample
-    placement: Placement = field(default_factory=Placement)
-    seed: int = 0
-
-
-@dataclass
-class Lane:
-    """One contender's part of the race, as it will stand in the record."""
-
-    entrant: Entrant
-    samples_ns: list[float] = field(default_factory=list)
-    samples_per_turn: int = 1
-    calls_per_sample: int = 1
-    turn_overhead_ns: list[int] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-    placed: dict[str, Any] = field(default_factory=dict)
-    check: dict[str, Any] | None = None
-    extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = None
-    team: Team | None = None
-
-    @property
-    def racing(self) -> bool:
-        return self.failure is None and bool(self.check and self.check["ok"])
-
-    def medians(self) -> list[float]:
-        return stats.turns(self.samples_ns, self.samples_per_turn)
-
-
-@dataclass
-class Race:
-    """What `measure` gives back."""
-
-    lanes: list[Lane]
-    rounds: int
-    ended: str  # converged | plateau | budget | rounds | nobody left
-    weather: dict[str, Any]
-    placements: list[Placement]
+HEATS = stats.FEWEST  # in which a difference between versions must show, each with processes of its own
+HEAT_S = 1.5  # for the rounds of each after the first
 
 
 def measure(
@@ -86,21 +38,63 @@ def measure(
     paddock: Paddock,
     here: Topology,
     watch: Callable[[int, float], None] = lambda _round, _share: None,
+    budget: Callable[[], float] | None = None,
 ) -> Race:
-    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent."""
+    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent.
+
+    `budget` is asked when everyone is ready, where the seconds for the race hang on what preparing took.
+    """
     gpu = here.gpus[_gpu_index(case.device)].uuid if case.device.startswith("cuda") and here.gpus else None
     before = weather(gpu)
     places = placements(plan.placement, case, here)
     lanes = [Lane(entrant) for entrant in entrants]
-    for lane in lanes:
-        with _survived(lane, paddock):
-            _prepare(lane, paddock.team(lane.entrant, case.ranks), reference, case, plan, places, here)
+    task = _Task(reference, case, places, _cache_bytes(here))
+    _ready(lanes, task, plan, paddock)
+    plan = replace(plan, budget_s=budget()) if budget else plan
+    began = time.monotonic()
     rounds, ended = _rounds(lanes, plan, paddock, watch)
+    seconds = time.monotonic() - began
+    _finish(lanes, plan, paddock)
+    heats = [rounds]
+    while plan.versions and len(heats) < HEATS and _differ(lanes, heats):
+        heats.append(_heat(lanes, task, plan, paddock))
+    return Race(lanes, heats, ended, {"before": before, "after": weather(gpu)}, places, plan, seconds)
+
+
+def _differ(lanes: list[Lane], heats: list[int]) -> bool:
+    """Whether some version differs from the first, and in the same direction in all heats so far."""
+    racing = [lane for lane in lanes if lane.racing]
+    if len(racing) < 2 or racing[0] is not lanes[0] or not all(heats):
+        return False
+    ours = lanes[0].medians()
+    for lane in racing[1:]:
+        theirs, first = lane.medians(), heats[0]
+        ratio, sure = (stats.paired_ratio(theirs[:first], ours[:first], c) for c in (stats.CONFIDENCE, stats.SURE))
+        above = [found > 1 for found in stats.heat_ratios(theirs, ours, heats)]
+        if compare(ratio, sure) in (Comparison.FASTER, Comparison.SLOWER) and len(set(above)) == 1:
+            return True
+    return False
+
+
+def _heat(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> int:
+    """Race again with fresh processes, briefly; how many rounds it was.
+
+    Where a process's memory lies, what it found when it tuned itself, on which core a thread of it woke: such luck
+    stays with a process for all of a race and looks like a difference. It does not stay through six.
+    """
     for lane in lanes:
         if lane.team is not None:
-            with _survived(lane, paddock):
-                _finish(lane, lane.team, plan)
-    return Race(lanes, rounds, ended, {"before": before, "after": weather(gpu)}, places)
+            paddock.drop(lane.team)
+            lane.team = None
+    racing = [lane for lane in lanes if lane.racing]
+    counts = [(lane.samples_per_turn, lane.calls_per_sample) for lane in racing]
+    _ready(racing, task, plan, paddock)
+    for lane, held in zip(racing, counts, strict=True):  # as in the first heat: a lane holds one kind of turns
+        lane.samples_per_turn, lane.calls_per_sample = held
+    brief = replace(plan, budget_s=HEAT_S, seed=plan.seed + len(lanes[0].samples_ns))
+    rounds, _ = _rounds(lanes, brief, paddock, lambda _round, _share: None)
+    _finish(racing, plan, paddock)
+    return rounds
 
 
 @contextmanager
@@ -115,20 +109,51 @@ def _survived(lane: Lane, paddock: Paddock) -> Iterator[None]:
             lane.team = None
 
 
-def _prepare(
-    lane: Lane, team: Team, reference: str, case: Case, plan: Plan, places: list[Placement], here: Topology
-) -> None:
-    lane.team = team
+@dataclass(frozen=True)
+class _Task:
+    """What all contenders are told."""
+
+    reference: str
+    case: Case
+    places: list[Placement]
+    cache_bytes: int
+
+    def order(self, lane: Lane) -> dict[str, Any]:
+        case = {"params": dict(self.case.params), "device": self.case.device, "ranks": self.case.ranks}
+        return {"workload": self.reference, "case": case, "contender": lane.entrant.contender}
+
+    @property
+    def per_rank(self) -> list[dict[str, Any]]:
+        return [{"placement": asdict(place)} for place in self.places]
+
+
+def _ready(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> None:
+    """Start those that do not run yet and let them load their libraries, all at once; then prepare one by one."""
+    fresh = []
+    for lane in lanes:
+        with _survived(lane, paddock):
+            lane.team = paddock.team(lane.entrant, task.case.ranks)
+            if lane.team.fresh:
+                lane.team.order("load", task.per_rank, **task.order(lane))
+                fresh.append((lane, lane.team))
+    for lane, team in fresh:
+        with _survived(lane, paddock):
+            team.answers(plan.timeout_s, forgiving=True)
+    for lane in lanes:
+        if lane.team is not None:
+            with _survived(lane, paddock):
+                _prepare(lane, lane.team, task, plan)
+
+
+def _prepare(lane: Lane, team: Team, task: _Task, plan: Plan) -> None:
     answers = team.do(
         "prepare",
         plan.timeout_s,
-        per_rank=[{"placement": asdict(p)} for p in places],
-        workload=reference,
-        case={"params": dict(case.params), "device": case.device, "ranks": case.ranks},
-        contender=lane.entrant.contender,
+        task.per_rank,
         cold=plan.cold,
         sample_ns=plan.sample_ns,
-        cache_bytes=_cache_bytes(here),
+        cache_bytes=task.cache_bytes,
+        **task.order(lane),
     )
     first = answers[0]
     longest = max(a["sample_ns"] for a in answers)
@@ -141,7 +166,8 @@ def _prepare(
 def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[int, float], None]) -> tuple[int, str]:
     order = random.Random(plan.seed)  # noqa: S311
     start = time.monotonic()
-    judge = _Judge(plan)
+    judge = Judge(plan)
+    fewest = plan.least_rounds if plan.versions else stats.FEWEST  # an interval needs something to stand on
     for number in range(1, plan.most_rounds + 1):
         racing = [lane for lane in lanes if lane.racing]
         if not racing:
@@ -154,7 +180,7 @@ def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[in
         verdict = judge.settled([lane for lane in racing if lane.racing], number)
         if verdict:
             return number, verdict
-        if spent >= 1 and number >= stats.FEWEST:  # an interval needs something to stand on
+        if spent >= 1 and number >= fewest:
             return number, "budget"
     return plan.most_rounds, "rounds"
 
@@ -173,37 +199,15 @@ def _turn(lane: Lane, plan: Plan) -> None:
     lane.turn_overhead_ns.append(whole - round(sum(samples) * lane.calls_per_sample))
 
 
-def _finish(lane: Lane, team: Team, plan: Plan) -> None:
+def _finish(lanes: list[Lane], plan: Plan, paddock: Paddock) -> None:
     """Check the timed buffers once more, gather the extras, let go of the memory."""
-    if lane.racing:
-        lane.check = _worst([a["check"] for a in team.do("check", plan.timeout_s)])
-    lane.extras = _sum([a["extras"] for a in team.do("extras", plan.timeout_s)])
-    team.do("close", plan.timeout_s)
-
-
-class _Judge:
-    """Decides when enough is known. It looks at widths only, never at who is ahead: stopping when a difference
-    shows would find differences in pure noise."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._widths: dict[int, float] = {}
-
-    def settled(self, lanes: list[Lane], rounds: int) -> str | None:
-        if rounds < self._plan.least_rounds or rounds % 4 or not lanes:
-            return None
-        ours = lanes[0].medians()
-        widths = [stats.median(lane.medians()).relative for lane in lanes]
-        widths += [stats.paired_ratio(lane.medians(), ours).relative for lane in lanes[1:]]
-        widest = max(widths)
-        self._widths[rounds] = widest
-        if widest <= self._plan.target:
-            return "converged"
-        # Independent noise shrinks by 0.7 when rounds double; if it did not shrink at all, more will not help.
-        half = self._widths.get(rounds // 2 // 4 * 4)
-        if rounds >= PLATEAU_ROUNDS and half is not None and widest > 0.97 * half:
-            return "plateau"
-        return None
+    for lane in lanes:
+        if (team := lane.team) is not None:
+            with _survived(lane, paddock):
+                if lane.racing:
+                    lane.check = _worst([a["check"] for a in team.do("check", plan.timeout_s)])
+                lane.extras = _sum([a["extras"] for a in team.do("extras", plan.timeout_s)])
+                team.do("close", plan.timeout_s)
 
 
 def _worst(checks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.lab.measure import Plan, Race
+from ridgeline.lab.race import Race
 from ridgeline.lab.workload import Case, Work, label
 from ridgeline.store import append_lines, read_lines
 
@@ -63,13 +63,14 @@ class Record:
     machine: Mapping[str, Any]
     code: Mapping[str, Any]
     plan: Mapping[str, Any]
-    race: Mapping[str, Any]  # rounds, how it ended
+    race: Mapping[str, Any]  # rounds, those of each heat, how it ended
     weather: Mapping[str, Any]
     ceilings: Mapping[str, Any]  # the measured limits this case is held against
     contenders: tuple[Lane, ...]
     missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> the extra that brings them
     command: str = ""  # reproduces this record
     note: str = ""  # what a reader of the numbers must know, in the workload's words
+    controls: tuple[str, ...] = ()  # contenders that are no peers: a bound, a part left out, the lab's own test
 
     @property
     def key(self) -> str:
@@ -84,6 +85,13 @@ class Record:
     def cold(self) -> bool:
         """Whether the caches were emptied before every sample: another question than the warm one."""
         return bool(self.plan.get("cold"))
+
+    @property
+    def node(self) -> int | None:
+        """The NUMA node that all ranks stood on, if it is one."""
+        nodes = {place.get("node") for place in self.placement}
+        found = nodes.pop() if len(nodes) == 1 else None
+        return found if isinstance(found, int) else None
 
     @property
     def label(self) -> str:
@@ -122,13 +130,13 @@ def from_race(
     case: Case,
     work: Work,
     race: Race,
-    plan: Plan,
     machine: Mapping[str, Any],
     code: Mapping[str, Any],
     ceilings: Mapping[str, Any],
     missing: Mapping[str, str],
     command: str,
     note: str = "",
+    controls: Iterable[str] = (),
 ) -> Record:
     lanes = tuple(
         Lane(
@@ -155,14 +163,15 @@ def from_race(
         placement=tuple(asdict(p) for p in race.placements),
         machine=machine,
         code=code,
-        plan={k: v for k, v in asdict(plan).items() if k != "placement"},
-        race={"rounds": race.rounds, "ended": race.ended},
+        plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
+        race={"rounds": sum(race.heats), "heats": race.heats, "ended": race.ended},
         weather=race.weather,
         ceilings=ceilings,
         contenders=lanes,
         missing=dict(missing),
         command=command,
         note=note,
+        controls=tuple(controls),
     )
 
 
@@ -204,7 +213,8 @@ def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
             )
             for lane in line["contenders"]
         )
-        made = Record(**{**line, "contenders": lanes, "placement": tuple(line["placement"])})
+        lists = {"placement": tuple(line["placement"]), "controls": tuple(line.get("controls", ()))}
+        made = Record(**{**line, **lists, "contenders": lanes})
     except (TypeError, KeyError) as wrong:
         raise InputError(f"'{file}' line {number} is no record: {wrong}.") from None
     for part, names in NEEDED.items():

@@ -1,137 +1,156 @@
-"""report.html: one self-contained page from records, and nothing but records.
+"""report.html, report.md and report.json: what the records of one or several machines say, and nothing but records.
 
-    ridgeline report ridgeline-report/
+    ridgeline report benchmarks/records --out /tmp
 
-Every figure carries its record (hover) and the command that makes it again.
+Records of several kinds of machine are chapters of their own; nothing is compared across them. This file gathers what
+a chapter says; report_page.py draws it, report_text.py writes it as Markdown and JSON.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.lab import analyse, figures
-from ridgeline.lab.analyse import Row
+from ridgeline.errors import InputError
+from ridgeline.lab import cost, prices, scaling
+from ridgeline.lab.cost import Plan
+from ridgeline.lab.experiment.rows import row as study_row
+from ridgeline.lab.findings import Standing, latest, standings
 from ridgeline.lab.record import Record
-from ridgeline.lab.verdict import MARGIN, Comparison, Validity
+from ridgeline.lab.scaling import Scaling
+from ridgeline.lab.study.placement import placement
+from ridgeline.lab.study.section import Section
+from ridgeline.lab.study.table import Columns, tabulate
+from ridgeline.lab.tuning import Change, changes, is_study
 from ridgeline.store import publish
-from ridgeline.web import asset, binary, page, render, si
 
-PACKAGE = "ridgeline.lab"
-TONES = {
-    Validity.VALID: "good",
-    Validity.NOISY: "warn",
-    Validity.THROTTLED: "warn",
-    Validity.WRONG: "bad",
-    Validity.INCOMPLETE: "bad",
-    Comparison.SLOWER: "good",
-    Comparison.FASTER: "bad",
-    Comparison.UNCLEAR: "warn",
-    Comparison.SAME: "",
-}
+WORKERS = ("ranks", "workers", "writers")  # numbers of those who share the work
+FEWEST = 3  # of them, before a law is worth a picture
+BEYOND = (2, 4)  # times the most that was measured: how far laws are asked
+Picture = tuple[str, str]  # a title and an SVG
+Pictures = Callable[[Record], Iterable[Picture]]
 
 
 @dataclass(frozen=True)
-class Section:
-    """One workload on one kind of machine."""
+class Chapter:
+    """One kind of machine."""
 
-    name: str
-    anchor: str
-    notes: list[str]
-    findings: list[str]
-    charts: list[Any]
-    records: list[tuple[Record, list[Row]]]
-    strips: list[Any]
-    missing: dict[str, str]  # peer -> the extra that brings it
+    machine: Mapping[str, Any]
+    records: Sequence[Record]  # the newest of each case, as they came
+    standings: Sequence[Standing]
+    changes: Sequence[Change]
+    scalings: Sequence[Scaling]
+    plans: Sequence[tuple[Standing, Plan]]  # with a price, at the share of busy time that plans allow
+    placement: Section | None  # of experiments that stood on several nodes
+    notes: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return " · ".join([str(self.machine["cpu"]), *(str(gpu["name"]) for gpu in self.machine["gpus"])])
+
+    @property
+    def workloads(self) -> list[str]:
+        return list(dict.fromkeys(r.workload for r in self.records))
+
+    @property
+    def codes(self) -> list[str]:
+        """The versions of the code, as people write them: "1833f01+ (local changes)"."""
+        marks = {True: " with local changes", None: " (local changes unknown)", False: ""}
+        told = ((r.code["commit"] or "no commit")[:12] + marks.get(r.code["dirty"], "") for r in self.records)
+        return list(dict.fromkeys(told))
 
 
-def write(records: Sequence[Record], out: Path) -> Path:
-    """Publish report.html into `out`."""
-    target = out / "report.html"
-    with publish(target) as temporary:
-        temporary.write_text(build(records), encoding="utf-8")
-    return target
-
-
-def build(records: Sequence[Record]) -> str:
-    """The page. Records of several kinds of machine are grouped, one chapter each."""
-    latest = {(r.machine["fingerprint"], r.subject): r for r in records}  # the newest of each case
-    chapters = []
-    for fingerprint in dict.fromkeys(r.machine["fingerprint"] for r in latest.values()):
-        own = [r for r in latest.values() if r.machine["fingerprint"] == fingerprint]
-        sections = [_section(name, own) for name in dict.fromkeys(r.workload for r in own)]
-        chapters.append(
-            {
-                "machine": own[-1].machine,
-                "code": own[-1].code,
-                "rooflines": figures.rooflines(own),
-                "sections": sections,
-                "overhead_us": _overhead_us(own),
-                "rounds": sum(r.race["rounds"] for r in own),
-            }
+def chapters(records: Sequence[Record]) -> list[Chapter]:
+    """By kind of machine, in the order in which they came."""
+    if not records:
+        raise InputError("there is no record to report on; run ridgeline bench first.")
+    held = latest(records)
+    told = standings(held)
+    known, trouble = _prices()
+    out = []
+    for fingerprint in dict.fromkeys(r.machine["fingerprint"] for r in held):
+        own = [r for r in held if r.machine["fingerprint"] == fingerprint]
+        stand = [s for s in told if s.machine == fingerprint]
+        newest = max(own, key=lambda r: str(r.time))
+        plans = [(s, plan) for s in stand if (plan := _plan(s, known)) is not None]
+        notes = [trouble] if trouble else []
+        out.append(
+            Chapter(newest.machine, own, stand, changes(own), _scalings(own), plans, _placement(own), notes),
         )
-    body = render(
-        "report.html",
-        templates=PACKAGE,
-        chapters=chapters,
-        tones=TONES,
-        si=si,
-        unit=figures.rate_unit,
-        size=binary,
-        margin=MARGIN,
-    )
-    return page("Ridgeline report", body, styles=[asset("report.css", PACKAGE)])
+    return out
 
 
-def _section(name: str, records: Iterable[Record]) -> Section:
-    own = sorted((r for r in records if r.workload == name), key=_by_case)
-    told = [(r, analyse.rows(r)) for r in own]
-    findings = [sentence for r, rows in told for sentence in _findings(r, rows)]
-    charts = [chart for chart in (*figures.frontiers(told), *figures.over(told), figures.peers(told)) if chart]
-    strips = [figures.strip(r, rows) for r, rows in told]
-    notes = [note for note in dict.fromkeys(r.note for r in own) if note]
-    missing = {peer: extra for r in own for peer, extra in r.missing.items()}
-    return Section(name, f"w-{name}", notes, findings, charts, told, [s for s in strips if s], missing)
+def write(
+    records: Sequence[Record], out: Path, *, refused: Sequence[str] = (), pictures: Pictures | None = None
+) -> Path:
+    """Publish report.html, report.md and report.json into `out`; the page's path comes back.
+
+    `refused` are sentences about files that were left out; `pictures` draws what the lab knows nothing about, a
+    schedule for example.
+    """
+    from ridgeline.lab import report_page, report_text
+
+    told = chapters(records)
+    files = {
+        "report.html": report_page.build(told, refused, pictures),
+        "report.md": report_text.markdown(told, refused),
+        "report.json": report_text.to_json(told, refused),
+    }
+    for name, text in files.items():
+        with publish(out / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return out / "report.html"
 
 
-def _by_case(record: Record) -> list[tuple[bool, float, str]]:
-    """Sizes rise, words go by the alphabet, whatever order the files came in."""
-    numbers = (int, float)
-    return [(False, v, "") if isinstance(v, numbers) else (True, 0.0, str(v)) for v in record.case.values()]
+def build(records: Sequence[Record], refused: Sequence[str] = (), pictures: Pictures | None = None) -> str:
+    """The page itself."""
+    from ridgeline.lab import report_page
+
+    return report_page.build(chapters(records), refused, pictures)
 
 
-def _findings(record: Record, rows: list[Row]) -> Iterable[str]:
-    """What a person would say of one case, in a sentence."""
-    ours = next((row for row in rows if row.ours), None)
-    if ours is None:
-        return
-    if ours.seconds is None:
-        yield f"{record.label}: {ours.judged.validity}. {ours.judged.advice}."
-        return
-    rate = si(ours.items_per_s or 0, figures.rate_unit(record))
-    share = f", {ours.share:.0%} of the {ours.limit.resource} ceiling" if ours.share and ours.limit else ""
-    best = min(
-        (r for r in rows if not r.ours and r.ratio),
-        key=lambda r: r.ratio.value if r.ratio else 0,
-        default=None,
-    )
-    against = ""
-    if best and best.ratio:
-        words = {
-            Comparison.SAME: f"level with {best.lane.contender}, the best peer",
-            Comparison.SLOWER: f"{best.ratio.value:.2f} × as fast as {best.lane.contender}, the best peer",
-            Comparison.FASTER: f"behind {best.lane.contender}, which takes {best.ratio.value:.2f} × our time",
-            Comparison.UNCLEAR: f"against {best.lane.contender}, the best peer, the race is unclear",
-        }
-        against = f"; {words[best.comparison or Comparison.UNCLEAR]}"
-    doubt = f" ({ours.judged.validity})" if ours.judged.validity is not Validity.VALID else ""
-    yield f"{record.label}: {rate}{share}{against}{doubt}."
+def mixed(told: Sequence[Chapter]) -> str:
+    """What must be said where records come from several kinds of machine; empty for one."""
+    if len(told) < 2:
+        return ""
+    return f"Records of {len(told)} kinds of machine: each has a chapter of its own, none is compared with another."
 
 
-def _overhead_us(records: Iterable[Record]) -> float | None:
-    """What handing over the baton costs: the part of a turn that is not timed (reset and warm-up included)."""
-    costs = [ns for r in records for lane in r.contenders for ns in lane.turn_overhead_ns]
-    return statistics.median(costs) / 1e3 if costs else None
+def dollars(standing: Standing) -> tuple[str, float]:
+    """What dollars are told per, and how many millions of items that is: a million texts, but a terabyte."""
+    unit = str(standing.record.work["unit"])
+    return ("TB", 1e6) if unit == "bytes" else (f"million {unit}", 1.0)
+
+
+def _scalings(records: Sequence[Record]) -> list[Scaling]:
+    found = []
+    for over in WORKERS:
+        try:
+            found += [s for s in scaling.of_records(records, over) if len(s.steps) >= FEWEST]
+        except InputError:  # points that make no family say nothing about scaling
+            continue
+    return found
+
+
+def _placement(records: Sequence[Record]) -> Section | None:
+    rows = [study_row(r) for r in records if is_study(r)]
+    section = placement(tabulate(rows, Columns())) if rows else None
+    return section if section is not None and section.findings.get("remote") else None
+
+
+def _prices() -> tuple[list[prices.Price], str]:
+    """The price book; a broken one costs the dollars, not the report."""
+    try:
+        return prices.books(), ""
+    except InputError as refusal:
+        return [], f"Costs are left out: {refusal}"
+
+
+def _plan(standing: Standing, known: Sequence[prices.Price]) -> Plan | None:
+    found, _ = cost.services([standing.record])
+    if not found:
+        return None
+    price = prices.find(known, standing.record.machine, found[0].device)
+    return cost.plan(found[0], found[0].rate * cost.TARGET, price) if price else None

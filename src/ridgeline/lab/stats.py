@@ -65,6 +65,16 @@ def paired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: flo
     return _exp(median(logs, confidence))
 
 
+def heat_ratios(theirs: Sequence[float], ours: Sequence[float], heats: Sequence[int]) -> list[float]:
+    """theirs / ours of each heat, the median over its rounds; `heats` are their numbers of rounds."""
+    found, start = [], 0
+    for rounds in heats:
+        part = slice(start, start + rounds)
+        found.append(paired_ratio(theirs[part], ours[part]).value)
+        start += rounds
+    return found
+
+
 def geometric(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The geometric mean of theirs / ours with Student's interval: for pairs too few for a sign test (two or more)."""
     return _exp(_student([math.log(t / o) for t, o in zip(theirs, ours, strict=True)], confidence))

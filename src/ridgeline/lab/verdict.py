@@ -15,6 +15,7 @@ one false FASTER costs more trust than ten UNCLEARs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,8 +102,17 @@ def compare(ratio: Estimate, sure: Estimate, margin: float = MARGIN) -> Comparis
     return Comparison.UNCLEAR
 
 
-def in_race(theirs: Lane, ours: Lane, margin: float = MARGIN) -> tuple[Estimate, Comparison]:
-    """Contenders of one race, round by round."""
+def in_race(theirs: Lane, ours: Lane, margin: float = MARGIN, heats: Sequence[int] = ()) -> tuple[Estimate, Comparison]:
+    """Contenders of one race, round by round; of a race in several heats, heat by heat.
+
+    Heats go on while they all point one way: if there are fewer than it takes, they did not.
+    """
     them, us = (stats.turns(lane.samples_ns, lane.samples_per_turn) for lane in (theirs, ours))
+    if len(heats) > 1:
+        them, us = stats.heat_ratios(them, us, heats), [1.0] * len(heats)
+        ratio = stats.paired_ratio(them, us)
+        if len(heats) < stats.FEWEST:
+            return ratio, Comparison.UNCLEAR
+        return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)
     ratio = stats.paired_ratio(them, us)
     return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)

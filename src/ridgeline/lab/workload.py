@@ -131,7 +131,8 @@ def label(case: Mapping[str, Any]) -> str:
     """
     words = [f"{k}={_size(v) if k.endswith('bytes') else v}" for k, v in case.items() if k not in ("device", "ranks")]
     ranks = case.get("ranks", 1)
-    return " · ".join([" ".join(words), str(case.get("device", "cpu")), *([f"{ranks} ranks"] if ranks > 1 else [])])
+    parts = [" ".join(words), str(case.get("device", "cpu")), f"{ranks} ranks" if ranks > 1 else ""]
+    return " · ".join(part for part in parts if part)
 
 
 def _size(value: Scalar) -> Scalar:
@@ -156,6 +157,22 @@ def missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
 def note_of(workload: Workload) -> str:
     """What a reader of its numbers must know, in a sentence; most need none."""
     return getattr(workload, "note", "")
+
+
+def libraries_of(workload: Workload, case: Case, contender: str) -> Sequence[str]:
+    """Modules a contender imports anyway, and that take long: all contenders do it at once, before any is prepared."""
+    tell = getattr(workload, "libraries", None)
+    return tell(case, contender) if tell else ()
+
+
+def weight_of(workload: Workload) -> float:
+    """How large a part of a bench's time it deserves beside the others; 1 unless it says more or less."""
+    return float(getattr(workload, "weight", 1.0))
+
+
+def controls_of(workload: Workload) -> Sequence[str]:
+    """Contenders that are no peers: a bound, the work with a part left out, the lab's own test."""
+    return getattr(workload, "controls", ())
 
 
 def interpreters_of(workload: Workload) -> Mapping[str, str]:

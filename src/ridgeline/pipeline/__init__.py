@@ -12,7 +12,7 @@ from ridgeline.pipeline.pool import Pool, pool
 from ridgeline.pipeline.post import WorkerStats
 from ridgeline.pipeline.staging import Staging, pinned
 from ridgeline.pipeline.stream import Stream, stream
-from ridgeline.pipeline.timeline import STAGES, Intervals, busy
+from ridgeline.pipeline.timeline import STAGES, Intervals, busy, excerpt
 from ridgeline.pipeline.trace import chrome_trace, overlap
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "WorkerStats",
     "busy",
     "chrome_trace",
+    "excerpt",
     "overlap",
     "pinned",
     "pool",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 STAGES = ("h2d", "compute", "d2h")
+EXCERPT = 12  # batches of it in a picture
 KEPT = 1 << 16  # batches: a stream without end must not fill the memory with its own diary
 
 Interval = tuple[float, float]
@@ -47,3 +48,15 @@ def busy(timeline: Iterable[Intervals]) -> dict[str, float]:
             begin, end = getattr(batch, stage)
             seconds[stage] += end - begin
     return seconds
+
+
+def excerpt(timeline: Sequence[Intervals], most: int = EXCERPT) -> dict[str, list[list[float]]]:
+    """Some batches from the middle, stage by stage, in seconds since the first of them began: what a picture shows.
+
+    >>> excerpt([Intervals(0, (1.0, 2.0), (2.0, 2.5), (2.5, 3.0))])
+    {'h2d': [[0.0, 1.0]], 'compute': [[1.0, 1.5]], 'd2h': [[1.5, 2.0]]}
+    """
+    start = max(0, (len(timeline) - most) // 2)
+    part = timeline[start : start + most]
+    origin = min((batch.h2d[0] for batch in part), default=0.0)
+    return {stage: [[round(t - origin, 9) for t in getattr(batch, stage)] for batch in part] for stage in STAGES}

@@ -21,7 +21,7 @@ from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement, topology
 
 REGISTERED, GLOO, MEMCPY = "ridgeline registered", "torch gloo", "memcpy"
-SIZES = {Profile.QUICK: (1 << 10, 1 << 20), Profile.FULL: tuple(1 << k for k in range(3, 31, 3))}
+SIZES = {Profile.QUICK: (1 << 10, 1 << 20), Profile.FULL: tuple(1 << k for k in (3, 6, 10, 12, 15, 18, 20, 24, 27, 30))}
 SHARE = 16  # of memory: what all ranks' buffers together may take
 CHECKED = 97  # elements that are looked at
 
@@ -33,6 +33,7 @@ class Bench:
     name: str
     op: str
     devices: tuple[str, ...] = ("cpu",)
+    controls: tuple[str, ...] = (MEMCPY,)
     note: str = "memcpy moves the same bytes within one rank: a ceiling, not a peer. MPI: benchmarks/fabric_mpi.py."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
@@ -51,6 +52,9 @@ class Bench:
 
     def missing(self, case: Case) -> dict[str, str]:
         return {} if installed("torch") else {GLOO: "torch"}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch.distributed",) if contender == GLOO else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         ranks, count = case.ranks, max(1, case["bytes"] // 4)
@@ -132,7 +136,10 @@ def _ours(op: str, ranks: int, count: int, registered: bool = False) -> Made:
     def agree(value: int) -> int:
         return int(comm.all_reduce(np.array([value], np.int64), "max")[0])
 
-    return Calls(given, run, lambda: out, agree), {"algorithm": comm.config.collective_algorithm}, comm.close
+    settings = {"algorithm": comm.config.collective_algorithm}
+    if op != "p2p":
+        settings["schedule"] = comm.algorithm(op, given.nbytes)
+    return Calls(given, run, lambda: out, agree), settings, comm.close
 
 
 def _there_and_back(comm: Any, given: Any) -> None:

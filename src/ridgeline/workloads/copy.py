@@ -42,6 +42,9 @@ class Copy:
     def missing(self, case: Case) -> dict[str, str]:
         return {} if installed("torch") else {"torch": "torch"}
 
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",) if contender == "torch" or case.device != "cpu" else ()
+
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         return _on_gpu(case, contender) if case.device != "cpu" else _on_cpu(case, contender)
 

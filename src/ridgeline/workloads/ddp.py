@@ -19,21 +19,21 @@ from ridgeline.workloads import _ddp_models as models
 
 GLOO, ALONE = "torch gloo", "alone"
 TOLERANCE = 1e-5
-ROWS = {"resnet": 16, "bert": 4}
+QUICK, FULL = {"bert": 1}, {"bert": 4, "resnet": 16}  # rows of each rank
 
 
 class Ddp:
     name = "ddp"
     devices = ("cpu",)
+    controls = (ALONE,)
     note = "alone: the ranks train each for itself; communication's share of a step is 1 − alone ÷ its time."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         ranks = min(16, max(2, len(topology().usable_cpus)))
-        return (
-            [Case({"model": m, "rows": ROWS[m]}, "cpu", ranks) for m in ("resnet", "bert")]
-            if installed("torch")
-            else []
-        )
+        if not installed("torch"):
+            return []
+        sizes = [*QUICK.items(), *(FULL.items() if profile is Profile.FULL else ())]
+        return [Case({"model": model, "rows": rows}, "cpu", ranks) for model, rows in sizes]
 
     def work(self, case: Case) -> Work:
         flops = models.flops(case["model"], case["rows"]) * case.ranks
@@ -41,6 +41,9 @@ class Ddp:
 
     def contenders(self, case: Case) -> Sequence[str]:
         return [OURS, GLOO, ALONE]
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch.distributed", "ridgeline.fabric.torch")
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch

@@ -21,7 +21,7 @@ from ridgeline.lab.experiment import Order, Outcome, resolve
 from ridgeline.machine import Placement, placed
 from ridgeline.machine.clock import now_ns
 from ridgeline.machine.numa import nodes_of
-from ridgeline.pipeline import STAGES, Intervals, chrome_trace, pinned, stream
+from ridgeline.pipeline import STAGES, Intervals, chrome_trace, excerpt, pinned, stream
 from ridgeline.pipeline.ranges import span
 from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
@@ -29,7 +29,6 @@ from ridgeline.workloads.vit import Vit, build
 CHECKED = 2  # images held against float64
 ROUNDS = 4  # of each stage by itself, before and after
 ROUND_NS = 20_000_000
-SHOWN = 12  # batches in the picture of the timeline
 TRACED = 512  # batches in the Chrome trace
 KEPT = 64  # batches whose stage times go into the record
 
@@ -90,7 +89,7 @@ def measure(order: Order) -> Outcome:
             "alone_ns": alone,
             "stages_ns": {s: [round(_length(getattr(i, s)) * 1e9) for i in timeline[-KEPT:]] for s in STAGES},
             "staging_nodes": {str(node): pages for node, pages in pool.nodes.items()},
-            "timeline": _shown(timeline),
+            "timeline": excerpt(timeline),
             "columns": columns,
         },
         files={"trace.json": chrome_trace(timeline[:TRACED], process=f"{params['model']} on {device}")},
@@ -280,11 +279,3 @@ def _work(plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: i
 
 def _length(interval: tuple[float, float]) -> float:
     return interval[1] - interval[0]
-
-
-def _shown(timeline: list[Intervals]) -> dict[str, list[list[float]]]:
-    """Some batches from the middle, in seconds since the first of them began."""
-    start = max(0, (len(timeline) - SHOWN) // 2)
-    part = timeline[start : start + SHOWN]
-    origin = min((i.h2d[0] for i in part), default=0.0)
-    return {s: [[round(t - origin, 9) for t in getattr(i, s)] for i in part] for s in STAGES}

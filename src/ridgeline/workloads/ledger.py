@@ -43,6 +43,7 @@ MOST = 300_000  # events in a log before a fresh one is begun
 
 class LedgerWorkload:
     name = "ledger"
+    weight = 2.0
 
     @property
     def note(self) -> str:

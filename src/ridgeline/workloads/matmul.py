@@ -54,6 +54,9 @@ class Matmul:
     def missing(self, case: Case) -> dict[str, str]:
         return {} if installed("torch") else {"torch": "torch"}
 
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",) if contender == "torch" or case.device != "cpu" else ()
+
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         uses_torch = contender == "torch" or case.device != "cpu" or case["dtype"] not in ("float32", "float64")
         return _torch(case, contender) if uses_torch else _numpy(case, contender)

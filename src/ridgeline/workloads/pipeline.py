@@ -17,6 +17,7 @@ from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import installed
 from ridgeline.machine import Placement, topology
 from ridgeline.machine.clock import now_ns
+from ridgeline.pipeline import busy, excerpt
 from ridgeline.workloads.trajectory import BYTES, host, on_device
 from ridgeline.workloads.vit import Vit, build
 
@@ -33,6 +34,7 @@ Data = tuple[Any, Any]  # images [batches, B, C, H, W], answers [batches, B, …
 
 class Pipeline:
     name = "pipeline"
+    weight = 3.0
     devices = ("cpu", "cuda")
     note = (
         f"'{LOOP}' copies from plain memory and waits for each step; '{ONE}' queues pinned copies and arithmetic on "
@@ -74,6 +76,9 @@ class Pipeline:
     def contenders(self, case: Case) -> Sequence[str]:
         return [OURS, LOOP, LOADER] if case.device == "cpu" else [OURS, LOOP, ONE, LOADER]
 
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch", "torch.utils.data")
+
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch
 
@@ -82,7 +87,7 @@ class Pipeline:
         model = build(vit_of(case)).to(device, dtype)
         images, answers = data = _data(case, dtype, pinned_too=device != "cpu" and contender in (OURS, ONE))
         run = {OURS: _streamed, LOOP: _loop, ONE: _one_stream, LOADER: _loader}[contender]
-        kept: deque[dict[str, float]] = deque(maxlen=KEPT)
+        kept: deque[list[Any]] = deque(maxlen=KEPT)  # the timeline of each step, of those that have one
         alone = _alone(data, model, device) if contender == OURS else {}
 
         def step() -> None:
@@ -97,8 +102,12 @@ class Pipeline:
             return host(images[-1, :CHECKED]), host(answers[-1, :CHECKED])
 
         def extras() -> dict[str, Any]:
-            stages = {name: [round(1e9 * s[name]) for s in kept] for name in (kept[-1] if kept else ())}
-            return {**({"stages_ns": stages} if stages else {}), **({"alone_ns": alone} if alone else {})}
+            told: dict[str, Any] = {"alone_ns": alone} if alone else {}
+            if kept and kept[-1]:
+                each = [busy(line) for line in kept]
+                told["stages_ns"] = {name: [round(1e9 * s[name]) for s in each] for name in each[-1]}
+                told["timeline"] = excerpt(kept[-1])
+            return told
 
         reset()
         return Steps(step, result, reset, settings={"host memory": _memory(images)}, extras=extras)
@@ -141,8 +150,8 @@ def _memory(images: Any) -> str:
     return "pinned" if images.is_pinned() else "plain"
 
 
-def _streamed(case: Case, data: Data, model: Any, device: str) -> dict[str, float]:
-    from ridgeline.pipeline import busy, stream
+def _streamed(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+    from ridgeline.pipeline import stream
 
     images, answers = data
 
@@ -156,27 +165,27 @@ def _streamed(case: Case, data: Data, model: Any, device: str) -> dict[str, floa
     with stream(batches(), fn, device=device, depth=case["ring"], out=lambda i: {"answer": answers[i]}) as results:
         for _ in results:
             pass
-    return busy(results.timeline())
+    return results.timeline()
 
 
-def _loop(case: Case, data: Data, model: Any, device: str) -> dict[str, float]:
+def _loop(case: Case, data: Data, model: Any, device: str) -> list[Any]:
     images, answers = data
     for batch, room in zip(images, answers, strict=True):
         room.copy_(model(batch.to(device)))
-    return {}
+    return []
 
 
-def _one_stream(case: Case, data: Data, model: Any, device: str) -> dict[str, float]:
+def _one_stream(case: Case, data: Data, model: Any, device: str) -> list[Any]:
     import torch
 
     images, answers = data
     for batch, room in zip(images, answers, strict=True):
         room.copy_(model(batch.to(device, non_blocking=True)), non_blocking=True)
     torch.cuda.synchronize()
-    return {}
+    return []
 
 
-def _loader(case: Case, data: Data, model: Any, device: str) -> dict[str, float]:
+def _loader(case: Case, data: Data, model: Any, device: str) -> list[Any]:
     """As its documentation would have it: pinned by a thread of its own, copied without waiting."""
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -185,7 +194,7 @@ def _loader(case: Case, data: Data, model: Any, device: str) -> dict[str, float]
     loader = DataLoader(TensorDataset(images.flatten(0, 1)), batch_size=images.shape[1], pin_memory=gpu)
     for (batch,), room in zip(loader, answers, strict=True):
         room.copy_(model(batch.to(device, non_blocking=gpu)))
-    return {}
+    return []
 
 
 def _alone(data: Data, model: Any, device: str) -> dict[str, int]:

@@ -47,14 +47,21 @@ CHECKED = 64  # users whose answers are held against float64
 
 class Recommend:
     name = "recommend"
+    weight = 3.0
     devices = ("cpu", "cuda")
 
     note = "implicit's item-kNN and ALS are models of their own: beside their time stands what they find (NDCG)."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
-        # The smaller ones on a CPU, the shape of MovieLens 25M on a GPU.
-        cpu: list[dict[str, Any]] = [{}, {"task": "ease"}, {"task": "one", "users": 1}, {"task": "users"}]
-        cpu += [{"task": task, "users": 1_000, "items": 1_500} for task in fits.PEERS]
+        # A CPU of a few cores gets the smaller ones, a GPU the shape of MovieLens 25M.
+        few: dict[str, Any] = {"users": 500}
+        cpu: list[dict[str, Any]] = [
+            few,
+            {"task": "ease", **few},
+            {"task": "one", "users": 1},
+            {"task": "users", **few},
+        ]
+        cpu += [{"task": task, **few, "items": 600} for task in fits.PEERS]
         large: dict[str, Any] = {"users": 162_541, "items": 62_423}
         gpu: list[dict[str, Any]] = [
             large,
@@ -63,14 +70,16 @@ class Recommend:
             {"task": "users", **large},
         ]
         if texts.possible():
-            cpu += [{"task": "embed", "items": 250}]
+            cpu += [{"task": "embed", "items": 32}]
             gpu += [{"task": "embed", "items": 62_423}]
         if profile is Profile.FULL:
             if texts.possible():
-                cpu += [{"task": "embed", "items": n} for n in (500, 1_000)]
+                cpu += [{"task": "embed", "items": n} for n in (250, 500, 1_000)]
                 cpu += [{"task": "embed", "items": 500, "batch": n} for n in (8, 32, 128, 512)]
                 gpu += [{"task": "embed", "items": n} for n in (4_000, 16_000)]
                 gpu += [{"task": "embed", "items": 62_423, "batch": n} for n in (128, 256, 512, 1_024, 2_048)]
+            cpu += [{}, {"task": "ease"}, {"task": "users"}]
+            cpu += [{"task": task, "users": 1_000, "items": 1_500} for task in fits.PEERS]
             cpu += [{"users": n} for n in (1, 100, 10_000)] + [{"items": n} for n in (1_000, 10_000)]
         return [Case({**BASE, **c}, d) for d, changes in (("cpu", cpu), ("cuda", gpu)) for c in changes]
 
@@ -106,6 +115,10 @@ class Recommend:
         if case["task"] in fits.PEERS:
             return fits.missing(case["task"])
         return {} if installed("torch") else {profiles.TORCH if case["task"] == "users" else TORCH: "torch"}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        uses_torch = case.device != "cpu" or "torch" in contender or case["task"] == "embed"
+        return ("torch",) if uses_torch else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         device = on_device(case, place)

@@ -37,6 +37,7 @@ LEAST_SCORE = {"cpu": 1e-5, "cuda": 2e-3}  # largest error of a score: float32 s
 
 class Search:
     name = "search"
+    weight = 3.0
     devices = ("cpu", "cuda")
     note = "Approximate contenders were each set to the recall of the case; what they reached stands beside the time."
 
@@ -65,6 +66,9 @@ class Search:
 
     def missing(self, case: Case) -> dict[str, str]:
         return {name: "peers" for name in _wanted(case) if not peers.there(name)}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",) if case.device != "cpu" or contender == peers.TORCH else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         device = on_device(case, place)
@@ -175,9 +179,9 @@ def _on(queries: Vectors, device: str) -> Any:
 
 
 def _quick() -> list[tuple[str, dict[str, Any]]]:
-    few: list[dict[str, Any]] = [{}, {"queries": 256}, {"recall": 0.95}]
-    large = {"rows": 1_000_000}
-    return [("cpu", c) for c in few] + [("cuda", {**large, **c}) for c in (*few, {"queries": 1024})]
+    cpu: list[dict[str, Any]] = [{}, {"queries": 64}, {"recall": 0.95, "rows": 10_000}]
+    gpu: list[dict[str, Any]] = [{}, {"queries": 256}, {"recall": 0.95}, {"queries": 1024}]
+    return [("cpu", c) for c in cpu] + [("cuda", {"rows": 1_000_000, **c}) for c in gpu]
 
 
 def _full() -> list[tuple[str, dict[str, Any]]]:
@@ -188,6 +192,7 @@ def _full() -> list[tuple[str, dict[str, Any]]]:
     ]
     cpu: list[dict[str, Any]] = [{"rows": n, "queries": q} for q in (1, 256) for n in sizes]
     cpu += [{"queries": n} for n in many] + [{"k": k, "queries": 256} for k in (1, 10, 100)] + frontier
+    cpu += [{"recall": 0.95, "rows": 10_000}]
     gpu: list[dict[str, Any]] = [{"rows": n, "queries": q} for q in (1, 1024) for n in (*sizes, 10_000_000)]
     gpu += [
         {"rows": 1_000_000, **c} for c in [{"queries": n} for n in many] + [{"k": k} for k in (1, 10, 100)] + frontier

@@ -20,6 +20,9 @@ STEPS = {"ridgeline": 1.0, "same": 1.0, "slow5": 1.05, "wrong": 1.0}
 
 class Spin:
     name = "spin"
+    weight = 0.5
+    controls = tuple(STEPS)[1:]
+    note = "The lab's own test: it should say SAME, SLOWER and WRONG of the three."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         lengths = (100_000,) if profile is Profile.QUICK else (10_000, 100_000, 1_000_000)

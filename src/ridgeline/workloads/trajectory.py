@@ -39,6 +39,7 @@ KINDS = ("previous", "nearest", "cubic", "slerp", "angle")
 
 class Trajectory:
     name = "trajectory"
+    weight = 3.0
     devices = ("cpu", "cuda")
     note = "F.interpolate does not look at the stamps: it takes part where they are uniform, and is right only there."
 
@@ -85,6 +86,11 @@ class Trajectory:
 
     def missing(self, case: Case) -> dict[str, str]:
         return {} if installed("torch") else {"torch": "torch"}
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        if contender == "torch.compile":
+            return ("torch", "torch._dynamo", "torch._inductor.compile_fx")
+        return ("torch",) if case.device != "cpu" or contender in ("torch", "F.interpolate") else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         values, times, at = arrays = _inputs(case, on_device(case, place))

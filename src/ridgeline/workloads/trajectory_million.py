@@ -35,6 +35,7 @@ Stages = dict[str, float]
 class Million:
     name = "trajectory_million"
     devices = ("cpu", "cuda")
+    controls = ("in turn",)
     note = (
         "ridgeline and torch go through the same pipeline; 'in turn' is ridgeline on one CUDA stream, without overlap. "
         "The time is from the first byte up to the last byte back."
@@ -64,6 +65,9 @@ class Million:
         if case.device != "cpu":
             return ["ridgeline", "torch", "in turn"]
         return ["ridgeline", "numpy", "torch"]
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch",)
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch

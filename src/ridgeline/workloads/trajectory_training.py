@@ -34,6 +34,7 @@ MOST_WORKERS = 8
 class Training:
     name = "trajectory_training"
     devices = ("cpu", "cuda")
+    controls = ("resampled before",)
     note = (
         "All three train the same network on the same batches; they differ in who resamples. "
         "'resampled before' is the control: what the network alone can do."
@@ -67,6 +68,9 @@ class Training:
 
     def contenders(self, case: Case) -> Sequence[str]:
         return ["ridgeline", "numpy in workers", "resampled before"]
+
+    def libraries(self, case: Case, contender: str) -> Sequence[str]:
+        return ("torch", "torch.utils.data")
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         import torch

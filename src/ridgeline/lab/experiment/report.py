@@ -10,15 +10,15 @@ from markupsafe import Markup
 
 from ridgeline.lab.experiment.folder import Folder
 from ridgeline.lab.experiment.rows import STAGES, labels, latest, row
+from ridgeline.lab.figures import WAYS, timeline
 from ridgeline.lab.record import Record
 from ridgeline.lab.study import Study, study
-from ridgeline.web import Axis, Bar, bars, intervals, page, render, si
+from ridgeline.web import Axis, Bar, bars, page, render, si
 
 PACKAGE = "ridgeline.lab"
 PICTURES = 12  # timelines in the page; the rest are in runs/
 MOST_BARS = 90  # more are no picture; the table has them all
 WIDEST = 20  # between the fastest and the slowest, before the axis is logarithmic
-WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 Row = Mapping[str, Any]
 Names = Mapping[str, str]  # run_id -> what people read
 
@@ -136,14 +136,11 @@ def _stages(found: Sequence[Row], names: Names) -> Markup | None:
 
 
 def _timeline(one: Record, told: Row, name: str) -> Markup:
-    lanes = one.contenders[0].extras["timeline"]
     share = f", overlap {told['overlap']:.2f}" if told["overlap"] is not None else ""
-    return intervals(
-        {WAYS.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in lanes.items()},
-        title=f"{name} · {place(told)}{share}",
-        axis=Axis(unit="s"),
-        caption=f"Some batches from the middle of the run; all of them: runs/{told['run_id']}.trace.json (Perfetto).",
-        what="batch",
+    return timeline(
+        f"{name} · {place(told)}{share}",
+        one.contenders[0].extras["timeline"],
+        f"; all of them: runs/{told['run_id']}.trace.json (Perfetto)",
     )
 
 

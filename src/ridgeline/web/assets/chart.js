@@ -1,5 +1,5 @@
 // One tooltip for chart marks and for [data-tip] texts, never cut off by the frame they stand in. Without this script the <title> elements still work, as the browser's own
-// tooltips; with it they become aria-labels, so that the two never show at once. Text goes in as textContent only.
+// tooltips; with it they are taken out, so that the two never show at once. Text goes in as textContent only.
 (() => {
   "use strict";
   const tip = document.createElement("div");
@@ -10,7 +10,8 @@
   for (const title of document.querySelectorAll(".chart svg title")) {
     const owner = title.parentElement;
     const text = title.textContent;
-    owner.setAttribute("aria-label", text);
+    // Only what has a role may have a label; a picture's marks are told by its description.
+    if (owner.tagName === "svg" || owner.tagName === "a") owner.setAttribute("aria-label", text);
     if (owner.tagName !== "svg") owner.dataset.tipText = text;
     title.remove();
   }
