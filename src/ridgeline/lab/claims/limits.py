@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import Finding, confidence, digits, shown
 from ridgeline.lab.claims.quantities import find
-from ridgeline.lab.claims.reading import Table
 
 # The highest rate on each data sheet: tensor cores, sparse, the narrowest type (TFLOP/s); memory (GB/s).
 PROCESSORS = {

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
     SLACK,
     Finding,
@@ -28,7 +29,6 @@ from ridgeline.lab.claims.finding import (
     units_mixed,
 )
 from ridgeline.lab.claims.quantities import Dims
-from ridgeline.lab.claims.reading import Table
 
 
 @dataclass(frozen=True)
@@ -269,8 +269,8 @@ def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, 
     if factor >= 1.5:
         what += f" (a factor of {digits(factor)})"
     kind = "unit" if mixed else relation.name.split(" = ")[0].replace(" ", "-")
-    says = " | ".join(cell for cell in table.rows[row].cells if cell)
-    return Finding(context.document.path, table.rows[row].line, kind, says, what + held, confidence(factor, sure))
+    where, says = table.at(row, fit.target.place), table.says(row, fit.target.place)
+    return Finding(context.document.path, where, kind, says, what + held, confidence(factor, sure))
 
 
 def _constant(relation: Relation, centre: float) -> str:

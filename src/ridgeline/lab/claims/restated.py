@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import SLACK, Finding, apart, digits, over, overlap
 from ridgeline.lab.claims.quantities import Quantity
-from ridgeline.lab.claims.reading import Table
 
 _AT = r"(?:at|on|with|using|across|for)\s+(?:a\s+)?"
 _KEYS = {  # what a sentence names a row by: the role of the column, and how the number is written

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.lab.claims.columns import COUNTED, Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
     SLACK,
     Finding,
@@ -21,7 +22,6 @@ from ridgeline.lab.claims.finding import (
     times,
 )
 from ridgeline.lab.claims.quantities import Quantity, find
-from ridgeline.lab.claims.reading import Table
 
 MORE_IS_BETTER = ("rate", "bandwidth", "flops")
 LESS_IS_BETTER = ("time", "latency", "cost")
@@ -42,10 +42,11 @@ Reading = dict[int, Try]  # by row
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     for column in find_roles(found, "speedup"):
-        yield from _judge(context, table, column, _speedups(context, table, found, column), "speed-up", 0.9)
+        kin = _kin(found, column)
+        yield from _judge(context, table, column, _speedups(context, table, kin, column), "speed-up", 0.9)
     for column in find_roles(found, "efficiency"):
         if find_roles(found, "n") or _numbered(table, found):
-            readings = _efficiencies(table, found)
+            readings = _efficiencies(table, _kin(found, column))
             yield from _judge(context, table, column, readings, "efficiency", 0.93)
             if not readings:
                 yield from _too_efficient(context, table, column)
@@ -59,6 +60,18 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
             "delta",
         ):
             yield from _judge(context, table, column, _gaps(found, column), "difference", 0.85, strict=True)
+
+
+def _kin(found: list[Column], column: Column) -> list[Column]:
+    """Where columns come in groups ("Blocking time", "Blocking speed-up"), those of the group and those of none."""
+    common = {word for word in column.words if 1 < sum(word in other.words for other in found) < len(found)}
+    groups = {
+        word for word in common if any(c is not column and c.role == column.role and word not in c.words for c in found)
+    }
+    if not groups:
+        return found
+    mine = [c for c in found if c.words & groups]
+    return [c for c in found if c in mine or not any(c.role == other.role for other in mine)]
 
 
 def _ratio(better: Quantity, worse: Quantity) -> tuple[Interval, float]:
@@ -273,15 +286,14 @@ def _judge(
         factor = apart(cell.value, computed.middle)
         value = shown(computed.middle, column.dims) if column.dims[0] else digits(computed.middle)
         value = f"{computed.middle:.1%}" if cell.share else value + ("×" if cell.factor else "")
-        says = " | ".join(c for c in table.rows[row].cells if c)
         what = f"{kind} ({column.name}): {computed.words} = {value}, not {cell.text}"
-        line = table.rows[row].line
-        yield Finding(context.document.path, line, kind, says, what, confidence(factor, weight))
+        where, says = table.at(row, column.place), table.says(row, column.place)
+        yield Finding(context.document.path, where, kind, says, what, confidence(factor, weight))
 
 
 def _too_efficient(context: Context, table: Table, column: Column) -> Iterator[Finding]:
     for row, cell in enumerate(column.cells):
         if cell is not None and cell.interval(1.0)[0] > 1.005 and cell.value < 100:
-            says = " | ".join(c for c in table.rows[row].cells if c)
             what = f"an efficiency is at most 100 %, not {cell.text}"
-            yield Finding(context.document.path, table.rows[row].line, "efficiency", says, what, 0.6)
+            where, says = table.at(row, column.place), table.says(row, column.place)
+            yield Finding(context.document.path, where, "efficiency", says, what, 0.6)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, pairwise
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import COUNTED
@@ -21,6 +22,9 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _changes(context, facts)
         yield from _counted(context, facts)
         yield from _in_time(context, facts)
+        yield from _parts(context, facts)
+        yield from _improved(context, facts)
+        yield from _weights(context, facts)
 
 
 def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
@@ -84,6 +88,11 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     for first, second in combinations(facts, 2):
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
+        if (
+            a.dims == q.NONE and not a.unit and a.noun in ("", "vs", "versus", "to") and b.dims != q.NONE and b.written
+        ):  # "1,250 vs 432 images/s"
+            scale = b.value / b.written
+            a = replace(a, value=a.value * scale, step=a.step * scale, loose=a.loose * scale, dims=b.dims)
         arrow = re.fullmatch(_FROM_TO, between, re.I) or (
             re.search(r"\bfrom\W*$", first.text[: a.start], re.I) and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
         )
@@ -91,12 +100,12 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             continue
         after = [f for f in facts if f.quantity.start >= b.end][:1]
         before = [f for f in facts if f.quantity.end <= a.start][-1:]
-        before = [f for f in before if re.search(r"\(|\bfrom\b|:", f.text[f.quantity.end : a.start])]
+        before = [f for f in before if re.search(r"^[^)]*(?:\(|\bfrom\b|:)", f.text[f.quantity.end : a.start])]
         for claim in after + before:
             c = claim.quantity
             ratio = _wider(a, b)
             near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
-            if len(near) > 25 or c.bound or c.top is not None:
+            if len(near) > 25 or c.bound or c.top is not None or re.search(r"\b(?:and|but|while)\b|[.;]\s", near):
                 continue
             if c.factor and re.match(
                 r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
@@ -190,6 +199,75 @@ def _in_time(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         sides = f"{count.quantity.text} / {span.quantity.text} = {shown(value, q.RATE)}"
         what = f"rate = count / time: {sides}, not {rate.text}"
         yield say(context, same[0], "rate", what, apart(rate.value, value), 0.92)
+
+
+def _parts(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "6.2 GB of 64 GB (9.7 %)", "412 out of 500 requests (82.4 %)"."""
+    for part, whole, share in zip(facts, facts[1:], facts[2:], strict=False):
+        a, b, c = part.quantity, whole.quantity, share.quantity
+        of = re.fullmatch(r"\s*(?:\w+\s)?(?:out )?(?:of|/)\s(?:the\s|a total of\s)?", part.text[a.end : b.start])
+        if not of or not c.share or not re.fullmatch(r"\s*(?:\w+\s?){0,2}[(,]\s*", whole.text[b.end : c.start]):
+            continue
+        if a.dims != b.dims or a.bound or b.bound or c.bound or not a.value or not b.value or a.share:
+            continue
+        if re.match(r"\s*\w*\s*(?:less|more|faster|slower|lower|higher|reduc|sav|free|left|unused|idle)", share.tail):
+            continue
+        computed = over(a.interval(), b.interval())
+        if not overlap(c.interval(1.0), computed, SLACK) and not overlap(
+            c.interval(1.0), (1 - computed[1], 1 - computed[0])
+        ):
+            value = a.value / b.value
+            what = f"share: {a.text} / {b.text} = {value:.1%}, not {c.text}"
+            yield say(context, share, "share", what, apart(value, c.value), 0.88)
+
+
+def _improved(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "… 310 texts/s. Now it does 2,480 texts/s, an 8.0x improvement": the last figure over the only one before."""
+    for now, claim in pairwise(facts):
+        c, b = claim.quantity, now.quantity
+        between = now.text[b.end : c.start]
+        if not c.factor or c.bound or c.top is not None or b.bound or b.top is not None or not b.value:
+            continue
+        if not re.fullmatch(r"\s?[,(—–-]\s?(?:or |which is |i\.e\.,? )?(?:an? |about |roughly )?", between):
+            continue
+        if not re.match(
+            r"\s*(?:improvement|increase|speed-?up|gain|reduction|faster|higher)\s*[).,;]|\s*$", claim.tail, re.I
+        ):
+            continue
+        before = [f for f in facts if f.quantity.end <= b.start and f.quantity.dims == b.dims and f.quantity.value]
+        if b.dims not in (q.RATE, q.TIME, q.BANDWIDTH) or len(before) != 1 or before[0].quantity.noun != b.noun:
+            continue
+        a = before[0].quantity
+        if a.bound or a.top is not None or overlap(c.interval(1.0), _wider(a, b), SLACK):
+            continue
+        value = apart(a.value, b.value)
+        what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
+        yield say(context, claim, "speed-up", what, apart(value, c.value), 0.75)
+
+
+_TYPES = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "int8": 1, "fp8": 1, "int4": 0.5}
+
+
+def _weights(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "109M parameters (436 MB in fp32)"."""
+    for count, size in pairwise(facts):
+        between = count.text[count.quantity.end : size.quantity.start]
+        named = re.match(r"\s*(?:of weights )?(?:in|at|as) (\w+)\s*[),.;]", size.tail)
+        width = _TYPES.get(named[1].lower()) if named else None
+        if width is None or size.quantity.dims != q.BYTES or not re.match(r"\s*param\w*\s*[(,:]|\s*[(,]", between):
+            continue
+        if not count.quantity.noun.startswith("param") and "param" not in between:
+            continue
+        computed = times(count.quantity.interval(), (width, width))
+        said, value = size.quantity.interval(1.0), count.quantity.value * width
+        if (
+            count.quantity.bound
+            or size.quantity.bound
+            or any(overlap((said[0] * mix, said[1] * mix), computed, 0.02) for mix in (1, 1.024**2, 1.024**3))
+        ):
+            continue
+        what = f"size: {count.quantity.text} × {width} B = {shown(value, q.BYTES)}, not {size.quantity.text}"
+        yield say(context, size, "size", what, apart(value, size.quantity.value), 0.8)
 
 
 def _same(a: str, b: str) -> bool:

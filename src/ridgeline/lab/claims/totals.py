@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context, Fact, by_section
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import SLACK, Finding, apart, confidence, overlap, shown
 from ridgeline.lab.claims.quantities import Quantity
-from ridgeline.lab.claims.reading import Table
 
 _TOTAL = re.compile(r"\W*(?:grand )?(?:total|sum|overall|altogether)\b", re.I)
 _ADDED = ("count", "size", "memory", "time", "cost", "number", "n", "percent")
