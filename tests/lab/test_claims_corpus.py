@@ -11,6 +11,7 @@ from ridgeline.lab.claims import check_text
 
 CORPUS = Path(__file__).parent / "corpus"
 REPORTS = sorted(path for path in CORPUS.iterdir() if path.suffix != ".toml")
+SILENT = {"jmh.txt", "gbench.txt", "independent-means.md", "complexity.txt"}  # nothing follows from anything
 PLANTED = tomllib.loads((CORPUS / "planted.toml").read_text())["planted"]
 
 
@@ -29,4 +30,4 @@ def test_one_wrong_number_is_found_in_its_line(plant):
 
 
 def test_every_report_of_the_corpus_is_broken_at_least_once_or_has_nothing_to_break():
-    assert {path.name for path in REPORTS} - {plant["file"] for plant in PLANTED} <= {"jmh.txt"}
+    assert {path.name for path in REPORTS} - {plant["file"] for plant in PLANTED} <= SILENT

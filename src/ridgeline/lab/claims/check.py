@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ridgeline.lab.claims import (
     bound,
+    changes,
     derived,
     equations,
     limits,
@@ -89,5 +90,6 @@ def _all(context: Context) -> Iterator[Finding]:
     yield from limits.statements(context)
     yield from sections.check(context)
     yield from sentences.check(context)
+    yield from changes.check(context)
     yield from restated.check(context)
     yield from words.check(context)

@@ -34,7 +34,7 @@ from ridgeline.lab.claims.quantities import Quantity
 AVERAGED = re.compile(
     r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
 )
-ENOUGH = 14.0  # bits of evidence: one table in thousands shows so much by chance
+ENOUGH = {1: 11.0, 2: 15.0}  # bits of evidence against chance, by how many columns the target is made of
 _COMPUTED = re.compile(
     r"\bper\b|/|ratio|relative|norm|speed|\bvs\b|rate\b|each|score|improve|gain|shrink|compress", re.I
 )
@@ -117,7 +117,8 @@ def _measured(column: Column) -> bool:
 
 
 def _digits(cell: Quantity) -> int:
-    return len(re.sub(r"\D", "", re.sub(r"[A-Za-z/]\S*", "", cell.text)).strip("0"))
+    digits = re.sub(r"[^\d.]", "", re.sub(r"[A-Za-z/]\S*", "", cell.text)).lstrip("0.")
+    return len(digits.replace(".", "")) if "." in digits else len(digits.rstrip("0"))
 
 
 def _alike(a: Column, b: Column) -> bool:
@@ -161,8 +162,10 @@ def _law(target: Column, parts: tuple[tuple[Column, int], ...], rows: list[int])
     ranges = [max(column) - min(column) for column in zip(*(logs[row] for row in held), strict=True)]
     if len(parts) == 2 and min(ranges[1:]) < 0.05 and not natural:
         return  # one of them hardly changes: it says nothing
+    if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), q.BYTES) is None:
+        return  # nearly one: they are near each other, not made of each other
     bits = _bits(constants, held, ranges, natural)
-    if bits >= ENOUGH:
+    if bits >= ENOUGH[len(parts)]:
         yield Law(target, parts, constants, centre, held, bits, natural)
 
 
@@ -235,25 +238,32 @@ def _finding(context: Context, table: Table, law: Law, row: int) -> Finding:
 
 
 def _sums(context: Context, table: Table, numbers: list[Column], rows: list[int]) -> Iterator[Finding]:
-    """ "hits, misses, requests": two or more columns that add up to another in most rows."""
+    """ "hits, misses, requests": two or more columns that add up to another in most rows; or their mean."""
     for whole in numbers:
+        mean = re.search(r"\b(?:mean|avg|average)\b", whole.name, re.I) is not None
         same = [c for c in numbers if c is not whole and c.dims == whole.dims and _alike(c, whole)]
-        groups = [*combinations(same, 2), *([tuple(same)] if len(same) > 2 else [])]
+        groups: list[tuple[Column, ...]] = [] if mean else [*combinations(same, 2)]
+        groups += [tuple(same)] if len(same) > 2 or (mean and len(same) == 2) else []
         for group in groups:
             told = {
                 row: ([c.cells[row] for c in group], whole.cells[row])
                 for row in rows
                 if whole.cells[row] is not None and all(c.cells[row] is not None for c in group)
             }
-            held = {row for row, (parts, stated) in told.items() if stated and _adds(parts, stated)}
+            held = {
+                row
+                for row, (parts, stated) in told.items()
+                if stated and _adds(parts, stated, len(parts) if mean else 1)
+            }
             strong = [r for r in held if max(_digits(cell) for cell in (*told[r][0], told[r][1]) if cell) >= 3]
             if len(held) < max(3, 0.75 * len(told)) or len(strong) < 3 or len(held) == len(told):
                 continue
             for row in sorted(set(told) - held):
                 parts, stated = told[row]
                 assert stated is not None  # noqa: S101
-                value = sum(p.value for p in parts if p is not None)
+                value = sum(p.value for p in parts if p is not None) / (len(parts) if mean else 1)
                 words = " + ".join(p.text for p in parts if p is not None)
+                words = f"({words}) / {len(parts)}" if mean else words
                 what = f"{whole.name}: {words} = {shown(value, whole.dims)}, not {stated.text}; "
                 what += f"so it is in {len(held)} of {len(told)} rows"
                 sure = confidence(apart(stated.value, value), 0.8)
@@ -267,8 +277,9 @@ def _sums(context: Context, table: Table, numbers: list[Column], rows: list[int]
                 )
 
 
-def _adds(parts: list[Quantity | None], stated: Quantity) -> bool:
+def _adds(parts: list[Quantity | None], stated: Quantity, by: int) -> bool:
     ends = [p.interval(loosely=False) for p in parts if p is not None]
     if stated.value <= 0 or any(p is None or p.value <= 0 for p in parts):
         return False
-    return overlap(stated.interval(0.5, loosely=False), (sum(e[0] for e in ends), sum(e[1] for e in ends)), 0.0)
+    low, high = sum(e[0] for e in ends) / by, sum(e[1] for e in ends) / by
+    return overlap(stated.interval(0.5, loosely=False), (low, high), 0.0)

@@ -79,7 +79,7 @@ def _explained(before: str, computed: Value, said: Value) -> bool:
     if computed.middle == 0 or not computed.led:
         return False
     factor = said.middle / computed.middle
-    return any(overlap((factor, factor), q.interval(), 0.02) for q in find(before[: computed.led]) if q.value != 1)
+    return any(apart(factor, q.value) < 1.02 for q in find(before[: computed.led]) if q.value != 1)
 
 
 def _compare(path: str, line: Line, at: int, computed: Value, said: Value) -> Finding | None:

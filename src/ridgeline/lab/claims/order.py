@@ -51,6 +51,21 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
         means = [c for c in found if c.dims == q.TIME and _MEAN.search(c.name) and _stem(c.name) == stem]
         for row in range(len(table.rows)):
             yield from _row(context, table, row, ranked, means)
+        for mean in means:
+            for rank, column in ranked:
+                if 90 <= rank < _MOST:
+                    yield from _mean_below(context, table, mean, column)
+
+
+def _mean_below(context: Context, table: Table, mean: Column, column: Column) -> Iterator[Finding]:
+    """A mean may lie above a high percentile, but not in one row alone."""
+    told = [(r, a, b) for r, (a, b) in enumerate(zip(mean.cells, column.cells, strict=True)) if _plain(a) and _plain(b)]
+    above = [(r, a, b) for r, a, b in told if a and b and _above(a, b)]
+    if len(above) == 1 and len(told) >= 3:
+        row, more, less = above[0]
+        assert more is not None and less is not None  # noqa: S101, PT018
+        what = f"order: {mean.name} ≤ {column.name} in the other rows, not {more.text} > {less.text}"
+        yield _finding(context, table, row, column, what, more, less, 0.75)
 
 
 def _stem(name: str) -> str:
@@ -86,9 +101,16 @@ def _above(less: Quantity, more: Quantity) -> bool:
 
 
 def _finding(
-    context: Context, table: Table, row: int, column: Column, what: str, less: Quantity, more: Quantity
+    context: Context,
+    table: Table,
+    row: int,
+    column: Column,
+    what: str,
+    less: Quantity,
+    more: Quantity,
+    sure: float = 0.9,
 ) -> Finding:
-    sure = confidence(1.04 * apart(less.value, more.value), 0.9)
+    sure = confidence(1.04 * apart(less.value, more.value), sure)
     where = table.at(row, column.place)
     return Finding(context.document.path, where, "order", table.says(row, column.place), what, sure)
 

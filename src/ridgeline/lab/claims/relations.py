@@ -173,6 +173,8 @@ def _fit(
         candidates += [(float(b), True) for b in context.batches(table.line, table.heading)]
     prices = [f.quantity.value for f in context.facts if f.quantity.dims == q.PRICE] if _priced(relation) else []
     candidates += [(price, True) for price in prices]
+    if relation.dims == q.BANDWIDTH and not relation.above:
+        candidates += [(f.quantity.value, True) for f in context.facts if f.quantity.dims == q.BYTES]
     taken, explained = max(candidates, key=lambda c: len(holding(c[0])), default=(common, False))
     if len(holding(common)) > len(holding(taken)):
         near = [n for n in context.counts if overlap((common, common), (n, n), 0.01)]
@@ -201,8 +203,14 @@ def _told(context: Context, table: Table, fit: Fit) -> Iterator[Finding]:
         yield from _price_differs(context, table, fit)
     if len(held) == len(rows) or not _applies(fit):
         return
-    for row in sorted(rows - held):
+    for row in sorted(rows - held - (_others(fit) if relation.open else set())):
         yield _finding(context, table, fit, row, fit.centre, relation.sure)
+
+
+def _others(fit: Fit) -> set[int]:
+    """Rows that fall out together, on another constant: another batch, another price."""
+    out = sorted(set(fit.constants) - fit.held)
+    return {a for a in out for b in out if a != b and overlap(fit.constants[a], fit.constants[b], SLACK)}
 
 
 def _applies(fit: Fit) -> bool:

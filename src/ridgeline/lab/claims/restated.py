@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ridgeline.lab.claims import named
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
@@ -33,6 +34,7 @@ def check(context: Context) -> Iterator[Finding]:
             yield from _row_again(context, fact)
             yield from _at_most(context, fact)
         yield from _over_a_peer(context, facts)
+        yield from named.check(context, facts)
 
 
 def _row_again(context: Context, fact: Fact) -> Iterator[Finding]:

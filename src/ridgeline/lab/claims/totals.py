@@ -140,7 +140,8 @@ def lists(context: Context) -> Iterator[Finding]:
             cells = [parts[line].quantity for line in joined]
             interval, middle = _add(cells)
             factor = apart(total.quantity.value, middle)
-            if overlap(total.quantity.interval(1.0), interval, SLACK) or factor > 1.25:
+            listed = joined == list(range(total.line - len(joined), total.line))
+            if overlap(total.quantity.interval(1.0), interval, SLACK) or factor > (2.5 if listed else 1.25):
                 continue
             sides = f"{' + '.join(c.text for c in cells)} = {shown(middle, total.quantity.dims)}"
             what = f"total: {sides}, not {total.quantity.text}"
