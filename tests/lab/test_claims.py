@@ -166,7 +166,7 @@ def test_mixed_units_are_notes():
             "link",
             "12.5 GB/s",
         ),
-        ("On A100s.\n\n|Config|FLOPS|\n|--|--|\n|8 GPUs|90 PFLOPS|\n|16 GPUs|1 PFLOPS|", "peak", "9.984 PFLOP/s"),
+        ("On A100s.\n\n|Config|FLOPS|\n|--|--|\n|8 GPUs|90 PFLOPS|\n|16 GPUs|1 PFLOPS|", "peak", "4.992 PFLOP/s"),
         ("A|n|Total\n-|-|-\nx|1|50.1 MB\ny|2|60.2 MB\nTotal|3|120.3 MB", "total", "110.3 MB"),
         ("|Run|Time|Cost per hour|Cost|\n|-|-|-|-|\n|a|2 h|$3.00|$6.00|\n|b|3 h|$4.00|$21.00|", "cost", "$12.00"),
         (
