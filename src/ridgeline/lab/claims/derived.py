@@ -162,6 +162,9 @@ def _law(target: Column, parts: tuple[tuple[Column, int], ...], rows: list[int])
     ranges = [max(column) - min(column) for column in zip(*(logs[row] for row in held), strict=True)]
     if len(parts) == 2 and min(ranges[1:]) < 0.05 and not natural:
         return  # one of them hardly changes: it says nothing
+    ones = [all(abs(logs[row][place]) < 0.15 for row in held) for place in range(1, len(parts) + 1)]
+    if any(near and part.dims == q.NONE for near, (part, _) in zip(ones, parts, strict=True)):
+        return  # times nearly one: the others are near each other, no more
     if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), q.BYTES) is None:
         return  # nearly one: they are near each other, not made of each other
     bits = _bits(constants, held, ranges, natural)
