@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
@@ -27,14 +27,16 @@ def check(context: Context) -> Iterator[Finding]:
 
 def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """ "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
-    for first, second in combinations(facts, 2):
+    for first, second in pairwise(facts):  # nothing but words may stand between them
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
         a = like(a, b)
         arrow = re.fullmatch(_FROM_TO, between, re.I) or (
-            re.search(r"\bfrom\W*$", first.text[: a.start], re.I) and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
+            re.search(r"\bfrom\W*$", first.text[max(0, a.start - 12) : a.start], re.I)
+            and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
         )
-        if not arrow or a.dims != b.dims or a.dims == q.NONE or a.bound or b.bound or not a.value or not b.value:
+        counted = a.dims == q.NONE and (a.share or a.factor or not re.search(r"\bto\b", between))
+        if not arrow or a.dims != b.dims or counted or a.bound or b.bound or not a.value or not b.value:
             continue
         after = [f for f in facts if f.quantity.start >= b.end][:1]
         before = [f for f in facts if f.quantity.end <= a.start][-1:]

@@ -10,6 +10,7 @@ from ridgeline.lab.claims import (
     bound,
     changes,
     derived,
+    differences,
     equations,
     limits,
     order,
@@ -77,12 +78,13 @@ def _all(context: Context) -> Iterator[Finding]:
     for table, columns in context.tables:
         yield from relations.check(context, table, columns)
         yield from scaling.check(context, table, columns)
+        yield from differences.check(context, table, columns)
         yield from totals.check(context, table, columns)
         yield from limits.check(context, table, columns)
         yield from derived.check(context, table, columns)
         yield from order.check(context, table, columns)
     for table, columns in context.turned:
-        told = [*relations.check(context, table, columns), *scaling.check(context, table, columns)]
+        told = [f for part in (relations, scaling, differences) for f in part.check(context, table, columns)]
         yield from told or derived.check(context, table, columns)
         yield from order.check(context, table, columns)
     yield from order.statements(context)

@@ -13,6 +13,9 @@ COUNTED = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
 )
+AVERAGED = re.compile(  # a row that sums up the others
+    r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
+)
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
     ("delta", r"delta|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
@@ -126,7 +129,7 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
     inner = [m for pair in re.findall(r"\(([^)]*)\)|\[([^\]]*)\]", name) for m in pair if m]
     tail = re.sub(r"[(\[][^)\]]*[)\]]", "", name).strip()
     last = re.split(r"[,\s]+", tail)[-1] if tail else ""
-    per = re.search(r"(?!cost|price|time)\b\w+ per (?:sec(?:ond)?|minute|hour|day)s?$", tail, re.I)
+    per = re.search(r"(?!cost|price|time)\b\w+ per (?:s|sec(?:ond)?s?|minute|hour|day)$", tail, re.I)
     candidates = [
         *reversed(inner),
         last if "/" in last else "",

@@ -12,10 +12,10 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from ridgeline.lab.claims import quantities as q
-from ridgeline.lab.claims.columns import Column, label_of
+from ridgeline.lab.claims.columns import AVERAGED, Column, label_of
 from ridgeline.lab.claims.context import Context
 from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
@@ -31,14 +31,37 @@ from ridgeline.lab.claims.finding import (
 )
 from ridgeline.lab.claims.quantities import Quantity
 
-AVERAGED = re.compile(
-    r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
-)
 ENOUGH = {1: 11.0, 2: 15.0}  # bits of evidence against chance, by how many columns the target is made of
 _COMPUTED = re.compile(
     r"\bper\b|/|ratio|relative|norm|speed|\bvs\b|rate\b|each|score|improve|gain|shrink|compress", re.I
 )
-_WIDEST = 14  # columns; more are a data set, not a report
+_COMPOSITE = (q.NONE, q.MONEY, q.RATE, q.BANDWIDTH, q.FLOPS, q.PRICE)
+_WIDEST, _LONGEST = 14, 100  # columns, rows; more are a data set, not a report
+
+
+class Source:
+    """A column as the search wants it: by row its ends, exactly and roughly, and what kind it is."""
+
+    def __init__(self, column: Column) -> None:
+        self.column, self.dims, self.name = column, column.dims, column.name
+        told = [c if c is not None and c.value > 0 and not c.bound and c.top is None else None for c in column.cells]
+        self.stated = [None if c is None else _ends(c, 1.0) for c in told]
+        self.used = [None if c is None else _ends(c, 0.5) for c in told]
+        self.logs = [None if c is None else math.log(c.value) for c in told]
+        filled = [c for c in column.cells if c is not None]
+        self.measured = 2 * sum(c.significant >= 3 for c in filled) >= len(filled)  # not round settings
+        self.whole = all(float(c.value).is_integer() for c in filled)
+        self.share = any(c.share for c in filled)
+        self.ratio = (
+            column.role == "speedup"
+            or any(c.factor for c in filled)
+            or (column.dims == q.NONE and bool(re.search(r"ratio|relative|normali[sz]ed|\bvs\b", column.name, re.I)))
+        )
+        self.computed = bool(_COMPUTED.search(column.name))
+        self.per = bool(re.search(r"\bper\b|/", column.name)) and column.dims in _COMPOSITE
+
+
+Parts = tuple[tuple[Source, int], ...]
 
 
 @dataclass(frozen=True)
@@ -55,8 +78,8 @@ class Law:
 
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
-    numbers = [c for c in found if c.role != "label" and sum(cell is not None for cell in c.cells) >= 3]
-    if not 2 <= len(numbers) <= _WIDEST:
+    numbers = [Source(c) for c in found if c.role != "label" and sum(cell is not None for cell in c.cells) >= 3]
+    if not 2 <= len(numbers) <= _WIDEST or len(table.rows) > _LONGEST:
         return
     rows = [r for r in range(len(table.rows)) if not AVERAGED.match(label_of(table, r, found))]
     accused: set[int] = set()
@@ -66,10 +89,9 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
             if row not in accused and not _held_elsewhere(laws, law, row):
                 accused.add(row)
                 yield _finding(context, table, law, row)
-    yield from _sums(context, table, numbers, rows)
 
 
-def _laws(numbers: list[Column], rows: list[int]) -> Iterator[Law]:
+def _laws(numbers: list[Source], rows: list[int]) -> Iterator[Law]:
     for target in numbers:
         others = [c for c in numbers if c is not target]
         for part in others:
@@ -80,77 +102,35 @@ def _laws(numbers: list[Column], rows: list[int]) -> Iterator[Law]:
                 yield from _law(target, ((first, powers[0]), (second, powers[1])), rows)
 
 
-def _plausible(target: Column, parts: tuple[tuple[Column, int], ...]) -> bool:
+def _plausible(target: Source, parts: Parts) -> bool:
     """Whether people compute such a column from such others."""
     dims = q.NONE
     for part, power in parts:
         dims = q.combined(dims, part.dims, power)
-    share = any(c is not None and c.share for c in target.cells)
-    factor = target.role == "speedup" or any(c is not None and c.factor for c in target.cells)
-    ratio = factor or (
-        target.dims == q.NONE and bool(re.search(r"ratio|relative|normali[sz]ed|\bvs\b", target.name, re.I))
-    )
     if len(parts) == 1:
         part, power = parts[0]
-        if not _measured(part) or not _measured(target):
+        if not part.measured or not target.measured:
             return False
-        if share or ratio:  # of a whole, or against a base, that never changes
-            return power > 0 or ratio
+        if target.share or target.ratio:  # of a whole, or against a base, that never changes
+            return power > 0 or target.ratio
         if target.dims in (q.RATE, q.BANDWIDTH, q.FLOPS) and dims in (q.NONE, q.BYTES, q.WORK):
             return power > 0  # in a time that never changes
-        return dims == target.dims and part.role == target.role and dims != q.NONE
-    if share or ratio:
+        return dims == target.dims and part.column.role == target.column.role and dims != q.NONE
+    if target.share or target.ratio:
         return dims == q.NONE
-    if target.dims == q.NONE and dims == q.NONE:
-        return _exact(target, parts) or bool(_COMPUTED.search(target.name))
-    return dims == target.dims or bool(re.search(r"\bper\b|/", target.name) and _composite(target))
+    if target.dims == q.NONE and dims == q.NONE:  # whole numbers of whole numbers: machines × cores
+        exact = target.whole and all(part.whole and power > 0 for part, power in parts)
+        return exact or target.computed
+    return dims == target.dims or target.per
 
 
-def _composite(column: Column) -> bool:
-    return column.dims in (q.NONE, q.MONEY, q.RATE, q.BANDWIDTH, q.FLOPS, q.PRICE)
-
-
-def _measured(column: Column) -> bool:
-    """Not a row of round settings."""
-    told = [cell for cell in column.cells if cell is not None]
-    return sum(_digits(cell) >= 3 for cell in told) * 2 >= len(told)
-
-
-def _digits(cell: Quantity) -> int:
-    digits = re.sub(r"[^\d.]", "", re.sub(r"[A-Za-z/]\S*", "", cell.text)).lstrip("0.")
-    return len(digits.replace(".", "")) if "." in digits else len(digits.rstrip("0"))
-
-
-def _alike(a: Column, b: Column) -> bool:
-    plain = ("number", "count", "n")
-    return a.role == b.role or (a.role in plain and b.role in plain)
-
-
-def _exact(target: Column, parts: tuple[tuple[Column, int], ...]) -> bool:
-    """Whole numbers that multiply to whole numbers: machines × cores."""
-    columns = [target, *(part for part, _ in parts)]
-    whole = all(cell is None or float(cell.value).is_integer() for column in columns for cell in column.cells)
-    return whole and all(power > 0 for _, power in parts)
-
-
-def _law(target: Column, parts: tuple[tuple[Column, int], ...], rows: list[int]) -> Iterator[Law]:
+def _law(target: Source, parts: Parts, rows: list[int]) -> Iterator[Law]:
     if not _plausible(target, parts):
         return
-    constants: dict[int, Interval] = {}
-    logs: dict[int, list[float]] = {}
-    for row in rows:
-        cells = [target.cells[row], *(part.cells[row] for part, _ in parts)]
-        told = [c for c in cells if c is not None and c.value > 0 and not c.bound and c.top is None]
-        if len(told) < len(cells):
-            continue
-        constants[row] = _constant(told, [power for _, power in parts])
-        logs[row] = [math.log(cell.value) for cell in told]
+    constants = _constants(target, parts, rows)
     if len(constants) < 3:
         return
-    one = _holding(constants, 1.0)
-    ends = sorted({end for interval in constants.values() for end in interval})
-    centres = [(a + b) / 2 for a, b in pairwise(ends)]
-    common = max(centres, key=lambda c: len(_holding(constants, c)), default=1.0)
+    one, common = _holding(constants, 1.0), _common(constants)
     held = _holding(constants, common)
     natural = len(one) >= len(held)
     if natural and len(parts) == 1:
@@ -159,25 +139,46 @@ def _law(target: Column, parts: tuple[tuple[Column, int], ...], rows: list[int])
     out = len(constants) - len(held)
     if out > max(1, len(constants) // 4) or len(held) < (2 if natural else 3):
         return
-    ranges = [max(column) - min(column) for column in zip(*(logs[row] for row in held), strict=True)]
+    logs = [[source.logs[row] or 0.0 for row in held] for source in (target, *(part for part, _ in parts))]
+    ranges = [max(column) - min(column) for column in logs]
     if len(parts) == 2 and min(ranges[1:]) < 0.05 and not natural:
         return  # one of them hardly changes: it says nothing
-    ones = [all(abs(logs[row][place]) < 0.15 for row in held) for place in range(1, len(parts) + 1)]
+    ones = [all(abs(value) < 0.15 for value in column) for column in logs[1:]]
     if any(near and part.dims == q.NONE for near, (part, _) in zip(ones, parts, strict=True)):
         return  # times nearly one: the others are near each other, no more
     if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), q.BYTES) is None:
         return  # nearly one: they are near each other, not made of each other
     bits = _bits(constants, held, ranges, natural)
     if bits >= ENOUGH[len(parts)]:
-        yield Law(target, parts, constants, centre, held, bits, natural)
+        columns = tuple((part.column, power) for part, power in parts)
+        yield Law(target.column, columns, constants, centre, held, bits, natural)
 
 
-def _constant(cells: list[Quantity], powers: list[int]) -> Interval:
-    low, high = _ends(cells[0], 1.0)
-    for cell, power in zip(cells[1:], powers, strict=True):
-        a, b = _ends(cell, 0.5)
-        low, high = (low / b, high / a) if power > 0 else (low * a, high * b)
-    return low, high
+def _constants(target: Source, parts: Parts, rows: list[int]) -> dict[int, Interval]:
+    constants: dict[int, Interval] = {}
+    for row in rows:
+        ends = target.stated[row]
+        for part, power in parts:
+            used = part.used[row]
+            if ends is None or used is None:
+                ends = None
+                break
+            ends = (ends[0] / used[1], ends[1] / used[0]) if power > 0 else (ends[0] * used[0], ends[1] * used[1])
+        if ends is not None:
+            constants[row] = ends
+    return constants
+
+
+def _common(constants: dict[int, Interval]) -> float:
+    """The middle of the stretch that most intervals cover."""
+    ends = sorted([(low, -1) for low, _ in constants.values()] + [(high, 1) for _, high in constants.values()])
+    depth = best = 0
+    centre = 1.0
+    for place, (end, change) in enumerate(ends):
+        depth -= change
+        if depth > best and place + 1 < len(ends):
+            best, centre = depth, (end + ends[place + 1][0]) / 2
+    return centre
 
 
 def _ends(cell: Quantity, steps: float) -> Interval:
@@ -238,51 +239,3 @@ def _finding(context: Context, table: Table, law: Law, row: int) -> Finding:
     return Finding(
         context.document.path, table.at(row, place), kind, table.says(row, place), what, confidence(factor, 0.8)
     )
-
-
-def _sums(context: Context, table: Table, numbers: list[Column], rows: list[int]) -> Iterator[Finding]:
-    """ "hits, misses, requests": two or more columns that add up to another in most rows; or their mean."""
-    for whole in numbers:
-        mean = re.search(r"\b(?:mean|avg|average)\b", whole.name, re.I) is not None
-        same = [c for c in numbers if c is not whole and c.dims == whole.dims and _alike(c, whole)]
-        groups: list[tuple[Column, ...]] = [] if mean else [*combinations(same, 2)]
-        groups += [tuple(same)] if len(same) > 2 or (mean and len(same) == 2) else []
-        for group in groups:
-            told = {
-                row: ([c.cells[row] for c in group], whole.cells[row])
-                for row in rows
-                if whole.cells[row] is not None and all(c.cells[row] is not None for c in group)
-            }
-            held = {
-                row
-                for row, (parts, stated) in told.items()
-                if stated and _adds(parts, stated, len(parts) if mean else 1)
-            }
-            strong = [r for r in held if max(_digits(cell) for cell in (*told[r][0], told[r][1]) if cell) >= 3]
-            if len(held) < max(3, 0.75 * len(told)) or len(strong) < 3 or len(held) == len(told):
-                continue
-            for row in sorted(set(told) - held):
-                parts, stated = told[row]
-                assert stated is not None  # noqa: S101
-                value = sum(p.value for p in parts if p is not None) / (len(parts) if mean else 1)
-                words = " + ".join(p.text for p in parts if p is not None)
-                words = f"({words}) / {len(parts)}" if mean else words
-                what = f"{whole.name}: {words} = {shown(value, whole.dims)}, not {stated.text}; "
-                what += f"so it is in {len(held)} of {len(told)} rows"
-                sure = confidence(apart(stated.value, value), 0.8)
-                yield Finding(
-                    context.document.path,
-                    table.at(row, whole.place),
-                    "total",
-                    table.says(row, whole.place),
-                    what,
-                    sure,
-                )
-
-
-def _adds(parts: list[Quantity | None], stated: Quantity, by: int) -> bool:
-    ends = [p.interval(loosely=False) for p in parts if p is not None]
-    if stated.value <= 0 or any(p is None or p.value <= 0 for p in parts):
-        return False
-    low, high = sum(e[0] for e in ends) / by, sum(e[1] for e in ends) / by
-    return overlap(stated.interval(0.5, loosely=False), (low, high), 0.0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from html import unescape
 
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -31,9 +33,10 @@ class Line:
 
     def around(self, offset: int) -> str:
         """The sentence that holds this place."""
-        start = max((m.end() for m in re.finditer(r"[.!?;]\s+", self.text[:offset])), default=0)
-        end = re.search(r"[.!?]\s+(?=[A-Z(])", self.text[offset:])
-        return self.text[start : offset + end.start() + 1 if end else len(self.text)].strip()
+        starts, ends = _cuts(self.text)
+        first, last = bisect_right(starts, offset), bisect_right(ends, offset)
+        start = starts[first - 1] if first else 0
+        return self.text[start : ends[last] if last < len(ends) else len(self.text)].strip()
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,13 @@ class Document:
                 out.append(line)
             width = 0 if line.fenced else len(line.text)
         return out
+
+
+@lru_cache(maxsize=64)
+def _cuts(text: str) -> tuple[list[int], list[int]]:
+    """Where sentences begin, and where they end for sure."""
+    starts = [m.end() for m in re.finditer(r"[.!?;]\s+", text)]
+    return starts, [m.start() + 1 for m in re.finditer(r"[.!?]\s+(?=[A-Z(])", text)]
 
 
 def opens(raw: str) -> bool:

@@ -25,6 +25,7 @@ from ridgeline.lab.claims.finding import (
 from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, NONE, TIME, Dims, Quantity, combined, find
 
 _EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
+_DEEPEST = 20  # brackets in brackets; deeper is no arithmetic of people
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
 
@@ -220,7 +221,7 @@ class _Reader:
         if self.text[self.at : self.at + 1] == "(":
             self.at += 1
             self.depth += 1
-            inner = self.sum()
+            inner = self.sum() if self.depth <= _DEEPEST else None
             if inner is None or not self.text[self.at :].lstrip().startswith(")"):
                 return None
             self.at += self.text[self.at :].index(")") + 1

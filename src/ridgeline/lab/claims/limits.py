@@ -19,6 +19,7 @@ _ON_A_WIRE = re.compile(
     re.I,
 )
 
+_MANY = 20  # figures in one statement; more are a dump
 _COPIES = re.compile(r"h2d|d2h|host.{1,4}device|device.{1,4}host|pinned|pageable", re.I)
 
 
@@ -161,7 +162,7 @@ def _cores(context: Context, line: Line) -> Iterator[Finding]:
 def _beyond(context: Context, line: Line) -> Iterator[Finding]:
     """More than a link of that name carries both ways, or than so many channels or stacks give."""
     told = [x for x in find(line.text) if x.dims == q.BANDWIDTH and not x.bound]
-    for x in told:
+    for x in told[:_MANY]:
         sentence = line.around(x.start)
         several = _count(sentence) > 1 or re.search(
             r"aggregate|total|bisection|memory|hbm|\bper (?:node|rack)", sentence, re.I

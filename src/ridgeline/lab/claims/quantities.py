@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.lab.claims.units import (
     BANDWIDTH,
@@ -82,6 +82,12 @@ class Quantity:
     def factor(self) -> bool:
         return self.unit == "×"
 
+    @property
+    def significant(self) -> int:
+        """How many digits are given: of 4.00 three, of 400 one."""
+        digits = re.sub(r"[^\d.]", "", re.sub(r"[A-Za-z/]\S*", "", self.text)).lstrip("0.")
+        return len(digits.replace(".", "")) if "." in digits else len(digits.rstrip("0"))
+
     def interval(self, steps: float = 0.5, loosely: bool = True) -> tuple[float, float]:
         """What may have been rounded to this; `steps` of the last digit to either side."""
         half = steps * (self.loose if loosely else self.step)
@@ -114,20 +120,54 @@ def find(text: str) -> list[Quantity]:
     at = 0
     while match := _FIND.search(text, at):
         at = match.end("number")
-        before = text[: match.start("money") if match["money"] else match.start("number")]
+        begin = match.start("money") if match["money"] else match.start("number")
+        before = text[max(0, begin - 4) : begin]
         if _BEFORE.search(before) and not re.search(r"(?:^|\s|\()[-:/]$", before):
             at = _past(text, at)
             continue
         if _VERSION.match(text, match.end("number")):
             at = _past(text, at)
             continue
-        made = _quantity(text, match)
+        if match["top"] and _falls(match):  # "from 40 to 28": two numbers, no range
+            text_up_to = text[: match.end("number")]
+            match = _FIND.search(text_up_to, match.start()) or match
+            made = _quantity(text_up_to, match)
+        else:
+            made = _quantity(text, match)
         if made is None:
             at = _past(text, at)
             continue
+        if found and _goes_on(found[-1], made, text):
+            made = _together(found.pop(), made, text)
         found.append(made)
         at = max(at, made.end)
     return found
+
+
+def _falls(match: re.Match[str]) -> bool:
+    low, high = (float(match[name].replace(",", "")) for name in ("number", "top"))
+    return high <= low and match.string[match.end("number") : match.start("top")].strip() == "to"
+
+
+def _goes_on(first: Quantity, second: Quantity, text: str) -> bool:
+    """ "6 h 12 min", "1m 30s": one time in two units."""
+    if first.dims != TIME or second.dims != TIME or first.top is not None or second.top is not None:
+        return False
+    small = UNITS.get(second.unit, (0.0, NONE))[0]
+    near = re.fullmatch(r"\s?(?:and\s)?", text[first.end : second.start])
+    return bool(near) and 0 < second.value < first.step and small >= 1e-3 and not second.bound and first.step > small
+
+
+def _together(first: Quantity, second: Quantity, text: str) -> Quantity:
+    return replace(
+        first,
+        value=first.value + second.value,
+        step=second.step,
+        loose=second.step,
+        text=text[first.start : second.end].strip(),
+        end=second.end,
+        written=(first.value + second.value) * first.written / first.value if first.value else 0.0,
+    )
 
 
 def _past(text: str, at: int) -> int:

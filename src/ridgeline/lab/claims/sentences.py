@@ -19,6 +19,7 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _shares(context, facts)
         yield from _counted(context, facts)
         yield from _in_time(context, facts)
+        yield from _carried(context, facts)
         yield from _parts(context, facts)
         yield from _weights(context, facts)
 
@@ -142,6 +143,26 @@ def _in_time(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         sides = f"{count.quantity.text} / {span.quantity.text} = {shown(value, q.RATE)}"
         what = f"rate = count / time: {sides}, not {rate.text}"
         yield say(context, same[0], "rate", what, apart(rate.value, value), 0.92)
+
+
+def _carried(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "18.4 TB in 6 h 12 min, which is 824 MB/s"."""
+    for size, span, rate in zip(facts, facts[1:], facts[2:], strict=False):
+        a, b, c = size.quantity, span.quantity, rate.quantity
+        if (a.dims, b.dims, c.dims) != (q.BYTES, q.TIME, q.BANDWIDTH) or a.bound or b.bound or c.bound or not b.value:
+            continue
+        if not re.fullmatch(r"\s(?:\w+\s){0,3}in\s(?:just |only |about )?", size.text[a.end : b.start]):
+            continue
+        if not re.fullmatch(
+            r"\s?[,(:=—-]?\s?(?:which is |that is |or |i\.e\.,? |at |a rate of )?", size.text[b.end : c.start]
+        ):
+            continue
+        computed = over(a.interval(), b.interval())
+        mixed = [(computed[0] * mix, computed[1] * mix) for mix in (1, 1.024**2, 1.024**3, 1 / 1.024**2, 1 / 1.024**3)]
+        if not any(overlap(c.interval(1.0), ends, SLACK) for ends in mixed):
+            value = a.value / b.value
+            what = f"bandwidth: {a.text} / {b.text} = {shown(value, q.BANDWIDTH)}, not {c.text}"
+            yield say(context, rate, "bandwidth", what, apart(value, c.value), 0.9)
 
 
 def _parts(context: Context, facts: list[Fact]) -> Iterator[Finding]:
