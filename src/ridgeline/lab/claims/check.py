@@ -8,8 +8,12 @@ from pathlib import Path
 
 from ridgeline.lab.claims import (
     bound,
+    changes,
+    derived,
+    differences,
     equations,
     limits,
+    order,
     reading,
     relations,
     restated,
@@ -49,7 +53,9 @@ def check_text(text: str, file: str = "") -> Checked:
         key = (finding.line, finding.arithmetic)
         if key not in found or finding.confidence > found[key].confidence:
             found[key] = finding
-    ranked = sorted(found.values(), key=lambda f: (-f.confidence, f.line))
+    named = {finding.line for finding in found.values() if finding.kind not in ("derived", "unit")}
+    told = [finding for finding in found.values() if finding.kind != "derived" or finding.line not in named]
+    ranked = sorted(told, key=lambda f: (-f.confidence, f.line))
     numbers = sum(len(find(line.text)) for line in document.lines if not line.code)
     return Checked(
         file,
@@ -72,11 +78,20 @@ def _all(context: Context) -> Iterator[Finding]:
     for table, columns in context.tables:
         yield from relations.check(context, table, columns)
         yield from scaling.check(context, table, columns)
+        yield from differences.check(context, table, columns)
         yield from totals.check(context, table, columns)
         yield from limits.check(context, table, columns)
+        yield from derived.check(context, table, columns)
+        yield from order.check(context, table, columns)
+    for table, columns in context.turned:
+        told = [f for part in (relations, scaling, differences) for f in part.check(context, table, columns)]
+        yield from told or derived.check(context, table, columns)
+        yield from order.check(context, table, columns)
+    yield from order.statements(context)
     yield from totals.lists(context)
     yield from limits.statements(context)
     yield from sections.check(context)
     yield from sentences.check(context)
+    yield from changes.check(context)
     yield from restated.check(context)
     yield from words.check(context)

@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass, replace
 
 from ridgeline.lab.claims import quantities as q
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.quantities import Dims, Quantity
-from ridgeline.lab.claims.reading import Table
 
 COUNTED = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
+)
+AVERAGED = re.compile(  # a row that sums up the others
+    r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
 )
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
     ("delta", r"delta|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
@@ -60,6 +63,7 @@ class Column:
     role: str  # "label" where there are no numbers
     dims: Dims
     cells: tuple[Quantity | None, ...]
+    mixed: bool = False  # cells of several kinds
 
     @property
     def words(self) -> set[str]:
@@ -78,11 +82,13 @@ def _column(table: Table, place: int) -> Column:
     filled = [cell for cell in cells if cell is not None]
     if not filled or 2 * len(filled) < len([t for t in texts if re.search(r"\w", t)]):
         return Column(place, name, "label", q.NONE, tuple(None for _ in texts))
-    dims = max((c.dims for c in filled), key=[c.dims for c in filled].count)
+    kinds = [c.dims for c in filled]
+    dims = max(kinds, key=kinds.count)
+    mixed = len({(c.dims, c.share, c.factor) for c in filled}) > 1
     cells = tuple(cell if cell is not None and cell.dims == dims else None for cell in cells)
     filled = [cell for cell in cells if cell is not None]
     words = name.lower()
-    if dims == q.MONEY and (per := re.search(r"\bper\s(\w+)|/\s?(\w+)|(hour)ly\b", words)):
+    if dims == q.MONEY and (per := re.search(r"\bper\s([\w-]+)|/\s?([\w-]+)|(hour)ly\b", words)):
         return _priced(place, name, cells, next(filter(None, per.groups())))
     if 2 * sum(c.share for c in filled) > len(filled):
         role = _first(_SHARES, words)
@@ -97,12 +103,12 @@ def _column(table: Table, place: int) -> Column:
             role = "number"
     else:
         role = "other"
-    return Column(place, name, role, dims, cells)
+    return Column(place, name, role, dims, cells, mixed)
 
 
 def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
     """ "Cost per hour": a price; per anything else but time it is neither price nor cost."""
-    unit = q.UNITS.get(per)
+    unit = q.parse_unit(per)
     if unit is None or unit[1] != q.TIME:
         return Column(place, name, "other", q.MONEY, cells)
     scaled = tuple(
@@ -123,7 +129,14 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
     inner = [m for pair in re.findall(r"\(([^)]*)\)|\[([^\]]*)\]", name) for m in pair if m]
     tail = re.sub(r"[(\[][^)\]]*[)\]]", "", name).strip()
     last = re.split(r"[,\s]+", tail)[-1] if tail else ""
-    candidates = [*reversed(inner), tail if "/" in tail else "", last]
+    per = re.search(r"(?!cost|price|time)\b\w+ per (?:s|sec(?:ond)?s?|minute|hour|day)$", tail, re.I)
+    candidates = [
+        *reversed(inner),
+        last if "/" in last else "",
+        tail if "/" in tail else "",
+        per[0] if per else "",
+        last,
+    ]
     for text in candidates:
         text = text.strip()
         if not text:
@@ -132,7 +145,9 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
             return 0.01, q.NONE, "%"
         if text in ("x", "×"):
             return 1.0, q.NONE, "×"
-        if text == last and text == tail and not re.search(r"/|FLOP|GB|MB|QPS|qps", text):
+        if text in (last, tail) and re.fullmatch(rf"(?:{q.WHOSE}?)?(?:hour|minute|second|day)s", tail, re.I):
+            return (*(q.parse_unit(tail.lower()) or (1.0, q.NONE)), tail.lower())
+        if text == last and text == tail and not re.search(r"/|FLOP|GB|MB|[QRTF]PS|IOPS", text, re.I):
             continue  # a header of one word is a name: "Time", "Second", "Day"
         parsed = q.parse_unit(text)
         if parsed is not None and re.search(r"/\s?[A-Z]?[a-z]*$", text) and parsed[1] in (q.BYTES, q.MONEY, q.TIME):

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, columns
+from ridgeline.lab.claims.document import Document, Line, Table
 from ridgeline.lab.claims.finding import Finding, confidence
 from ridgeline.lab.claims.quantities import Quantity, find
-from ridgeline.lab.claims.reading import Document, Line, Table
+from ridgeline.lab.claims.tabling import turned
 
 _WIRE = (
     r"network|infiniband|\bib\b|ethernet|gbe\b|\bhdr\b|\bndr\b|nvlink|pcie|roce|\bnic\b|connectx|interconnect|\blink"
@@ -28,6 +29,8 @@ class Fact:
     heading: str
     text: str  # the whole line
     tail: str  # the words behind it
+    said: str = ""  # the sentence it stands in
+    statement: int = 0  # the first line of the statement
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Context:
     document: Document
     facts: list[Fact] = field(default_factory=list)
     tables: list[tuple[Table, list[Column]]] = field(default_factory=list)
+    turned: list[tuple[Table, list[Column]]] = field(default_factory=list)  # whose rows name quantities
     counts: set[int] = field(default_factory=set)
     text: str = ""  # of all lines, without markup
     stated: list[tuple[int, int]] = field(default_factory=list)  # batch sizes and their lines
@@ -76,6 +80,8 @@ def gather(document: Document) -> Context:
     for table in document.tables:
         found = columns(table)
         context.tables.append((table, found))
+        if (other := turned(table)) is not None and _named_by_rows(found, sideways := columns(other)):
+            context.turned.append((other, sideways))
         if is_list(table):
             for row in table.rows:
                 line = Line(row.line, f"{row.cells[0]}: {row.cells[1]}", table.section, table.heading)
@@ -85,6 +91,15 @@ def gather(document: Document) -> Context:
     every += [quantity for heading in headings for quantity in find(heading)]
     context.counts = {int(c.value) for c in every if c.dims == q.NONE and not c.share and _whole(c.value)}
     return context
+
+
+def _named_by_rows(upright: list[Column], sideways: list[Column]) -> bool:
+    """Whether it is the rows that hold one kind of quantity each."""
+
+    def told(found: list[Column]) -> int:
+        return sum(column.role not in ("label", "number", "count", "other") for column in found)
+
+    return told(sideways) >= 2 and all(c.mixed or c.role in ("label", "number", "count", "other") for c in upright[1:])
 
 
 def is_list(table: Table) -> bool:
@@ -112,11 +127,13 @@ def _facts(line: Line, text: str) -> list[Fact]:
             Fact(
                 label.strip(" -*•:|(├└─│"),
                 quantity,
-                line.number,
+                line.at(quantity.start),
                 line.section,
                 line.heading,
                 text,
                 text[quantity.end :],
+                line.around(quantity.start),
+                line.number,
             )
         )
         last = quantity.end
@@ -131,11 +148,12 @@ def by_section(context: Context) -> list[list[Fact]]:
 
 
 def by_line(context: Context) -> list[list[Fact]]:
+    """Those of one statement, which may be several lines."""
     lines: dict[int, list[Fact]] = {}
     for fact in context.facts:
-        lines.setdefault(fact.line, []).append(fact)
+        lines.setdefault(fact.statement, []).append(fact)
     return list(lines.values())
 
 
 def say(context: Context, fact: Fact, kind: str, what: str, factor: float, sure: float) -> Finding:
-    return Finding(context.document.path, fact.line, kind, fact.text.strip(), what, confidence(factor, sure))
+    return Finding(context.document.path, fact.line, kind, fact.said, what, confidence(factor, sure))

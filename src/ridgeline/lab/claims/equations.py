@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ridgeline.lab.claims.columns import COUNTED
+from ridgeline.lab.claims.document import Document, Line
 from ridgeline.lab.claims.finding import (
     SLACK,
     Finding,
@@ -20,10 +22,10 @@ from ridgeline.lab.claims.finding import (
     times,
     units_mixed,
 )
-from ridgeline.lab.claims.quantities import BYTES, NONE, TIME, Dims, Quantity, find
-from ridgeline.lab.claims.reading import Document, Line
+from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, NONE, TIME, Dims, Quantity, combined, find
 
 _EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
+_DEEPEST = 20  # brackets in brackets; deeper is no arithmetic of people
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
 
@@ -35,6 +37,7 @@ class Value:
     operators: int
     bare: bool  # no number in it has a unit
     text: str
+    led: int = 0  # how much of the line stands before it
 
 
 def check(document: Document) -> Iterator[Finding]:
@@ -43,13 +46,13 @@ def check(document: Document) -> Iterator[Finding]:
         text = line.text
         if text.lstrip().startswith("=") and place and lines[place - 1].number == line.number - 1:
             text = _last_side(lines[place - 1].text) + " " + text.strip()
-        yield from _equations(document, line, text)
+        yield from _equations(document, replace(line, text=text))
         yield from _restated(document, line)
     for table in document.tables:
         for row in table.rows:
             for cell in row.cells:
                 here = Line(row.line, cell, table.section, table.heading)
-                yield from _equations(document, here, cell)
+                yield from _equations(document, here)
                 yield from _restated(document, here)
 
 
@@ -57,7 +60,8 @@ def _last_side(text: str) -> str:
     return text[[m.end() for m in _EQUALS.finditer(text)][-1] :] if _EQUALS.search(text) else text
 
 
-def _equations(document: Document, line: Line, text: str) -> Iterator[Finding]:
+def _equations(document: Document, line: Line) -> Iterator[Finding]:
+    text = line.text
     cuts = list(_EQUALS.finditer(text))
     for number, cut in enumerate(cuts):
         left = text[cuts[number - 1].end() if number else 0 : cut.start()]
@@ -66,12 +70,22 @@ def _equations(document: Document, line: Line, text: str) -> Iterator[Finding]:
         computed = evaluate(left, from_left=False)
         if said is None or computed is None:
             continue
-        finding = _compare(document.path, line, computed, said)
-        if finding:
+        finding = _compare(document.path, line, cut.end(), computed, said)
+        if finding and not _explained(text[: cut.start()], computed, said):
             yield finding
 
 
-def _compare(path: str, line: Line, computed: Value, said: Value) -> Finding | None:
+def _explained(before: str, computed: Value, said: Value) -> bool:
+    """ "5 nodes with 2 × 8 GPUs = 80 GPUs": a number before the equation may belong to it."""
+    if computed.middle == 0 or not computed.led:
+        return False
+    factor = said.middle / computed.middle
+    return any(apart(factor, q.value) < 1.02 for q in find(before[: computed.led]) if q.value != 1)
+
+
+def _compare(path: str, line: Line, at: int, computed: Value, said: Value) -> Finding | None:
+    if computed.dims == TIME and said.dims == NONE and not said.operators and re.search(COUNTED, said.text, re.I):
+        computed = replace(computed, dims=NONE)  # seconds of work in every second keep so many busy
     if computed.operators == 0 and (computed.dims != said.dims or computed.dims == NONE):
         return None
     middle, interval = computed.middle, computed.interval
@@ -100,7 +114,8 @@ def _compare(path: str, line: Line, computed: Value, said: Value) -> Finding | N
     what = f"{computed.text} = {shown(middle, said.dims)}, not {said.text}" + (f" ({mixed})" if mixed else "")
     if factor >= 1.5:
         what += f" (a factor of {digits(factor)})"
-    return Finding(path, line.number, kind, line.text.strip(), what, confidence(factor, 0.97))
+    at += len(line.text[at:]) - len(line.text[at:].lstrip())
+    return Finding(path, line.at(at), kind, line.around(at), what, confidence(factor, 0.97))
 
 
 def evaluate(text: str, from_left: bool) -> Value | None:
@@ -109,24 +124,40 @@ def evaluate(text: str, from_left: bool) -> Value | None:
         text = re.split(r";|,\s|\s[—–→]\s|\s\(|\bor\b|\bvs\b|\.\s|\|", text, maxsplit=1)[0]
         words = re.match(r"\s*(?:up to|only|about|approximately|around|roughly|nearly|just|over|under)?\s*", text)
         text = text[words.end() if words else 0 :]
-    else:
-        depth, cut = 0, 0
-        for place in range(len(text) - 1, -1, -1):
-            depth += (text[place] == ")") - (text[place] == "(")
-            if depth < 0 or (depth == 0 and re.match(r"[:;→]|,\s|\s[—–]\s|\.\s|\|", text[place:])):
-                cut = place + 1
-                break
-        text = re.sub(r"^\s*[-*•]\s", "", text[cut:])
-    text = re.sub(r"\([^()\d]*\)", " ", text)  # remarks without numbers
-    if re.search(r"[A-Za-z]\w*\(|\^|\bmod\b|√|…|\.\.\.", text):
+        return _value(text, 0, from_left=True)
+    depth, cut = 0, 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth < 0 or (depth == 0 and re.match(r"[:;→]|,\s|\s[—–]\s|\.\s|\|", text[place:])):
+            cut = place + 1
+            break
+    whole = cut
+    text = re.sub(r"^\s*[-*•]\s", lambda m: " " * len(m[0]), text[cut:])
+    found = _value(text, 0, from_left=False)
+    if found is not None:
+        return found
+    for first in find(text):  # words lead to it: "this makes 208 GB / 8"
+        if re.search(r"[A-Za-z,:][)\]]?\s+(?:\W\s*)?$", text[: first.start]) and not _OPERATOR.fullmatch(
+            text[: first.start].rstrip()[-1:] + " "
+        ):
+            found = _value(text, first.start, from_left=False)
+            if found is not None and found.operators:
+                return replace(found, led=whole + first.start)
+    return None
+
+
+def _value(text: str, at: int, from_left: bool) -> Value | None:
+    """What the calculator reads from a place on."""
+    text = re.sub(r"\([^()\d]*\)", lambda m: " " * len(m[0]), text)  # remarks without numbers
+    if re.search(r"[A-Za-z]\w*\(|\^|\bmod\b|√|…|\.\.\.", text[at:]):
         return None
-    reader = _Reader(text, find(text))
+    reader = _Reader(text, find(text), at)
     value = reader.sum()
     if value is None or (not from_left and not reader.finished()):
         return None
     if from_left and not reader.finished() and _OPERATOR.match(reader.text[reader.at :]):
         return None
-    said = text[: reader.at].strip(" ,.")
+    said = re.sub(r"\s+", " ", text[at : reader.at]).strip(" ,.")
     interval = value.interval
     if from_left and not value.operators:  # an answer may be rounded or cut off: a whole step of its last digit
         interval = find(text)[0].interval(1.0)
@@ -136,8 +167,8 @@ def evaluate(text: str, from_left: bool) -> Value | None:
 class _Reader:
     """A calculator over quantities; words after a quantity say what it is and count for nothing."""
 
-    def __init__(self, text: str, found: list[Quantity]) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, found: list[Quantity], at: int) -> None:
+        self.text, self.at = text, at
         self.by_start = {q.start: q for q in found}
         self.depth = 0
 
@@ -173,9 +204,7 @@ class _Reader:
             divided = sign[1] in "/÷"
             if divided and more.middle == 0:
                 return None
-            a, b = value.dims, more.dims
-            power = -1 if divided else 1
-            dims = (a[0] + power * b[0], a[1] + power * b[1], a[2] + power * b[2], a[3] + power * b[3])
+            dims = combined(value.dims, more.dims, -1 if divided else 1)
             value = Value(
                 over(value.interval, more.interval) if divided else times(value.interval, more.interval),
                 dims,
@@ -192,7 +221,7 @@ class _Reader:
         if self.text[self.at : self.at + 1] == "(":
             self.at += 1
             self.depth += 1
-            inner = self.sum()
+            inner = self.sum() if self.depth <= _DEEPEST else None
             if inner is None or not self.text[self.at :].lstrip().startswith(")"):
                 return None
             self.at += self.text[self.at :].index(")") + 1
@@ -211,7 +240,7 @@ class _Reader:
 
     def _words(self) -> None:
         words = re.match(
-            r"(?:\s+(?!(?:x|for|with|where|when|if|and|is|as|from|at)\b)[A-Za-z][a-z-]*|\s+[A-Z]{2,})"
+            r"(?:\s+(?!(?:x|for|with|where|when|if|and|is|as|from|at)\b)[A-Za-z][a-z-]*|\s+[A-Z]{2,}s?)"
             r"{1,3}(?![\w])|-[a-z]+",
             self.text[self.at :],
         )
@@ -224,9 +253,10 @@ def _restated(document: Document, line: Line) -> Iterator[Finding]:
     found = find(line.text)
     for first, second in pairwise(found):
         between = line.text[first.end : second.start]
-        if first.dims != second.dims or first.dims not in (TIME, BYTES) or first.unit == second.unit:
+        if first.dims != second.dims or first.dims not in (TIME, BYTES, BANDWIDTH) or first.unit == second.unit:
             continue
-        if not re.fullmatch(r"\s*\(\s*", between) or not re.match(r"\s*[)/,]", line.text[second.end :]):
+        again = re.fullmatch(r"\s*\(\s*", between) and re.match(r"\s*[)/,]", line.text[second.end :])
+        if not again and not re.fullmatch(r",?\s*(?:which|that) is\s*(?:only |just )?", between):
             continue
         if first.bound or second.bound or "per" in first.unit or "per" in second.unit:
             continue
@@ -238,4 +268,5 @@ def _restated(document: Document, line: Line) -> Iterator[Finding]:
             continue  # a remark about something else
         what = f"{first.text} = {shown(first.value, first.dims)}; {second.text} = {shown(second.value, second.dims)}"
         kind = "unit" if mixed else "restated"
-        yield Finding(document.path, line.number, kind, line.text.strip(), what, confidence(factor, 0.85))
+        where, sentence = line.at(second.start), line.around(second.start)
+        yield Finding(document.path, where, kind, sentence, what, confidence(factor, 0.85))

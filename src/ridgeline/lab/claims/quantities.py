@@ -7,57 +7,53 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-Dims = tuple[int, int, int, int]  # powers of second, byte, dollar, operation
-NONE: Dims = (0, 0, 0, 0)
-TIME: Dims = (1, 0, 0, 0)
-RATE: Dims = (-1, 0, 0, 0)
-BYTES: Dims = (0, 1, 0, 0)
-BANDWIDTH: Dims = (-1, 1, 0, 0)
-MONEY: Dims = (0, 0, 1, 0)
-PRICE: Dims = (-1, 0, 1, 0)
-FLOPS: Dims = (-1, 0, 0, 1)
+from ridgeline.lab.claims.units import (
+    BANDWIDTH,
+    BYTES,
+    ENERGY,
+    FLOPS,
+    MONEY,
+    NONE,
+    POWER,
+    PRICE,
+    RATE,
+    TIME,
+    UNITS,
+    WHOSE,
+    WORK,
+    Dims,
+    combined,
+    parse_unit,
+)
+
+__all__ = [
+    "BANDWIDTH",
+    "BYTES",
+    "ENERGY",
+    "FLOPS",
+    "LOOSEST",
+    "MONEY",
+    "NONE",
+    "NUMBER",
+    "POWER",
+    "PRICE",
+    "RATE",
+    "TIME",
+    "UNITS",
+    "WHOSE",
+    "WORK",
+    "Dims",
+    "Quantity",
+    "combined",
+    "find",
+    "number",
+    "parse_unit",
+]
 
 LOOSEST = 0.05  # trailing zeros may hide at most this much
-_TIMES = {
-    "ns nsec nanosecond nanoseconds": 1e-9,
-    "us µs μs usec microsecond microseconds": 1e-6,
-    "ms msec msecs millisecond milliseconds": 1e-3,
-    "s sec secs second seconds": 1.0,
-    "min mins minute minutes": 60.0,
-    "h hr hrs hour hours": 3600.0,
-    "day days d": 86400.0,
-    "week weeks wk": 604800.0,
-    "month months mo": 2592000.0,
-    "year years yr yrs": 31536000.0,
-}
-_PREFIX = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SUFFIX = {"k": 1e3, "K": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "T": 1e12, "G": 1e9, "million": 1e6, "billion": 1e9}
-
-
-def _table() -> dict[str, tuple[float, Dims]]:
-    units: dict[str, tuple[float, Dims]] = {}
-    for names, factor in _TIMES.items():
-        units |= dict.fromkeys(names.split(), (factor, TIME))
-    for prefix, factor in {**_PREFIX, **_BINARY}.items():
-        units |= {prefix + name: (factor, BYTES) for name in ("B", "byte", "bytes", "Byte", "Bytes")}
-        units |= {prefix + name: (factor / 8, BYTES) for name in ("bit", "bits") + (("b",) if prefix else ())}
-        units |= {prefix + name: (factor / 8, BANDWIDTH) for name in ("bps", "bit/s", "bits/s")}
-        units |= {prefix + "Bps": (factor, BANDWIDTH), prefix + "Hz": (factor, RATE)}
-        units |= {prefix + name: (factor, (0, 0, 0, 1)) for name in ("FLOP", "FLOPs", "flop", "flops", "OP", "Flop")}
-        units |= {prefix + name: (factor, FLOPS) for name in ("FLOPS", "Flops", "OPS", "flops/s", "FLOPs/s")}
-    units |= {"$": (1.0, MONEY), "USD": (1.0, MONEY), "dollars": (1.0, MONEY)}
-    for name in ("qps", "QPS", "fps", "FPS", "rps", "RPS", "tps", "TPS", "IOPS", "iops"):
-        units[name] = (1.0, RATE)
-    units["OPS"] = units["ops"] = (1.0, NONE)
-    del units["OP"], units["b" if "b" in units else "Kb"]
-    units["Kb"] = (125.0, BYTES)
-    return units
-
-
-UNITS = _table()
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,12 @@ class Quantity:
     def factor(self) -> bool:
         return self.unit == "×"
 
+    @property
+    def significant(self) -> int:
+        """How many digits are given: of 4.00 three, of 400 one."""
+        digits = re.sub(r"[^\d.]", "", re.sub(r"[A-Za-z/]\S*", "", self.text)).lstrip("0.")
+        return len(digits.replace(".", "")) if "." in digits else len(digits.rstrip("0"))
+
     def interval(self, steps: float = 0.5, loosely: bool = True) -> tuple[float, float]:
         """What may have been rounded to this; `steps` of the last digit to either side."""
         half = steps * (self.loose if loosely else self.step)
@@ -96,13 +98,16 @@ class Quantity:
 
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?![\w.]))?|\.\d+"
 _WORD = r"[A-Za-zµμ%$][A-Za-zµμ]*"
+_PART = rf"(?:{WHOSE})?{_WORD}"
+_SPAN = r"(?:second|minute|hour|day|week|month|year)\b"
 _FIND = re.compile(
     r"(?P<sign>(?:[~≈<>≤≥]\s?|(?:about|approx\.?|around|roughly|under|over)\s)*)"
     rf"(?P<money>[$€])?(?P<number>{NUMBER})"
     rf"(?:\s?(?:-|–|to)\s?[$€]?(?P<top>{NUMBER}))?"
     r"(?P<suffix>[kKMBTG](?![A-Za-z/%])|\s(?:million|billion)\b|\s?[kM](?=/s|\s[a-z]+/s))?"
     r"(?P<plus>\+)?"
-    rf"(?P<unit>\s?%|\s?[x×](?![A-Za-z0-9]|\s?\d)|-fold\b|(?:\s|-)?{_WORD}(?:\s?/\s?{_WORD}|\sper\s{_WORD})*|/{_WORD})?"
+    r"(?P<unit>\s?%|\s?[x×](?![A-Za-z0-9]|\s?[\d$€(])|-fold\b|"
+    rf"(?:\s|-)?(?!per\b|an?\s{_SPAN}){_PART}(?:\s?/\s?{_PART}|\sper\s{_PART})*|/{_PART}|\sper\s{_PART}|(?(money)\san?\s{_SPAN}|(?!)))?"
 )
 _BEFORE = re.compile(r"[\w.:/#@^_-]$|[A-Za-z]-$|\d,$")
 _COUNTED = re.compile(r"\s?[x×](?:(?=[A-Za-z])|\s(?=[A-Z]|[a-z]+-[a-z]+|gpus?\b|nodes?\b|servers?\b))")
@@ -115,20 +120,54 @@ def find(text: str) -> list[Quantity]:
     at = 0
     while match := _FIND.search(text, at):
         at = match.end("number")
-        before = text[: match.start("money") if match["money"] else match.start("number")]
+        begin = match.start("money") if match["money"] else match.start("number")
+        before = text[max(0, begin - 4) : begin]
         if _BEFORE.search(before) and not re.search(r"(?:^|\s|\()[-:/]$", before):
             at = _past(text, at)
             continue
         if _VERSION.match(text, match.end("number")):
             at = _past(text, at)
             continue
-        made = _quantity(text, match)
+        if match["top"] and _falls(match):  # "from 40 to 28": two numbers, no range
+            text_up_to = text[: match.end("number")]
+            match = _FIND.search(text_up_to, match.start()) or match
+            made = _quantity(text_up_to, match)
+        else:
+            made = _quantity(text, match)
         if made is None:
             at = _past(text, at)
             continue
+        if found and _goes_on(found[-1], made, text):
+            made = _together(found.pop(), made, text)
         found.append(made)
         at = max(at, made.end)
     return found
+
+
+def _falls(match: re.Match[str]) -> bool:
+    low, high = (float(match[name].replace(",", "")) for name in ("number", "top"))
+    return high <= low and match.string[match.end("number") : match.start("top")].strip() == "to"
+
+
+def _goes_on(first: Quantity, second: Quantity, text: str) -> bool:
+    """ "6 h 12 min", "1m 30s": one time in two units."""
+    if first.dims != TIME or second.dims != TIME or first.top is not None or second.top is not None:
+        return False
+    small = UNITS.get(second.unit, (0.0, NONE))[0]
+    near = re.fullmatch(r"\s?(?:and\s)?", text[first.end : second.start])
+    return bool(near) and 0 < second.value < first.step and small >= 1e-3 and not second.bound and first.step > small
+
+
+def _together(first: Quantity, second: Quantity, text: str) -> Quantity:
+    return replace(
+        first,
+        value=first.value + second.value,
+        step=second.step,
+        loose=second.step,
+        text=text[first.start : second.end].strip(),
+        end=second.end,
+        written=(first.value + second.value) * first.written / first.value if first.value else 0.0,
+    )
 
 
 def _past(text: str, at: int) -> int:
@@ -163,13 +202,7 @@ def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
     if unit_text and (unit or noun) and match.end("unit") > 0:
         end = match.end("unit") if unit or "/" in unit_text else end
     if match["money"]:
-        rest = re.match(r"\s?(?:/|per\s)\s?([A-Za-z]+)", text[end:]) if not unit_text else None
-        dims = (dims[0], dims[1], dims[2] + 1, dims[3])
-        if rest is not None:
-            below = UNITS.get(rest[1])
-            if below and below[1] != NONE:
-                factor, dims = 1 / below[0], (-below[1][0], -below[1][1], 1, 0)
-                end += rest.end()
+        dims = combined(dims, MONEY)
         unit = "$" + (text[match.end("number") : end].strip() if dims != MONEY else "")
     places = len(digits.partition(".")[2].partition("e")[0]) if "." in digits else 0
     exponent = int(digits.lower().partition("e")[2] or 0)
@@ -213,7 +246,7 @@ def _quantity(text: str, match: re.Match[str]) -> Quantity | None:
 def _unit(unit_text: str, text: str, match: re.Match[str]) -> tuple[float, Dims, str | None, str]:
     """Factor, dimension, the unit as written ('' for none, None for 'this is no number'), the noun."""
     tight = bool(unit_text) and not unit_text[0].isspace() and unit_text[0] not in "-/"
-    name = unit_text.strip().lstrip("-")
+    name = re.sub(r"^(?:per|an?)\s", "/", unit_text.strip().lstrip("-"))
     after = text[match.end("number") :] if not match["top"] else text[match.end("top") :]
     counted = _COUNTED.match(after)
     if counted and not match["suffix"]:
@@ -232,36 +265,9 @@ def _unit(unit_text: str, text: str, match: re.Match[str]) -> tuple[float, Dims,
     return 1.0, NONE, "", re.split(r"[\s/]", name)[0].lower()
 
 
-def parse_unit(name: str) -> tuple[float, Dims] | None:
-    """'GB/s', 'texts per second', 'FLOP/byte'; a word that is no unit counts as one thing, if a unit follows it."""
-    parts = re.split(r"\s?/\s?|\sper\s", name.strip())
-    factor, dims = 1.0, NONE
-    known = False
-    for place, part in enumerate(parts):
-        unit = UNITS.get(part) or UNITS.get(part.strip("()")) or (UNITS.get(part.lower()) if len(part) > 2 else None)
-        if unit is None:
-            if len(parts) == 1 or (place and part not in UNITS):
-                return None if len(parts) == 1 else ((factor, dims) if known else None)
-            continue
-        known = True
-        if place == 0:
-            factor, dims = unit
-        else:
-            factor, dims = (
-                factor / unit[0],
-                (
-                    dims[0] - unit[1][0],
-                    dims[1] - unit[1][1],
-                    dims[2] - unit[1][2],
-                    dims[3] - unit[1][3],
-                ),
-            )
-    return (factor, dims) if known else None
-
-
 def _noun(name: str) -> str:
     first = re.split(r"[\s/]", name)[0]
-    return "" if first in UNITS else first.lower()
+    return "" if first in UNITS or parse_unit(first) is not None else first.lower()
 
 
 def number(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
     SLACK,
     Finding,
@@ -28,7 +29,6 @@ from ridgeline.lab.claims.finding import (
     units_mixed,
 )
 from ridgeline.lab.claims.quantities import Dims
-from ridgeline.lab.claims.reading import Table
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ def _fit(
         candidates += [(float(b), True) for b in context.batches(table.line, table.heading)]
     prices = [f.quantity.value for f in context.facts if f.quantity.dims == q.PRICE] if _priced(relation) else []
     candidates += [(price, True) for price in prices]
+    if relation.dims == q.BANDWIDTH and not relation.above:
+        candidates += [(f.quantity.value, True) for f in context.facts if f.quantity.dims == q.BYTES]
     taken, explained = max(candidates, key=lambda c: len(holding(c[0])), default=(common, False))
     if len(holding(common)) > len(holding(taken)):
         near = [n for n in context.counts if overlap((common, common), (n, n), 0.01)]
@@ -201,8 +203,14 @@ def _told(context: Context, table: Table, fit: Fit) -> Iterator[Finding]:
         yield from _price_differs(context, table, fit)
     if len(held) == len(rows) or not _applies(fit):
         return
-    for row in sorted(rows - held):
+    for row in sorted(rows - held - (_others(fit) if relation.open else set())):
         yield _finding(context, table, fit, row, fit.centre, relation.sure)
+
+
+def _others(fit: Fit) -> set[int]:
+    """Rows that fall out together, on another constant: another batch, another price."""
+    out = sorted(set(fit.constants) - fit.held)
+    return {a for a in out for b in out if a != b and overlap(fit.constants[a], fit.constants[b], SLACK)}
 
 
 def _applies(fit: Fit) -> bool:
@@ -269,8 +277,8 @@ def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, 
     if factor >= 1.5:
         what += f" (a factor of {digits(factor)})"
     kind = "unit" if mixed else relation.name.split(" = ")[0].replace(" ", "-")
-    says = " | ".join(cell for cell in table.rows[row].cells if cell)
-    return Finding(context.document.path, table.rows[row].line, kind, says, what + held, confidence(factor, sure))
+    where, says = table.at(row, fit.target.place), table.says(row, fit.target.place)
+    return Finding(context.document.path, where, kind, says, what + held, confidence(factor, sure))
 
 
 def _constant(relation: Relation, centre: float) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ridgeline.lab.claims import named
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import SLACK, Finding, apart, digits, over, overlap
 from ridgeline.lab.claims.quantities import Quantity
-from ridgeline.lab.claims.reading import Table
 
 _AT = r"(?:at|on|with|using|across|for)\s+(?:a\s+)?"
 _KEYS = {  # what a sentence names a row by: the role of the column, and how the number is written
@@ -33,6 +34,7 @@ def check(context: Context) -> Iterator[Finding]:
             yield from _row_again(context, fact)
             yield from _at_most(context, fact)
         yield from _over_a_peer(context, facts)
+        yield from named.check(context, facts)
 
 
 def _row_again(context: Context, fact: Fact) -> Iterator[Finding]:
@@ -104,7 +106,7 @@ def _at_most(context: Context, fact: Fact) -> Iterator[Finding]:
 
 def _over_a_peer(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """ "4,000 rows/s (8x over CPU)" beside a row of the CPU's."""
-    for first, factor in ((a, b) for a in facts for b in facts if a.quantity.end <= b.quantity.start):
+    for first, factor in ((a, b) for n, a in enumerate(facts) for b in facts[n + 1 : n + 4]):
         behind = _OVER.match(factor.tail)
         rate, claim = first.quantity, factor.quantity
         if behind is None or rate.dims != q.RATE or not rate.noun or not claim.factor or claim.bound or rate.bound:

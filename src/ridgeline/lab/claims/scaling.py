@@ -1,68 +1,46 @@
-"""Columns that compare rows with each other: speed-up, efficiency, "+8.5 % faster"."""
+"""Columns that compare rows with each other: speed-up, efficiency."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ridgeline.lab.claims.columns import COUNTED, Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
-    SLACK,
     Finding,
     Interval,
-    apart,
-    confidence,
     digits,
-    over,
-    overlap,
-    shown,
     times,
 )
 from ridgeline.lab.claims.quantities import Quantity, find
-from ridgeline.lab.claims.reading import Table
-
-MORE_IS_BETTER = ("rate", "bandwidth", "flops")
-LESS_IS_BETTER = ("time", "latency", "cost")
-NEAR = 1.15  # rows this near show that a relation is meant, though not all of them hold
-
-
-@dataclass(frozen=True)
-class Try:
-    """What one reading of the table gives for a row."""
-
-    value: Interval
-    middle: float
-    words: str
-
-
-Reading = dict[int, Try]  # by row
+from ridgeline.lab.claims.readings import LESS_IS_BETTER, MORE_IS_BETTER, Reading, Try, judge, ratio
 
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     for column in find_roles(found, "speedup"):
-        yield from _judge(context, table, column, _speedups(context, table, found, column), "speed-up", 0.9)
+        kin = _kin(found, column)
+        yield from judge(context, table, column, _speedups(context, table, kin, column), "speed-up", 0.9)
     for column in find_roles(found, "efficiency"):
         if find_roles(found, "n") or _numbered(table, found):
-            readings = _efficiencies(table, found)
-            yield from _judge(context, table, column, readings, "efficiency", 0.93)
+            readings = _efficiencies(table, _kin(found, column))
+            yield from judge(context, table, column, readings, "efficiency", 0.93)
             if not readings:
                 yield from _too_efficient(context, table, column)
-    for column in find_roles(found, "delta"):
-        yield from _judge(context, table, column, _deltas(found), "difference", 0.9)
-    for column in [*find_roles(found, "share"), *find_roles(found, "percent")]:
-        yield from _judge(context, table, column, _shares(found), "share", 0.85, strict=True)
-    for column in found:
-        if re.search(r"diff|delta|shift|saved|savings|change|gap", column.name, re.I) and column.role not in (
-            "label",
-            "delta",
-        ):
-            yield from _judge(context, table, column, _gaps(found, column), "difference", 0.85, strict=True)
 
 
-def _ratio(better: Quantity, worse: Quantity) -> tuple[Interval, float]:
-    return over(better.interval(), worse.interval()), better.value / worse.value
+def _kin(found: list[Column], column: Column) -> list[Column]:
+    """Where columns come in groups ("Blocking time", "Blocking speed-up"), those of the group and those of none."""
+    common = {word for word in column.words if 1 < sum(word in other.words for other in found) < len(found)}
+    groups = {
+        word for word in common if any(c is not column and c.role == column.role and word not in c.words for c in found)
+    }
+    if not groups:
+        return found
+    mine = [c for c in found if c.words & groups]
+    return [c for c in found if c in mine or not any(c.role == other.role for other in mine)]
 
 
 def _speedups(context: Context, table: Table, found: list[Column], column: Column) -> list[Reading]:
@@ -99,7 +77,7 @@ def _against(measured: Column, base: Quantity | None) -> Reading:
             continue
         up = measured.role in MORE_IS_BETTER
         better, worse = (cell, base) if up else (base, cell)
-        value, middle = _ratio(better, worse)
+        value, middle = ratio(better, worse)
         out[row] = Try(value, middle, f"{better.text} / {worse.text}")
     return out
 
@@ -120,7 +98,7 @@ def _rowwise(mine: Column, theirs: Column) -> Reading:
         if cell is None or base is None or not cell.value or not base.value:
             continue
         better, worse = (cell, base) if mine.role in MORE_IS_BETTER else (base, cell)
-        value, middle = _ratio(better, worse)
+        value, middle = ratio(better, worse)
         out[row] = Try(value, middle, f"{better.text} / {worse.text}")
     return out
 
@@ -156,7 +134,7 @@ def _efficiencies(table: Table, found: list[Column]) -> list[Reading]:
                 more = count.value / fewest.value
                 factor, words = f"{digits(more)} × more", f"{cell.text} / {first.text}"
                 if column.role == "time":
-                    value, middle = _ratio(first, cell)
+                    value, middle = ratio(first, cell)
                     weak[row] = Try(value, middle, f"{first.text} / {cell.text}")
                     words = f"{first.text} / {cell.text}"
                 elif column.role == "speedup":
@@ -166,7 +144,7 @@ def _efficiencies(table: Table, found: list[Column]) -> list[Reading]:
                         strong[row] = one
                         continue
                 else:
-                    value, middle = _ratio(cell, first)
+                    value, middle = ratio(cell, first)
                     weak[row] = Try(value, middle, words)
                 strong[row] = _divided(value, middle, more, f"{words} / {digits(more)} ({factor})")
             readings += [strong] + ([weak] if column.role == "time" else [])
@@ -177,111 +155,9 @@ def _divided(value: Interval, middle: float, by: float, words: str) -> Try:
     return Try(times(value, (1 / by, 1 / by)), middle / by, words)
 
 
-def _pairs(found: list[Column]) -> Iterator[tuple[Column, Column]]:
-    numbers = [c for c in found if c.role in (*MORE_IS_BETTER, *LESS_IS_BETTER, "size", "memory", "number", "count")]
-    return ((a, b) for a in numbers for b in numbers if a.place != b.place and a.dims == b.dims)
-
-
-def _shares(found: list[Column]) -> list[Reading]:
-    """ "ours, theirs, ours as a share of theirs"."""
-    return [
-        {
-            row: Try(_ratio(a, b)[0], a.value / b.value, f"{a.text} / {b.text}")
-            for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True))
-            if a is not None and b is not None and a.value and b.value
-        }
-        for first, second in _pairs(found)
-    ]
-
-
-def _gaps(found: list[Column], column: Column) -> list[Reading]:
-    """ "before, after, the difference", in the same unit."""
-    readings: list[Reading] = []
-    for first, second in _pairs([c for c in found if c.dims == column.dims and c.place != column.place]):
-        reading: Reading = {}
-        for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True)):
-            if a is not None and b is not None and a.value > b.value:
-                (low, high), (less, more) = a.interval(), b.interval()
-                reading[row] = Try((low - more, high - less), a.value - b.value, f"{a.text} − {b.text}")
-        readings.append(reading)
-    return readings
-
-
-def _deltas(found: list[Column]) -> list[Reading]:
-    """Two columns of one kind beside a column of percentages."""
-    numbers = [c for c in found if c.role in (*MORE_IS_BETTER, *LESS_IS_BETTER, "size", "memory", "number", "count")]
-    readings: list[Reading] = []
-    for first in numbers:
-        for second in numbers:
-            if first.place == second.place or not (first.dims == second.dims or "number" in (first.role, second.role)):
-                continue
-            over_second: Reading = {}
-            over_first: Reading = {}
-            for row, (a, b) in enumerate(zip(first.cells, second.cells, strict=True)):
-                if a is None or b is None or not a.value or not b.value:
-                    continue
-                (low, high), middle = _ratio(a, b)
-                over_second[row] = Try(_absolute(low - 1, high - 1), abs(middle - 1), f"{a.text} / {b.text} − 1")
-                over_first[row] = Try(_absolute(1 - high, 1 - low), abs(1 - middle), f"1 − {a.text} / {b.text}")
-            readings += [over_second, over_first]
-    return readings
-
-
-def _absolute(low: float, high: float) -> Interval:
-    if low <= 0 <= high:
-        return 0.0, max(-low, high)
-    return (low, high) if low > 0 else (-high, -low)
-
-
-def _judge(
-    context: Context,
-    table: Table,
-    column: Column,
-    readings: list[Reading],
-    kind: str,
-    sure: float,
-    strict: bool = False,  # nearness is no sign that the relation is meant
-) -> Iterator[Finding]:
-    """The reading that holds for most rows is the one that is meant; no row that any reading explains is accused."""
-    stated = {r: c for r, c in enumerate(column.cells) if c is not None and not c.bound and c.value > 0}
-    told = [reading for reading in readings if set(reading) & set(stated)]
-    trivial = {r for r, cell in stated.items() if cell.value == 1}
-
-    def held(reading: Reading) -> set[int]:
-        return {r for r in set(reading) & set(stated) if overlap(stated[r].interval(1.0), reading[r].value, SLACK)}
-
-    def near(reading: Reading) -> set[int]:
-        return {r for r in set(reading) & set(stated) if apart(stated[r].value, reading[r].middle) < NEAR}
-
-    if not told:
-        return
-    best = max(told, key=lambda reading: (len(held(reading)), len(near(reading))))
-    rows = (set(best) & set(stated)) - trivial
-    support = (held(best) | near(best)) - trivial
-    if strict:
-        support = held(best)
-    if strict and len(support) < max(2, 0.6 * len(rows)):
-        return
-    agreed = [r for r in told if rows <= set(r) and all(apart(r[x].middle, best[x].middle) < 1.05 for x in rows)]
-    lone = len(rows) == 1 and not near(best) and len(agreed) < 2  # two columns against one number will do
-    if not rows or lone or (2 * len(support) < len(rows) and len(rows) > 1):
-        return
-    explained = set().union(*(held(reading) for reading in told))
-    weight = sure if held(best) - trivial else sure - 0.15
-    for row in sorted(rows - explained):
-        cell, computed = stated[row], best[row]
-        factor = apart(cell.value, computed.middle)
-        value = shown(computed.middle, column.dims) if column.dims[0] else digits(computed.middle)
-        value = f"{computed.middle:.1%}" if cell.share else value + ("×" if cell.factor else "")
-        says = " | ".join(c for c in table.rows[row].cells if c)
-        what = f"{kind} ({column.name}): {computed.words} = {value}, not {cell.text}"
-        line = table.rows[row].line
-        yield Finding(context.document.path, line, kind, says, what, confidence(factor, weight))
-
-
 def _too_efficient(context: Context, table: Table, column: Column) -> Iterator[Finding]:
     for row, cell in enumerate(column.cells):
         if cell is not None and cell.interval(1.0)[0] > 1.005 and cell.value < 100:
-            says = " | ".join(c for c in table.rows[row].cells if c)
             what = f"an efficiency is at most 100 %, not {cell.text}"
-            yield Finding(context.document.path, table.rows[row].line, "efficiency", says, what, 0.6)
+            where, says = table.at(row, column.place), table.says(row, column.place)
+            yield Finding(context.document.path, where, "efficiency", says, what, 0.6)

@@ -11,6 +11,7 @@ from ridgeline.lab.claims.finding import SLACK, Finding, apart, digits, over, ov
 
 _PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0, "month": 2592000.0}
 _THINGS = "texts|items|samples|requests|queries|images|documents|records|events|rows|tokens|vectors"
+_SPAN = re.compile(r"^(?:total|elapsed|wall)\b.*time|^duration|^elapsed|^runtime|^wall.?clock", re.I)
 _LATENCY = re.compile(r"latenc|\bp\d\d|percentile|respon|first token", re.I)
 
 
@@ -21,6 +22,7 @@ def check(context: Context) -> Iterator[Finding]:
         yield from _batch_rate(context, facts)
         yield from _whole_rate(context, facts)
         yield from _each(context, facts)
+        yield from _moved(context, facts)
 
 
 def _costs(context: Context, facts: list[Fact]) -> Iterator[Finding]:
@@ -121,13 +123,29 @@ def _each(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         yield say(context, rate, "rate", what, apart(rate.quantity.value, value), 0.75)
 
 
+def _moved(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "Bytes read: 17.2 GB", "Total time: 381 s", "Read rate: 45.1 MB/s", one of each in a section."""
+    spans = [f for f in facts if f.quantity.dims == q.TIME and _SPAN.search(f.label)]
+    if len({f.quantity.value for f in spans}) != 1 or spans[0].quantity.bound:
+        return
+    for verb in ("read", "writ", "transfer", "sent", "receiv", "moved", "copi"):
+        sizes = [f for f in facts if f.quantity.dims == q.BYTES and verb in f.label.lower()]
+        rates = [f for f in facts if f.quantity.dims == q.BANDWIDTH and verb in f.label.lower()]
+        if len(sizes) != 1 or len(rates) != 1 or sizes[0].quantity.bound or rates[0].quantity.bound:
+            continue
+        size, span, rate = sizes[0].quantity, spans[0].quantity, rates[0].quantity
+        computed = over(size.interval(), span.interval())
+        wide = (computed[0] / 1.024**3, computed[1] * 1.024**3)
+        if overlap(rate.interval(1.0), wide, SLACK) or not span.value:
+            continue
+        value = size.value / span.value
+        what = f"bandwidth: {size.text} / {span.text} = {shown(value, q.BANDWIDTH)}, not {rate.text}"
+        yield say(context, rates[0], "bandwidth", what, apart(rate.value, value), 0.75)
+
+
 def _whole_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """Total time, throughput, and how many were processed, one of each in a section."""
-    spans = [
-        f
-        for f in facts
-        if f.quantity.dims == q.TIME and re.search(r"^(?:total|elapsed|wall)\b.*time|^duration", f.label, re.I)
-    ]
+    spans = [f for f in facts if f.quantity.dims == q.TIME and _SPAN.search(f.label)]
     rates = [f for f in facts if f.quantity.dims == q.RATE and re.search(r"throughput|^rate|^speed", f.label, re.I)]
     counts = [
         f
@@ -135,6 +153,8 @@ def _whole_rate(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         if f.quantity.dims == q.NONE
         and re.search(rf"processed|^(?:total |number of )(?:\w+ )?(?:{_THINGS})", f.label, re.I)
     ]
+    nouns = {f.quantity.noun.rstrip("s") for f in rates} - {""}
+    counts = counts or [f for f in facts if f.quantity.dims == q.NONE and f.quantity.noun.rstrip("s") in nouns]
     if (
         len({f.quantity.value for f in spans}) != 1
         or len({f.quantity.value for f in rates}) != 1

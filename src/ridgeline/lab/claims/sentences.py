@@ -1,26 +1,27 @@
-"""What one line says: a share beside its part and its peak, a change beside its factor, a count beside its time."""
+"""What one statement says: a share beside its part and its peak, a count beside its time, weights beside their size."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from dataclasses import replace
+from itertools import pairwise
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import COUNTED
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
-from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap, shown, times
+from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, over, overlap, shown, times
 from ridgeline.lab.claims.quantities import Quantity
-
-_FROM_TO = r"\s*\(?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|down from|up from)\s*"
 
 
 def check(context: Context) -> Iterator[Finding]:
     for facts in by_line(context):
         yield from _shares(context, facts)
-        yield from _changes(context, facts)
         yield from _counted(context, facts)
         yield from _in_time(context, facts)
+        yield from _carried(context, facts)
+        yield from _parts(context, facts)
+        yield from _weights(context, facts)
 
 
 def _shares(context: Context, facts: list[Fact]) -> Iterator[Finding]:
@@ -77,54 +78,6 @@ def _implied(context: Context, part: Quantity) -> list[Interval]:
         for cell, share in zip(column.cells, shares.cells, strict=True)
         if cell is not None and share is not None and share.value > 0
     ]
-
-
-def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
-    for first, second in combinations(facts, 2):
-        a, b = first.quantity, second.quantity
-        between = first.text[a.end : b.start]
-        arrow = re.fullmatch(_FROM_TO, between, re.I) or (
-            re.search(r"\bfrom\W*$", first.text[: a.start], re.I) and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
-        )
-        if not arrow or a.dims != b.dims or a.dims == q.NONE or a.bound or b.bound or not a.value or not b.value:
-            continue
-        after = [f for f in facts if f.quantity.start >= b.end][:1]
-        before = [f for f in facts if f.quantity.end <= a.start][-1:]
-        before = [f for f in before if re.search(r"\(|\bfrom\b|:", f.text[f.quantity.end : a.start])]
-        for claim in after + before:
-            c = claim.quantity
-            ratio = _wider(a, b)
-            near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
-            if len(near) > 25 or c.bound or c.top is not None:
-                continue
-            if c.factor and re.match(
-                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
-                claim.tail,
-                re.I,
-            ):
-                if not overlap(c.interval(1.0), ratio, SLACK):
-                    value = apart(a.value, b.value)
-                    what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
-                    yield say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
-            elif c.share and re.match(
-                r"\s*(?:faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|decrease|saving|saved)",
-                claim.tail,
-                re.I,
-            ):
-                low, high = ratio
-                options = [(low - 1, high - 1), (1 - 1 / low, 1 - 1 / high)]
-                if not any(overlap(c.interval(1.0), option, SLACK) for option in options):
-                    value = abs(1 - min(a.value, b.value) / max(a.value, b.value))
-                    other = max(a.value, b.value) / min(a.value, b.value) - 1
-                    what = f"change: {a.text} → {b.text} is {value:.1%} or {other:.1%}, not {c.text}"
-                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
-
-
-def _wider(a: Quantity, b: Quantity) -> Interval:
-    """The larger over the smaller."""
-    big, small = (a, b) if a.value >= b.value else (b, a)
-    return over(big.interval(), small.interval())
 
 
 def _counted(context: Context, facts: list[Fact]) -> Iterator[Finding]:
@@ -192,5 +145,84 @@ def _in_time(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         yield say(context, same[0], "rate", what, apart(rate.value, value), 0.92)
 
 
+def _carried(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "18.4 TB in 6 h 12 min, which is 824 MB/s"."""
+    for size, span, rate in zip(facts, facts[1:], facts[2:], strict=False):
+        a, b, c = size.quantity, span.quantity, rate.quantity
+        if (a.dims, b.dims, c.dims) != (q.BYTES, q.TIME, q.BANDWIDTH) or a.bound or b.bound or c.bound or not b.value:
+            continue
+        if not re.fullmatch(r"\s(?:\w+\s){0,3}in\s(?:just |only |about )?", size.text[a.end : b.start]):
+            continue
+        if not re.fullmatch(
+            r"\s?[,(:=—-]?\s?(?:which is |that is |or |i\.e\.,? |at |a rate of )?", size.text[b.end : c.start]
+        ):
+            continue
+        computed = over(a.interval(), b.interval())
+        mixed = [(computed[0] * mix, computed[1] * mix) for mix in (1, 1.024**2, 1.024**3, 1 / 1.024**2, 1 / 1.024**3)]
+        if not any(overlap(c.interval(1.0), ends, SLACK) for ends in mixed):
+            value = a.value / b.value
+            what = f"bandwidth: {a.text} / {b.text} = {shown(value, q.BANDWIDTH)}, not {c.text}"
+            yield say(context, rate, "bandwidth", what, apart(value, c.value), 0.9)
+
+
+def _parts(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "6.2 GB of 64 GB (9.7 %)", "412 out of 500 requests (82.4 %)"."""
+    for part, whole, share in zip(facts, facts[1:], facts[2:], strict=False):
+        a, b, c = part.quantity, whole.quantity, share.quantity
+        a = like(a, b)
+        of = re.fullmatch(r"\s*(?:\w+\s)?(?:out )?(?:of|/)\s(?:the\s|a total of\s)?", part.text[a.end : b.start])
+        if not of or not c.share or not re.fullmatch(r"\s*(?:\w+\s?){0,2}[(,]\s*", whole.text[b.end : c.start]):
+            continue
+        if a.dims != b.dims or a.bound or b.bound or c.bound or not a.value or not b.value or a.share:
+            continue
+        if re.match(r"\s*\w*\s*(?:less|more|faster|slower|lower|higher|reduc|sav|free|left|unused|idle)", share.tail):
+            continue
+        computed = over(a.interval(), b.interval())
+        if not overlap(c.interval(1.0), computed, SLACK) and not overlap(
+            c.interval(1.0), (1 - computed[1], 1 - computed[0])
+        ):
+            value = a.value / b.value
+            what = f"share: {a.text} / {b.text} = {value:.1%}, not {c.text}"
+            yield say(context, share, "share", what, apart(value, c.value), 0.88)
+
+
+_TYPES = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "int8": 1, "fp8": 1, "int4": 0.5}
+
+
+def _weights(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "109M parameters (436 MB in fp32)"."""
+    for count, size in pairwise(facts):
+        between = count.text[count.quantity.end : size.quantity.start]
+        named = re.match(r"\s*(?:of weights )?(?:in|at|as) (\w+)\s*[),.;]", size.tail)
+        width = _TYPES.get(named[1].lower()) if named else None
+        if width is None or size.quantity.dims != q.BYTES or not re.match(r"\s*param\w*\s*[(,:]|\s*[(,]", between):
+            continue
+        if not count.quantity.noun.startswith("param") and "param" not in between:
+            continue
+        computed = times(count.quantity.interval(), (width, width))
+        said, value = size.quantity.interval(1.0), count.quantity.value * width
+        if (
+            count.quantity.bound
+            or size.quantity.bound
+            or any(overlap((said[0] * mix, said[1] * mix), computed, 0.02) for mix in (1, 1.024**2, 1.024**3))
+        ):
+            continue
+        what = f"size: {count.quantity.text} × {width} B = {shown(value, q.BYTES)}, not {size.quantity.text}"
+        yield say(context, size, "size", what, apart(value, size.quantity.value), 0.8)
+
+
 def _same(a: str, b: str) -> bool:
     return a.rstrip("s") == b.rstrip("s")
+
+
+def like(bare: Quantity, other: Quantity) -> Quantity:
+    """ "64 of 340 ms", "1,250 vs 432 images/s": a number without a unit has that of the next one."""
+    if (
+        bare.dims != q.NONE
+        or bare.unit
+        or bare.noun not in ("", "of", "out", "vs", "versus", "to")
+        or not other.written
+    ):
+        return bare
+    scale = other.value / other.written
+    return replace(bare, value=bare.value * scale, step=bare.step * scale, loose=bare.loose * scale, dims=other.dims)

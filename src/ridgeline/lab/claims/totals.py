@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
+from statistics import fmean, geometric_mean, harmonic_mean, median
 
 from ridgeline.lab.claims import quantities as q
-from ridgeline.lab.claims.columns import Column, find_roles, label_of
+from ridgeline.lab.claims.columns import AVERAGED, Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context, Fact, by_section
+from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import SLACK, Finding, apart, confidence, overlap, shown
 from ridgeline.lab.claims.quantities import Quantity
-from ridgeline.lab.claims.reading import Table
 
 _TOTAL = re.compile(r"\W*(?:grand )?(?:total|sum|overall|altogether)\b", re.I)
 _ADDED = ("count", "size", "memory", "time", "cost", "number", "n", "percent")
+_WIDEST, _LONGEST = 14, 100  # columns, rows; more are a data set, not a report
 _BYTES = (0.5, 1, 2, 4, 8)
 
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     yield from _total_row(context, table, found)
+    yield from _average_row(context, table, found)
     yield from _whole(context, table, found)
     yield from _sizes(context, table, found)
+    yield from _added(context, table, found)
 
 
 def _add(cells: list[Quantity]) -> tuple[tuple[float, float], float]:
@@ -62,6 +67,36 @@ def _total_row(context: Context, table: Table, found: list[Column]) -> Iterator[
         )
 
 
+def _average_row(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
+    """A last row called average or mean: of each column, arithmetic, geometric, or the median."""
+    last = len(table.rows) - 1
+    label = label_of(table, last, found) if last >= 3 else ""
+    kind = re.match(r"\W*(geo\w*[\s-]?)?(?:mean|average|avg)\W*$", label, re.I)
+    above = [label_of(table, row, found) for row in range(max(last, 0))]
+    if kind is None or any(AVERAGED.match(name) for name in above):
+        return
+    for column in found:
+        stated, parts = column.cells[last], [c for c in column.cells[:last] if c is not None]
+        if stated is None or len(parts) < last or stated.bound or any(c.value <= 0 or c.bound or c.top for c in parts):
+            continue
+        values = [c.value for c in parts]
+        means = {"geometric": geometric_mean(values)} if kind[1] else {}
+        if not kind[1]:
+            means = {"": fmean(values), "geometric": geometric_mean(values), "harmonic": harmonic_mean(values)}
+        room = sum((c.interval(loosely=False)[1] - c.value) / c.value for c in parts) / len(parts)
+        if any(overlap(stated.interval(1.0), (m * (1 - room), m * (1 + room)), SLACK) for m in means.values()):
+            continue
+        value = next(iter(means.values()))
+        factor = apart(stated.value, value)
+        if median(values) == stated.value or factor > 3:
+            continue
+        told = f"{value:.1%}" if stated.share else shown(value, column.dims) + ("×" if stated.factor else "")
+        words = ", ".join(c.text for c in parts)
+        what = f"mean: of {words} it is {told}, not {stated.text}"
+        where, says = table.at(last, column.place), table.says(last, column.place)
+        yield Finding(context.document.path, where, "mean", says, what, confidence(factor, 0.75))
+
+
 def _whole(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     """Percentages that add up to 100 in most rows do so in all."""
     shares = [c for c in found if c.role in ("percent", "share", "efficiency")]
@@ -86,6 +121,61 @@ def _whole(context: Context, table: Table, found: list[Column]) -> Iterator[Find
                 context.document.path, table.rows[row].line, "shares", says, what, confidence(apart(middle, 1), 0.9)
             )
         return
+
+
+def _added(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
+    """ "hits, misses, requests": two or more columns that add up to another in most rows; or their mean."""
+    numbers = [c for c in found if c.role != "label" and sum(cell is not None for cell in c.cells) >= 3]
+    rows = [r for r in range(len(table.rows)) if not AVERAGED.match(label_of(table, r, found))]
+    for whole in numbers if len(numbers) <= _WIDEST and len(rows) <= _LONGEST else []:
+        mean = re.search(r"\b(?:mean|avg|average)\b", whole.name, re.I) is not None
+        same = [c for c in numbers if c is not whole and c.dims == whole.dims and _alike(c, whole)]
+        groups: list[tuple[Column, ...]] = [] if mean else [*combinations(same, 2)]
+        groups += [tuple(same)] if len(same) > 2 or (mean and len(same) == 2) else []
+        for group in groups:
+            told = {
+                row: ([c.cells[row] for c in group], whole.cells[row])
+                for row in rows
+                if whole.cells[row] is not None and all(c.cells[row] is not None for c in group)
+            }
+            held = {
+                row
+                for row, (parts, stated) in told.items()
+                if stated and _adds(parts, stated, len(parts) if mean else 1)
+            }
+            strong = [r for r in held if max(cell.significant for cell in (*told[r][0], told[r][1]) if cell) >= 3]
+            if len(held) < max(3, 0.75 * len(told)) or len(strong) < 3 or len(held) == len(told):
+                continue
+            for row in sorted(set(told) - held):
+                parts, stated = told[row]
+                assert stated is not None  # noqa: S101
+                value = sum(p.value for p in parts if p is not None) / (len(parts) if mean else 1)
+                words = " + ".join(p.text for p in parts if p is not None)
+                words = f"({words}) / {len(parts)}" if mean else words
+                what = f"{whole.name}: {words} = {shown(value, whole.dims)}, not {stated.text}; "
+                what += f"so it is in {len(held)} of {len(told)} rows"
+                sure = confidence(apart(stated.value, value), 0.8)
+                yield Finding(
+                    context.document.path,
+                    table.at(row, whole.place),
+                    "total",
+                    table.says(row, whole.place),
+                    what,
+                    sure,
+                )
+
+
+def _adds(parts: list[Quantity | None], stated: Quantity, by: int) -> bool:
+    ends = [p.interval(loosely=False) for p in parts if p is not None]
+    if stated.value <= 0 or any(p is None or p.value <= 0 for p in parts):
+        return False
+    low, high = sum(e[0] for e in ends) / by, sum(e[1] for e in ends) / by
+    return overlap(stated.interval(0.5, loosely=False), (low, high), 0.0)
+
+
+def _alike(a: Column, b: Column) -> bool:
+    plain = ("number", "count", "n")
+    return a.role == b.role or (a.role in plain and b.role in plain)
 
 
 def _sizes(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
@@ -140,7 +230,8 @@ def lists(context: Context) -> Iterator[Finding]:
             cells = [parts[line].quantity for line in joined]
             interval, middle = _add(cells)
             factor = apart(total.quantity.value, middle)
-            if overlap(total.quantity.interval(1.0), interval, SLACK) or factor > 1.25:
+            listed = joined == list(range(total.line - len(joined), total.line))
+            if overlap(total.quantity.interval(1.0), interval, SLACK) or factor > (2.5 if listed else 1.25):
                 continue
             sides = f"{' + '.join(c.text for c in cells)} = {shown(middle, total.quantity.dims)}"
             what = f"total: {sides}, not {total.quantity.text}"

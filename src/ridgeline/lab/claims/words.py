@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ridgeline.lab.claims.columns import Column, find_roles
 from ridgeline.lab.claims.context import Context
+from ridgeline.lab.claims.document import Line, Table
 from ridgeline.lab.claims.finding import Finding
-from ridgeline.lab.claims.reading import Line, Table
 
 _LINEAR = re.compile(
     r"(?<![\w-])(near[- ]|almost )?linear(?:ly)?\s+(?:scal\w+|growth|with)|scales?\s+(near[- ]|almost )?linear", re.I

@@ -1,0 +1,134 @@
+"""Factors and differences that a statement gives beside the two figures they are of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ridgeline.lab.claims import quantities as q
+from ridgeline.lab.claims.context import Context, Fact, by_line, say
+from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap
+from ridgeline.lab.claims.quantities import Quantity
+from ridgeline.lab.claims.sentences import like
+
+_FROM_TO = r"\s*\(?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|down from|up from)\s*"
+_WORDS = r"faster|slower|improv|reduc|better|less|fewer|smaller|more|lower|higher|gain|increase|decrease|saving|saved"
+_LESS = r"\s*(?:less|fewer|smaller|lower|reduc|decrease|saving|saved)"
+_MORE = r"\s*(?:more|higher|gain|increase)"
+
+
+def check(context: Context) -> Iterator[Finding]:
+    for facts in by_line(context):
+        yield from _changes(context, facts)
+        yield from _improved(context, facts)
+        yield from _between(context, facts)
+
+
+def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
+    for first, second in pairwise(facts):  # nothing but words may stand between them
+        a, b = first.quantity, second.quantity
+        between = first.text[a.end : b.start]
+        a = like(a, b)
+        arrow = re.fullmatch(_FROM_TO, between, re.I) or (
+            re.search(r"\bfrom\W*$", first.text[max(0, a.start - 12) : a.start], re.I)
+            and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
+        )
+        counted = a.dims == q.NONE and (a.share or a.factor or not re.search(r"\bto\b", between))
+        if not arrow or a.dims != b.dims or counted or a.bound or b.bound or not a.value or not b.value:
+            continue
+        after = [f for f in facts if f.quantity.start >= b.end][:1]
+        before = [f for f in facts if f.quantity.end <= a.start][-1:]
+        before = [f for f in before if re.search(r"^[^)]*(?:\(|\bfrom\b|:)", f.text[f.quantity.end : a.start])]
+        for claim in after + before:
+            c = claim.quantity
+            ratio = _wider(a, b)
+            near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
+            if len(near) > 25 or c.bound or c.top is not None or re.search(r"\b(?:and|but|while)\b|[.;]\s", near):
+                continue
+            if c.factor and re.match(
+                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
+                claim.tail,
+                re.I,
+            ):
+                if not overlap(c.interval(1.0), ratio, SLACK):
+                    value = apart(a.value, b.value)
+                    what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
+                    yield say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
+            elif c.share and re.match(
+                rf"\s*(?:{_WORDS}|\)$|\)[\s,.])" if near.endswith(("(-", "(+", "(−")) else rf"\s*(?:{_WORDS})",
+                claim.tail,
+                re.I,
+            ):
+                low, high = ratio
+                options = [(low - 1, high - 1), (1 - 1 / low, 1 - 1 / high)]
+                falls = b.value < a.value if arrow_of_time(between) else None
+                if re.match(_LESS, claim.tail, re.I) or (near.endswith(("(-", "(−")) and falls):
+                    options = options[1:]
+                elif re.match(_MORE, claim.tail, re.I) or (near.endswith("(+") and falls is False):
+                    options = options[:1]
+                if not any(overlap(c.interval(1.0), option, SLACK) for option in options):
+                    value = abs(1 - min(a.value, b.value) / max(a.value, b.value))
+                    other = max(a.value, b.value) / min(a.value, b.value) - 1
+                    what = f"change: {a.text} → {b.text} is {value:.1%} or {other:.1%}, not {c.text}"
+                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+
+
+def arrow_of_time(between: str) -> bool:
+    """Whether what stands first came first."""
+    return re.search(r"→|->|=>|⇒|\bto\b", between) is not None
+
+
+def _wider(a: Quantity, b: Quantity) -> Interval:
+    """The larger over the smaller."""
+    big, small = (a, b) if a.value >= b.value else (b, a)
+    return over(big.interval(), small.interval())
+
+
+def _improved(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "… 310 texts/s. Now it does 2,480 texts/s, an 8.0x improvement": the last figure over the only one before."""
+    for now, claim in pairwise(facts):
+        c, b = claim.quantity, now.quantity
+        between = now.text[b.end : c.start]
+        if not c.factor or c.bound or c.top is not None or b.bound or b.top is not None or not b.value:
+            continue
+        if not re.fullmatch(r"\s?[,(—–-]\s?(?:or |which is |i\.e\.,? )?(?:an? |about |roughly )?", between):
+            continue
+        if not re.match(
+            r"\s*(?:improvement|increase|speed-?up|gain|reduction|faster|higher)\s*[).,;]|\s*$", claim.tail, re.I
+        ):
+            continue
+        before = [f for f in facts if f.quantity.end <= b.start and f.quantity.dims == b.dims and f.quantity.value]
+        if b.dims not in (q.RATE, q.TIME, q.BANDWIDTH) or len(before) != 1 or before[0].quantity.noun != b.noun:
+            continue
+        a = before[0].quantity
+        if a.bound or a.top is not None or overlap(c.interval(1.0), _wider(a, b), SLACK):
+            continue
+        value = apart(a.value, b.value)
+        what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
+        yield say(context, claim, "speed-up", what, apart(value, c.value), 0.75)
+
+
+def _between(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """ "80.6 tok/s, 2.1× the plain decoder's 38.2 tok/s"."""
+    for first, claim, second in zip(facts, facts[1:], facts[2:], strict=False):
+        a, b, c = first.quantity, second.quantity, claim.quantity
+        if not c.factor or c.bound or c.top is not None or a.dims != b.dims or a.dims == q.NONE or not a.value:
+            continue
+        if a.bound or b.bound or a.top is not None or b.top is not None or a.noun != b.noun or not b.value:
+            continue
+        before, behind = first.text[a.end : c.start], first.text[c.end : b.start]
+        if not re.fullmatch(r"\s?[,(—–:-]?\s?(?:is |or |which is |that is |i\.e\.,? )?(?:about |roughly )?", before):
+            continue
+        if not re.match(
+            r"\s*(?:faster |more |higher |better )?(?:the|than|over|of|vs\.?|compared|against|as)\b", behind
+        ):
+            continue
+        if len(behind) > 45 or re.search(r"[.;]\s|\band\b|\bbut\b", behind):
+            continue
+        if overlap(c.interval(1.0), _wider(a, b), SLACK):
+            continue
+        value = apart(a.value, b.value)
+        what = f"speed-up: {a.text} against {b.text} is a factor of {digits(value)}, not {c.text}"
+        yield say(context, claim, "speed-up", what, apart(value, c.value), 0.88)
