@@ -84,6 +84,7 @@ def watch(
     from ridgeline.audit import Ledger
     from ridgeline.audit.redact import NAMES, Redaction
     from ridgeline.audit.watch.metrics import metrics
+    from ridgeline.audit.watch.own import known_keys
     from ridgeline.audit.watch.settings import Settings
     from ridgeline.audit.watch.watcher import Watcher
 
@@ -109,6 +110,7 @@ def watch(
             )
             if door is not None:
                 door.metrics = lambda: metrics(watcher.status())
+                door.recall = lambda: known_keys(ledger)
             done = watcher.run()
     _tell(done.to_json(), as_json, quiet)
     for sentence in done.troubles:
