@@ -24,10 +24,10 @@ from ridgeline.errors import InputError
 JOURNALCTL = """#!/usr/bin/env python3
 import json, sys, time
 cursors = [f"s=1;i={i}" for i in range(1, 9)]
-after = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--after-cursor=")]
-if after and after[0] not in cursors:
+at = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--cursor=")]
+if at and at[0] not in cursors:
     sys.exit("Failed to seek to cursor: Invalid argument")
-for i in range(cursors.index(after[0]) + 1 if after else 0, 8):
+for i in range(cursors.index(at[0]) if at else 0, 8):
     message = [104, 105, 255] if i == 3 else f"message {i}"
     print(json.dumps({"__CURSOR": cursors[i], "__REALTIME_TIMESTAMP": str(10**15 + i), "MESSAGE": message, "_UID": "0",
                       "SYSLOG_IDENTIFIER": "sshd", "_SYSTEMD_UNIT": "ssh.service", "PRIORITY": "6"}), flush=True)
