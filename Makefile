@@ -23,8 +23,8 @@ test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and pl
 	scripts/packages qemu
 	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
 
-test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger, and of 50 watchers
-	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py tests/audit/watch/test_chaos.py
+test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger, and of 50 watchers, of files and of HTTP
+	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py tests/audit/watch/test_chaos.py tests/audit/watch/test_retry.py
 
 fuzz: $(VENV)/.native ## the ledger's parsers under atheris, FUZZ_SECONDS (60) each
 	scripts/fuzz $(BIN)/python

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Ratings
@@ -47,6 +49,32 @@ def test_ease_is_the_best_linear_model_without_a_diagonal(train, penalty):
         a = x[:, others]
         want[others, item] = np.linalg.solve(a.T @ a + penalty * np.eye(ITEMS - 1), a.T @ x[:, item])
     assert np.abs(model.scores(train) - x @ want).max() < 1e-4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    users=st.integers(1, 12),
+    items=st.integers(2, 60),
+    penalty=st.sampled_from([0.01, 0.5, 10.0, 1000.0]),
+    share=st.sampled_from([0.05, 0.3, 0.9]),
+    seed=st.integers(0, 1 << 16),
+)
+def test_ease_is_the_same_by_users_and_by_items(users, items, penalty, share, seed):
+    liked = np.random.default_rng(seed).random((users, items)) < share
+    liked[0, 0] = True
+    rows, columns = np.nonzero(liked)
+    many = len(rows)
+    train = histories_of(Ratings(rows, columns, np.full(many, 5.0, np.float32), np.zeros(many, int)), users, items)
+    model = Ease(penalty).fit(train)
+    x = liked[:, model.kept].astype(float)
+    inverse = np.linalg.inv(x.T @ x + penalty * np.eye(x.shape[1]))
+    wanted = -inverse / np.diag(inverse)[None, :]
+    np.fill_diagonal(wanted, 0)
+    np.testing.assert_allclose(model.weights, wanted, atol=2e-3 * max(1.0, np.abs(wanted).max()))
+    for few in (1e-9, 1e9):  # by users for certain, by items for certain
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ease, "FEW", few)
+            np.testing.assert_allclose(Ease(penalty).fit(train).weights, model.weights, atol=2e-3)
 
 
 def test_what_goes_together_is_counted_exactly_block_by_block(train, monkeypatch):

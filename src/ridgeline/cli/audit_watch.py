@@ -36,6 +36,9 @@ def watch(
     journal_match: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Only such entries: _SYSTEMD_UNIT=ssh.service.")
     ] = None,
+    journal_directory: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Journals that lie there, of this machine or of others.")
+    ] = None,
     jsonl: Annotated[
         list[Path] | None, typer.Option("--jsonl", metavar="FILE", help="Events, one JSON object per line; - is stdin.")
     ] = None,
@@ -84,12 +87,13 @@ def watch(
     from ridgeline.audit import Ledger
     from ridgeline.audit.redact import NAMES, Redaction
     from ridgeline.audit.watch.metrics import metrics
+    from ridgeline.audit.watch.own import known_keys
     from ridgeline.audit.watch.settings import Settings
     from ridgeline.audit.watch.watcher import Watcher
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
-    made = _sources(dbus, dbus_match, journal, journal_match, jsonl, lines, follow)
+    made = _sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
     door = _http(http, http_token) if http is not None else None
     if door is not None:
         made.append(door)
@@ -109,6 +113,7 @@ def watch(
             )
             if door is not None:
                 door.metrics = lambda: metrics(watcher.status())
+                door.recall = lambda: known_keys(ledger)
             done = watcher.run()
     _tell(done.to_json(), as_json, quiet)
     for sentence in done.troubles:
@@ -124,6 +129,7 @@ def _sources(
     dbus_match: list[str] | None,
     journal: bool,
     journal_match: list[str] | None,
+    journal_directory: Path | None,
     jsonl: list[Path] | None,
     lines: list[Path] | None,
     follow: bool,
@@ -141,11 +147,12 @@ def _sources(
         made.append(Piped(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
     if dbus_match and not dbus:
         raise InputError("--dbus-match needs a bus; give --dbus too.")
-    if journal_match and not journal:
-        raise InputError("--journal-match needs the journal; give --journal too.")
+    if (journal_match or journal_directory) and not journal:
+        option = "--journal-match" if journal_match else "--journal-directory"
+        raise InputError(f"{option} needs the journal; give --journal too.")
     made += [DBus(where, dbus_match or ()) for where in dbus or ()]
     if journal:
-        made.append(Journal(journal_match or (), follow=follow))
+        made.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
     return made
 
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import threading
+from concurrent.futures import Future
+from hashlib import sha256
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from tests.audit.aside import aside
 from ridgeline.audit.receipts import Receipts
 from ridgeline.audit.sources.http import Http
 from ridgeline.audit.sources.journal import Journal, event_of
+from ridgeline.audit.sources.requests import Known, Requests
 from ridgeline.audit.sources.stdin import Piped
 from ridgeline.audit.sources.text import json_line
 from ridgeline.errors import InputError
@@ -21,10 +24,10 @@ from ridgeline.errors import InputError
 JOURNALCTL = """#!/usr/bin/env python3
 import json, sys, time
 cursors = [f"s=1;i={i}" for i in range(1, 9)]
-after = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--after-cursor=")]
-if after and after[0] not in cursors:
+at = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--cursor=")]
+if at and at[0] not in cursors:
     sys.exit("Failed to seek to cursor: Invalid argument")
-for i in range(cursors.index(after[0]) + 1 if after else 0, 8):
+for i in range(cursors.index(at[0]) if at else 0, 8):
     message = [104, 105, 255] if i == 3 else f"message {i}"
     print(json.dumps({"__CURSOR": cursors[i], "__REALTIME_TIMESTAMP": str(10**15 + i), "MESSAGE": message, "_UID": "0",
                       "SYSLOG_IDENTIFIER": "sshd", "_SYSTEMD_UNIT": "ssh.service", "PRIORITY": "6"}), flush=True)
@@ -140,8 +143,9 @@ class Served:
         return found
 
 
-def post(url, body, token="t" * 20, path="/events"):
+def post(url, body, token="t" * 20, path="/events", key=None):
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    headers |= {"idempotency-key": key} if key is not None else {}
     return httpx.post(url + path, content=body, headers=headers, timeout=30)
 
 
@@ -198,6 +202,79 @@ def test_many_clients_share_one_append_and_each_gets_its_own_place():
 
     answers = aside(served.run(act))
     assert sorted(a.json()["first"] for a in answers) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+def test_a_request_with_a_key_is_taken_once_however_often_it_is_sent():
+    served = Served()
+
+    def act(url):
+        sent = [post(url, LINE), post(url, f"{LINE}\n{LINE}", key="k-1"), post(url, f"{LINE}\n{LINE}", key="k-1")]
+        sent += [post(url, LINE, key="k-1"), post(url, LINE, key="k-2"), post(url, LINE), post(url, LINE)]
+        return sent
+
+    answers = aside(served.run(act))
+    assert [a.status_code for a in answers] == [200, 200, 200, 422, 200, 200, 200]
+    assert answers[1].json() == {"first": 1, "count": 2, "size": 3}
+    assert answers[2].json() == {"first": 1, "count": 2, "size": 3, "repeated": True}
+    assert "'k-1' stood before other events" in answers[3].json()["error"]
+    assert len(served.taken) == 6  # without a key every request counts
+
+
+def test_the_same_key_at_the_same_time_is_one_request():
+    served = Served()
+
+    def act(url):
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(post(url, LINE, key="same"))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+    answers = aside(served.run(act))
+    assert [a.json()["first"] for a in answers] == [0] * 8
+    assert sum("repeated" not in a.json() for a in answers) == 1
+    assert len(served.taken) == 1
+
+
+def test_a_request_that_failed_or_was_turned_away_may_come_again_under_its_key():
+    served = Served(rate=10)
+
+    def act(url):
+        served.failing = True
+        failed = post(url, LINE, key="a")
+        served.failing = False
+        turned = post(url, "\n".join([LINE] * 11), key="b")
+        return failed, post(url, LINE, key="a"), turned, post(url, LINE, key="b")
+
+    assert [a.status_code for a in aside(served.run(act))] == [500, 200, 429, 200]
+    assert len(served.taken) == 2
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "two words"])
+def test_a_key_that_is_none_is_refused(key):
+    served = Served()
+    answer = aside(served.run(lambda url: post(url, LINE, key=key)))
+    assert answer.status_code == 400
+    assert "1 to 200 visible ASCII characters" in answer.json()["error"]
+    assert served.taken == []
+
+
+def test_what_the_log_remembers_is_known_before_the_first_request():
+    served = Served()
+    served.source.recall = lambda: [Known("old", sha256(LINE.encode()).hexdigest()[:32], 7, 1)]
+    one, other = aside(served.run(lambda url: (post(url, LINE, key="old"), post(url, f"[{LINE}]", key="old"))))
+    assert one.json() == {"first": 7, "count": 1, "size": 8, "repeated": True}
+    assert other.status_code == 422
+    assert served.taken == []
+
+
+def test_only_the_newest_keys_are_remembered():
+    requests = Requests(most=3)
+    requests.recall(Known(f"k{i}", "d", i, 1) for i in range(5))
+    assert [requests.begin(f"k{i}", "d", Future()) for i in (4, 3, 2)] == [Known(f"k{i}", "d", i, 1) for i in (4, 3, 2)]
+    assert requests.begin("k0", "d", Future()) is None
 
 
 @pytest.mark.parametrize("address", ["8080", "host", ":x", "http://a:1"])

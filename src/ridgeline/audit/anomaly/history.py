@@ -16,6 +16,7 @@ from ridgeline.audit.anomaly.neighbours import Arrival, Neighbours, Vectors
 from ridgeline.audit.anomaly.sessions import Session, step_of
 
 SETTLED = 10  # times a template is seen before it is normal
+APART = 30  # events since it was last seen, after which a template comes for another time
 # Anomalies are new things more often than merely rare ones: what was never seen is taken to be so many times as likely
 # to be one as something known that is as rare.
 NEW = math.log(10)
@@ -31,6 +32,8 @@ class Known:
 
     text: str
     seen: int = 0
+    times: int = 0  # the same, but those that came close upon each other are one
+    last: int = 0  # how many events had been learnt with its last one
     alerts: int = 0
     entry: int = -1  # the last event with it
     meaning: float = 0.0  # how far it was from all others when it came, in nats
@@ -53,6 +56,7 @@ class Seen:
 class History:
     def __init__(self) -> None:
         self.templates = Frequencies()
+        self.learnt = 0  # events
         self.known: dict[int, Known] = {}
         self.neighbours = Neighbours()
         self.actors = Contexts(SPAN, CONTEXTS)
@@ -86,7 +90,9 @@ class History:
             found["template"] = -math.log(p)
         known = self.known[template]
         if known.seen < SETTLED:
-            share = (1 + known.seen) ** -0.5  # a few times are not enough to be normal: newness wears off slowly
+            # A few in a row are not enough to be normal: newness wears off slowly. What came again, other things between,
+            # was normal in between: each such time halves it.
+            share = min((1 + known.seen) ** -0.5, 0.5 ** max(0, known.times - 1))
             found["new"] = NEW * share
             found["meaning"], found["tone"] = known.meaning * share, known.tone * share
         if (p := self.actors_of(event).p(event.actor)) < 1.0:
@@ -132,7 +138,9 @@ class History:
     def learn_event(self, event: Seen, session: Session, alert: bool) -> None:
         template = event.template
         known = self.known[template]
-        known.seen += 1
+        self.learnt += 1
+        known.times += not known.seen or self.learnt - known.last > APART
+        known.seen, known.last = known.seen + 1, self.learnt
         known.alerts += alert
         known.entry = event.entry
         self.templates.learn(template)
@@ -170,6 +178,7 @@ class History:
         neighbours, vectors = self.neighbours.state()
         told = {
             "templates": self.templates.state(),
+            "learnt": self.learnt,
             "known": [[id, asdict(known)] for id, known in self.known.items()],
             "neighbours": neighbours,
             "actors": self.actors.state(),
@@ -184,7 +193,7 @@ class History:
     @classmethod
     def restore(cls, state: Mapping[str, Any], vectors: Vectors) -> Self:
         made = cls()
-        made.templates = Frequencies.restore(state["templates"])
+        made.templates, made.learnt = Frequencies.restore(state["templates"]), int(state["learnt"])
         made.known = {id: Known(**row | {"near": [(t, c) for t, c in row["near"]]}) for id, row in state["known"]}
         made.neighbours = Neighbours.restore(state["neighbours"], np.asarray(vectors, np.float32))
         made.actors = Contexts.restore(state["actors"])

@@ -21,6 +21,16 @@ Position = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Keyed:
+    """Events of a batch that came under one key, so that they are not taken twice."""
+
+    key: str
+    digest: str  # of what was sent
+    first: int  # among the batch's events
+    count: int
+
+
+@dataclass(frozen=True)
 class Batch:
     """Some events in order, and what a reader of the log must know besides."""
 
@@ -29,6 +39,7 @@ class Batch:
     dropped: int = 0  # since the last batch
     refused: tuple[tuple[str, str], ...] = ()  # what was no event: where it stood, why
     gaps: tuple[str, ...] = ()  # sentences: what the source lost while nobody looked
+    keyed: tuple[Keyed, ...] = ()
     taken: Callable[[Receipts | None], None] | None = None  # called when it is on the disk …
     failed: Callable[[BaseException], None] | None = None  # … or could not be brought there
 

@@ -6,6 +6,11 @@
 The body is one event per line, or a JSON list of events; all of it is taken or none. Who sends faster than the disk
 takes it gets 503, faster than allowed 429, both with retry-after; a body that is too large 413, one that is wrong 400
 with the reason. Nothing in a request names a file.
+
+    curl -H "idempotency-key: $(uuidgen)" …
+
+A request with a key of its own can be sent again after a lost answer, also to a watcher that was started anew: it is
+recorded once, and answered with the place it has. The same key before other events is refused with 422.
 """
 
 from __future__ import annotations
@@ -16,14 +21,16 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ridgeline import web
 from ridgeline.audit.event import encode
-from ridgeline.audit.sources import Batch, Event, Position
+from ridgeline.audit.sources import Batch, Event, Keyed, Position
+from ridgeline.audit.sources.requests import Answer, Known, Requests, Reused, checked_key
 from ridgeline.audit.sources.text import json_line
 from ridgeline.errors import InputError, RidgelineError
 
@@ -43,7 +50,9 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:]*):(?P<port>\d{1,5})")
 @dataclass(frozen=True)
 class _Asked:
     events: list[Event]
-    answer: Future[tuple[int, int]]  # index of its first event, size of the log
+    answer: Answer
+    key: str | None = None
+    digest: str = ""
 
 
 class Http:
@@ -64,6 +73,8 @@ class Http:
         self._host, self._port = found["host"].strip("[]") or "127.0.0.1", int(found["port"])
         self.name = f"http:{address}"
         self._announce, self.metrics = announce, metrics
+        self.recall: Callable[[], Iterable[Known]] = tuple  # what the log says of earlier requests
+        self._requests = Requests()
         self._waiting: deque[_Asked] = deque()
         self._held = 0
         self._mutex = threading.Lock()
@@ -79,6 +90,7 @@ class Http:
 
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
         self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(lambda: self._requests.recall(self.recall()))
         running = web.running(self._app, host=self._host, port=self._port)
         url = await asyncio.to_thread(running.__enter__)
         try:
@@ -87,7 +99,7 @@ class Http:
             while True:
                 asked = self._some()
                 if asked:
-                    yield _batch(asked)
+                    yield self._batch(asked)
                     continue
                 if self._stopped:
                     return
@@ -96,8 +108,7 @@ class Http:
                     await self._more.wait()
         finally:
             self._stopped = True
-            for late in self._some():
-                late.answer.set_exception(RidgelineError("the watcher is stopping."))
+            self._fail(self._some(), RidgelineError("the watcher is stopping."))
             await asyncio.to_thread(running.__exit__, None, None, None)
 
     def _some(self) -> list[_Asked]:
@@ -127,18 +138,58 @@ class Http:
             self._loop.call_soon_threadsafe(self._more.set)
         return 0
 
+    def _batch(self, asked: list[_Asked]) -> Batch:
+        starts, at = list[int](), 0
+        for one in asked:
+            starts.append(at)
+            at += len(one.events)
+
+        def taken(receipts: Receipts | None) -> None:
+            first, size = (receipts.first, receipts.checkpoint_size) if receipts is not None else (0, 0)
+            for one, start in zip(asked, starts, strict=True):
+                if one.key is not None:
+                    self._requests.done(Known(one.key, one.digest, first + start, len(one.events)))
+                one.answer.set_result((first + start, size))
+
+        def failed(error: BaseException) -> None:
+            plain = error if isinstance(error, RidgelineError) else RidgelineError("the log could not take the events.")
+            self._fail(asked, plain)
+
+        keyed = tuple(
+            Keyed(one.key, one.digest, start, len(one.events))
+            for one, start in zip(asked, starts, strict=True)
+            if one.key is not None
+        )
+        return Batch([event for one in asked for event in one.events], keyed=keyed, taken=taken, failed=failed)
+
+    def _fail(self, asked: list[_Asked], error: RidgelineError) -> None:
+        for one in asked:
+            if one.key is not None:
+                self._requests.forget(one.key)
+            one.answer.set_exception(error)
+
     def _routes(self, token: str | None) -> web.App:
         from starlette.responses import JSONResponse, PlainTextResponse
         from starlette.routing import Route
 
         async def take(request: Request) -> Response:
-            asked = _Asked(_read(await request.body()), Future())
+            body, key = await request.body(), request.headers.get("idempotency-key")
+            digest = sha256(body).hexdigest()[:32] if key is not None else ""
+            asked = _Asked(_read(body), Future(), checked_key(key) if key is not None else None, digest)
             if not asked.events:
                 return JSONResponse({"first": None, "count": 0})
+            if key is not None:
+                try:
+                    found = self._requests.begin(key, digest, asked.answer)
+                except Reused as error:
+                    return JSONResponse({"error": str(error)}, 422)
+                if found is not None:
+                    return JSONResponse(await _again(found, len(asked.events)))
             if status := self._offer(asked):
+                self._fail([asked], RidgelineError("too many events at once."))
                 told = "too many events at once; send them again in a moment."
                 return JSONResponse({"error": told}, status, {"retry-after": "1"})
-            first, size = await asyncio.wrap_future(asked.answer)
+            first, size = await _answered(asked.answer)
             return JSONResponse({"first": first, "count": len(asked.events), "size": size})
 
         async def metrics(request: Request) -> Response:
@@ -148,19 +199,18 @@ class Http:
         return web.app(routes, token=token, body_limit=BODY, concurrency=256)
 
 
-def _batch(asked: list[_Asked]) -> Batch:
-    def taken(receipts: Receipts | None) -> None:
-        at = receipts.first if receipts is not None else 0
-        for one in asked:
-            one.answer.set_result((at, receipts.checkpoint_size if receipts is not None else 0))
-            at += len(one.events)
+async def _answered(answer: Answer) -> tuple[int, int]:
+    """A client that leaves takes its waiting with it, and not the answer: the events go to the disk all the same."""
+    return await asyncio.shield(asyncio.wrap_future(answer))
 
-    def failed(error: BaseException) -> None:
-        told = error if isinstance(error, RidgelineError) else RidgelineError("the log could not take the events.")
-        for one in asked:
-            one.answer.set_exception(told)
 
-    return Batch([event for one in asked for event in one.events], taken=taken, failed=failed)
+async def _again(found: Known | Answer, count: int) -> dict[str, Any]:
+    """The answer to a request that was here before, or still is."""
+    if isinstance(found, Known):
+        first, size = found.first, found.first + found.count
+    else:
+        first, size = await _answered(found)
+    return {"first": first, "count": count, "size": size, "repeated": True}
 
 
 def _read(body: bytes) -> list[Event]:

@@ -1,7 +1,10 @@
 """The systemd journal, through `journalctl -o json`: from now on, or from the cursor where it was left.
 
 The journal keeps what we have not read, so nothing is lost while the watcher is away, as long as the journal itself has
-not been rotated past the cursor; then the batch says so.
+not been rotated past the cursor; then the batch says so. Three traps of journalctl are walked around: a follower shows
+only the current boot, so what is there already is read before following; `--after-cursor` passes over one entry where
+the cursor's own is gone, so the cursor's entry is asked for and compared; without `--all` a field of more than 4 KiB is
+null.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ridgeline.audit.sources import Batch, Event, Position
@@ -22,23 +26,30 @@ _KEPT = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSP
 _WORD = re.compile(r"[^A-Za-z0-9_-]+")
 _AT_ONCE = 2_000  # entries of one batch
 _LONGEST = 8 << 20
+_LOST = "the journal no longer has the entry at which it was left; what it removed since then is not here."
 
 
 class Journal:
-    """`matches` are journalctl's own (`_SYSTEMD_UNIT=ssh.service`)."""
+    """`matches` are journalctl's own (`_SYSTEMD_UNIT=ssh.service`); `directory` holds journals of this or other
+    machines, else it is this machine's own."""
 
-    def __init__(self, matches: Sequence[str] = (), *, follow: bool = True) -> None:
+    def __init__(self, matches: Sequence[str] = (), *, directory: Path | None = None, follow: bool = True) -> None:
         program = shutil.which("journalctl")
         if program is None:
             raise InputError("there is no journalctl on this machine, so there is no journal to watch.")
         for match in matches:
             if not re.fullmatch(r"[A-Z0-9_]+=.*", match):
                 raise InputError(f"'{match}' is no match of the journal; write it like _SYSTEMD_UNIT=ssh.service.")
-        self.name = "journal" + "".join(f":{m}" for m in sorted(matches))
-        self._command = [program, "-o", "json", "--no-pager", *(["-f"] if follow else []), *matches]
+        if directory is not None and not directory.is_dir():
+            raise InputError(f"there is no folder '{directory}' with journals.")
+        where = [f"--directory={directory.absolute()}", "--merge"] if directory is not None else []
+        self.name = "journal" + "".join(f":{m}" for m in [*where[:1], *sorted(matches)])
+        self._command = [program, "-o", "json", "--all", "--no-pager", *where, *matches]
         self._follow = follow
         self._process: asyncio.subprocess.Process | None = None
         self._stopped = False
+        self._cursor: str | None = None  # of the last entry that was read
+        self._seen = 0
 
     def stop(self) -> None:
         self._stopped = True
@@ -46,30 +57,45 @@ class Journal:
             self._process.terminate()  # what it had written is still in the pipe, and is read
 
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        # Without a cursor a follower begins now; history can be had with --no-follow.
-        start = [f"--after-cursor={position['cursor']}"] if position else ["-n", "0"] if self._follow else []
+        self._cursor, began, lost = position["cursor"] if position else None, time.time(), False
+        if self._cursor or not self._follow:  # what is there already, of every boot
+            before = self._seen
+            async for batch in self._read([]):
+                yield batch
+            if self._cursor and self._seen == before and not self._stopped:
+                lost = True
+                yield Batch([], {"cursor": self._cursor}, gaps=(_LOST,))
+        if self._follow and not self._stopped:
+            # Without a cursor a follower begins now; history can be had with --no-follow.
+            async for batch in self._read(["-f", f"--since=@{began:.6f}"] if lost else ["-f"], lost):
+                yield batch
+
+    async def _read(self, how: list[str], lost: bool = False) -> AsyncIterator[Batch]:
+        """One journalctl, from the cursor's own entry on, which is compared and left out."""
+        follow, due = bool(how), None if lost else self._cursor
+        start = [f"--cursor={due}"] if due else []
+        lines = (["-n", "all"] if due or lost else ["-n", "0"]) if follow else []
         process = self._process = await asyncio.create_subprocess_exec(
-            *self._command, *start, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=_LONGEST
+            *self._command,
+            *how,
+            *lines,
+            *start,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LONGEST,
         )
         if process.stdout is None or process.stderr is None:
             raise RidgelineError("journalctl gave no pipe to read from.")
         trouble = asyncio.create_task(process.stderr.read())
-        seen, cursor = 0, position["cursor"] if position else None
         try:
-            async for lines in _gathered(process.stdout):
-                events, refused = list[Event](), list[tuple[str, str]]()
-                for line in lines:
-                    seen += 1
-                    try:
-                        found = json.loads(line)
-                        cursor = found["__CURSOR"]
-                        events.append(event_of(found))
-                    except (ValueError, KeyError, TypeError) as error:
-                        refused.append((f"entry {seen} of the journal", f"it cannot be read ({error})"))
-                yield Batch(events, {"cursor": cursor} if cursor else None, refused=tuple(refused))
+            async for some in _gathered(process.stdout):
+                batch = self._batch(some, due, gone=_LOST if due and not follow else None)
+                due = None
+                if batch is not None:
+                    yield batch
             said = (await trouble).decode(errors="replace").strip()
             status = await process.wait()
-            if not self._stopped and (status != 0 or self._follow):
+            if not self._stopped and (status != 0 or follow):
                 raise InputError(f"journalctl ended with {status}: {said.splitlines()[-1] if said else 'no word'}.")
         finally:
             trouble.cancel()
@@ -77,6 +103,27 @@ class Journal:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+    def _batch(self, lines: list[bytes], due: str | None, gone: str | None) -> Batch | None:
+        """Entries as events; the first is that of the cursor `due`, which was taken before, or else `gone` is true.
+
+        A follower need not see it: it was there a moment ago, but may be of an earlier boot.
+        """
+        events, refused, first = list[Event](), list[tuple[str, str]](), None
+        for line in lines:
+            self._seen += 1
+            try:
+                found = json.loads(line)
+                self._cursor = found["__CURSOR"]
+                first = first or self._cursor
+                if self._cursor != due:
+                    events.append(event_of(found))
+            except (ValueError, KeyError, TypeError) as error:
+                refused.append((f"entry {self._seen} of the journal", f"it cannot be read ({error})"))
+        gaps = (gone,) if gone and first != due else ()
+        if not events and not refused and not gaps:
+            return None
+        return Batch(events, {"cursor": self._cursor} if self._cursor else None, refused=tuple(refused), gaps=gaps)
 
 
 async def _gathered(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:

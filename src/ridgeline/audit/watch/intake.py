@@ -37,7 +37,8 @@ class Intake:
         """Append a batch; it is on the disk when this returns. None where there was nothing to append."""
         events = [own.foreign(self._redact.event(event)) for event in batch.events]
         encoded, events, wrong = _encodable(events)
-        told = self._told(source, batch, wrong)
+        told = own.keys_events(batch.keyed, len(events), source) if not wrong else []  # else their places are not known
+        told += self._told(source, batch, wrong)
         if told:
             events = [*events, *told]
             encoded = encode(events)

@@ -9,6 +9,7 @@
 | ridgeline.watch.drops     | a source lost events, and how many                                       |
 | ridgeline.watch.refused   | something came that was no event                                         |
 | ridgeline.watch.gap       | a source could not be read on where it was left                          |
+| ridgeline.watch.keys      | under which keys the events just before it came, so that none is taken twice |
 | ridgeline.watch.undelivered | an alert that its webhook did not take                                 |
 | ridgeline.watch.stop      | a watcher has ended, and what it had done                                |
 """
@@ -22,18 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.event import decode
 from ridgeline.audit.merkle import HASH
+from ridgeline.audit.sources.requests import Known
 from ridgeline.audit.tiles import WIDTH
 from ridgeline.errors import Unverified
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.sources import Keyed
 
 SOURCE = "ridgeline.watch"
-START, SCORES, ALERT, LABEL, DROPS, REFUSED, GAP, UNDELIVERED, STOP = (
+START, SCORES, ALERT, LABEL, DROPS, REFUSED, GAP, KEYS, UNDELIVERED, STOP = (
     f"{SOURCE}.{word}"
-    for word in ("start", "scores", "alert", "label", "drops", "refused", "gap", "undelivered", "stop")
+    for word in ("start", "scores", "alert", "label", "drops", "refused", "gap", "keys", "undelivered", "stop")
 )
 UNIT = 10_000  # a score of 1 is recorded as this
+KEYS_AT_ONCE = 256  # keys that one event names
+REMEMBERED = 1 << 18  # entries at the end of a log whose keys are remembered
 _CLAIMED = "ridgeline."
 
 
@@ -74,6 +79,25 @@ def scores_event(first: int, scores: Sequence[float | None], leaves: bytes) -> d
             "scores": [None if s is None else round(s * UNIT) for s in scores],
         },
     )
+
+
+def keys_events(keyed: Sequence[Keyed], count: int, source: str) -> list[dict[str, Any]]:
+    """What follows the `count` events of a batch in the same append; where they lie is told as so many entries back."""
+    found = list[dict[str, Any]]()
+    for start in range(0, len(keyed), KEYS_AT_ONCE):
+        at = count + len(found)
+        some = keyed[start : start + KEYS_AT_ONCE]
+        words = [{"key": k.key, "sha256": k.digest, "back": at - k.first, "count": k.count} for k in some]
+        found.append(own(KEYS, source, {"keys": words}))
+    return found
+
+
+def known_keys(ledger: Ledger) -> Iterator[Known]:
+    """The keys under which events came, as the end of the log tells them, in its order."""
+    size = ledger.checkpoint().size
+    for index, event in own_events(ledger, KEYS, start=max(0, size - REMEMBERED), end=size):
+        for words in event["attributes"]["keys"]:
+            yield Known(words["key"], words["sha256"], index - words["back"], words["count"])
 
 
 def leaf_of(leaves: bytes, k: int) -> str:
@@ -117,9 +141,17 @@ def well_formed(event: Mapping[str, Any]) -> bool:
     if event["action"] == ALERT:
         named = isinstance(words.get("leaf"), str) and isinstance(words.get("reason"), str)
         return named and _whole(words.get("entry")) and isinstance(words.get("score"), int | float)
+    if event["action"] == KEYS:
+        keys = words.get("keys")
+        return isinstance(keys, list) and all(isinstance(k, dict) and _is_key(k) for k in keys)
     if event["action"] == LABEL:
         return _whole(words.get("entry")) and words.get("verdict") in ("normal", "bad")
     return True
+
+
+def _is_key(words: Mapping[str, Any]) -> bool:
+    named = isinstance(words.get("key"), str) and isinstance(words.get("sha256"), str)
+    return named and _whole(words.get("back")) and _whole(words.get("count"))
 
 
 def _whole(value: object) -> bool:

@@ -3,10 +3,14 @@
 With G the co-occurrence of items and P = (G + λI)⁻¹, the weights are B = −P / diag(P), zero on the diagonal. G + λI is
 positive definite with no eigenvalue below λ, so Cholesky in float32 is safe for usual λ; the residual is looked at all
 the same, and float64 takes over where it is too large.
+
+Where users are few beside items, the same P comes from a matrix of users × users: with X the likes [users, items],
+(XᵀX + λI)⁻¹ = (I − Xᵀ(XXᵀ + λI)⁻¹X) / λ. For 610 users and 6,298 items that is a fifth of the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +23,7 @@ LAMBDA = 100.0
 MOST = 20_000  # items: 1.6 GB of weights; beyond, the most liked ones take part and the rest score 0
 BLOCK = 2_048  # items (or users) of the co-occurrence made at a time
 RESIDUAL = 1e-3  # of (G + λI)P − I on random vectors, relative
+FEW = 4  # items per user from which the way by users is the shorter one
 
 
 class Ease:
@@ -36,7 +41,7 @@ class Ease:
         self.kept: Whole = np.sort(best)
         self.width = train.width
         part = train.matrix()[:, self.kept].tocsr()
-        self.weights = _solved(together(part, self.device), self.penalty, self.device)
+        self.weights = _solved(part, self.penalty, self.device)
         return self
 
     def scores(self, users: Histories, weights: Any = None) -> Real:
@@ -72,23 +77,51 @@ def together(liked: Any, device: str) -> Real:
     return counts
 
 
-def _solved(counts: Real, penalty: float, device: str) -> Real:
-    """B float32 [K, K] of G float32 [K, K]."""
+def _solved(liked: Any, penalty: float, device: str) -> Real:
+    """B float32 [K, K] of a sparse matrix [users, K]."""
     import torch
 
-    if not len(counts):
-        return counts
+    users, width = liked.shape
+    if not width:
+        return np.zeros((0, 0), np.float32)
+    few = users * FEW <= width
+    given = torch.from_numpy(liked.toarray() if few else together(liked, device))
     for dtype in (torch.float32, torch.float64):
-        gram = torch.from_numpy(counts).to(device, dtype, copy=True)
-        gram.diagonal().add_(penalty)
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        if not int(failed):
-            inverse = torch.cholesky_inverse(factor)
-            del factor
-            probe = torch.randn(len(gram), 4, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
-            off = (gram @ (inverse @ probe) - probe).norm() / probe.norm()
-            if float(off) <= RESIDUAL:
-                found = inverse.div_(-inverse.diagonal().clone()[None, :])
-                found.fill_diagonal_(0)
-                return np.asarray(found.to("cpu", torch.float32).numpy())
+        made = (_by_users if few else _by_items)(given.to(device, dtype, copy=True), penalty)
+        if made is None:
+            continue
+        inverse, times = made
+        probe = torch.randn(width, 4, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
+        off = (times(inverse @ probe) - probe).norm() / probe.norm()
+        if float(off) <= RESIDUAL:
+            found = inverse.div_(-inverse.diagonal().clone()[None, :])
+            found.fill_diagonal_(0)
+            return np.asarray(found.to("cpu", torch.float32).numpy())
     raise InputError(f"EASE cannot be solved to {RESIDUAL:g} with λ = {penalty:g}; give a larger λ.")
+
+
+Made = tuple[Any, Callable[[Any], Any]]  # P [K, K], and the product of G + λI with [K, n]
+
+
+def _by_items(counts: Any, penalty: float) -> Made | None:
+    """Of G [K, K]; None where it has no factor in this type."""
+    import torch
+
+    counts.diagonal().add_(penalty)
+    factor, failed = torch.linalg.cholesky_ex(counts)
+    return None if int(failed) else (torch.cholesky_inverse(factor), lambda x: counts @ x)
+
+
+def _by_users(liked: Any, penalty: float) -> Made | None:
+    """Of X [users, K]; None where XXᵀ + λI has no factor in this type."""
+    import torch
+
+    gram = liked @ liked.T
+    gram.diagonal().add_(penalty)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if int(failed):
+        return None
+    half = torch.linalg.solve_triangular(factor, liked, upper=False)
+    inverse = (half.T @ half).neg_()
+    inverse.diagonal().add_(1)
+    return inverse.div_(penalty), lambda x: liked.T @ (liked @ x) + penalty * x
