@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab.conftest import make_record
 
@@ -114,6 +114,7 @@ def test_the_main_kind_is_the_one_recorded_first():
     assert only(part, main).record is part
 
 
+@settings(deadline=None)
 @given(st.permutations([1, 2, 3, 4, 5]), st.lists(st.floats(1.0, 1e9), min_size=5, max_size=5))
 def test_which_case_speaks_for_a_path_hangs_on_the_work_and_never_on_the_times(sizes, times):
     cases = [
