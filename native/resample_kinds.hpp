@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "resample_track.hpp"
 
@@ -9,35 +10,62 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
+// Channels that lie side by side are known to do so while compiling: only then can the loops over them be vectorised.
+template <class V, class T, class Do> void by_step(const Track<V, T> &track, Do run) {
+  if (track.channel_step == 1) run(std::integral_constant<std::int64_t, 1>{});
+  else run(track.channel_step);
+}
+
 template <class V, class T, class Put>
 void linear(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
   using C = typename Track<V, T>::C;
   const V *a = track.values + at.i * track.value_step, *b = track.values + at.j * track.value_step;
   const C w = at.w;
-  if (w == 0) {
-    for (std::int64_t d = from; d < to; ++d) put(d, wide(a[d * track.channel_step]));
-  } else if (track.channel_step == 1) {
-    for (std::int64_t d = from; d < to; ++d) {
-      const C left = wide(a[d]);
-      put(d, left + (wide(b[d]) - left) * w);
+  by_step(track, [=](auto step) {
+    if (w == 0) {
+      for (std::int64_t d = from; d < to; ++d) put(d, wide(a[d * step]));
+    } else {
+      for (std::int64_t d = from; d < to; ++d) {
+        const C left = wide(a[d * step]);
+        put(d, left + (wide(b[d * step]) - left) * w);
+      }
     }
-  } else {
-    for (std::int64_t d = from; d < to; ++d) {
-      const C left = wide(a[d * track.channel_step]);
-      put(d, left + (wide(b[d * track.channel_step]) - left) * w);
-    }
-  }
+  });
 }
 
-template <class C> C wrapped(C x) { return C(std::remainder(double(x), 6.283185307179586476925)); }
+// x less whole turns, in [-π, π]. 2π is taken away in two parts, the first of few bits, so that its multiples are exact;
+// beyond that reach the library does it, slowly.
+inline double wrapped(double x) {
+  constexpr double kWhole = 6755399441055744.0; // 1.5 · 2⁵²: added and taken away again it leaves a whole number
+  constexpr double kHigh = 0x1.921fb544p+2, kLow = 0x1.0b4611a626331p-32, kPi = 3.141592653589793;
+  const double turns = (x * 0.15915494309189535 + kWhole) - kWhole;
+  const double rest = (x - turns * kHigh) - turns * kLow;
+  return rest > kPi ? kPi : rest < -kPi ? -kPi : rest; // comparisons let NaN through
+}
+constexpr double kFarthest = 1e6; // turns · kHigh has 33 + 20 bits
 
 template <class V, class T, class Put>
 void angle(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
   using C = typename Track<V, T>::C;
-  for (std::int64_t d = from; d < to; ++d) {
-    const C a = track.value(at.i, d);
-    put(d, at.w == 0 ? wrapped(a) : wrapped(a + wrapped(track.value(at.j, d) - a) * at.w));
-  }
+  const V *a = track.values + at.i * track.value_step, *b = track.values + at.j * track.value_step;
+  const double w = at.w;
+  by_step(track, [=](auto step) {
+    int far = 0;
+    for (std::int64_t d = from; d < to; ++d)
+      far |= (std::fabs(wide(a[d * step])) > C(kFarthest)) | (std::fabs(wide(b[d * step])) > C(kFarthest));
+    if (far) {
+      constexpr double kTurn = 6.283185307179586476925;
+      for (std::int64_t d = from; d < to; ++d) {
+        const double left = wide(a[d * step]), way = std::remainder(wide(b[d * step]) - left, kTurn);
+        put(d, C(std::remainder(w == 0 ? left : left + way * w, kTurn)));
+      }
+    } else {
+      for (std::int64_t d = from; d < to; ++d) {
+        const double left = wide(a[d * step]), way = wrapped(double(wide(b[d * step])) - left);
+        put(d, C(wrapped(w == 0 ? left : left + way * w)));
+      }
+    }
+  });
 }
 
 template <class V, class T, class Put>
@@ -94,11 +122,15 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
   const C at_a = v * v * (1 + 2 * w), at_b = w * w * (3 - 2 * w), at_left = h * w * v * v, at_right = -h * w * w * v;
   if (before >= 0 && after >= 0) {
     const C h0 = C(track.span(before, at.i)), h1 = C(track.span(at.j, after)), per_h0 = 1 / h0, per_h1 = 1 / h1;
-    for (std::int64_t d = from; d < to; ++d) {
-      const C a = track.value(at.i, d), b = track.value(at.j, d), m = (b - a) * per_h;
-      const C m0 = (a - track.value(before, d)) * per_h0, m1 = (track.value(after, d) - b) * per_h1;
-      put(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
-    }
+    const V *p = track.values + before * track.value_step, *q = track.values + after * track.value_step;
+    const V *l = track.values + at.i * track.value_step, *r = track.values + at.j * track.value_step;
+    by_step(track, [=](auto step) {
+      for (std::int64_t d = from; d < to; ++d) {
+        const C a = wide(l[d * step]), b = wide(r[d * step]), m = (b - a) * per_h;
+        const C m0 = (a - wide(p[d * step])) * per_h0, m1 = (wide(q[d * step]) - b) * per_h1;
+        put(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
+      }
+    });
     return;
   }
   const std::int64_t other = before >= 0 ? before : after; // -1: two stamps only, a straight line
