@@ -22,6 +22,7 @@ from ridgeline.trajectory.on_numpy import resample_numpy, resample_plain
 __all__ = ["resample"]
 
 _run: Any = None  # the GPU's engine, once it has been imported,
+_ONE_LAUNCH = frozenset(("linear", "previous", "nearest", "cubic", "angle"))  # slerp wants channels by fours
 _again: Any = None  # and its shorter way for the call before once more
 
 
@@ -66,7 +67,8 @@ def resample(
         if (
             not check
             and out is not None
-            and kind == "linear"
+            and type(kind) is str
+            and kind in _ONE_LAUNCH
             and outside == "clamp"
             and not (sort or return_mask)
             and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
@@ -78,10 +80,10 @@ def resample(
             if _run is None:
                 from ridgeline.kernels.resample import again as _again
                 from ridgeline.kernels.resample import run as _run
-            if _again(values, times, at, out):
+            if kind == "linear" and _again(values, times, at, out):
                 return out
             if values.dim() == 3 == out.dim() and times.dim() == 2 == at.dim() and times.dtype == at.dtype:
-                _run(values, times, at, out)
+                _run(values, times, at, out, channels=() if kind == "linear" else ((0, values.shape[2], kind),))
                 return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
