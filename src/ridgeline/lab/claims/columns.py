@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.document import Table
-from ridgeline.lab.claims.quantities import Dims, Quantity
+from ridgeline.lab.claims.quantities import NONE, Dims, Quantity, find
 
 COUNTED = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
@@ -78,7 +78,7 @@ def _column(table: Table, place: int) -> Column:
     name = table.header[place].replace("_", " ")
     unit = header_unit(name)
     texts = [row.cells[place] for row in table.rows]
-    cells = tuple(q.number(text, unit) for text in texts)
+    cells = tuple(cell_of(text, unit) for text in texts)
     filled = [cell for cell in cells if cell is not None]
     if not filled or 2 * len(filled) < len([t for t in texts if re.search(r"\w", t)]):
         return Column(place, name, "label", q.NONE, tuple(None for _ in texts))
@@ -95,6 +95,8 @@ def _column(table: Table, place: int) -> Column:
         cells = tuple(c if c is not None and c.share else None for c in cells)
     elif 2 * sum(c.factor for c in filled) > len(filled):
         role = "speedup"
+    elif 2 * sum(c.top is not None for c in filled) > len(filled):
+        role = "range"
     elif dims in _DIMENSIONS:
         role = _first(_DIMENSIONS[dims], words)
     elif dims == q.NONE:
@@ -104,6 +106,41 @@ def _column(table: Table, place: int) -> Column:
     else:
         role = "other"
     return Column(place, name, role, dims, cells, mixed)
+
+
+def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
+    """The quantity of a table's cell; `unit` is its column's, for cells without one."""
+    found = find(text)
+    if not found:
+        return None
+    first = found[0]
+    if (
+        len(found) > 1
+        and found[1].dims == first.dims
+        and re.fullmatch(r"\s*[–—-]\s*", text[first.end : found[1].start])
+    ):
+        first = replace(first, top=found[1].value)  # "8.29 ms – 12.4 ms"
+    lead = text[: first.start].strip(" *_`+(−-")
+    if lead and not re.fullmatch(r"[^\w]*", lead):
+        return None
+    if unit is not None and first.unit == "" and first.dims == NONE:
+        factor, dims, name = unit
+        return Quantity(
+            first.value * factor,
+            first.step * factor,
+            first.loose * factor,
+            dims,
+            name,
+            first.noun,
+            first.text if name in ("", "×") else f"{first.text} {name}",
+            first.start,
+            first.end,
+            first.about,
+            first.bound,
+            None if first.top is None else first.top * factor,
+            first.written,
+        )
+    return first
 
 
 def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:

@@ -146,7 +146,7 @@ def _law(target: Source, parts: Parts, rows: list[int]) -> Iterator[Law]:
     ones = [all(abs(value) < 0.15 for value in column) for column in logs[1:]]
     if any(near and part.dims == q.NONE for near, (part, _) in zip(ones, parts, strict=True)):
         return  # times nearly one: the others are near each other, no more
-    if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), q.BYTES) is None:
+    if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), target.dims) is None:
         return  # nearly one: they are near each other, not made of each other
     bits = _bits(constants, held, ranges, natural)
     if bits >= ENOUGH[len(parts)]:

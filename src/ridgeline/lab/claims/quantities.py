@@ -48,7 +48,6 @@ __all__ = [
     "Quantity",
     "combined",
     "find",
-    "number",
     "parse_unit",
 ]
 
@@ -268,32 +267,3 @@ def _unit(unit_text: str, text: str, match: re.Match[str]) -> tuple[float, Dims,
 def _noun(name: str) -> str:
     first = re.split(r"[\s/]", name)[0]
     return "" if first in UNITS or parse_unit(first) is not None else first.lower()
-
-
-def number(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
-    """The quantity of a table's cell; `unit` is its column's, for cells without one."""
-    found = find(text)
-    if not found:
-        return None
-    first = found[0]
-    lead = text[: first.start].strip(" *_`+(−-")
-    if lead and not re.fullmatch(r"[^\w]*", lead):
-        return None
-    if unit is not None and first.unit == "" and first.dims == NONE:
-        factor, dims, name = unit
-        return Quantity(
-            first.value * factor,
-            first.step * factor,
-            first.loose * factor,
-            dims,
-            name,
-            first.noun,
-            first.text if name in ("", "×") else f"{first.text} {name}",
-            first.start,
-            first.end,
-            first.about,
-            first.bound,
-            None if first.top is None else first.top * factor,
-            first.written,
-        )
-    return first

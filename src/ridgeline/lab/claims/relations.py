@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import inf, log, log2
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.columns import Column, find_roles
@@ -28,55 +29,9 @@ from ridgeline.lab.claims.finding import (
     times,
     units_mixed,
 )
-from ridgeline.lab.claims.quantities import Dims
+from ridgeline.lab.claims.known import RELATIONS, Relation
 
-
-@dataclass(frozen=True)
-class Relation:
-    """`target` = a constant × the product of `above` / the product of `below`, all columns' roles."""
-
-    name: str
-    target: str
-    above: tuple[str, ...]
-    below: tuple[str, ...]
-    dims: Dims
-    open: bool = False  # any constant will do
-    sure: float = 0.93
-    unless: tuple[str, ...] = ()  # not where a column of one of these roles is
-
-
-RELATIONS = (
-    Relation("rate = batch / time", "rate", ("batch",), ("time",), q.RATE),
-    Relation("rate = n × batch / time", "rate", ("n", "batch"), ("time",), q.RATE, open=True),
-    Relation("rate = n / time", "rate", ("n",), ("time",), q.RATE, open=True, unless=("batch",)),
-    Relation("rate = n / latency", "rate", ("n",), ("latency",), q.RATE, open=True, unless=("batch", "time")),
-    Relation("rate = batch / latency", "rate", ("batch",), ("latency",), q.RATE, open=True, unless=("time",)),
-    Relation("rate = count / time", "rate", ("count",), ("time",), q.RATE, open=True, unless=("batch",)),
-    Relation("rate = items / time", "rate", (), ("time",), q.RATE, open=True, unless=("batch",)),
-    Relation("bandwidth = bytes / time", "bandwidth", ("size",), ("time",), q.BANDWIDTH, open=True),
-    Relation(
-        "bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)
-    ),
-    Relation("bandwidth = bytes / time", "bandwidth", (), ("time",), q.BANDWIDTH, open=True, unless=("size",)),
-    Relation("FLOP/s = work / time", "flops", (), ("time",), q.FLOPS, open=True, unless=("size",)),
-    Relation("efficiency = speed-up / n", "efficiency", ("speedup",), (), q.NONE, open=True, unless=("n",)),
-    Relation("total = count × unit", "cost", ("count", "cost"), (), q.MONEY),
-    Relation("total = count × unit", "time", ("count", "time"), (), q.TIME),
-    Relation("share = part / peak", "share", ("bandwidth",), (), q.NONE, open=True),
-    Relation("share = part / peak", "efficiency", ("bandwidth",), (), q.NONE, open=True, unless=("n",)),
-    Relation("share = part / peak", "share", ("flops",), (), q.NONE, open=True),
-    Relation("share = part / peak", "efficiency", ("flops",), (), q.NONE, open=True, unless=("n",)),
-    Relation("share = part / whole", "share", ("memory",), (), q.NONE, open=True, sure=0.8),
-    Relation("cost = price × time", "cost", ("price", "time"), (), q.MONEY),
-    Relation("cost = price × n × time", "cost", ("price", "n", "time"), (), q.MONEY),
-    Relation("cost = price × time", "cost", ("time",), (), q.MONEY, open=True, unless=("price",)),
-    Relation("cost = price × n × time", "cost", ("n", "time"), (), q.MONEY, open=True, unless=("price",)),
-    Relation("size = count × dimension × bytes", "size", ("count", "dim"), (), q.BYTES, open=True),
-    Relation("size = parameters × bytes", "size", ("params",), (), q.BYTES, open=True, sure=0.8),
-    Relation("size = parameters × bytes", "memory", ("params",), (), q.BYTES, open=True, sure=0.7),
-    Relation("total = count × unit", "n", ("n",), (), q.NONE, open=True, sure=0.85),
-    Relation("total batch = n × batch", "batch", ("n",), (), q.NONE, open=True, sure=0.8),
-)
+_ENOUGH = 8.0
 
 
 @dataclass(frozen=True)
@@ -173,6 +128,8 @@ def _fit(
         candidates += [(float(b), True) for b in context.batches(table.line, table.heading)]
     prices = [f.quantity.value for f in context.facts if f.quantity.dims == q.PRICE] if _priced(relation) else []
     candidates += [(price, True) for price in prices]
+    if relation.name == "share = part / peak":
+        candidates += [(1 / f.quantity.value, True) for f in context.peaks(chosen[0].dims) if f.quantity.value > 0]
     if relation.dims == q.BANDWIDTH and not relation.above:
         candidates += [(f.quantity.value, True) for f in context.facts if f.quantity.dims == q.BYTES]
     taken, explained = max(candidates, key=lambda c: len(holding(c[0])), default=(common, False))
@@ -218,7 +175,18 @@ def _applies(fit: Fit) -> bool:
     held, rows = len(fit.held), len(fit.constants)
     if fit.explained and not fit.relation.open:
         return (held >= 1 and 2 * held >= rows) or (held == 0 and rows == 1)
+    if not fit.explained and _evidence(fit) < _ENOUGH:
+        return False
     return (held >= 3 and held >= 0.6 * rows) or (held == 2 and rows == 3 and fit.explained)
+
+
+def _evidence(fit: Fit) -> float:
+    """Bits against chance: how narrow the constants of the rows that hold are, against what the column ranges over."""
+    told = [(fit.constants[row], cell.value) for row in fit.held if (cell := fit.target.cells[row]) is not None]
+    values = [value for _, value in told]
+    room = log(max(values) / min(values)) if values and min(values) > 0 else 0.0
+    widths = sorted(log(high / low) if low > 0 else inf for (low, high), _ in told)[:-1]
+    return sum(max(0.0, log2(room / max(width, SLACK))) if room > 0 else 0.0 for width in widths)
 
 
 def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) -> list[Finding]:

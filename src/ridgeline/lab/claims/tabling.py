@@ -193,6 +193,7 @@ class _Html(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tables: list[Cells] = []
         self.heads: list[int] = []  # how many rows of each table are header
+        self.alone: list[set[int]] = []  # rows of one cell that spans all
         self.spans: list[tuple[int, int]] = []
         self.cell: list[str] | None = None
         self.size = (1, 1)
@@ -203,6 +204,7 @@ class _Html(HTMLParser):
         if tag == "table":
             self.tables.append([])
             self.heads.append(0)
+            self.alone.append(set())
             self.spans.append((self.getpos()[0], self.getpos()[0]))
             self.below = {}
         elif tag == "tr" and self.tables:
@@ -223,10 +225,18 @@ class _Html(HTMLParser):
         if tag in ("td", "th") and self.cell is not None:
             if self.tables and self.tables[-1]:
                 row, text = self.tables[-1][-1][1], repair(" ".join("".join(self.cell).split()))
-                for _ in range(self.size[0]):
+                for copy in range(self.size[0]):
+                    shown = (
+                        text if copy == 0 or tag == "th" else ""
+                    )  # a name over several columns; a remark across them
                     if self.size[1] > 1:
-                        self.below[len(row)] = (self.size[1] - 1, text)
-                    row.append(text)
+                        self.below[len(row)] = (self.size[1] - 1, shown)
+                    row.append(shown)
+                if self.size[0] > 1 and len(row) == self.size[0]:
+                    self.alone[-1].add(len(self.tables[-1]) - 1)
+                    row[1:] = [""] * (len(row) - 1) if tag == "td" else row[1:]
+                else:
+                    self.alone[-1].discard(len(self.tables[-1]) - 1)
                 self._cover()
             self.cell = None
         elif tag == "table" and self.spans:
@@ -256,12 +266,17 @@ def _span(told: str | None) -> int:
 def html(document: Document, text: str) -> None:
     parser = _Html()
     parser.feed(text)
-    for cells, heads, (start, end) in zip(parser.tables, parser.heads, parser.spans, strict=True):
-        filled = [row for row in cells if row[1]]
-        if len(filled) < 2:
-            continue
-        same = len({len(row) for _, row in filled[:heads]}) == 1
-        if 1 < heads < len(filled) and same:
-            filled = [(filled[0][0], _joined([row for _, row in filled[:heads]])), *filled[heads:]]
-        add(document, filled, start - 1)
-        document.tabled |= set(range(start, end + 1))
+    for cells, alone, heads, (start, end) in zip(parser.tables, parser.alone, parser.heads, parser.spans, strict=True):
+        header: list[tuple[int, list[str]]] = []
+        at = 0
+        while at < min(heads, len(cells)) and not (at in alone and header):  # one cell across a table is a title
+            header += [] if at in alone else [cells[at]]
+            at += 1
+        body = [row for row in cells[at:] if row[1]]
+        if len({len(row) for _, row in header}) == 1:
+            body = [(header[0][0], _joined([row for _, row in header])), *body]
+        else:
+            body = [*header, *body]
+        if len(body) >= 2:
+            add(document, body, start - 1)
+            document.tabled |= set(range(start, end + 1))
