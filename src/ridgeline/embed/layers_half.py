@@ -1,7 +1,7 @@
 """float16 on an ARM CPU: products in half precision, twice as many at a time as in float32; the rest in float32.
 
 The sums inside a product are float16, too, so the vectors are near those of float32 and not equal to them (lowest
-cosine 0.9999 over mixed texts). What lies between the products stays in float32: torch's own gelu and attention are
+cosine 0.99993 over hostile texts). What lies between the products stays in float32: torch's own gelu and attention are
 several times slower in float16 here, and the residual keeps its digits.
 """
 
