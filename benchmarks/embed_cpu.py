@@ -1,8 +1,9 @@
 """Embedding on this CPU against sentence-transformers, in one interleaved run; with --sweep, our own budget of tokens.
 
-    python benchmarks/embed_cpu.py [--sweep] [--dtype auto] [--rounds 7]
+    python benchmarks/embed_cpu.py [--sweep | --types] [--dtype auto] [--rounds 7]
 
-Needs `make peers`; about three minutes on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens
+Needs `make peers` (not for --sweep and --types: our budgets of tokens, and our type against our float32); about three
+minutes on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens
 long, and a mixture. The peer gets the best of its batch sizes 16 to 128, found first, and its own sorting. Ratios are
 medians of peer time / our time, order alternating: on a shared machine only those mean anything.
 """
@@ -30,7 +31,9 @@ BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweep", action="store_true", help="try budgets of tokens instead of racing")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--sweep", action="store_true", help="try budgets of tokens instead of racing")
+    what.add_argument("--types", action="store_true", help="race the type against our own float32")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
@@ -39,6 +42,8 @@ def main() -> None:
     sets = texts_of(ours)
     if options.sweep:
         sweep(ours, sets, options.rounds)
+    elif options.types:
+        types(ours, sets, options.rounds)
     else:
         race(ours, sets, options.rounds)
 
@@ -101,6 +106,18 @@ def sweep(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
                 times[budget].append(seconds(partial(ours.encode, texts, batch_tokens=budget)))
         shown = "  ".join(f"{b}: {len(texts) / min(t):.1f}" for b, t in times.items())
         print(f"{name:24} texts/s by budget  {shown}", flush=True)
+
+
+def types(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
+    wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
+    for name, texts in sets.items():
+        given, many = (texts, True) if len(texts) > 1 else (texts[0], False)
+        mine, theirs = (partial(e.encode if many else e.encode_one, given) for e in (ours, wide))
+        cosine = float((np.atleast_2d(mine()) * np.atleast_2d(theirs())).sum(1).min())
+        first, second = alternate(theirs, mine, rounds if many else 15 * rounds)
+        ratio = statistics.median(t / o for t, o in zip(first, second, strict=True))
+        told = f"float32 / {ours.dtype}: ratio {ratio:.2f}   lowest cosine {cosine:.6f}"
+        print(f"{name:24} {told}   best {len(texts) / min(second):.1f} texts/s", flush=True)
 
 
 def alternate(this: Callable[[], Any], other: Callable[[], Any], rounds: int) -> tuple[list[float], list[float]]:

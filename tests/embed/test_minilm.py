@@ -40,6 +40,17 @@ def test_bfloat16_keeps_the_cosine(minilm):
     assert (found * minilm.encode(texts)).sum(1).min() >= 0.9998
 
 
+def test_float16_keeps_the_cosine_for_texts_of_every_kind_and_length(half, minilm):
+    texts = [g["text"] for g in GOLDEN]
+    texts += [" ".join(texts)[:n] for n in range(1, 1400, 97)]
+    with Embedder(device="cpu", dtype="float16") as narrow:
+        found = narrow.encode(texts)
+        alone = narrow.encode_one(texts[-1])
+    assert (found * minilm.encode(texts)).sum(1).min() >= 0.9998
+    assert alone @ found[-1] >= 0.9998
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
 def test_an_empty_list_keeps_its_width(minilm):
     assert minilm.encode([]).shape == (0, 384)
     assert minilm.dim == 384

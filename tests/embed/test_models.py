@@ -22,6 +22,7 @@ LAYOUTS = {
     "bert-modern": {"pooling": "cls", "modern": True},
     "bert-prefixed": {"prefix": "bert."},
     "bert-relu": {"hidden_act": "relu"},
+    "bert-tanh": {"hidden_act": "gelu_new"},
     "snapshot": {"pooling": None},
     "roberta-mean": {"kind": "roberta", "prefix": "roberta."},
     "xlm-roberta-mean": {"kind": "xlm-roberta"},  # e5-large's
@@ -51,6 +52,27 @@ def test_bfloat16_stays_near(made, name: str):
         found = embedder.encode(TEXTS)
     wanted = Reference(made[name], LAYOUTS[name].get("prefix", "")).encode(TEXTS)
     assert (found * wanted).sum(1).min() > 0.999
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_float16_stays_near_for_every_layout(half, made, name: str):
+    how = LAYOUTS[name]
+    with Embedder(made[name], device="cpu", dtype="float16") as embedder:
+        found = embedder.encode(TEXTS)
+    wanted = Reference(made[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    assert found.dtype == np.float32
+    assert (found * wanted).sum(1).min() > 0.9998
+
+
+def test_what_leaves_the_range_of_float16_is_said_and_not_returned(half, made, monkeypatch):
+    from ridgeline.embed.layers_half import HalfLayers
+
+    plain = HalfLayers.linear_of
+    monkeypatch.setattr(HalfLayers, "linear_of", lambda self, weight, bias: plain(self, weight * 1e6, bias))
+    with Embedder(made["bert-mean"], device="cpu", dtype="float16") as embedder:
+        for encode in (lambda: embedder.encode(TEXTS), lambda: embedder.encode_one("a")):
+            with pytest.raises(InputError, match="beyond the range of float16; use dtype='float32'"):
+                encode()
 
 
 @pytest.mark.peer

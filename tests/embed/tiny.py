@@ -222,7 +222,7 @@ class Reference:
                 x + self._linear(mixed, f"{stem}attention.output.dense"), f"{stem}attention.output.LayerNorm"
             )
             inner = self._linear(x, f"{stem}intermediate.dense")
-            inner = np.maximum(inner, 0) if self.told["hidden_act"] == "relu" else _gelu(inner)
+            inner = ACTIVATIONS[self.told["hidden_act"]](inner)
             x = self._norm(x + self._linear(inner, f"{stem}output.dense"), f"{stem}output.LayerNorm")
         return x
 
@@ -246,3 +246,10 @@ class Reference:
 
 def _gelu(x: np.ndarray) -> np.ndarray:
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def _gelu_by_tanh(x: np.ndarray) -> np.ndarray:
+    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS = {"gelu": _gelu, "gelu_new": _gelu_by_tanh, "relu": lambda x: np.maximum(x, 0)}

@@ -18,7 +18,7 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def embedder(encoder):
-    with ridgeline.Embedder(encoder, device="cpu", dtype="float32") as made:
+    with ridgeline.Embedder(encoder, device="cpu") as made:
         yield made
 
 

@@ -50,8 +50,8 @@ class Embedder:
 
     model         a folder, or a name that is found on this machine (see `models.py`)
     device        "auto", "cpu", "cuda", "cuda:N"
-    dtype         "auto", "float32", "bfloat16", "float16"; auto is float16 on a GPU, bfloat16 on CPUs that multiply
-                  it (AMX, AVX512-BF16), float32 on others. Vectors are float32 in any case.
+    dtype         "auto", "float32", "bfloat16", "float16"; auto is float16 on a GPU, on CPUs bfloat16 or float16
+                  where they multiply it (AMX, AVX512-BF16; ARM), else float32. Vectors are float32 in any case.
     max_tokens    cut texts here; the model's own limit if None
     normalize     unit length; False leaves the vectors as the pooling (and dense modules) gave them
     prompt        put before every text: a name from the model's prompts, or the words themselves

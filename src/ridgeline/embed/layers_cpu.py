@@ -1,6 +1,7 @@
 """On a CPU: weights laid out once for oneDNN, which otherwise rearranges them in every call.
 
-The activation and the residual ride along where oneDNN can fuse them.
+The activation and the residual ride along where oneDNN can fuse them. (On ARM it fuses gelu by the tanh formula number
+by number, some hundred times slower than torch does it afterwards.)
 
 A CPU without instructions for bfloat16 plays it: weights and every result are rounded to bfloat16 and multiplied in
 float32, which is what hardware does, and as fast as float32.
@@ -8,6 +9,7 @@ float32, which is what hardware does, and as fast as float32.
 
 from __future__ import annotations
 
+import platform
 from functools import cache
 from typing import Any
 
@@ -19,16 +21,17 @@ from ridgeline.embed.layers import Layers, Linear, Norm
 from ridgeline.embed.place import knows_bfloat16
 
 # attr and algorithm, as torch's own compiler passes them to oneDNN
-_FUSED = {
-    "gelu": ("gelu", "none"),
-    "gelu_new": ("gelu", "tanh"),
-    "gelu_pytorch_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-}
+_FUSED = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
+if platform.machine() == "x86_64":
+    _FUSED |= {"gelu_new": ("gelu", "tanh"), "gelu_pytorch_tanh": ("gelu", "tanh")}
 
 
 def cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
     """The best layers for this CPU and this build of torch."""
+    if dtype is torch.float16:
+        from ridgeline.embed.layers_half import HalfLayers
+
+        return HalfLayers(config, device)
     if dtype is torch.bfloat16 and not knows_bfloat16():
         return RoundedLayers(config, device, torch.float32)
     return (CpuLayers if _works(dtype) else Layers)(config, device, dtype)
@@ -38,12 +41,14 @@ class CpuLayers(Layers):
     """The same steps with prepacked linear layers."""
 
     def linear_of(self, weight: Any, bias: Any) -> Linear:
-        return Linear(_packed(weight.to(self.dtype)), self.placed(bias))
+        return Linear(packed(weight.to(self.dtype)), self.placed(bias))
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return _linear(x, layer.weight, layer.bias, "none", [], "")
 
     def up(self, x: Any, layer: Linear) -> Any:
+        if self.config.activation not in _FUSED:
+            return self.activated(self.linear(x, layer))
         name, algorithm = _FUSED[self.config.activation]
         return _linear(x, layer.weight, layer.bias, name, [], algorithm)
 
@@ -81,7 +86,7 @@ def _rounded(tensor: Any) -> Any:
 _TOKENS = 1024  # the batch oneDNN chooses a layout for
 
 
-def _packed(weight: Any) -> Any:
+def packed(weight: Any) -> Any:
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TOKENS)
 
 
@@ -106,10 +111,8 @@ def _works(dtype: Any) -> bool:
     weight, x = weight.view(64, 32), x.view(8, 32)
     try:
         with torch.inference_mode():
-            packed = _packed(weight)
-            found = _linear(x, packed, bias, "gelu", [], "none") + _linear.binary(
-                x, x[:, :1] + bias, packed, bias, "add"
-            )
+            laid = packed(weight)
+            found = _linear(x, laid, bias, "gelu", [], "none") + _linear.binary(x, x[:, :1] + bias, laid, bias, "add")
             plain = F.linear(x, weight, bias)
             wanted = F.gelu(plain) + plain + x[:, :1] + bias
     except (RuntimeError, NotImplementedError, AttributeError):  # this build or CPU has it not: plain torch does it

@@ -130,8 +130,19 @@ def _libraries() -> Iterator[tuple[str, str, Callable[[int], Callable[[], Any]]]
         out = torch.empty(n, n, dtype=kind)
         return lambda: torch.mm(a, b, out=out)
 
+    def with_onednn(dtype: str, n: int) -> Callable[[], Any]:
+        kind, ops = getattr(torch, dtype), torch.ops.mkldnn
+        a, b = (torch.randn(n, n).to(kind) for _ in range(2))
+        laid = ops._reorder_linear_weight(b, n)  # once, as a model's weights are
+        return lambda: ops._linear_pointwise(a, laid, None, "none", [], "")
+
     for dtype in ("float32", "bfloat16", "float16"):
         yield "torch", dtype, partial(with_torch, dtype)
+        try:
+            with_onednn(dtype, 8)()
+        except (RuntimeError, NotImplementedError, AttributeError):  # not in this build, or not on this CPU
+            continue
+        yield "oneDNN", dtype, partial(with_onednn, dtype)
 
 
 def _matmul(library: str, dtype: str, product: Callable[[int], Callable[[], Any]], threads: int) -> Ceiling:

@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 import unicodedata
 from collections.abc import Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
+
+import numpy as np
 
 from ridgeline.errors import InputError
 
@@ -18,6 +21,7 @@ _ARTICLE = re.compile(
     r"^(?P<name>.+), (?P<article>The|A|An|La|Le|Les|L'|Il|El|Los|Das|Der|Die)(?P<rest>( \([^()]*\))*)$"
 )
 CLOSE = 0.6  # of difflib's ratio: below it a title is another title
+_LETTERS = 64  # bins of characters
 
 
 def year_of(title: str) -> int:
@@ -52,6 +56,7 @@ class Titles:
         for row, title in enumerate(titles):
             self._whole.setdefault(folded(title), []).append(row)
             self._bare.setdefault(folded(_YEAR.sub("", title)), []).append(row)
+        self._spellings = Spellings(list(self._bare))
 
     def find(self, wanted: str) -> tuple[int, bool]:
         """(row, whether it was found as written); an InputError with the nearest titles where nothing is near."""
@@ -64,7 +69,7 @@ class Titles:
         begins = [row for name, rows in self._bare.items() if name.startswith(f"{key} ") for row in rows]
         if begins:
             return self._best(begins), True
-        near = self._near(key)
+        near = self._near(key, CLOSE, slack=0.01)  # only what rounds to the same likeness can be the first
         if near:
             return near[0], False
         few = [self.titles[row] for row in self._near(key, 0.4)]
@@ -73,8 +78,8 @@ class Titles:
         )
         raise InputError(f"there is no title like '{wanted}'; {hint}.")
 
-    def _near(self, key: str, cutoff: float = CLOSE) -> list[int]:
-        names = get_close_matches(key, self._bare, n=3, cutoff=cutoff)
+    def _near(self, key: str, cutoff: float, slack: float = 1.0) -> list[int]:
+        names = self._spellings.near(key, 3, cutoff, slack)
         rows = [self._best(self._bare[name]) for name in names]
         # Equal likeness: the better known film.
         return sorted(
@@ -87,3 +92,42 @@ class Titles:
 
     def _best(self, rows: Sequence[int]) -> int:
         return max(rows, key=lambda row: (self._weight[row], -row))
+
+
+class Spellings:
+    """`difflib.get_close_matches` for one list of names asked many times.
+
+    Two names cannot be more alike than the letters they have in common; for all names at once that is one sum. So only
+    the few that could be among the nearest are looked at letter by letter.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._letters = np.array([_letters(name) for name in names], np.int16).reshape(-1, _LETTERS)
+        self._lengths = np.array([len(name) for name in names], np.int64)
+
+    def near(self, wanted: str, count: int, cutoff: float, slack: float = 1.0) -> list[str]:
+        """At most `count` names, the nearest first; those further from it than `slack` may be left out."""
+        common = np.minimum(self._letters, np.array(_letters(wanted), np.int16)).sum(1, dtype=np.int64)
+        both = self._lengths + len(wanted)
+        most = np.where(both > 0, 2.0 * common / np.maximum(both, 1), 1.0)
+        matcher, found, best = SequenceMatcher(None, "", wanted), list[tuple[float, str]](), 0.0
+        for at in np.argsort(-most, kind="stable").tolist():
+            least = max(cutoff, best - slack, found[0][0] if len(found) == count else 0.0)
+            if most[at] < least:
+                break
+            matcher.set_seq1(self._names[at])
+            if (ratio := matcher.ratio()) >= least:
+                best = max(best, ratio)
+                heapq.heappush(found, (ratio, self._names[at]))
+                if len(found) > count:
+                    heapq.heappop(found)
+        return [name for _, name in sorted(found, reverse=True)]
+
+
+def _letters(name: str) -> list[int]:
+    """How often it has the letters of each bin."""
+    found = [0] * _LETTERS
+    for letter in name:
+        found[ord(letter) % _LETTERS] += 1
+    return found

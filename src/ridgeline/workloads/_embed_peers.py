@@ -49,10 +49,13 @@ def wanted(stage: str, device: str, dtype: str, texts: str) -> list[str]:
     cpu = [ORT, OPENVINO] if device == "cpu" else []
     if stage == "tokenize":
         return [TOKENIZERS]
+    slow = device == "cpu" and dtype == "float16"  # torch by itself multiplies it number by number there
     if stage == "forward":
+        if slow:
+            return cpu
         return [EAGER, *([COMPILED] if texts == "even" and can_compile(device) else []), *cpu]
-    half = [SENTENCE_32] if dtype != "float32" and stage != "load" else []
-    return [SENTENCE, *half, *cpu]
+    half = [SENTENCE_32] if dtype != "float32" and (stage != "load" or slow) else []
+    return [*([] if slow else [SENTENCE]), *half, *cpu]
 
 
 def there(name: str) -> bool:
@@ -118,7 +121,7 @@ def _openvino(model: Model, dtype: str, hint: str) -> tuple[Engine, dict[str, An
     threads = len(os.sched_getaffinity(0))
     settings = {
         "PERFORMANCE_HINT": hint,
-        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[dtype],
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[dtype],
         "INFERENCE_NUM_THREADS": threads,
     }
     compiled = openvino.Core().compile_model(str(openvino_ir(model)), "CPU", settings)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ridgeline.embed.models import DEFAULT
-from ridgeline.embed.place import multiplies_bfloat16
+from ridgeline.embed.place import cpu_dtype
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Run, Steps, Work
 from ridgeline.lab.contender import peaks, reset_peaks
@@ -55,6 +55,8 @@ def prepare(case: Case, contender: str, device: str) -> Run:
     import torch  # noqa: F401  importing is not loading a model
 
     model, dtype = model_of(DEFAULT), _dtype(case.device)
+    if contender != OURS and (case.device, dtype) == ("cpu", "float16"):
+        dtype = "float32"  # torch by itself multiplies float16 number by number on a CPU
     ring = Ring(words_of(DEFAULT), lengths_of("movies", case["items"], MEAN_TOKENS))
     load = _ours if contender == OURS else _sentence
     encode, settings, load_ns = load(case, model, device, dtype, ring.sets[0][0])
@@ -67,7 +69,7 @@ def prepare(case: Case, contender: str, device: str) -> Run:
 
     def result() -> dict[str, Any]:
         state.setdefault("peaks", peaks(case.device))  # before the check brings weights of its own
-        return {"tokens": ring.last[1], "found": state["found"], "least": embed.LEAST[dtype]}
+        return {"tokens": ring.last[1], "found": state["found"], "least": embed.least_of(dtype, case.device)}
 
     def extras() -> dict[str, Any]:
         told = {"load_ns": load_ns, "tokens": int(ring.last[1].offsets[-1]), "host_bytes_before": before}
@@ -105,7 +107,7 @@ def _sentence(case: Case, model: Any, device: str, dtype: str, texts: list[str])
 
 def _dtype(device: str) -> str:
     """What an embedder would choose by itself."""
-    return "float16" if device != "cpu" else "bfloat16" if multiplies_bfloat16() else "float32"
+    return "float16" if device != "cpu" else cpu_dtype()
 
 
 def _plain(case: Case) -> Case:

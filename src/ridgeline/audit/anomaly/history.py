@@ -90,8 +90,8 @@ class History:
             found["template"] = -math.log(p)
         known = self.known[template]
         if known.seen < SETTLED:
-            # A few in a row are not enough to be normal: newness wears off slowly. What came again, with other things
-            # between, was normal in between: each such time halves it.
+            # A few in a row are not enough to be normal: newness wears off slowly. What comes again after other things
+            # had their turn was normal once more: each such time halves it.
             share = min((1 + known.seen) ** -0.5, 0.5 ** max(0, known.times - 1))
             found["new"] = NEW * share
             found["meaning"], found["tone"] = known.meaning * share, known.tone * share
