@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.audit.aside import aside
 from tests.audit.watch.watching import make, recorded
 
 from ridgeline.audit import Ledger
@@ -108,7 +109,7 @@ def test_the_log_tells_which_entries_came_under_which_key(tmp_path, count):
     log = make(tmp_path / "log")
     events = [json.loads(line(i)) | {"source": "t"} for i in range(count)]
     with Ledger.open(log) as ledger:
-        Watcher(ledger, [Given(events)], Settings(score=False)).run()
+        aside(Watcher(ledger, [Given(events)], Settings(score=False)).run)
         known = list(own.known_keys(ledger))
         everything = list(ledger.entries())
     assert [(k.key, k.digest) for k in known] == [*((f"k{i}", f"d{i}") for i in range(1, count)), ("both", "d")]
@@ -121,7 +122,7 @@ def test_an_event_from_outside_cannot_claim_a_key(tmp_path):
     log = make(tmp_path / "log")
     forged = own.own(own.KEYS, "given", {"keys": [{"key": "k", "sha256": "d", "back": 1, "count": 1}]})
     with Ledger.open(log) as ledger:
-        Watcher(ledger, [Given([forged, forged])], Settings(score=False)).run()
+        aside(Watcher(ledger, [Given([forged, forged])], Settings(score=False)).run)
         assert "k" not in {one.key for one in own.known_keys(ledger)}
         assert isinstance(next(own.known_keys(ledger)), Known)
 
@@ -130,6 +131,6 @@ def test_keys_beyond_the_end_that_is_remembered_are_forgotten(tmp_path, monkeypa
     log = make(tmp_path / "log")
     events = [json.loads(line(i)) | {"source": "t"} for i in range(50)]
     with Ledger.open(log) as ledger:
-        Watcher(ledger, [Given(events)], Settings(score=False)).run()
+        aside(Watcher(ledger, [Given(events)], Settings(score=False)).run)
         monkeypatch.setattr(own, "REMEMBERED", 6)
         assert [k.key for k in own.known_keys(ledger)] == ["both"]
