@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import tempfile
@@ -23,6 +24,7 @@ import numpy as np
 
 from ridgeline.audit.capacity import forecast
 from ridgeline.audit.verify import examine
+from ridgeline.cli import SPINS
 from ridgeline.workloads._audit_engine import Lines, Ours
 
 STRETCH_S = 2.0
@@ -39,6 +41,7 @@ def main() -> None:
     words.add_argument("--device", default="cpu")
     words.add_argument("--folder", type=Path, default=Path())
     asked = words.parse_args()
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # as `ridgeline audit watch` does, before torch is imported
     with tempfile.TemporaryDirectory(dir=asked.folder, prefix=".audit-") as place:
         engine, lines = Ours(Path(place), "all-MiniLM-L6-v2", asked.device, 512), Lines(60, asked.fresh)
         engine.send(lines.take(1_000))

@@ -135,3 +135,25 @@ def test_memory_is_bounded(monkeypatch):
     assert len(miner) <= 50 + 512  # one for each first word beyond
     assert len(miner._places) <= 200 + 3 * 2000  # variables stay
     assert max(len(miner._known), len(miner._noted)) <= 101
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "d", "<*>"]), min_size=2, max_size=5), min_size=1, max_size=60),
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "e", "<*>"]), min_size=2, max_size=5), max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_closest_pattern_is_that_of_a_walk_over_all_of_them(learnt, asked):
+    miner = Miner(values=2)
+    for words in learnt:
+        miner.learn(" ".join(words))
+    patterns = [text.split(" ") for held in miner._patterns.values() for texts in held.values() for text in texts]
+    for words in asked:
+        fitting = [
+            (pattern.count("<*>"), pattern)
+            for pattern in patterns
+            if len(pattern) == len(words)
+            and pattern[0] == words[0]
+            and all(p in (w, "<*>") for p, w in zip(pattern, words, strict=True))
+        ]
+        wanted = " ".join(min(fitting)[1]) if fitting else " ".join(words)
+        assert miner._matching(" ".join(words)) == wanted

@@ -19,6 +19,7 @@ do depend on it), as long as the limits on memory were not reached. A template's
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -85,9 +86,10 @@ class Miner:
         self.values = values
         self._texts: list[str] = []  # id → text; templates that became one keep their ids and share its text
         self._ids: dict[str, int] = {}  # text → id
-        self._noted: dict[str, None] = {}  # masked texts that were counted, oldest first
+        self._noted: OrderedDict[str, None] = OrderedDict()  # masked texts that were counted, oldest first
         self._places: dict[Place, set[str] | None] = {}  # the words seen there; None: a variable
-        self._patterns: dict[tuple[str, int], list[list[str]]] = {}  # first word, length → words with variables
+        # first word, length → where the variables are → texts with them: as many lookups as there are sets of places
+        self._patterns: dict[tuple[str, int], dict[tuple[int, ...], set[str]]] = {}
         self._variables = 0
         self._known: dict[str, int] = {}  # masked text → id, as long as no place becomes a variable
 
@@ -134,7 +136,7 @@ class Miner:
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls(state["values"])
         made._texts, made._ids = list(state["texts"]), dict(state["ids"])
-        made._noted = dict.fromkeys(state["noted"])
+        made._noted = OrderedDict.fromkeys(state["noted"])
         made._places = {(b, a): None if held is None else set(held) for b, a, held in state["places"]}
         for place in [place for place, held in made._places.items() if held is None]:
             made._remember(place)
@@ -173,18 +175,20 @@ class Miner:
         """
         words = text.split(" ")
         best: tuple[int, list[str]] | None = None
-        for pattern in self._patterns.get((words[0], len(words)), ()):
-            if all(p in (w, MASK) for p, w in zip(pattern, words, strict=True)):
-                found = (pattern.count(MASK), pattern)
-                best = found if best is None else min(best, found)
+        for holes, held in self._patterns.get((words[0], len(words)), {}).items():
+            found = words.copy()
+            for at in holes:
+                found[at] = MASK
+            if " ".join(found) in held:
+                best = (len(holes), found) if best is None else min(best, (len(holes), found))
         return " ".join(best[1]) if best is not None else text
 
     def _remember(self, place: Place) -> None:
         self._variables += 1
-        words = _filled(place, MASK).split(" ")
-        held = self._patterns.setdefault((words[0], len(words)), [])
-        if words not in held:
-            held.append(words)
+        text = _filled(place, MASK)
+        words = text.split(" ")
+        holes = tuple(at for at, word in enumerate(words) if word == MASK)
+        self._patterns.setdefault((words[0], len(words)), {}).setdefault(holes, set()).add(text)
 
     def _note(self, masked: str) -> None:
         """Count a text at each of its places, and so the texts that come of it where one is a variable."""
@@ -206,7 +210,7 @@ class Miner:
                 if held is None:
                     waiting.append(_filled(place, MASK))
         while len(self._noted) > RECENT:
-            del self._noted[next(iter(self._noted))]
+            self._noted.popitem(last=False)
         if len(self._places) > PLACES:  # the oldest are forgotten, but not those that are variables
             for place in [p for p, held in self._places.items() if held is not None][: PLACES // 4]:
                 del self._places[place]

@@ -8,6 +8,7 @@ the distance speaks.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ class Counts:
     def __init__(self, span: int = SPAN) -> None:
         self._often = Frequencies(span)
         self._away = Ranks(span)  # how far from all others sessions were
-        self._rows: dict[str, int] = {}  # counts → row, oldest first
+        self._rows: OrderedDict[str, int] = OrderedDict()  # counts → row, oldest first
         self._columns: dict[int, int] = {}  # template → column
         self._matrix: NDArray[np.float32] = np.zeros(FIRST, np.float32)  # log(1 + count)
 
@@ -64,10 +65,10 @@ class Counts:
         if key in self._rows or not 0 < len(counts) <= WIDEST:
             return
         if len(self._columns) + sum(template not in self._columns for template in counts) > WIDEST:
-            self._rows, self._columns, self._matrix = {}, {}, np.zeros(FIRST, np.float32)
+            self._rows, self._columns, self._matrix = OrderedDict(), {}, np.zeros(FIRST, np.float32)
         row = len(self._rows)
         if row >= MOST:
-            row = self._rows.pop(next(iter(self._rows)))
+            row = self._rows.popitem(last=False)[1]
             self._matrix[row] = 0
         self._rows[key] = row
         for template in counts:
@@ -99,7 +100,7 @@ class Counts:
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls()
         made._often, made._away = Frequencies.restore(state["often"]), Ranks.restore(state["away"])
-        made._rows = dict(map(tuple, state["known"]))
+        made._rows = OrderedDict(map(tuple, state["known"]))
         made._columns = {template: column for column, template in enumerate(state["columns"])}
         made._matrix = np.zeros(state["shape"], np.float32)  # the same shape: sums are rounded the same
         for key, row in made._rows.items():

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class Detector:
         self._wholes = {True: Scale(SESSION_PARTS, memory), False: Scale(SESSION_PARTS, memory)}
         self._new: dict[int, tuple[str, str, NDArray[np.float32]]] = {}  # templates on their way in
         self._over: list[Session] = []  # windows that ended and were not judged yet
-        self._recent: dict[int, tuple[int, str]] = {}  # entry → template, actor
+        self._recent: OrderedDict[int, tuple[int, str]] = OrderedDict()  # entry → template, actor
 
     @property
     def miner(self) -> Miner:
@@ -171,7 +172,7 @@ class Detector:
         made._events = Scale.restore(state["events"])
         made._wholes = {named: Scale.restore(held) for named, held in zip((True, False), state["wholes"], strict=True)}
         made._over = [Session.restore(row) for row in state["over"]]
-        made._recent = {entry: (template, actor) for entry, template, actor in state["recent"]}
+        made._recent = OrderedDict((entry, (template, actor)) for entry, template, actor in state["recent"])
         return made
 
     def _mined(self, events: Sequence[Mapping[str, Any]], entries: Sequence[int]) -> list[Seen]:
@@ -221,7 +222,7 @@ class Detector:
         session.take(look.entry, look.time, template, raw, parts, reason)
         self._recent[look.entry] = (template, look.actor)
         if len(self._recent) > REMEMBERED:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
         return Judgement(look.entry, score, alert, reason, parts, nearest, template)
 
     def _whole(self, session: Session, learn: bool) -> Judgement:

@@ -15,7 +15,7 @@ What is older than one to two `span`s is forgotten.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
@@ -104,7 +104,8 @@ class Contexts:
 
     def __init__(self, span: int, most: int) -> None:
         self.span, self.most = span, most
-        self._held: dict[Hashable, Frequencies] = {}
+        # An ordered one: the first key of a plain dict is looked for behind all that were taken from its front.
+        self._held: OrderedDict[Hashable, Frequencies] = OrderedDict()
 
     def get(self, context: Hashable) -> Frequencies | None:
         return self._held.get(context)
@@ -118,9 +119,9 @@ class Contexts:
         if found is None:
             found = self._held[context] = Frequencies(self.span)
             if len(self._held) > self.most:
-                del self._held[next(iter(self._held))]
+                self._held.popitem(last=False)
         elif len(self._held) > self.most // 2:  # with room to spare, who was used last does not matter yet
-            self._held[context] = self._held.pop(context)
+            self._held.move_to_end(context)
         found.learn(value)
 
     def state(self) -> list[Any]:
@@ -129,5 +130,5 @@ class Contexts:
     @classmethod
     def restore(cls, state: Sequence[Any]) -> Self:
         made = cls(state[0], state[1])
-        made._held = {context: Frequencies.restore(held) for context, held in state[2]}
+        made._held = OrderedDict((context, Frequencies.restore(held)) for context, held in state[2])
         return made

@@ -8,6 +8,7 @@ long burst is one observation and not a thousand.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -65,7 +66,7 @@ class Sessions:
 
     def __init__(self, names: Sequence[str] = NAMES, window: int = WINDOW_NS, idle: int = IDLE_NS) -> None:
         self.names, self.window, self.idle = tuple(names), window, idle
-        self._open: dict[str, Session] = {}
+        self._open: OrderedDict[str, Session] = OrderedDict()
 
     def of(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
         """The session of an event, and the one that ended because this one begins: its last window, or the oldest."""
@@ -86,7 +87,7 @@ class Sessions:
         return found, self._too_many() if goes_on or before is None else before
 
     def _too_many(self) -> Session | None:
-        return self._open.pop(next(iter(self._open))) if len(self._open) > OPEN else None
+        return self._open.popitem(last=False)[1] if len(self._open) > OPEN else None
 
     def ended(self, now: int | None = None) -> list[Session]:
         """Close and give those that have been idle; with no time, all."""

@@ -7,6 +7,7 @@ the key (`watch/own.py`). So the memory is as durable as the events, and after a
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Requests:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._seen: dict[str, Known | _Open] = {}  # the oldest first
+        self._seen: OrderedDict[str, Known | _Open] = OrderedDict()  # the oldest first
         self._mutex = threading.Lock()
 
     def recall(self, known: Iterable[Known]) -> None:
@@ -76,7 +77,7 @@ class Requests:
             self._seen.pop(known.key, None)
             self._seen[known.key] = known
             while len(self._seen) > self._most:
-                self._seen.pop(next(iter(self._seen)))
+                self._seen.popitem(last=False)
 
     def forget(self, key: str) -> None:
         """It did not get to the disk: whoever sends it again begins anew."""
