@@ -68,6 +68,29 @@ def _frame(start, d, d_step, live, inside, NAN: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST: tl.constexpr):
+    """Cubic from a to c; some targets may lie in a first or last span."""
+    if at_an_end:
+        y = kinds.cubic_anywhere(
+            before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None], FAST
+        )
+    else:
+        y = kinds.cubic_inside(before, a, c, further, weight, h_p[:, None], h_q[:, None], FAST)
+    return tl.where(weight == 0, a, y)
+
+
+@triton.jit
+def _put(to, y, d, d_step, wanted, inside, scale, shift, C: tl.constexpr):
+    """Normalised where that is wanted, in the type of the results, to channels d of the rows that begin at `to`."""
+    if scale is not None:
+        y = y * tl.load(scale + d, mask=inside, other=1)[None, :].to(C)
+    if shift is not None:
+        y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
+    where = to[:, None] + (d * d_step)[None, :]
+    tl.store(where, y.to(to.dtype.element_ty), mask=wanted[:, None] & inside[None, :])
+
+
+@triton.jit
 def _rows(
     values, out, scale, shift, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q, live, wanted, has_p, has_q, v_channel, o_channel,
     D: tl.constexpr, BD: tl.constexpr, V_STEP: tl.constexpr, O_STEP: tl.constexpr, FAST: tl.constexpr, C: tl.constexpr,
@@ -87,20 +110,8 @@ def _rows(
         c = _frame(from_c, d, v_channel, live, inside, False, C)
         before = _frame(from_p, d, v_channel, live, inside, False, C)
         further = _frame(from_q, d, v_channel, live, inside, False, C)
-        if at_an_end:
-            y = kinds.cubic_anywhere(
-                before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None],
-                FAST,
-            )  # fmt: skip
-        else:
-            y = kinds.cubic_inside(before, a, c, further, weight, h_p[:, None], h_q[:, None], FAST)
-        y = tl.where(weight == 0, a, y)
-        if scale is not None:
-            y = y * tl.load(scale + d, mask=inside, other=1)[None, :].to(C)
-        if shift is not None:
-            y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
-        where = to[:, None] + (d * o_channel)[None, :]
-        tl.store(where, y.to(out.dtype.element_ty), mask=wanted[:, None] & inside[None, :])
+        y = _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST)
+        _put(to, y, d, o_channel, wanted, inside, scale, shift, C)
 
 
 @triton.jit(do_not_specialize=["stamps", "targets", "rows", "gap"])
@@ -283,17 +294,5 @@ def resample(
             if KIND == "cubic":
                 before = _frame(from_p, d, v_channel, live, inside, False, C)
                 further = _frame(from_q, d, v_channel, live, inside, False, C)
-                if at_an_end:
-                    y = kinds.cubic_anywhere(
-                        before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None],
-                        FAST,
-                    )  # fmt: skip
-                else:
-                    y = kinds.cubic_inside(before, a, c, further, weight, h_p[:, None], h_q[:, None], FAST)
-                y = tl.where(weight == 0, a, y)
-        if scale is not None:
-            y = y * tl.load(scale + d, mask=inside, other=1)[None, :].to(C)
-        if shift is not None:
-            y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
-        where = to[:, None] + (d * o_channel)[None, :]
-        tl.store(where, y.to(out.dtype.element_ty), mask=wanted[:, None] & inside[None, :])
+                y = _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST)
+        _put(to, y, d, o_channel, wanted, inside, scale, shift, C)
