@@ -17,8 +17,9 @@ from ridgeline.lab.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads import reference
+from ridgeline.workloads._embed_cases import BASE
 from ridgeline.workloads._embed_texts import Ring, flops_of, lengths_of, model_of, words_of
-from ridgeline.workloads.embed import BASE, STAGES
+from ridgeline.workloads.embed import STAGES
 
 torch = pytest.importorskip("torch")
 HERE = Placement()

@@ -18,6 +18,7 @@ from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine.clock import now_ns
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads import embed
+from ridgeline.workloads._embed_cases import BASE
 from ridgeline.workloads._embed_texts import Ring, lengths_of, model_of, words_of
 
 SENTENCE = peers.SENTENCE
@@ -113,4 +114,4 @@ def _dtype(device: str) -> str:
 def _plain(case: Case) -> Case:
     """The same as a case of the workload `embed`."""
     words = {"texts": "movies", "batch": case["items"], "tokens": MEAN_TOKENS, "dtype": _dtype(case.device)}
-    return Case({**embed.BASE, **words}, case.device, case.ranks)
+    return Case({**BASE, **words}, case.device, case.ranks)

@@ -27,7 +27,6 @@ import numpy as np
 
 from ridgeline.embed import Tokens, load_tokenizer
 from ridgeline.embed.models import DEFAULT
-from ridgeline.embed.place import cpu_dtype
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.contender import peaks, reset_peaks
@@ -35,14 +34,12 @@ from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.machine.clock import now_ns
 from ridgeline.workloads import _embed_peers as peers
+from ridgeline.workloads._embed_cases import BASE, full, quick
 from ridgeline.workloads._embed_texts import Model, Ring, flops_of, lengths_of, model_of, words_of
 from ridgeline.workloads.trajectory import BYTES, on_device
 
 Call = Callable[[int], Any]  # does one set of the ring
-BASE: dict[str, Any] = {"stage": "end to end", "texts": "even", "batch": 64, "tokens": 32, "dtype": "float32"}
-BASE |= {"model": DEFAULT}
 STAGES = ("end to end", "forward", "tokenize", "one", "load")
-MOVIES = {"cpu": 1_000, "cuda": 62_423}
 LEAST = {"float32": 0.99999, "float16": 0.99999, "bfloat16": 0.9998}  # lowest cosine with the reference
 LEAST_SUMMED = 0.9998  # of float16 on a CPU, whose sums are float16, too; a GPU's are float32
 CHECKED_TEXTS, CHECKED_TOKENS = 16, 1_024
@@ -67,7 +64,7 @@ class Embed:
             model_of(DEFAULT)
         except InputError:  # not on this machine: `ridgeline model get` brings it
             return []
-        changes = _quick() if profile is Profile.QUICK else _full()
+        changes = quick() if profile is Profile.QUICK else full()
         return [Case({**BASE, **change}, device) for device, change in changes]
 
     def work(self, case: Case) -> Work:
@@ -178,45 +175,6 @@ def _lengths(case: Case) -> Any:
     if case["stage"] not in STAGES:
         raise InputError(f"stage is '{case['stage']}'; there are: {', '.join(STAGES)}.")
     return lengths_of(case["texts"], case["batch"] if case["stage"] not in ("one", "load") else 1, case["tokens"])
-
-
-def _quick() -> list[tuple[str, dict[str, Any]]]:
-    few: list[dict[str, Any]] = [{"batch": 32}, {"stage": "one", "batch": 1}]
-    cpu: list[dict[str, Any]] = [*few, {"stage": "tokenize", "batch": 1024}]
-    gpu: list[dict[str, Any]] = [*few, {"stage": "tokenize", "batch": 4096}, {"batch": 4096}]
-    gpu += [{"texts": "movies", "batch": MOVIES["cuda"]}]
-    return [("cpu", c) for c in cpu] + [("cuda", {"dtype": "float16", **c}) for c in gpu]
-
-
-def _full() -> list[tuple[str, dict[str, Any]]]:
-    """One parameter at a time around the base; the batches are those of the tables that are asked for."""
-    cpu = _sweep((1, 10, 32, 100, 1000), 64, (8, 16, 64, 128, 256, 512), (16, 32, 128), MOVIES["cpu"])
-    cpu += [{"stage": "tokenize", "batch": n} for n in (1024, 4096)] + [{"stage": "load", "batch": 1}]
-    types: list[dict[str, Any]] = [{}, {"stage": "one", "batch": 1}, {"stage": "forward"}, {"batch": 1000}]
-    types += [{"tokens": n} for n in (16, 128)]
-    half = [{**c, "dtype": cpu_dtype()} for c in types]
-
-    batches, lengths = (1, 16, 32, 128, 256, 512, 1024, 2048, 4096), (8, 16, 64, 128, 256, 512)
-    gpu = _sweep(batches, 1024, lengths, (8, 16, 32, 64, 128, 256, 512), MOVIES["cuda"])
-    gpu += [{"stage": "forward", "batch": n} for n in batches]
-    gpu += [{"stage": "tokenize", "batch": n} for n in (64, 4096)] + [{"stage": "load", "batch": 1}]
-    gpu = [{"dtype": "float16", **c} for c in gpu]
-    other: list[dict[str, Any]] = [{"batch": 1024}, {"stage": "forward", "batch": 1024}, {"stage": "one", "batch": 1}]
-    other += [{"texts": "movies", "batch": MOVIES["cuda"]}, {"stage": "forward", "batch": 1024, "tokens": 512}]
-    gpu += [{**c, "dtype": dtype} for c in other for dtype in ("float32", "bfloat16")]
-    found = [("cpu", c) for c in cpu + half] + [("cuda", c) for c in gpu]
-    unique = {(device, tuple(sorted({**BASE, **c}.items()))): (device, c) for device, c in found}
-    return list(unique.values())
-
-
-def _sweep(
-    batches: Sequence[int], batch: int, lengths: Sequence[int], alone: Sequence[int], movies: int
-) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [{"batch": n} for n in (*batches, batch)]
-    for stage in ("end to end", "forward"):
-        found += [{"stage": stage, "batch": batch, "tokens": n} for n in sorted({*lengths, BASE["tokens"]})]
-    found += [{"stage": "one", "batch": 1, "tokens": n} for n in alone]
-    return found + [{"stage": stage, "texts": "movies", "batch": movies} for stage in ("end to end", "tokenize")]
 
 
 @lru_cache(maxsize=1)
