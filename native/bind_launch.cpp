@@ -12,31 +12,50 @@ using namespace nb::literals;
 
 namespace ridgeline {
 
+namespace {
+
+void point(Launch &launch, const nb::args &addresses) {
+  std::size_t k = 0;
+  for (nb::handle address : addresses) {
+    if (!address.is_none()) {
+      const std::uint64_t to = PyLong_AsUnsignedLongLong(address.ptr());
+      if (PyErr_Occurred()) throw nb::python_error();
+      launch.point(k, to);
+    }
+    ++k;
+  }
+}
+
+} // namespace
+
 void bind_launch(nb::module_ &m) {
   nb::class_<Launch>(m, "Launch", "A compiled GPU kernel with its parameters ready; called with a stream and addresses.")
       .def("__init__",
            [](Launch *self, std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
-              const std::vector<std::tuple<int, int, std::int64_t>> &parameters, const std::string &library) {
+              const std::vector<std::tuple<int, int, std::int64_t>> &parameters, const std::string &library, bool early) {
              std::vector<Parameter> all;
              for (const auto &[bytes, pointer, value] : parameters) all.push_back({bytes, pointer, value});
-             new (self) Launch(function, programs, threads, shared, all, library);
+             new (self) Launch(function, programs, threads, shared, all, library, early);
            },
            "function"_a, "programs"_a, "threads"_a, "shared"_a, "parameters"_a, "library"_a = "libcuda.so.1",
-           "`parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1).")
+           "early"_a = false,
+           "`parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1). early: it may begin "
+           "before the kernel ahead has ended, and waits for it by itself.")
       .def("__call__",
            [](Launch &self, std::uint64_t stream, nb::args addresses) {
-             std::size_t k = 0;
-             for (nb::handle address : addresses) {
-               if (!address.is_none()) {
-                 const std::uint64_t to = PyLong_AsUnsignedLongLong(address.ptr());
-                 if (PyErr_Occurred()) throw nb::python_error();
-                 self.point(k, to);
-               }
-               ++k;
-             }
+             point(self, addresses);
              self(stream);
            },
            nb::sig("def __call__(self, stream: int, *addresses: int | None) -> None"), "Launch; None leaves an address as it was.");
+  m.def("launch_in_turn",
+        [](const std::vector<Launch *> &launches, std::uint64_t stream, nb::args addresses) {
+          for (Launch *launch : launches) {
+            point(*launch, addresses);
+            (*launch)(stream);
+          }
+        },
+        nb::sig("def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None"),
+        "Each of them with the same addresses.");
 }
 
 } // namespace ridgeline

@@ -13,6 +13,22 @@ namespace {
 constexpr int kMostOwn = 4;            // pointers a compiler may add
 constexpr int kNoContext = 201;        // CUDA_ERROR_INVALID_CONTEXT
 
+constexpr int kSerialization = 6;      // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+// As the driver lays them out.
+struct Attribute {
+  int id;
+  char pad[4];
+  int value;
+  char rest[60];
+};
+struct Config {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  Attribute *attributes;
+  unsigned many;
+};
+
 template <class F> F symbol(void *library, const char *name) {
   if (void *found = dlsym(library, name)) return reinterpret_cast<F>(found);
   throw std::runtime_error(std::string("the CUDA driver has no ") + name);
@@ -21,11 +37,12 @@ template <class F> F symbol(void *library, const char *name) {
 } // namespace
 
 Launch::Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
-               const std::vector<Parameter> &parameters, const std::string &library)
-    : function(reinterpret_cast<void *>(function)), programs(programs), threads(threads), shared(shared) {
+               const std::vector<Parameter> &parameters, const std::string &library, bool early)
+    : function(reinterpret_cast<void *>(function)), programs(programs), threads(threads), shared(shared), early(early) {
   void *driver = dlopen(library.c_str(), RTLD_NOW);
   if (!driver) throw std::runtime_error("there is no CUDA driver here: " + std::string(dlerror()));
   launch = symbol<decltype(launch)>(driver, "cuLaunchKernel");
+  if (early) launch_ex = symbol<decltype(launch_ex)>(driver, "cuLaunchKernelEx");
   const auto info = symbol<int (*)(void *, std::size_t, std::size_t *, std::size_t *)>(driver, "cuFuncGetParamInfo");
   set_context = symbol<decltype(set_context)>(driver, "cuCtxSetCurrent");
   if (symbol<int (*)(void **)>(driver, "cuCtxGetCurrent")(&context)) throw std::runtime_error("no CUDA context is current");
@@ -52,6 +69,11 @@ void Launch::point(std::size_t pointer, std::uint64_t to) {
 }
 
 int Launch::try_once(std::uint64_t stream) {
+  if (early) {
+    Attribute attribute{kSerialization, {}, 1, {}};
+    const Config config{{programs, 1, 1}, {threads, 1, 1}, shared, reinterpret_cast<void *>(stream), &attribute, 1};
+    return launch_ex(&config, function, places.data(), nullptr);
+  }
   return launch(function, programs, 1, 1, threads, 1, 1, shared, reinterpret_cast<void *>(stream), places.data(), nullptr);
 }
 

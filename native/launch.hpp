@@ -18,8 +18,10 @@ class Launch {
 public:
   // `library` is the CUDA driver. Throws std::runtime_error if it is not there or if it says that the kernel's
   // parameters are not these; further pointers of the kernel's own, such as a compiler's scratch memory, are null.
+  // `early`: it may begin before the kernel ahead of it in the stream has ended, and waits for that one by itself
+  // (programmatic dependent launch).
   Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
-         const std::vector<Parameter> &parameters, const std::string &library);
+         const std::vector<Parameter> &parameters, const std::string &library, bool early);
   void point(std::size_t pointer, std::uint64_t to);
   // Throws std::runtime_error with the driver's error number. A thread that has not touched the GPU before gets the
   // context this was made in.
@@ -30,10 +32,12 @@ private:
 
   void *function, *context = nullptr;
   unsigned programs, threads, shared;
+  bool early;
   std::vector<std::uint64_t> values;
   std::vector<void *> places;          // of the values, as the driver wants them
   std::vector<std::vector<std::size_t>> pointers; // where each pointer stands among the values
   int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+  int (*launch_ex)(const void *, void *, void **, void **) = nullptr;
   int (*set_context)(void *);
 };
 

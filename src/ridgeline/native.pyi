@@ -50,13 +50,16 @@ class Launch:
     A compiled GPU kernel with its parameters ready; called with a stream and addresses.
     """
 
-    def __init__(self, function: int, programs: int, threads: int, shared: int, parameters: Sequence[tuple[int, int, int]], library: str = 'libcuda.so.1') -> None:
+    def __init__(self, function: int, programs: int, threads: int, shared: int, parameters: Sequence[tuple[int, int, int]], library: str = 'libcuda.so.1', early: bool = False) -> None:
         """
-        `parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1).
+        `parameters` in the kernel's order: (bytes, which address of a call or -1, value if -1). early: it may begin before the kernel ahead has ended, and waits for it by itself.
         """
 
     def __call__(self, stream: int, *addresses: int | None) -> None:
         """Launch; None leaves an address as it was."""
+
+def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None:
+    """Each of them with the same addresses."""
 
 class WordPiece:
     """BERT's tokenizer: see ridgeline.embed.tokenizer."""

@@ -22,6 +22,7 @@ from ridgeline.kernels import (  # noqa: E402
     search_begin,
     search_bytes,
     search_finish,
+    search_groups,
     search_lists,
     search_queries,
     search_scan,
@@ -38,6 +39,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_finish, "STEPS", (64, 128))
     monkeypatch.setattr(search_finish, "WHOLE", (128,))
     monkeypatch.setattr(search_finish, "FEWEST_LINES", 32)
+    monkeypatch.setattr(search_groups, "FEWEST_TILES", 100)
     monkeypatch.setattr(search_scan, "TILE", 16)
     monkeypatch.setattr(search_bytes, "TILE", 16)
     monkeypatch.setattr(search_lists, "TILE", 16)
@@ -217,3 +219,16 @@ def test_the_best_rows_of_the_nearest_lists_are_found(count, depth, lists, probe
         assert inside[out[1].cpu().numpy()].all()
         return
     check(out, array(queries), stored, k, metric, inside)
+
+
+def test_groups_of_tiles_are_set_back_for_the_next_scan():
+    rows = made(3000, 8, torch.float32, 1)
+    groups = search_groups.made(search_groups.groups_for(188, search_finish.lines(16)), rows.device)
+    for seed in (2, 3):
+        queries, out = made(1, 8, torch.float32, seed), empty(10)
+        ready, norms = search_queries.ready(queries, False)
+        scores, maxima = search_scan.scan(ready, rows, groups=groups)
+        assert sorted(groups.tolist())[-1] > search_groups.LOWEST.value
+        search_finish.finish(ready, norms, rows, scores, maxima, out, tile=16, wanted=16, groups=groups)
+        check(out, array(queries), array(rows), 10, "ip", None)
+        assert (groups == search_groups.LOWEST.value).all()

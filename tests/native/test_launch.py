@@ -11,15 +11,23 @@ import subprocess
 
 import pytest
 
-from ridgeline.native import Launch
+from ridgeline.native import Launch, launch_in_turn
 
 DRIVER = r"""
 #include <stddef.h>
 #include <string.h>
+// The types are laid out as the driver's own header has them.
+typedef union { char pad[64]; int programmaticStreamSerializationAllowed; } Value;
+typedef struct { int id; char pad[8 - sizeof(int)]; Value value; } Attribute;
+typedef struct {
+  unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+  void *hStream; Attribute *attrs; unsigned numAttrs;
+} Config;
 static const size_t sizes[] = {8, 4, 8, 8, 8};
 size_t count = 5;
 unsigned asked[5];
 unsigned long long seen[5], stream_seen, function_seen;
+unsigned early_seen, launches;
 int answer = 0;
 void *context = (void *)77;
 int cuCtxGetCurrent(void **c) { *c = context; return 0; }
@@ -35,8 +43,14 @@ int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned bx, uns
   asked[0] = x, asked[1] = y * z * by * bz, asked[2] = bx, asked[3] = shared, asked[4] = extra != 0;
   memset(seen, 0, sizeof seen);
   for (size_t i = 0; i < count; ++i) memcpy(&seen[i], params[i], sizes[i]);
+  ++launches;
   if (!context) return 201;
   return answer;
+}
+int cuLaunchKernelEx(const Config *c, void *f, void **params, void **extra) {
+  early_seen = c->numAttrs * 100 + c->attrs->id * 10 + c->attrs->value.programmaticStreamSerializationAllowed;
+  return cuLaunchKernel(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
+                        c->sharedMemBytes, c->hStream, params, extra);
 }
 """
 PARAMETERS = [(8, 0, 0), (4, -1, -7), (8, -1, 1 << 40), (8, 2, 0)]  # then one pointer of the kernel's own
@@ -66,6 +80,25 @@ def test_addresses_and_constants_arrive_where_the_kernel_reads_them(driver: str)
     assert read(driver, "function_seen", count=1) == [0xF00D]
     launch(0, (1 << 64) - 1)  # what is not said again stays
     assert read(driver, "seen") == [(1 << 64) - 1, (1 << 32) - 7, 1 << 40, 333, 0]
+
+
+def test_a_launch_that_may_begin_early_says_so(driver: str):
+    Launch(0xF00D, 12, 64, 1024, PARAMETERS, driver)(0xCAFE, 111, None, 333)
+    assert read(driver, "early_seen", ctypes.c_uint, 1) == [0]
+    Launch(0xF00D, 12, 64, 1024, PARAMETERS, driver, early=True)(0xBEEF, 111, None, 333)
+    assert read(driver, "early_seen", ctypes.c_uint, 1) == [161]
+    assert read(driver, "seen") == [111, (1 << 32) - 7, 1 << 40, 333, 0]
+    assert read(driver, "asked", ctypes.c_uint) == [12, 1, 64, 1024, 0]
+    assert read(driver, "stream_seen", count=1) == [0xBEEF]
+
+
+def test_several_are_launched_one_after_the_other(driver: str):
+    before = read(driver, "launches", ctypes.c_uint, 1)[0]
+    launch_in_turn([Launch(k, k, 32, 0, PARAMETERS, driver) for k in (1, 2, 3)], 7, 5, None, 6)
+    assert read(driver, "launches", ctypes.c_uint, 1) == [before + 3]
+    assert read(driver, "seen") == [5, (1 << 32) - 7, 1 << 40, 6, 0]
+    assert read(driver, "function_seen", count=1) == [3]
+    launch_in_turn([], 7)
 
 
 def test_a_kernel_with_other_parameters_is_refused(driver: str):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.native import Launch
+from ridgeline.native import Launch, launch_in_turn
 
 _noting = threading.local()
 
@@ -46,8 +46,8 @@ class Sequel:
         for turn, (compiled, programs, arguments) in enumerate(self._kept):
             slots = {place: which for which, t in enumerate(moving) for place, a in enumerate(arguments) if a is t}
             # The first one must not begin before all that came earlier has ended.
-            make = overlapping if early and turn else direct
-            self._launches.append(make(compiled, programs, arguments, slots))
+            self._launches.append(direct(compiled, programs, arguments, slots, early and turn > 0))
+        self._first, self._last = self._launches[:-1], self._launches[-1:]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -55,31 +55,26 @@ class Sequel:
         return [a for _, _, arguments in self._kept for a in arguments if isinstance(a, torch.Tensor)]
 
     def __call__(self, stream: int, *addresses: int) -> None:
-        self.begin(stream, *addresses)
-        self.end(stream, *addresses)
+        launch_in_turn(self._launches, stream, *addresses)
 
     def begin(self, stream: int, *addresses: int) -> None:
         """All but the last launch, whose tensors may be made meanwhile; addresses that only it needs may be missing."""
-        for one in self._launches[:-1]:
-            one(stream, *addresses)
+        launch_in_turn(self._first, stream, *addresses)
 
     def end(self, stream: int, *addresses: int) -> None:
         """The last launch."""
-        self._launches[-1](stream, *addresses)
+        launch_in_turn(self._last, stream, *addresses)
 
 
-def direct(compiled: Any, programs: int, arguments: Sequence[Any], slots: dict[int, int]) -> Launch:
-    """The compiled kernel, to be called with a stream and addresses; `slots`: which address goes to which argument."""
-    meta = compiled.metadata
-    return Launch(compiled.function, programs, 32 * meta.num_warps, meta.shared, parameters(compiled, arguments, slots))
+def direct(
+    compiled: Any, programs: int, arguments: Sequence[Any], slots: dict[int, int], early: bool = False
+) -> Launch:
+    """The compiled kernel, to be called with a stream and addresses; `slots`: which address goes to which argument.
 
-
-def overlapping(compiled: Any, programs: int, arguments: Sequence[Any], slots: dict[int, int]) -> Any:
-    """The same, allowed to begin before the kernel ahead has ended; it waits for it by itself."""
-    from ridgeline.kernels.direct_early import Early
-
-    meta = compiled.metadata
-    return Early(compiled.function, programs, 32 * meta.num_warps, meta.shared, parameters(compiled, arguments, slots))
+    early: it may begin before the kernel ahead has ended; it waits for it by itself.
+    """
+    meta, given = compiled.metadata, parameters(compiled, arguments, slots)
+    return Launch(compiled.function, programs, 32 * meta.num_warps, meta.shared, given, early=early)
 
 
 def parameters(compiled: Any, arguments: Sequence[Any], slots: dict[int, int]) -> list[tuple[int, int, int]]:

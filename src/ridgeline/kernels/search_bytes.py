@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels import direct
+from ridgeline.kernels.search_groups import join
 from ridgeline.kernels.search_scan import chunk_for, finished, flags
 
 TILE = 64
@@ -68,9 +69,13 @@ def scan(
     allowed: torch.Tensor | None = None,
     shape: tuple[int, int, int] | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    groups: torch.Tensor | None = None,
     early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """words of `words_of`, codes int8 [N, D'] (contiguous) → scores float32 [Q, N], maxima [Q, ceil(N / TILE)]."""
+    """words of `words_of`, codes int8 [N, D'] (contiguous) → scores float32 [Q, N], maxima [Q, ceil(N / TILE)].
+
+    groups: of one query, told of the best of their tiles (`search_groups`).
+    """
     query, unit, constant = words
     many, terms, width = query.shape
     count = codes.shape[0]
@@ -85,7 +90,7 @@ def scan(
             _scan_bytes, tiles * many,
             codes.view(torch.int32), query, unit, constant, bias, flags(allowed), scores, maxima, count, many,
             scores.stride(0), maxima.stride(0), width, chunk_for(width, chunk), min(step, TILE), TILE, terms,
-            not INTERPRETED, early, num_warps=warps,
+            groups, 0 if groups is None else len(groups), not INTERPRETED, early, num_warps=warps,
         )  # fmt: skip
     return scores, maxima
 
@@ -144,7 +149,7 @@ def _fours(a, b, acc, FAST: tl.constexpr):
 def _scan_bytes(
     codes, words, unit, constant, bias, allowed, scores, maxima, count, many, score_stride, maxima_stride,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr,
-    FAST: tl.constexpr, EARLY: tl.constexpr,
+    groups, GROUPS: tl.constexpr, FAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -187,4 +192,7 @@ def _scan_bytes(
         score = finished(score, first + local, inside, bias, allowed, size) + more
         tl.store(scores + query.to(tl.int64) * score_stride + first + local, score, mask=inside)
         best = tl.maximum(best, score)
-    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, tl.max(best, 0))
+    top = tl.max(best, 0)
+    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, top)
+    if groups is not None:
+        join(groups, tile, top, GROUPS)

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from ridgeline.kernels import direct
 from ridgeline.kernels.search_few import keyed, least_of, narrowed, narrowed_in, put
+from ridgeline.kernels.search_groups import tiles_of_best
 from ridgeline.kernels.search_keys import NOTHING, place_of
 from ridgeline.kernels.search_scan import ROUNDED
 from ridgeline.kernels.search_settle import exact_of, ranks
@@ -61,22 +62,25 @@ def finish(
     step: torch.Tensor | None = None,
     middle: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
+    groups: torch.Tensor | None = None,
     early: bool = False,
 ) -> None:
     """queries float32 [1, D], norms float64 [1], scores and maxima [1, T] of its tiles → out: float32 and int64 [1, k].
 
     As of `search_settle.settle`; with `starts` and `ends` scores stand by tile, else by row. At least the best
-    `wanted` rows, k or more of them, are computed in float64.
+    `wanted` rows, k or more of them, are computed in float64. groups: as the scan has left them; they are set back.
     """
     values, numbers = out
     tiles, k = maxima.shape[1], values.shape[1]
+    many = 0 if groups is None else len(groups)
     whole = step_for(tiles * tile, wanted, WHOLE) if tiles * tile <= WHOLE[-1] else 0
     given: tuple[Any, ...] = (
         queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places,
-        torch.empty(room(wanted), dtype=torch.int32, device=queries.device),
+        groups, torch.empty(2 * room(wanted), dtype=torch.int32, device=queries.device),
         torch.empty(room(wanted), dtype=torch.int64, device=queries.device), values, numbers,
         scores.shape[1] if starts is None else 0, tiles, k, wanted, rows.stride(0), queries.shape[1], tile,
-        lines(wanted), step_for(tiles, wanted, STEPS), whole, room(wanted),
+        lines(wanted), step_for(tiles, wanted, STEPS), whole, room(wanted), many,
+        triton.next_power_of_2(triton.cdiv(tiles, many)) if many else 0,
         min(DEEP, triton.next_power_of_2(queries.shape[1])), metric == "l2", early,
     )  # fmt: skip
     direct.launch(_finish, 1, *given, num_warps=WARPS, **ROUNDED)
@@ -99,8 +103,8 @@ def _scores_at(at, tile, starts, ends, scores, count, TILE: tl.constexpr):
 
 @triton.jit
 def _best_tiles(maxima, tiles, found, wanted, LINES: tl.constexpr, STEP: tl.constexpr, ROOM: tl.constexpr):
-    """Writes to `found` the tiles in which the best `wanted` rows are; the score those reach, and how many they are."""
-    SHORT: tl.constexpr = STEP if STEP <= 1024 else STEP // 4  # keys take twice the room of scores
+    """Writes to found [ROOM] the tiles in which the best `wanted` rows are; the score those reach, and how many the
+    tiles are, which may be more than ROOM."""
     line = tl.full([LINES], float("-inf"), tl.float32)
     for begin in range(0, tiles, STEP):
         at = begin + tl.arange(0, STEP // LINES)[:, None] * LINES + tl.arange(0, LINES)[None, :]
@@ -111,24 +115,31 @@ def _best_tiles(maxima, tiles, found, wanted, LINES: tl.constexpr, STEP: tl.cons
         at = begin + tl.arange(0, STEP)
         score = tl.load(maxima + at, mask=at < tiles, other=float("-inf"))
         count = put(found, count, at, (score >= least) & (score > float("-inf")), ROOM)
-    if count > ROOM:
-        low = narrowed_in(maxima, tiles, least, wanted, ROOM, SHORT)
-        tl.debug_barrier()
-        count = 0
-        for begin in range(0, tiles, SHORT):
-            some = begin + tl.arange(0, SHORT)
-            keys = keyed(tl.load(maxima + some, mask=some < tiles, other=float("-inf")), some)
-            count = put(found, count, some, keys >= low, ROOM)
     tl.debug_barrier()
     return least, count
 
 
+@triton.jit
+def _narrowed_tiles(maxima, tiles, least, found, wanted, STEP: tl.constexpr, ROOM: tl.constexpr):
+    """Writes to `found` no more than there is room for, where more tiles reach `least`; how many."""
+    SHORT: tl.constexpr = STEP if STEP <= 1024 else STEP // 4  # keys take twice the room of scores
+    low = narrowed_in(maxima, tiles, least, wanted, ROOM, SHORT)
+    tl.debug_barrier()
+    count = 0
+    for begin in range(0, tiles, SHORT):
+        some = begin + tl.arange(0, SHORT)
+        keys = keyed(tl.load(maxima + some, mask=some < tiles, other=float("-inf")), some)
+        count = put(found, count, some, keys >= low, ROOM)
+    tl.debug_barrier()
+    return count
+
+
 @triton.jit(do_not_specialize=["count", "k", "wanted"])
 def _finish(
-    queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, found, scratch, values,
-    numbers, count, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,
-    STEP: tl.constexpr, WHOLE: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr, L2: tl.constexpr,
-    EARLY: tl.constexpr,
+    queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, groups, found, scratch,
+    values, numbers, count, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,
+    STEP: tl.constexpr, WHOLE: tl.constexpr, ROOM: tl.constexpr, GROUPS: tl.constexpr, EACH: tl.constexpr,
+    CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -141,7 +152,12 @@ def _finish(
         at = tl.arange(0, WHOLE)
         tile = tl.where(at < tiles * TILE, at // TILE, -1)
     else:
-        least, picked = _best_tiles(maxima, tiles, found, wanted, LINES, STEP, ROOM)
+        if groups is None:
+            least, picked = _best_tiles(maxima, tiles, found, wanted, LINES, STEP, ROOM)
+        else:
+            least, picked = tiles_of_best(groups, maxima, tiles, found, wanted, GROUPS, EACH, LINES, ROOM)
+        if picked > ROOM:
+            picked = _narrowed_tiles(maxima, tiles, least, found, wanted, STEP, ROOM)
         at = tl.arange(0, ROOM * TILE)
         tile = tl.load(found + at // TILE, mask=at // TILE < picked, other=-1)
     score, row = _scores_at(at, tile, starts, ends, scores, count, TILE)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ridgeline.kernels import direct
+from ridgeline.kernels.search_groups import join
 
 # For kernels that compare sums. Several threads hold the same sum and have added in different orders, which changes
 # nothing as long as each product was rounded before; a compiler that makes one multiplication and one addition of a
@@ -38,9 +39,12 @@ def scan(
     tile: int | None = None,
     shape: tuple[int, int, int] | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    groups: torch.Tensor | None = None,
     early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """queries float32 [Q, D] · rows [N, D] → scores float32 [Q, N] and maxima [Q, ceil(N / tile)].
+
+    groups: of one query, told of the best of their tiles (`search_groups`).
 
     A score is factor · q·x + bias[row], or with l2 -|q - x|², or -inf where `allowed` [N] is 0. (2·q·x - |x|² orders
     rows like the distance, but far from the origin its float32 sums cancel.)
@@ -58,7 +62,7 @@ def scan(
             _scan, tiles * many,
             rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
             scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
-            l2, early, num_warps=warps, **ROUNDED,
+            groups, 0 if groups is None else len(groups), l2, early, num_warps=warps, **ROUNDED,
         )  # fmt: skip
     return scores, maxima
 
@@ -110,7 +114,7 @@ def finished(score, row, inside, bias, allowed, factor):
 def _scan(
     rows, queries, bias, allowed, scores, maxima, count, many, row_stride, query_stride, score_stride, maxima_stride,
     factor, DEPTH: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr,
-    L2: tl.constexpr, EARLY: tl.constexpr,
+    groups, GROUPS: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -131,4 +135,7 @@ def _scan(
         score = finished(score, first + local, inside, bias, allowed, factor)
         tl.store(scores + query.to(tl.int64) * score_stride + first + local, score, mask=inside)
         best = tl.maximum(best, score)
-    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, tl.max(best, 0))
+    top = tl.max(best, 0)
+    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, top)
+    if groups is not None:
+        join(groups, tile, top, GROUPS)

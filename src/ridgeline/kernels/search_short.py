@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from ridgeline.kernels import search_begin, search_bytes, search_finish, search_lists, search_scan
+from ridgeline.kernels import search_begin, search_bytes, search_finish, search_groups, search_lists, search_scan
 from ridgeline.kernels.search_exact import Grid, candidates_for
 
 Answer = tuple[torch.Tensor, torch.Tensor]
@@ -55,15 +55,19 @@ def flat(
     tiles = triton.cdiv(triton.cdiv(len(rows), tile), 16) * 16
     scores = torch.empty((1, len(rows)), dtype=torch.float32, device=rows.device)
     maxima = torch.full((1, tiles), float("-inf"), dtype=torch.float32, device=rows.device)
+    wanted = candidates or candidates_for(out[0].shape[1])
+    groups = search_groups.made(search_groups.groups_for(tiles, search_finish.lines(wanted)), rows.device)
     if words is None:
-        search_scan.scan(ready, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), early=early)
+        search_scan.scan(
+            ready, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), groups=groups, early=early
+        )
     else:
-        search_bytes.scan(words, rows, bias=bias, allowed=allowed, out=(scores, maxima), early=early)
+        search_bytes.scan(words, rows, bias=bias, allowed=allowed, out=(scores, maxima), groups=groups, early=early)
         if refine is None and grid is not None:
             exact = {"step": grid[0], "middle": grid[1]}
     search_finish.finish(
         ready, norms, rows if refine is None else refine, scores, maxima, out, tile=tile,
-        wanted=candidates or candidates_for(out[0].shape[1]), metric=metric, ids=ids, early=early, **exact,
+        wanted=wanted, metric=metric, ids=ids, groups=groups, early=early, **exact,
     )  # fmt: skip
     return norms
 
