@@ -19,7 +19,7 @@ pytest.importorskip("triton")
 
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
-from ridgeline.kernels import search_settle  # noqa: E402
+from ridgeline.kernels import search_settle, search_short  # noqa: E402
 from ridgeline.search import cuda_engine  # noqa: E402
 from ridgeline.search.cuda import Cuda  # noqa: E402
 
@@ -254,21 +254,22 @@ def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added(
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
-@pytest.mark.parametrize("way", ["short", "direct", "early"])
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     "spec", ["Flat", "SQ8", "SQ8,Refine(Flat)", "IVF64,Flat", "IVF64,SQ8", "IVF64,SQ8,Refine(Flat)"]
 )
-def test_one_query_finds_the_same_by_every_way(spec: str, metric: str, way: str, monkeypatch):
+def test_one_query_finds_the_same_by_three_launches_as_by_many(spec: str, metric: str, early: bool, monkeypatch):
     vectors = torch.from_numpy(clustered(30_000, 48)).cuda()
     asked = torch.from_numpy(clustered(12, 48, 1)).cuda()
     index = built(spec, metric, vectors, dtype="float16")
     for k, nprobe in ((10, 4), (40, 1), (1, 60)):
-        monkeypatch.setattr(cuda_engine, "WAY", "graph")
+        with monkeypatch.context() as before:
+            before.setattr(search_short, "fits", lambda *_: False)
+            wanted = [index.search(q[None], k, nprobe=nprobe) for q in asked]
         index._state.doors.clear()
-        wanted = [index.search(q[None], k, nprobe=nprobe) for q in asked]
-        monkeypatch.setattr(cuda_engine, "WAY", way)
-        index._state.doors.clear()
+        index._state.engine.replays._kept.clear()
+        monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
         for q, (scores, ids) in zip(asked, wanted, strict=True):
             got = index.search(q[None], k, nprobe=nprobe)
             torch.testing.assert_close(got[0], scores, rtol=1e-5, atol=1e-6)
@@ -277,9 +278,9 @@ def test_one_query_finds_the_same_by_every_way(spec: str, metric: str, way: str,
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
-@pytest.mark.parametrize("way", ["direct", "early"])
-def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(way: str, monkeypatch):
-    monkeypatch.setattr(cuda_engine, "WAY", way)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(early: bool, monkeypatch):
+    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
     vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
     index = built("IVF16,Flat", "cosine", vectors)
     spread = torch.zeros(40, 65, device="cuda")
@@ -299,10 +300,10 @@ def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(way: str, mon
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
-@pytest.mark.parametrize("way", ["direct", "early"])
-def test_a_thousand_searches_in_a_row_are_not_mixed_up(way: str, monkeypatch):
+@pytest.mark.parametrize("early", [False, True])
+def test_a_thousand_searches_in_a_row_are_not_mixed_up(early: bool, monkeypatch):
     """Nothing is waited for between them: each has the query, the counters and the room of the one before."""
-    monkeypatch.setattr(cuda_engine, "WAY", way)
+    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
     vectors = torch.from_numpy(clustered(20_000, 32)).cuda()
     for spec in ("Flat", "SQ8,Refine(Flat)", "IVF64,Flat"):
         index = built(spec, "cosine", vectors)

@@ -21,11 +21,11 @@ from ridgeline.kernels.search_keys import NOTHING, place_of
 from ridgeline.kernels.search_scan import ROUNDED
 from ridgeline.kernels.search_settle import exact_of, ranks
 
-DEEP = 64  # elements of a row at a time in float64
+DEEP = 128  # elements of a row at a time in float64
 MOST = 64  # wanted at most
 STEPS = (1024, 4096, 16384)  # tiles at a time
 WHOLE = (1024, 4096)  # rows that are looked at all at once, without tiles
-WARPS = 16
+WARPS = 8
 FEWEST_LINES = 64
 
 

@@ -20,9 +20,6 @@ from ridgeline.search.replay import Recorded, Replays
 from ridgeline.search.tensors import Grown
 
 AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
-# How one query is searched for, until it is measured which is best (benchmarks/search_gpu.py --ways): by many small
-# kernels in a "graph"; by three kernels, "short" in a graph, "direct" launches, or launches that begin "early".
-WAY = "direct"
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class CudaEngine:
         given = queries.values if isinstance(queries, Asked) else queries
         with self._here():
             limits = self._limits(ask)
-            steps = Steps(self.stored, self.refiner, self.recipe.metric, ask, limits, WAY)
+            steps = Steps(self.stored, self.refiner, self.recipe.metric, ask, limits, self._early)
             if self._simulated:
                 return search_queries.handed(*steps(given))
             return self.replays.search(_key(given, ask), given, steps, self.device, limits)
@@ -142,6 +139,11 @@ class CudaEngine:
     def _simulated(self) -> bool:
         """Whether the kernels are interpreted on the CPU, as in tests."""
         return self.device == "cpu"
+
+    @property
+    def _early(self) -> bool:
+        """Whether kernels can wait for each other by themselves there: from Hopper on."""
+        return not self._simulated and torch.cuda.get_device_capability(self.device) >= (9, 0)
 
     def _limits(self, ask: Ask) -> Limits:
         """Made once for filters that stay the same from search to search, as that of removed rows does."""
@@ -215,7 +217,7 @@ def refuse(vectors: torch.Tensor, row: int, what: str) -> None:
 
 
 def _key(queries: torch.Tensor, ask: Ask) -> tuple[Any, ...]:
-    return queries.shape, queries.dtype, ask.k, ask.nprobe, ask.depth, WAY
+    return queries.shape, queries.dtype, ask.k, ask.nprobe, ask.depth
 
 
 def _ordered(owner: torch.Tensor, score: torch.Tensor, tie: torch.Tensor) -> torch.Tensor:

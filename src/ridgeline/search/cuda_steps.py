@@ -48,7 +48,7 @@ class Steps:
     metric: str
     ask: Ask
     limits: Limits
-    way: str
+    early: bool  # kernels begin before the one ahead has ended, and wait for it by themselves
 
     def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores, rows and the norms of the queries."""
@@ -79,7 +79,7 @@ class Steps:
     def is_short(self, queries: torch.Tensor) -> bool:
         """Whether three launches do it."""
         plain = not self._coded and self.limits.rows is None and not isinstance(self.stored.codec, PartCodes)
-        if self.way == "graph" or not plain:
+        if not plain:
             return False
         if not search_short.fits(queries, self.stored.codes.rows, self.ask.k, self._words.get("candidates")):
             return False
@@ -87,14 +87,13 @@ class Steps:
 
     def short(self, queries: torch.Tensor, out: Answer) -> torch.Tensor:
         """The same for one query, contiguous, by nothing but three launches; its norm."""
-        codes, early = self.stored.codes.rows, self.way == "early"
-        lists = self._lists
+        codes, lists = self.stored.codes.rows, self._lists
         if lists is not None:
             return search_short.lists(
                 queries, self._unit, lists.centres, lists.starts, lists.longest, codes, self.ask.nprobe, out,
-                early=early, **self._words,
+                early=self.early, **self._words,
             )  # fmt: skip
-        return search_short.flat(queries, self._unit, codes, out, early=early, **self._words)
+        return search_short.flat(queries, self._unit, codes, out, early=self.early, **self._words)
 
     def room(self, device: Any) -> Answer:
         """For the answer to one query."""

@@ -68,7 +68,7 @@ class Direct:
         self._index = self._device.index or 0
         given, out = queries.to(device).contiguous(), steps.room(device)
         self._own, self.many = (given, *out), 1
-        self._sequel = Sequel(lambda: steps.short(given, out), self._own, steps.way == "early")
+        self._sequel = Sequel(lambda: steps.short(given, out), self._own, steps.early)
         self._stream = torch.cuda.current_stream()
         self._host: list[torch.Tensor] | None = None  # the same three, in memory of the host that the GPU reaches
 
@@ -127,7 +127,7 @@ def raw_stream(device: int) -> int:
 
 
 def recorded(queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> Recorded:
-    if steps.way in ("direct", "early") and steps.is_short(queries):
+    if steps.is_short(queries):
         try:
             return Direct(queries, steps, device, holds)
         except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
