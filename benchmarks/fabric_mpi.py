@@ -61,12 +61,22 @@ def _mpi() -> Engine:
     def fresh(n: int) -> Any:
         return np.empty(n, "f4")
 
+    def share(value: list[int] | None) -> list[int]:
+        """A broadcast that sleeps: a rank that spins while it waits for its turn takes a core from the others."""
+        if world.rank == 0:
+            for rank in range(1, world.size):
+                world.send(value, rank)
+            return value
+        while not world.iprobe(source=0):
+            time.sleep(2e-4)
+        return world.recv(source=0)
+
     return (
         world.rank,
         world.size,
         lambda x: world.Allreduce(MPI.IN_PLACE, x),
         world.Barrier,
-        world.bcast,
+        share,
         slowest,
         fresh,
     )

@@ -20,6 +20,7 @@ from ridgeline.kernels.search_scan import chunk_for, finished, flags
 
 TILE = 64
 SHAPE = (64, 32, 2)  # rows in flight at once, words of 4 codes at a time, warps (h200-search-sweep.txt)
+REGISTERS = 128  # so that eight programs of 2 warps are under way on a multiprocessor
 TERMS = 3
 INTERPRETED = triton.knobs.runtime.interpret
 
@@ -91,6 +92,7 @@ def scan(
             codes.view(torch.int32), query, unit, constant, bias, flags(allowed), scores, maxima, count, many,
             scores.stride(0), maxima.stride(0), width, chunk_for(width, chunk), min(step, TILE), TILE, terms,
             groups, 0 if groups is None else len(groups), not INTERPRETED, early, num_warps=warps,
+            maxnreg=REGISTERS,
         )  # fmt: skip
     return scores, maxima
 

@@ -26,6 +26,7 @@ ROUNDED = {"enable_fp_fusion": False}
 # (benchmarks/records/h200-search-sweep.txt), not for the others.
 TILE = 64
 SHAPES = {2: (64, 64, 8), 4: (16, 32, 4), 1: (32, 128, 4)}
+REGISTERS = {2: 80}  # so that three programs of 8 warps are under way on a multiprocessor, not two: a third of the time
 
 
 def scan(
@@ -62,7 +63,8 @@ def scan(
             _scan, tiles * many,
             rows, queries, bias, flags(allowed), scores, maxima, count, many, rows.stride(0), queries.stride(0),
             scores.stride(0), maxima.stride(0), factor, depth, chunk_for(depth, chunk), min(step, tile), tile,
-            groups, 0 if groups is None else len(groups), l2, early, num_warps=warps, **ROUNDED,
+            groups, 0 if groups is None else len(groups), l2, early, num_warps=warps,
+            maxnreg=REGISTERS.get(rows.element_size()), **ROUNDED,
         )  # fmt: skip
     return scores, maxima
 
