@@ -156,7 +156,8 @@ class Team:
             cpus = sorted(os.sched_getaffinity(0))
             commands = []
             for rank in range(ranks):
-                pin = [] if crowded else ["taskset", "-c", str(cpus[rank])]
+                # gloo's own threads would have to share the rank's core
+                pin = [] if crowded or name == "gloo" else ["taskset", "-c", str(cpus[rank])]
                 commands.append(
                     ([*pin, sys.executable, me, "--serve", name], {**os.environ, **told, "RANK": str(rank)})
                 )

@@ -278,6 +278,23 @@ def test_one_query_finds_the_same_by_three_launches_as_by_many(spec: str, metric
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("spec", [*SPECS, "SQ8,Refine(Flat)", "IVF8,PQ4,Refine(SQ8)"])
+def test_a_recorded_search_reads_nothing_that_was_given_back(spec: str, metric: str):
+    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
+    index = built(spec, metric, vectors)
+    first = index.search(vectors[:33], 10)
+    for _ in range(4):
+        again = index.search(vectors[:33], 10)
+        assert torch.equal(first[0], again[0])
+        assert torch.equal(first[1], again[1])
+        waste = [
+            torch.full((size,), float("nan"), device="cuda") for size in (8, 32, 128, 512, 2048) for _ in range(40)
+        ]
+        del waste
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("early", [False, True])
 def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(early: bool, monkeypatch):
     monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,9 @@ class ByteCodes:
     base: torch.Tensor  # float32 [D]
     step: torch.Tensor  # float32 [D]
 
-    @property
+    @cached_property
     def grid(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Step and middle, as the scan wants them."""
+        """Step and middle, as the scan wants them; made once, since recorded searches go on reading them."""
         return self.step, self.base + 128 * self.step
 
     def encode(self, vectors: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ class Recording:
 
     def __init__(self, queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> None:
         self.holds, self.many = holds, len(queries)
+        self._steps = steps  # whose tensors the graph reads
         self._lock = threading.Lock()
         self._place = torch.empty(queries.shape, dtype=queries.dtype, device=device)
         self._place.copy_(queries)
