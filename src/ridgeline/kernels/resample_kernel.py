@@ -68,15 +68,20 @@ def _frame(start, d, d_step, live, inside, NAN: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST: tl.constexpr):
-    """Cubic from a to c; some targets may lie in a first or last span."""
-    if at_an_end:
-        y = kinds.cubic_anywhere(
-            before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None], FAST
-        )
-    else:
-        y = kinds.cubic_inside(before, a, c, further, weight, h_p[:, None], h_q[:, None], FAST)
-    return tl.where(weight == 0, a, y)
+def _inner_weights(w, h_p, h_q, FAST: tl.constexpr):
+    """Of each target, for `kinds.cubic_inside`."""
+    whole, left, right = kinds.blends(w)
+    far_p, gain_p = kinds.inner(h_p, left, FAST)
+    far_q, gain_q = kinds.inner(h_q, right, FAST)
+    return whole, far_p, gain_p, far_q, gain_q
+
+
+@triton.jit
+def _inside(before, a, c, further, weights, FAST: tl.constexpr):
+    whole, far_p, gain_p, far_q, gain_q = weights
+    return kinds.cubic_inside(
+        before, a, c, further, whole[:, None], far_p[:, None], gain_p[:, None], far_q[:, None], gain_q[:, None], FAST
+    )  # fmt: skip
 
 
 @triton.jit
@@ -92,26 +97,41 @@ def _put(to, y, d, d_step, wanted, inside, scale, shift, C: tl.constexpr):
 
 @triton.jit
 def _rows(
-    values, out, scale, shift, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q, live, wanted, has_p, has_q, v_channel, o_channel,
+    values, out, scale, shift, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q, weights, seen, pick, v_channel, o_channel,
     D: tl.constexpr, BD: tl.constexpr, V_STEP: tl.constexpr, O_STEP: tl.constexpr, FAST: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Cubic for some targets, all channels; places in units of the steps."""
-    from_a = values + o_a * V_STEP
-    from_c = values + o_c * V_STEP
-    from_p = values + o_p * V_STEP
-    from_q = values + o_q * V_STEP
-    to = out + o_to * O_STEP
-    at_an_end = _any(live & (w != 0) & ((has_p & has_q) == 0))
+    """Cubic for some of the targets, all channels; places in units of the steps."""
+    bits = tl.gather(seen, pick, 0)
+    live, wanted, has_p, has_q = (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0
+    from_a = values + tl.gather(o_a, pick, 0) * V_STEP
+    from_c = values + tl.gather(o_c, pick, 0) * V_STEP
+    from_p = values + tl.gather(o_p, pick, 0) * V_STEP
+    from_q = values + tl.gather(o_q, pick, 0) * V_STEP
+    to = out + tl.gather(o_to, pick, 0) * O_STEP
+    weight = tl.gather(w, pick, 0)
+    whole, far_p, gain_p, far_q, gain_q = weights
+    some = (
+        tl.gather(whole, pick, 0), tl.gather(far_p, pick, 0), tl.gather(gain_p, pick, 0), tl.gather(far_q, pick, 0),
+        tl.gather(gain_q, pick, 0),
+    )  # fmt: skip
+    at_an_end = _any(live & (weight != 0) & ((has_p & has_q) == 0))
+    weight = weight[:, None]
+    before_a = tl.gather(h_p, pick, 0)[:, None]
+    after_c = tl.gather(h_q, pick, 0)[:, None]
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
         inside = d < D
-        weight = w[:, None]
         a = _frame(from_a, d, v_channel, live, inside, True, C)
         c = _frame(from_c, d, v_channel, live, inside, False, C)
         before = _frame(from_p, d, v_channel, live, inside, False, C)
         further = _frame(from_q, d, v_channel, live, inside, False, C)
-        y = _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST)
-        _put(to, y, d, o_channel, wanted, inside, scale, shift, C)
+        if at_an_end:
+            y = kinds.cubic_anywhere(
+                before, a, c, further, weight, has_p[:, None], has_q[:, None], before_a, after_c, FAST
+            )
+        else:
+            y = _inside(before, a, c, further, some, FAST)
+        _put(to, tl.where(weight == 0, a, y), d, o_channel, wanted, inside, scale, shift, C)
 
 
 @triton.jit(do_not_specialize=["stamps", "targets", "rows", "gap"])
@@ -260,15 +280,11 @@ def resample(
             o_p = (base + p * v_stamp) // V_STEP
             o_q = (base + q * v_stamp) // V_STEP
             o_to = (b * o_batch + lane * o_target) // O_STEP
+            weights = _inner_weights(w, h_p, h_q, FAST)
             for r in tl.static_range(0, BT, BR):
-                pick = r + tl.arange(0, BR)
-                bits = tl.gather(seen, pick, 0)
                 _rows(
-                    values, out, scale, shift,
-                    tl.gather(o_a, pick, 0), tl.gather(o_c, pick, 0), tl.gather(o_p, pick, 0), tl.gather(o_q, pick, 0),
-                    tl.gather(o_to, pick, 0), tl.gather(w, pick, 0), tl.gather(h_p, pick, 0), tl.gather(h_q, pick, 0),
-                    (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0,
-                    v_channel, o_channel, D, BD, V_STEP, O_STEP, FAST, C,
+                    values, out, scale, shift, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q, weights, seen,
+                    r + tl.arange(0, BR), v_channel, o_channel, D, BD, V_STEP, O_STEP, FAST, C,
                 )  # fmt: skip
             return
         from_p = values + tl.multiple_of(base + p * v_stamp, V_STEP)
@@ -294,5 +310,11 @@ def resample(
             if KIND == "cubic":
                 before = _frame(from_p, d, v_channel, live, inside, False, C)
                 further = _frame(from_q, d, v_channel, live, inside, False, C)
-                y = _curve(before, a, c, further, weight, has_p, has_q, h_p, h_q, at_an_end, FAST)
+                if at_an_end:
+                    y = kinds.cubic_anywhere(
+                        before, a, c, further, weight, has_p[:, None], has_q[:, None], h_p[:, None], h_q[:, None], FAST
+                    )
+                else:
+                    y = _inside(before, a, c, further, _inner_weights(w, h_p, h_q, FAST), FAST)
+                y = tl.where(weight == 0, a, y)
         _put(to, y, d, o_channel, wanted, inside, scale, shift, C)

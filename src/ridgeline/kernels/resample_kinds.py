@@ -66,19 +66,31 @@ def _part(a, b, FAST: tl.constexpr):
 
 
 @triton.jit
-def _inner_slope(h, rise, m, FAST: tl.constexpr):
+def blends(w):
+    """Hermite's polynomials: what the rise to b, the slope at a and the slope at b count for, so far from a."""
+    rest = 1 - w
+    return w * w * (3 - 2 * w), w * (rest * rest), -(w * w) * rest
+
+
+@triton.jit
+def inner(h, share, FAST: tl.constexpr):
+    """What `_inner_slope` needs of a span of h that meets one of 1: once for all channels of a target."""
+    w0 = 2 + h
+    w1 = 1 + 2 * h
+    return over(w1, w0 * h, FAST), over(share * (w0 + w1), w1, FAST)
+
+
+@triton.jit
+def _inner_slope(rise, m, far, gain, FAST: tl.constexpr):
     """Monotone pchip (Fritsch and Butland 1984) where a span of h that rises by `rise` meets one of 1 with secant m.
 
     The harmonic mean of the secants, weighted by w0 = 2 + h and w1 = 1 + 2h, or 0 where they differ in sign. With
-    one = w0·m, other = w1·rise / h and p = one / (one + other) it is p·(1 - p)·(one + other)·(w0 + w1) / (w0·w1), and
-    p lies in [0, 1] just when the signs agree: to hold it there is all the deciding there is.
+    whole = m + w1 / w0 · rise / h and p = m / whole it is p·(1 - p)·whole·(w0 + w1) / w1, and p lies in [0, 1] just
+    when the signs agree: to hold it there is all the deciding there is.
     """
-    w0 = 2 + h
-    w1 = 1 + 2 * h
-    one = w0 * m
-    whole = one + over(w1, h, FAST) * rise
-    p = _part(one, whole, FAST)
-    return (p - p * p) * (whole * over(w0 + w1, w0 * w1, FAST))
+    whole = m + far * rise
+    p = _part(m, whole, FAST)
+    return (p - p * p) * whole * gain
 
 
 @triton.jit
@@ -97,18 +109,13 @@ def _end_slope(h, rise, m, reach, FAST: tl.constexpr):
 
 
 @triton.jit
-def _hermite(a, m, left, right, w):
-    bend = (left + right) - 2 * m
-    return a + w * (left + w * (((m - left) - bend) + w * bend))
-
-
-@triton.jit
-def cubic_inside(before, a, b, after, w, h_before, h_after, FAST: tl.constexpr):
-    """Monotone cubic from a to b; spans are in units of the span from a to b."""
+def cubic_inside(before, a, b, after, whole, far_p, gain_p, far_q, gain_q, FAST: tl.constexpr):
+    """Monotone cubic from a to b. whole: the first of `blends`; the rest: `inner` of the spans before and after, in
+    units of the span from a to b, with the others of `blends` for their share."""
     m = b - a
-    left = _inner_slope(h_before, a - before, m, FAST)
-    right = _inner_slope(h_after, after - b, m, FAST)
-    return _hermite(a, m, left, right, w)
+    left = _inner_slope(a - before, m, far_p, gain_p, FAST)
+    right = _inner_slope(after - b, m, far_q, gain_q, FAST)
+    return a + m * whole + left + right
 
 
 @triton.jit
@@ -117,13 +124,16 @@ def cubic_anywhere(before, a, b, after, w, has_before, has_after, h_before, h_af
     m = b - a
     up = a - before
     on = after - b
+    whole, left, right = blends(w)
     end = _end_slope(
         tl.where(has_before, h_before, h_after), tl.where(has_before, up, on), m,
         tl.where(has_before | has_after, 1.0, 0.0).to(w.dtype), FAST,
     )  # fmt: skip
-    left = tl.where(has_before, _inner_slope(h_before, up, m, FAST), end)
-    right = tl.where(has_after, _inner_slope(h_after, on, m, FAST), end)
-    return _hermite(a, m, left, right, w)
+    far_p, gain_p = inner(h_before, left, FAST)
+    far_q, gain_q = inner(h_after, right, FAST)
+    y = a + m * whole
+    y += tl.where(has_before, _inner_slope(up, m, far_p, gain_p, FAST), end * left)
+    return y + tl.where(has_after, _inner_slope(on, m, far_q, gain_q, FAST), end * right)
 
 
 @triton.jit
