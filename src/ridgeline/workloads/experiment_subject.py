@@ -183,8 +183,7 @@ def _streamed(
         return {"answer": run(there)}
 
     def on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
-        with span("compute"):
-            return {"answer": run(batch["images"])}
+        return {"answer": run(batch["images"])}
 
     fn = on_cpu if device == "cpu" else on_gpu
     with stream(
