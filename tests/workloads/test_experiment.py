@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import Order  # noqa: E402
 from ridgeline.lab.experiment.words import parted  # noqa: E402
+from ridgeline.lab.study import study  # noqa: E402
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
 from ridgeline.workloads import experiment_subject  # noqa: E402
 from ridgeline.workloads.experiment import plan  # noqa: E402
@@ -98,6 +100,31 @@ def test_a_sweep_goes_round_by_round_too_and_runs_a_point_once():
     assert rounds == sorted(rounds)
     assert len(rounds) == 2 * 2 * 4 * 4, "repeats, rings, places, and four models: two of the six are the same"
     assert asked.asked_points == 2 * 2 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize("patches_ms", [5e-3, 1e-3])  # per unit of width: as cuDNN cuts images, and as a product would
+def test_both_sweeps_of_the_crossover_study_cross_inside_on_a_gpu_of_55_gigabytes_a_second(patches_ms):
+    """Layers of 0.09 ms at least, 1.5 µs for a unit of width at batch 256: roughly what an H200 was seen to take."""
+    rng, rows = random.Random(1), []
+    for point in plan(parted(["experiment=crossover_study", "experiment.hardware.numa_nodes=[0]"]), machine(1)).points:
+        p, moved = point.params, point.work.bytes
+        layers = p["depth"] * max(0.09, 0.05 + 1.5e-3 * p["dim"])
+        compute = 1e-3 * (patches_ms * p["dim"] + 0.06 + layers) if p["depth"] else 15e-6
+        alone = {"h2d": moved["pcie"] / 55e9, "compute": compute, "d2h": 5e-6 + moved["pcie_back"] / 55e9}
+        alone = {f"{stage}_seconds": s * rng.lognormvariate(0, 0.01) for stage, s in alone.items()}
+        rows.append(
+            {**p, **alone, **point.facts, "success": True, "run_id": point.run_id, "device": "cuda", "gpu_id": 0,
+             "numa_node": 0, "batch_seconds": 1.01 * max(alone.values()), "flops": point.work.flops,
+             "h2d_bytes": moved["pcie"], "d2h_bytes": moved["pcie_back"]}
+        )  # fmt: skip
+    findings = study(rows).findings
+    found = {one["column"]: one for one in findings["Where compute overtakes transfers"]["crossovers"]}
+    assert {column: one["points"] for column, one in found.items()} == {"depth": 8, "dim": 9}
+    for one in found.values():
+        assert one["inside"]
+        assert one["high"] / one["low"] < 1.2
+        assert one["control"] in ("", "transfer")
+    assert findings["Scaling laws"]["settings"][0]["laws"][0]["held_out_error"] <= 0.15
 
 
 def test_more_work_is_estimated_to_take_longer():
