@@ -45,6 +45,14 @@ def test_a_device_that_is_not_there_is_one_sentence(device, said):
         glance.glance(device, HERE)
 
 
+@pytest.mark.parametrize("answer", ["", "{", "[]", '{"schema": 99}'])
+def test_an_answer_that_is_none_is_one_sentence(monkeypatch, answer):
+    done = subprocess.CompletedProcess([], 0, answer, "")
+    monkeypatch.setattr(glance.subprocess, "run", lambda *command, **how: done)
+    with pytest.raises(RidgelineError, match="could not be measured: no answer came"):
+        glance.glance("cpu", HERE)
+
+
 def test_one_that_hangs_is_not_waited_for_without_end(monkeypatch):
     def hang(command, **how):
         raise subprocess.TimeoutExpired(command, how["timeout"])

@@ -31,8 +31,13 @@ def glance(device: str, on: Topology) -> Ceilings:
     if done.returncode:
         said = lines[-1] if lines else f"exit code {done.returncode}"
         raise RidgelineError(f"the ceilings of {device} could not be measured: {said[:300]}")
-    rows = tuple(Ceiling(**row) for row in json.loads(done.stdout)["measured"])
-    return Ceilings(device, fingerprint(on), rows)
+    try:
+        told = Ceilings.from_json(json.loads(done.stdout.splitlines()[-1]))  # libraries may have talked before
+    except (ValueError, IndexError):
+        told = None
+    if told is None:
+        raise RidgelineError(f"the ceilings of {device} could not be measured: no answer came.")
+    return Ceilings(device, fingerprint(on), told.measured)
 
 
 def main(device: str) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import RidgelineError
-from ridgeline.lab import analyse
 from ridgeline.lab.experiment.folder import Folder
 from ridgeline.lab.experiment.point import Point
+from ridgeline.lab.record import Record
 from ridgeline.lab.workload import Work
 from ridgeline.machine import Topology
 from ridgeline.machine.ceiling import Ceilings
@@ -58,10 +58,21 @@ class Limits:
         found = self._known.get(device_of(point))
         if found is None:
             return {}
+        from ridgeline.lab import analyse  # with it come numpy and the charts, which nothing else here needs
+
         return analyse.held_against(found, Work(**{field.name: work[field.name] for field in fields(Work)}))
 
     def _path(self, device: str) -> Path:
         return self._folder.path / PLACE / f"{self._machine}-{device.replace(':', '')}.json"
+
+
+def raised(made: Record) -> Record:
+    """The record, its ceilings lifted to what the point itself reached."""
+    if not made.ceilings:
+        return made
+    from ridgeline.lab import analyse
+
+    return replace(made, ceilings=analyse.raised(made.ceilings, made))
 
 
 def device_of(point: Point) -> str:

@@ -14,14 +14,14 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ridgeline.lab import analyse, code, record
+from ridgeline.lab import code, record
 from ridgeline.lab.experiment import rows as making
 from ridgeline.lab.experiment.folder import RESULTS, Folder, write_state
-from ridgeline.lab.experiment.limits import Limits, Measure, device_of
+from ridgeline.lab.experiment.limits import Limits, Measure, device_of, raised
 from ridgeline.lab.experiment.point import Point, distance
 from ridgeline.lab.experiment.process import Running
 from ridgeline.lab.experiment.seats import Hall, Seat
@@ -208,7 +208,7 @@ def _record(
         contenders=(lane,),
         command=manner.command,
     )
-    return replace(made, ceilings=analyse.raised(made.ceilings, made))
+    return raised(made)
 
 
 class Results:
