@@ -10,6 +10,7 @@ import gc
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.pipeline import fake_cuda  # noqa: E402
 from ridgeline.errors import BatchError, InputError  # noqa: E402
 from ridgeline.pipeline import STAGES, Staging, Stream, busy, chrome_trace, overlap, pinned, stream  # noqa: E402
 from ridgeline.pipeline.overlapped import overlapped  # noqa: E402
+from ridgeline.pipeline.staging import Slot  # noqa: E402
 from ridgeline.pipeline.timeline import Log  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -311,6 +313,53 @@ def test_fn_has_a_stream_of_its_own_and_the_caller_its_own_back(monkeypatch, fai
             assert current[-1] is caller
     assert current[-1] is caller
     assert seen == [lanes[1]] * (3 if fails else 5)
+
+
+def test_what_a_batch_asks_of_cuda_does_not_grow(monkeypatch):
+    """On the way of a small batch the host is the bottleneck: events are reused, streams set and not made."""
+    fake_cuda.install(monkeypatch, torch)
+    calls = Counter()
+
+    def count(owner, name):
+        real = getattr(owner, name)
+
+        def counted(*args, **kwargs):
+            calls[name] += 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for name in ("Event", "set_stream", "current_stream"):
+        count(torch.cuda, name)
+    for name in ("record", "synchronize", "elapsed_time"):
+        count(fake_cuda.Event, name)
+    count(fake_cuda.Stream, "wait_event")
+    for batches in (10, 110):
+        calls.clear()
+        made = ({"x": torch.ones(3)} for _ in range(batches))
+        list(overlapped(made, lambda b: {"x": b["x"] + 1}, torch.device("cpu"), 2, None, None, None, Log()))
+        assert calls == {
+            "Event": 6 * 3 + 2,  # of three slots, of the caller, and the beginning
+            "set_stream": 4 * batches,
+            "current_stream": batches,
+            "record": 7 * batches + 1,
+            "wait_event": 3 * batches,
+            "synchronize": batches,
+            "elapsed_time": 6 * batches,
+        }
+
+
+def test_a_slot_shows_the_same_room_again_and_grows_when_it_must():
+    slot = Slot()
+    first = slot.room("in", "x", torch.Size([2, 3]), torch.float32)
+    assert slot.room("in", "x", (2, 3), torch.float32) is first
+    assert slot.room("out", "x", (2, 3), torch.float32) is not first
+    smaller = slot.room("in", "x", (3,), torch.int16)
+    assert (smaller.shape, smaller.dtype, smaller.data_ptr()) == ((3,), torch.int16, first.data_ptr())
+    assert slot.room("in", "x", (50, 2), torch.float64).shape == (50, 2)
+    square = slot.room("in", "y", (2, 2), torch.float32)
+    square.t_()  # a `take` may turn what it is shown
+    assert slot.room("in", "y", (2, 2), torch.float32).is_contiguous()
 
 
 @pytest.mark.parametrize(("words", "said"), [({"depth": 0}, "depth is 0"), ({"device": "meta"}, "no stream to device")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -28,6 +29,13 @@ def hungry(what) -> nn.Module:
 def hangs() -> nn.Module:
     time.sleep(3600)
     raise AssertionError
+
+
+def hangs_while_marked() -> nn.Module:
+    """As long as there is a file "hang" in the working folder."""
+    while Path("hang").exists():
+        time.sleep(0.1)
+    return linear()
 
 
 def crashes() -> nn.Module:

@@ -5,8 +5,10 @@ python -m pytest tests/workloads/test_experiment.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import Order  # noqa: E402
 from ridgeline.lab.experiment.words import parted  # noqa: E402
+from ridgeline.lab.study import study  # noqa: E402
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
 from ridgeline.workloads import experiment_subject  # noqa: E402
 from ridgeline.workloads.experiment import plan  # noqa: E402
@@ -80,7 +83,8 @@ def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
     (point,) = points(settings(gpu_ids=[0], numa_nodes=[0], vit_configs=[TINY, TINY], output="tokens"), machine(1))
     vit = Vit((3, 16, 16), 8, 1, 2, 16, 64, "tokens")
     assert (point.work.items, point.work.flops) == (3, vit.flops(3))
-    assert point.work.bytes == {"pcie": vit.up_bytes(3, 2), "pcie_back": vit.down_bytes(3, 2)}
+    up, down = vit.up_bytes(3, 2), vit.down_bytes(3, 2)
+    assert point.work.bytes == {"pcie": up, "pcie_back": down, "memory": up + down + 2 * vit.parameters}
     assert (point.facts["parameters"], point.params["mlp_dim"]) == (vit.parameters, 64)
 
 
@@ -96,6 +100,31 @@ def test_a_sweep_goes_round_by_round_too_and_runs_a_point_once():
     assert rounds == sorted(rounds)
     assert len(rounds) == 2 * 2 * 4 * 4, "repeats, rings, places, and four models: two of the six are the same"
     assert asked.asked_points == 2 * 2 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize("patches_ms", [5e-3, 1e-3])  # per unit of width: as cuDNN cuts images, and as a product would
+def test_both_sweeps_of_the_crossover_study_cross_inside_on_a_gpu_of_55_gigabytes_a_second(patches_ms):
+    """Layers of 0.09 ms at least, 1.5 µs for a unit of width at batch 256: roughly what an H200 was seen to take."""
+    rng, rows = random.Random(1), []
+    for point in plan(parted(["experiment=crossover_study", "experiment.hardware.numa_nodes=[0]"]), machine(1)).points:
+        p, moved = point.params, point.work.bytes
+        layers = p["depth"] * max(0.09, 0.05 + 1.5e-3 * p["dim"])
+        compute = 1e-3 * (patches_ms * p["dim"] + 0.06 + layers) if p["depth"] else 15e-6
+        alone = {"h2d": moved["pcie"] / 55e9, "compute": compute, "d2h": 5e-6 + moved["pcie_back"] / 55e9}
+        alone = {f"{stage}_seconds": s * rng.lognormvariate(0, 0.01) for stage, s in alone.items()}
+        rows.append(
+            {**p, **alone, **point.facts, "success": True, "run_id": point.run_id, "device": "cuda", "gpu_id": 0,
+             "numa_node": 0, "batch_seconds": 1.01 * max(alone.values()), "flops": point.work.flops,
+             "h2d_bytes": moved["pcie"], "d2h_bytes": moved["pcie_back"]}
+        )  # fmt: skip
+    findings = study(rows).findings
+    found = {one["column"]: one for one in findings["Where compute overtakes transfers"]["crossovers"]}
+    assert {column: one["points"] for column, one in found.items()} == {"depth": 8, "dim": 9}
+    for one in found.values():
+        assert one["inside"]
+        assert one["high"] / one["low"] < 1.2
+        assert one["control"] in ("", "transfer")
+    assert findings["Scaling laws"]["settings"][0]["laws"][0]["held_out_error"] <= 0.15
 
 
 def test_more_work_is_estimated_to_take_longer():
@@ -196,6 +225,7 @@ SMALL = (
     "experiment.test.num_samples=20",
     "experiment.test.memory_size_mb=1",
     "experiment.hardware.gpu_ids=[]",
+    "experiment.ceilings=false",
 )
 
 
@@ -238,19 +268,69 @@ def test_a_model_that_hangs_and_one_that_crashes_are_failed_rows_beside_a_good_o
     assert "SIGABRT" in report
 
 
-def test_ctrl_c_is_exit_130_and_says_what_is_kept(tmp_path):
-    words = [*SMALL, "experiment.module=experiment_modules:hangs", "experiment.name=stopped"]
+def of_folder(folder: Path) -> dict[int, str]:
+    """Processes whose working folder this is, with their command lines."""
+    found = {}
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == folder:
+                found[int(link.parent.name)] = (link.parent / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("launcher", "to"),
+    [(None, "one"), ("basic", "all"), ("submitit_local", "one"), ("submitit_local", "all")],
+    ids=str,
+)
+def test_ctrl_c_ends_all_keeps_what_is_done_says_so_and_is_gone_on_from(tmp_path, launcher, to):
+    if launcher == "submitit_local":
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    mark = tmp_path / "hang"
+    mark.touch()
+    words = [
+        *SMALL,
+        "experiment.module=experiment_modules:linear,experiment_modules:hangs_while_marked",
+        "experiment.name=stopped",
+        "experiment.contention=true",  # neither waits for the other's CPUs
+        "experiment.max_workers=2",
+        f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]",
+        *([f"hydra/launcher={launcher}"] if launcher else []),
+    ]
     command = [sys.executable, "-m", "ridgeline", "run", *words]
-    running = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while not list(tmp_path.glob("outputs/*/runs/*.log")):
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 240
+    while not (
+        sum(f.read_text().count("\n") for f in tmp_path.glob("outputs/*/records.jsonl")) == 1
+        and list(tmp_path.glob("outputs/*/runs/*hangs*.log"))
+    ):
+        assert running.poll() is None, running.communicate()
         assert time.monotonic() < until
         time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
+    if to == "one":
+        running.send_signal(signal.SIGINT)
+    else:  # as a terminal does: every process in front of it
+        os.killpg(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "goes on from there" in said
     assert "Traceback" not in said
+    until = time.monotonic() + 20
+    while left := of_folder(tmp_path):
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+    (folder,) = tmp_path.glob("outputs/*")
+    (kept,) = json.loads((folder / "results.json").read_text())
+    assert (kept["model"], kept["success"]) == ("experiment_modules:linear", True)
+    mark.unlink()
+    again = cli(*words, "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    answer = json.loads(again.stdout)
+    assert answer["folder"] == str(folder.relative_to(tmp_path)), "the same folder is gone on with"
+    assert len(answer["results"]) == 2
+    assert kept in answer["results"], "what was done is not done again"
 
 
 def test_a_launchers_jobs_end_in_one_folder(tmp_path):

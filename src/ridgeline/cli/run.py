@@ -50,9 +50,9 @@ def run(
 
       ridgeline run experiment=numa_study hydra/launcher=submitit_slurm
 
-    Experiments: quick_test, numa_study, scaling_study, transfer_study, compile_study, stability_study; with
-    --config-dir DIR also your own. Results go to outputs/NAME-TIME/. A stopped run goes on when started again.
-    --cfg job shows the configuration. Exit 1 if a point failed.
+    Experiments: quick_test, numa_study, scaling_study, crossover_study, transfer_study, compile_study,
+    stability_study; with --config-dir DIR also your own. Results go to outputs/NAME-TIME/. A stopped run goes on when
+    started again. --cfg job shows the configuration. Exit 1 if a point failed.
     """
     from ridgeline.workloads import experiment
 

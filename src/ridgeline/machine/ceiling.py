@@ -85,6 +85,16 @@ class Ceilings:
         rows = [{k: v for k, v in asdict(c).items() if v is not None} for c in self.measured]
         return {"schema": SCHEMA, "device": self.device, "fingerprint": self.fingerprint, "measured": rows}
 
+    @classmethod
+    def from_json(cls, kept: Any) -> Ceilings | None:
+        """None for what is torn or of another schema."""
+        try:
+            if kept["schema"] != SCHEMA:
+                return None
+            return cls(kept["device"], kept["fingerprint"], tuple(Ceiling(**row) for row in kept["measured"]))
+        except (KeyError, TypeError):
+            return None
+
 
 def ceilings(
     device: str = "cpu", *, fresh: bool = False, progress: Progress | None = None, on: Topology | None = None
@@ -159,12 +169,8 @@ def cache_path(on: Topology, device: str) -> Path:
 def _load(path: Path) -> Ceilings | None:
     """A cache that is missing, torn or of another schema is simply measured again."""
     try:
-        kept = json.loads(path.read_text())
-        if kept["schema"] != SCHEMA:
-            return None
-        rows = tuple(Ceiling(**row) for row in kept["measured"])
-        return Ceilings(kept["device"], kept["fingerprint"], rows)
-    except (OSError, ValueError, KeyError, TypeError):
+        return Ceilings.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError):
         return None
 
 

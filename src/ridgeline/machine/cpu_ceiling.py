@@ -16,6 +16,7 @@ from ridgeline.native import time_mix
 
 MIXES = ("read", "write", "copy", "triad")
 LADDER = tuple(1 << k for k in (14, 17, 19, 21, 23, 25, 27))  # 16 KiB … 128 MiB per thread
+GLANCED = 1 << 21
 ROUNDS = 7
 ROUND_BYTES = 48 << 20  # bytes one round walks at least, so that it lasts milliseconds
 MATMUL_MOST = 2048  # n of the largest n×n product
@@ -38,6 +39,16 @@ def measure_cpu(here: Topology, say: Progress) -> list[Ceiling]:
         say(f"CPU matmul: {library} {dtype}")
         found.append(_matmul(library, dtype, product, len(cpus)))
     return found
+
+
+def glance_cpu(here: Topology, say: Progress) -> list[Ceiling]:
+    """What a study of a model is held against, in seconds: all cores, large reads and copies, float32."""
+    cpus = _one_per_core(here)
+    top = _memory_rung(here, len(cpus))
+    say("CPU: memory, matmul")
+    found = [_memory(mix, rung, cpus) for mix in ("read", "copy") for rung in sorted({min(GLANCED, top), top})]
+    libraries = [one for one in _libraries() if one[1] == "float32"]
+    return found + [_matmul(library, dtype, product, len(cpus)) for library, dtype, product in libraries]
 
 
 def again(ceiling: Ceiling, here: Topology) -> Ceiling | None:

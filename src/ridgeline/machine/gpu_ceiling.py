@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from ridgeline.machine.placement import Placement, placed
 from ridgeline.machine.topology import Topology
 
 LADDER = tuple(1 << k for k in (20, 22, 24, 26, 28, 30, 32))  # 1 MiB … 4 GiB working set
+GLANCED = tuple(1 << k for k in (24, 28, 31))  # 16 MiB … 2 GiB: what a model's weights and batches take
 TRANSFERS = tuple(n << 20 for n in (1, 16, 256))
 MATMUL_SIZE = 8192
 ROUNDS = 20
@@ -43,6 +44,26 @@ def measure_gpu(here: Topology, index: int, say: Progress) -> list[Ceiling]:
             with placed(Placement(node=node, memory=memory), on=here):
                 found += _transfers(torch, timer, device, node)
         say(f"GPU {index} launches")
+        found += _launches(torch, timer, device)
+    return found
+
+
+def glance_gpu(here: Topology, index: int, say: Progress) -> list[Ceiling]:
+    """What a study of a model is held against, in seconds: large reads and copies, three types, the pinned way."""
+    import torch
+
+    device, timer = torch.device("cuda", index), CudaTimer(f"cuda:{index}")
+    found: list[Ceiling] = []
+    say(f"GPU {index}: memory, matmul, the way to the host")
+    with torch.cuda.device(device):
+        for mix in ("read", "copy"):
+            found += [_memory(torch, timer, mix, size, device) for size in GLANCED]
+        for dtype in ("float16", "bfloat16", "float32"):
+            found += _matmul(torch, timer, dtype, device)
+        for node in _host_nodes(here):
+            memory = "bind" if len(here.nodes) > 1 and numa.supported() else "local"
+            with placed(Placement(node=node, memory=memory), on=here):
+                found += _transfers(torch, timer, device, node, ways=("pinned",))
         found += _launches(torch, timer, device)
     return found
 
@@ -149,18 +170,20 @@ def _product(torch: Any, dtype: str, n: int, device: Any) -> Callable[[], Any] |
     return step
 
 
-def _transfers(torch: Any, timer: CudaTimer, device: Any, node: int) -> Iterator[Ceiling]:
-    for how in ("pinned", "pageable"):
+def _transfers(
+    torch: Any, timer: CudaTimer, device: Any, node: int, ways: Sequence[str] = ("pinned", "pageable")
+) -> Iterator[Ceiling]:
+    for how in ways:
         for size in TRANSFERS:
             # Fresh memory each time: the pinned allocator hands out blocks of another node otherwise.
             host = torch.empty(size, dtype=torch.uint8).fill_(1)
             host = host.pin_memory() if how == "pinned" else host
             there = torch.empty(size, dtype=torch.uint8, device=device)
-            ways: dict[str, Callable[[], Any]] = {
+            steps: dict[str, Callable[[], Any]] = {
                 "h2d": lambda there=there, host=host: there.copy_(host, non_blocking=True),  # type: ignore[misc]
                 "d2h": lambda there=there, host=host: host.copy_(there, non_blocking=True),  # type: ignore[misc]
             }
-            for kind, step in ways.items():
+            for kind, step in steps.items():
                 rounds = _rounds(timer, step, max(1, (64 << 20) // size))
                 yield _rate(kind, size, rounds, "GB/s", bytes=size, node=node, how=how)
 

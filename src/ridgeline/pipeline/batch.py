@@ -28,7 +28,12 @@ class blamed:  # reads as a sentence after `with`
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, BatchError):
-            raise BatchError(self.index, f"{self.who} raised {type(error).__name__}: {error}") from error
+            raise blaming(self.index, self.who, error) from error
+
+
+def blaming(index: int, who: str, error: Exception) -> BatchError:
+    """The same for a `try`, which costs a batch nothing where a context does."""
+    return BatchError(index, f"{who} raised {type(error).__name__}: {error}")
 
 
 def numbered(batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Tensors]]:
@@ -37,12 +42,15 @@ def numbered(batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Tensor
     with blamed(0, "the source"):
         source = iter(batches)
     while True:
-        with blamed(index, "the source"):
+        try:
             batch: Any = next(source, end)
-        if batch is end:
-            return
-        with blamed(index, "the source"):
+            if batch is end:
+                return
             given = _tensors(index, batch)
+        except BatchError:
+            raise
+        except Exception as error:
+            raise blaming(index, "the source", error) from error
         del batch
         yield index, given
         del given  # while the next one is made, this one is not ours to hold
@@ -53,7 +61,7 @@ def answered(index: int, answer: Any, device: Any) -> Tensors:
     """fn's answer, checked: named tensors on the device."""
     import torch
 
-    if not isinstance(answer, Mapping):
+    if type(answer) is not dict and not isinstance(answer, Mapping):  # asking an abstract class takes longer
         raise BatchError(index, f"fn gave a {type(answer).__name__}; give a dict of tensors")
     for name, tensor in answer.items():
         if not isinstance(tensor, torch.Tensor):
@@ -74,8 +82,10 @@ def targets(index: int, out: Out | None, answer: Tensors) -> Tensors:
     """Where the caller wants the results: by name, those it gave room for."""
     if out is None:
         return {}
-    with blamed(index, "out"):
+    try:
         room = dict(out(index) or {})
+    except Exception as error:
+        raise blaming(index, "out", error) from error
     for name, target in room.items():
         if name not in answer:
             raise BatchError(index, f"out gave room for '{name}', fn gives {', '.join(answer) or 'nothing'}")
@@ -92,7 +102,7 @@ def memory(tensor: Any) -> int:
 
 
 def _tensors(index: int, batch: Any) -> Tensors:
-    if not isinstance(batch, Mapping):
+    if type(batch) is not dict and not isinstance(batch, Mapping):
         raise BatchError(index, f"the source gave a {type(batch).__name__}; give dicts of tensors or arrays")
     return {name: _tensor(index, name, value) for name, value in batch.items()}
 
@@ -108,7 +118,7 @@ def _tensor(index: int, name: str, value: Any) -> Any:
         raise BatchError(index, f"the source gave '{name}' as {type(value).__name__}; give a tensor or an array")
     if value.device.type != "cpu":
         raise BatchError(index, f"the source gave '{name}' on {value.device}; give host memory")
-    return value.detach()
+    return value.detach() if value.requires_grad else value
 
 
 def _words(tensor: Any) -> str:

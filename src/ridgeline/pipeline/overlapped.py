@@ -2,7 +2,8 @@
 
 Three CUDA streams and a ring of pinned slots. A batch's slot, its inputs and its answers on the device are held
 until its copy back has ended on the host's own word, so nothing can be reused too early: neither by the ring nor
-by torch's allocator.
+by torch's allocator. Of a small batch the host is the bottleneck: on its way events are reused, streams set by number
+and not entered, errors caught by `try`, and what does not change is asked once.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from functools import cache
 from typing import Any
 
 from ridgeline.errors import BatchError
-from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blamed, memory, numbered, refuse_reuse, targets
+from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blaming, memory, numbered, refuse_reuse, targets
+from ridgeline.pipeline.current import Caller, turn
+from ridgeline.pipeline.ranges import named, profiled
 from ridgeline.pipeline.staging import Slot, Staging, borrowed, is_ready
-from ridgeline.pipeline.timeline import Intervals, Log
+from ridgeline.pipeline.timeline import Log
 
 Fn = Callable[[Tensors], Mapping[str, Any]]
 
 
-@dataclass
+@dataclass(slots=True)
 class Flight:
     """A batch under way, with all the memory it uses."""
 
@@ -30,6 +33,7 @@ class Flight:
     sources: Tensors  # pinned: the ring's, or the caller's
     inputs: Tensors  # on the device
     answer: Tensors  # on the device
+    held: list[int]  # where the answer's memory begins
     landing: Tensors  # pinned: where the copy engine writes
     room: Tensors  # where the caller wants it, by name
     marks: list[Any]  # six events: begin and end of H2D, compute, D2H
@@ -89,95 +93,113 @@ class _Lanes:
     def __init__(self, device: Any, ring: list[Slot]) -> None:
         import torch
 
-        self._cuda, self._torch, self._device = torch.cuda, torch, device
-        self._up, self._compute, self._down = _streams(device)
+        self._empty, self._device = torch.empty, device
+        self._up, self._compute, self._down = self._streams = _streams(device)
+        self._turn_up, self._turn_compute, self._turn_down = map(turn, self._streams)
+        self._caller = Caller(device)
         self._ring = ring
         # Kept for the whole stream: a batch reads its marks before its slot is used again.
         self._marks = [[torch.cuda.Event(enable_timing=True) for _ in range(6)] for _ in ring]
         self._called = torch.cuda.Event()
         self._origin = torch.cuda.Event(enable_timing=True)
         self._origin.record(self._up)
+        self._profiled = profiled()
 
     def submit(self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight]) -> Flight:
         """Queue a batch's way up, its computation and its way back; nothing here waits for the GPU."""
-        was, caller = self._cuda.current_device(), self._cuda.current_stream(self._device)
+        place = index % len(self._ring)
+        slot, marks = self._ring[place], self._marks[place]
+        caller = self._caller.stream()
+        go_up, go_through, go_down = self._go_up, self._go_through, self._go_down
+        if self._profiled:
+            go_up, go_through, go_down = named("h2d", go_up), named("compute", go_through), named("d2h", go_down)
+        who = "its copy to the device"
         try:
-            return self._queued(index, given, fn, out, pending, caller)
-        finally:
-            self._cuda.set_stream(caller)
-            if was != self._device.index:  # a stream brings its device with it
-                self._cuda.set_device(was)
-
-    def _queued(
-        self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight], caller: Any
-    ) -> Flight:
-        """Streams are set, not entered: on the way of a small batch a context manager costs as much as a copy."""
-        empty, slot = self._torch.empty, self._ring[index % len(self._ring)]
-        marks = self._marks[index % len(self._ring)]
-        with blamed(index, "its copy to the device"):
-            sources = {name: self._reachable(slot, name, tensor) for name, tensor in given.items()}
             self._called.record(caller)
-            self._cuda.set_stream(self._up)
-            inputs = {n: empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
-            marks[0].record(self._up)
-            for name, tensor in sources.items():
-                inputs[name].copy_(tensor, non_blocking=True)
-            marks[1].record(self._up)
-        with blamed(index, "fn"):
-            self._cuda.set_stream(self._compute)
-            self._compute.wait_event(self._called)  # what fn closes over may still be in the making there
-            self._compute.wait_event(marks[1])
-            marks[2].record(self._compute)
-            answer = answered(index, fn(dict(inputs)), self._device)
-            refuse_reuse(index, answer, {memory(t) for flight in pending for t in flight.answer.values()})
-            answer = {name: tensor.contiguous() for name, tensor in answer.items()}
-            marks[3].record(self._compute)
-        room = targets(index, out, answer)
-        with blamed(index, "its copy back"):
-            landing = {
-                name: room[name]
-                if name in room and is_ready(room[name])
-                else slot.room("out", name, tensor.shape, tensor.dtype)
-                for name, tensor in answer.items()
-            }
-            self._cuda.set_stream(self._down)
-            self._down.wait_event(marks[3])
-            marks[4].record(self._down)
-            for name, tensor in answer.items():
-                landing[name].copy_(tensor, non_blocking=True)
-            marks[5].record(self._down)
-        return Flight(index, sources, inputs, answer, landing, room, marks)
+            sources, inputs = go_up(index, given, slot, marks)
+            who = "fn"
+            answer, held = go_through(index, inputs, fn, pending, marks)
+            room = targets(index, out, answer)
+            who = "its copy back"
+            landing = go_down(index, answer, room, slot, marks)
+        except BatchError:
+            raise
+        except Exception as error:
+            raise blaming(index, who, error) from error
+        finally:
+            self._caller.back()
+        return Flight(index, sources, inputs, answer, held, landing, room, marks)
+
+    def _go_up(self, index: int, given: Tensors, slot: Slot, marks: list[Any]) -> tuple[Tensors, Tensors]:
+        sources = {
+            # The caller's own memory if the copy engine can reach it, else a copy in the ring.
+            name: tensor if is_ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
+            for name, tensor in given.items()
+        }
+        self._turn_up()
+        inputs = {n: self._empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
+        marks[0].record(self._up)
+        for name, tensor in sources.items():
+            inputs[name].copy_(tensor, non_blocking=True)
+        marks[1].record(self._up)
+        return sources, inputs
+
+    def _go_through(
+        self, index: int, inputs: Tensors, fn: Fn, pending: Iterable[Flight], marks: list[Any]
+    ) -> tuple[Tensors, list[int]]:
+        self._turn_compute()
+        self._compute.wait_event(self._called)  # what fn closes over may still be in the making there
+        self._compute.wait_event(marks[1])
+        marks[2].record(self._compute)
+        answer = answered(index, fn(dict(inputs)), self._device)
+        refuse_reuse(index, answer, {place for flight in pending for place in flight.held})
+        answer = {name: tensor.contiguous() for name, tensor in answer.items()}
+        marks[3].record(self._compute)
+        return answer, [memory(tensor) for tensor in answer.values()]
+
+    def _go_down(self, index: int, answer: Tensors, room: Tensors, slot: Slot, marks: list[Any]) -> Tensors:
+        landing = {
+            name: room[name]
+            if name in room and is_ready(room[name])
+            else slot.room("out", name, tensor.shape, tensor.dtype)
+            for name, tensor in answer.items()
+        }
+        self._turn_down()
+        self._down.wait_event(marks[3])
+        marks[4].record(self._down)
+        for name, tensor in answer.items():
+            landing[name].copy_(tensor, non_blocking=True)
+        marks[5].record(self._down)
+        return landing
 
     def retire(self, flight: Flight, take: Take | None, log: Log) -> Any:
         """Wait until a batch is back; its results, in memory the ring will not touch again, or as `take` has them."""
-        with blamed(flight.index, "its way through the device"):
+        who = "its way through the device"
+        try:
             flight.marks[5].synchronize()
-            log.add(self._intervals(flight))
-        if take is not None:
-            with blamed(flight.index, "take"):
+            since = self._origin.elapsed_time
+            log.add(flight.index, [since(mark) / 1e3 for mark in flight.marks])
+            if take is not None:
+                who = "take"
                 return take(flight.index, flight.landing)
-        with blamed(flight.index, "its way back"):
+            who = "its way back"
             result = {}
             for name, landed in flight.landing.items():
                 wanted = flight.room.get(name)
                 result[name] = (
                     landed.clone() if wanted is None else landed if wanted is landed else wanted.copy_(landed)
                 )
-        return result
+            return result
+        except BatchError:
+            raise
+        except Exception as error:
+            raise blaming(flight.index, who, error) from error
 
     def drain(self) -> None:
         """Let what is queued end; an error of the device has been told already."""
-        for lane in (self._up, self._compute, self._down):
+        for lane in self._streams:
             with suppress(RuntimeError):
                 lane.synchronize()
-
-    def _reachable(self, slot: Slot, name: str, tensor: Any) -> Any:
-        """The caller's own memory if the copy engine can reach it, else a copy in the ring."""
-        return tensor if is_ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
-
-    def _intervals(self, flight: Flight) -> Intervals:
-        at = [self._origin.elapsed_time(mark) / 1e3 for mark in flight.marks]
-        return Intervals(flight.index, (at[0], at[1]), (at[2], at[3]), (at[4], at[5]))
 
 
 @cache

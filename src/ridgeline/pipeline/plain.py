@@ -7,7 +7,7 @@ from typing import Any
 
 from ridgeline.machine.clock import now_ns
 from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blamed, memory, numbered, refuse_reuse, targets
-from ridgeline.pipeline.timeline import Intervals, Log
+from ridgeline.pipeline.timeline import Log
 
 
 def plain(
@@ -41,7 +41,7 @@ def plain(
                     name: room[name].copy_(tensor) if name in room else tensor if name in own else tensor.clone()
                     for name, tensor in answer.items()
                 }
-        log.add(Intervals(index, (began, began), (began, computed), (computed, (now_ns() - start) / 1e9)))
+        log.add(index, (began, began, began, computed, computed, (now_ns() - start) / 1e9))
         last = own
         del given, answer
         yield result

@@ -27,13 +27,14 @@ class Log:
     """The intervals of the last batches, in order."""
 
     def __init__(self) -> None:
-        self._kept: deque[Intervals] = deque(maxlen=KEPT)
+        self._kept: deque[tuple[int, Sequence[float]]] = deque(maxlen=KEPT)
 
-    def add(self, intervals: Intervals) -> None:
-        self._kept.append(intervals)
+    def add(self, index: int, at: Sequence[float]) -> None:
+        """Six moments: begin and end of H2D, compute, D2H."""
+        self._kept.append((index, at))
 
     def all(self) -> list[Intervals]:
-        return list(self._kept)
+        return [Intervals(n, (at[0], at[1]), (at[2], at[3]), (at[4], at[5])) for n, at in self._kept]
 
 
 def busy(timeline: Iterable[Intervals]) -> dict[str, float]:

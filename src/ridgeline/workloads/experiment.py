@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.lab import analyse
 from ridgeline.lab.experiment import Folder, Manner, Point, Watcher, refuse_absent, run
 from ridgeline.lab.experiment.compose import Job, Source, composed, launch, launcher_of
 from ridgeline.lab.experiment.conduct import Ask, Finished, conduct
@@ -18,12 +17,13 @@ from ridgeline.lab.experiment.words import Words
 from ridgeline.lab.workload import installed
 from ridgeline.machine import Topology, topology
 from ridgeline.machine.ceiling import Ceilings, cached
+from ridgeline.machine.glance import glance
 from ridgeline.workloads.experiment_points import estimate_s, points
 from ridgeline.workloads.experiment_settings import ExperimentSettings
 
 SOURCE = Source("ridgeline.conf", ExperimentSettings)
 OUTPUTS = Path("outputs")
-ONE_FOR_ALL = ("max_workers", "contention", "resume")
+ONE_FOR_ALL = ("max_workers", "contention", "resume", "ceilings")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def execute(asked: Plan, here: Topology, watcher: Watcher, outputs: Path = OUTPU
         raise MissingExtra("ridgeline run", "experiments")
     first = asked.settings[0]
     command = shlex.join(["ridgeline", "run", *_as_given(asked.words)])
-    manner = Manner(first.max_workers, first.contention, command=command, ceilings=_Held(here))
+    measure = partial(_ceilings, here=here, wanted=first.ceilings)
+    manner = Manner(first.max_workers, first.contention, command=command, measure=measure)
     ask = Ask(
         asked.name,
         " ".join(dict.fromkeys(s.description for s in asked.settings)),
@@ -90,7 +91,8 @@ def job(folder: str, command: str, config: Any) -> None:
     for point in laid:
         refuse_absent(point, here)
     # One at a time: jobs beside this one wait for the CPUs and GPUs that a point of theirs has.
-    manner = Manner(1, settings.contention, shared=True, command=command, ceilings=_Held(here))
+    measure = partial(_ceilings, here=here, wanted=settings.ceilings)
+    manner = Manner(1, settings.contention, shared=True, command=command, measure=measure)
     run(laid, Folder(Path(folder)), here, manner, Watcher())
 
 
@@ -111,24 +113,16 @@ def estimates(asked: Plan, here: Topology) -> tuple[list[float], float, str]:
     gpus = {p.gpu for p in asked.points if p.gpu is not None}
     at_once = first.max_workers if first.contention else min(first.max_workers, len(gpus) or first.max_workers)
     ground = (
-        "ceilings measured here" if all(known.values()) else "assumed rates (ridgeline bench measures the real ones)"
+        "ceilings measured here"
+        if all(known.values())
+        else "assumed rates (ridgeline machine --ceilings measures the real ones)"
     )
     return each, sum(each) / max(1, at_once), ground
 
 
-class _Held:
-    """The limits a point is held against, where an earlier bench has measured them; nothing is measured for it."""
-
-    def __init__(self, here: Topology) -> None:
-        self._here = here
-        self._known: dict[str, Ceilings | None] = {}
-
-    def __call__(self, point: Point) -> dict[str, Any]:
-        device = "cpu" if point.gpu is None else f"cuda:{point.gpu}"
-        if device not in self._known:
-            self._known[device] = cached(device, self._here)
-        found = self._known[device]
-        return analyse.held_against(found, point.work) if found else {}
+def _ceilings(device: str, here: Topology, wanted: bool) -> Ceilings | None:
+    """Those an earlier bench has measured on this kind of machine, else at a glance if they are wanted."""
+    return cached(device, here) or (glance(device, here) if wanted else None)
 
 
 def _yaml(jobs: Sequence[Job]) -> str:

@@ -135,13 +135,13 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand,
         flops, up, down = vit.flops(batch), vit.up_bytes(batch, size), vit.down_bytes(batch, size)
         facts = {"parameters": vit.parameters}
     _refuse_pool(test, up + down)
-    moved = {"staged": up, "staged_back": down, "memory": up + down}
     work = Work(
         batch,
         "images",
         flops=flops,
-        bytes=moved if gpu is None else {"pcie": up, "pcie_back": down},
+        bytes=moved(up, down, (facts["parameters"] or 0) * size, gpu is not None),
         dtype=dtype,
+        mix="read",
         threads=stand.cpus,
     )
     return Point(
@@ -157,6 +157,12 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand,
         facts={"compile_seconds": None, **facts},
         staged_bytes=test.memory_size_mb << 20,
     )
+
+
+def moved(up: int, down: int, weights: int, gpu: bool) -> dict[str, int]:
+    """Compulsory bytes of a batch: over the bus or from memory to memory, and through the memory that computes."""
+    there, back = ("pcie", "pcie_back") if gpu else ("staged", "staged_back")
+    return {there: up, back: down, "memory": up + down + weights}
 
 
 def vit_of(model: VitSettings, test: TestSettings) -> Vit:

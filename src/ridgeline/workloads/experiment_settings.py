@@ -58,6 +58,7 @@ class ExperimentSettings:
     max_workers: int = 1  # points at once, as far as GPUs and CPUs allow
     resume: bool | None = None  # true: go on with the newest folder; false: a new one; null: go on if it was stopped
     contention: bool = False  # let points share GPUs and CPUs: a study of its own
+    ceilings: bool = True  # measure each device's limits once, in seconds, where no earlier bench has
     module: str | None = None  # package.module:factory, a model of your own instead of vit_configs
     test: TestSettings = field(default_factory=TestSettings)
     hardware: HardwareSettings = field(default_factory=HardwareSettings)

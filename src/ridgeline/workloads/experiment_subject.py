@@ -23,6 +23,7 @@ from ridgeline.machine.clock import now_ns
 from ridgeline.machine.numa import nodes_of
 from ridgeline.pipeline import STAGES, Intervals, chrome_trace, excerpt, pinned, stream
 from ridgeline.pipeline.ranges import span
+from ridgeline.workloads.experiment_points import moved
 from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
 
@@ -75,7 +76,7 @@ def measure(order: Order) -> Outcome:
         work = None if not params["module"] else _work(plain, params, shape, dtype.itemsize, device)
         columns: dict[str, Any] = {"compile_seconds": compile_s}
         if params["module"]:
-            columns["parameters"] = sum(p.numel() for p in getattr(plain, "parameters", list)())
+            columns["parameters"] = _parameters(plain)
     return Outcome(
         samples_ns=[max(1.0, (b.d2h[1] - a.d2h[1]) * 1e9) for a, b in pairwise(timeline)],
         work=work,
@@ -183,8 +184,7 @@ def _streamed(
         return {"answer": run(there)}
 
     def on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
-        with span("compute"):
-            return {"answer": run(batch["images"])}
+        return {"answer": run(batch["images"])}
 
     fn = on_cpu if device == "cpu" else on_gpu
     with stream(
@@ -270,11 +270,12 @@ def _work(plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: i
         plain(torch.zeros(1, *_image(params)))
     batch = params["batch_size"]
     up, down = batch * prod(_image(params)) * size, batch * prod(shape) * size
-    moved = {"staged": up, "staged_back": down, "memory": up + down}
-    return {
-        "flops": counter.get_total_flops() * batch,
-        "bytes": moved if device == "cpu" else {"pcie": up, "pcie_back": down},
-    }
+    weights = _parameters(plain) * size
+    return {"flops": counter.get_total_flops() * batch, "bytes": moved(up, down, weights, device != "cpu")}
+
+
+def _parameters(plain: Any) -> int:
+    return sum(p.numel() for p in getattr(plain, "parameters", list)())
 
 
 def _length(interval: tuple[float, float]) -> float:

@@ -17,7 +17,15 @@ from ridgeline.lab.experiment.compose import composed, launcher_of
 from ridgeline.lab.experiment.words import parted
 from ridgeline.workloads.experiment import SOURCE
 
-NAMES = ("quick_test", "numa_study", "scaling_study", "transfer_study", "compile_study", "stability_study")
+NAMES = (
+    "quick_test",
+    "numa_study",
+    "scaling_study",
+    "crossover_study",
+    "transfer_study",
+    "compile_study",
+    "stability_study",
+)
 SHAPES = "experiment.test.tensor_shape=[3,224,224],[3,384,384],[3,512,512],[3,768,768]"
 
 
@@ -68,7 +76,7 @@ def test_choices_reach_their_places():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["experiment=no_such_study"], "no experiment 'no_such_study'.*compile_study, numa_study"),
+        (["experiment=no_such_study"], "no experiment 'no_such_study'.*compile_study, crossover_study, numa_study"),
         (["experiment.test.nonsense=1"], "no setting in experiment.test called 'nonsense'.*num_samples"),
         (["experiment.test.batch_size=many"], "experiment.test.batch_size=many.*Integer"),
         (["experiment.test.batch_size=1,,"], "cannot be read"),

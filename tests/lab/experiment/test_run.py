@@ -260,3 +260,22 @@ def test_all_experiments_come_as_one_table(tmp_path, point):
     assert table["throughput"].to_pylist()[2] is None
     with pytest.raises(InputError, match="no experiment in"):
         load_experiments(tmp_path / "nowhere")
+
+
+def test_a_crossover_is_said_in_the_summary_and_drawn_in_the_page(point, folder):
+    points = [
+        dataclasses.replace(made, params={**made.params, "model": "layered", "depth": n})
+        for n in (0, 1, 2, 3, 4, 6, 8, 12)
+        for made in [point("layered", n)]
+    ]
+    go(points, folder)
+    state = {"name": "made", "description": "", "command": "", "started": "", "finished": ""}
+    write_state(folder, state)
+    pages.write(folder, folder.state())
+    (one,) = json.loads((folder.path / "study.json").read_text())["Where compute overtakes transfers"]["crossovers"]
+    assert (one["below"], one["above"], one["control"], one["inside"]) == ("transfer", "compute", "transfer", True)
+    assert one["low"] < 5 < one["high"]
+    words = f"Along depth transfer gives way to compute at {one['at']:.3g}, {one['low']:.3g} to {one['high']:.3g}."
+    for page in ("summary.md", "report.html"):
+        assert words in (folder.path / page).read_text()
+    assert "Stages over depth" in (folder.path / "report.html").read_text()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra, RidgelineError, unknown
+from ridgeline.lab.experiment.jobs import ended_with_us
 from ridgeline.lab.experiment.words import Words, expanded, refuse_unknown
 
 CONFIG, GROUP, SCHEMA = "config", "experiment", "schema"
@@ -91,7 +92,8 @@ def launch(words: Words, source: Source, task: Callable[[Any], Any], folder: Pat
             launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
             tasks = [[w for w in job if w not in own] for job in jobs]
             try:
-                done = launcher.launch(tasks, initial_job_idx=0)
+                with ended_with_us():
+                    done = launcher.launch(tasks, initial_job_idx=0)
             except Exception as error:  # a cluster's own words: no account, no sbatch, a job that was cancelled
                 said = " ".join(str(error).split())[:300]
                 raise RidgelineError(f"{launcher_of(words)} failed: {type(error).__name__}: {said}.") from error

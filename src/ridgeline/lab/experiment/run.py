@@ -21,6 +21,7 @@ from typing import Any
 from ridgeline.lab import code, record
 from ridgeline.lab.experiment import rows as making
 from ridgeline.lab.experiment.folder import RESULTS, Folder, write_state
+from ridgeline.lab.experiment.limits import Limits, Measure, device_of, raised
 from ridgeline.lab.experiment.point import Point, distance
 from ridgeline.lab.experiment.process import Running
 from ridgeline.lab.experiment.seats import Hall, Seat
@@ -32,7 +33,6 @@ from ridgeline.store import lock, publish
 
 LOOK_EVERY_S = 0.5  # a child can die while a process it forked holds its pipe open
 WRITE_EVERY_S = 2.0  # results.json in between, or a twentieth of the time if it has grown large
-Ceilings = Callable[[Point], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Manner:
     contention: bool = False
     shared: bool = False  # other processes run points of this folder too: a cluster's jobs
     command: str = ""
-    ceilings: Ceilings = lambda _point: {}
+    measure: Measure | None = None  # how a device's ceilings are come by; None: nothing is held against any
 
 
 def run(points: Sequence[Point], folder: Folder, here: Topology, manner: Manner, watcher: Watcher) -> None:
@@ -72,13 +72,29 @@ def run(points: Sequence[Point], folder: Folder, here: Topology, manner: Manner,
         folder.log(words)
         watcher.say(f"going on: {words}.")
     hall = Hall(points, here, manner.workers, manner.contention)
+    limits = _limits(todo, folder, here, manner, watcher)
     with closing(_answers(todo, folder, hall, here, manner, watcher)) as answers:
         for running, seat, answer, before in answers:
-            made = _record(running, seat, answer, before, here, machine, version, manner)
+            made = _record(running, seat, answer, before, here, machine, version, manner, limits)
             record.append(folder.path, made)
             told = making.row(made)
             folder.log(f"{told['run_id']} {'done' if told['success'] else 'FAILED: ' + str(told['error'])}")
             watcher.end(running.point, told)
+
+
+def _limits(todo: Sequence[Point], folder: Folder, here: Topology, manner: Manner, watcher: Watcher) -> Limits:
+    """The ceilings of all devices, before the first point and with nothing beside it."""
+    limits = Limits(folder, here)
+    if manner.measure is None:
+        return limits
+    for device, gpu in {device_of(point): point.gpu for point in todo}.items():
+        with ExitStack() as held:
+            if limits.missing(device):
+                if manner.shared and not manner.contention:
+                    _claim(held, folder, Seat(0, tuple(here.usable_cpus), gpu), here)
+                folder.log(f"looks for the ceilings of {device}")
+            limits.find(device, manner.measure, watcher.say)
+    return limits
 
 
 def _answers(
@@ -147,6 +163,7 @@ def _record(
     machine: Mapping[str, Any],
     version: Mapping[str, Any],
     manner: Manner,
+    limits: Limits,
 ) -> Record:
     point = running.point
     times = answer.get("samples_ns") or ()
@@ -162,7 +179,7 @@ def _record(
         check=answer.get("check"),
         failure=answer.get("failed"),
     )
-    return Record(
+    made = Record(
         schema=SCHEMA,
         id=uuid.uuid4().hex,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -187,10 +204,11 @@ def _record(
         },
         race={"rounds": 1, "ended": "done" if lane.failure is None else "failed"},
         weather={"before": before, "after": _weather(point, here)},
-        ceilings=manner.ceilings(point),
+        ceilings=limits.of(point, work),
         contenders=(lane,),
         command=manner.command,
     )
+    return raised(made)
 
 
 class Results:

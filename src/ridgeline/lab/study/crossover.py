@@ -3,14 +3,15 @@
 Along a sweep the logarithm of compute ÷ transfer is fitted by a parabola of log size (by a line where fewer than five
 sizes were run; choosing between the two by their errors made the intervals too narrow). The crossover is its zero.
 The interval is every size at which the fit cannot be told from zero (Student's t, inverted): with few points this
-covers as it says, where a resampled interval is too narrow, and it may be open at an end, which is then said.
+covers as it says, where a resampled interval is too narrow, and it may be open at an end, which is then said. A size of
+0 (the control: no arithmetic) has no logarithm; where it lies on the other side, it closes the gap from below.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ STEPS = 2001  # of the grid on which the fit is searched
 REACH = 2.0  # how far beyond the sweep a crossover is still named, as a factor
 CURVED = 5  # sizes from which on a parabola is fitted
 CHARTS = 6
+_OTHER = {"compute": "transfer", "transfer": "compute"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Crossover:
     above: str
     inside: bool  # within the sweep, not beyond it
     points: int
+    smallest: float  # size that was fitted
+    control: str = ""  # what bounds a size of 0, where one was run
+
+    @property
+    def bracketed(self) -> bool:
+        """No crossover by fit, but the control and the smallest size lie on its two sides."""
+        return self.at is None and self.control not in ("", self.below)
 
 
 def crossovers(table: Table, every: Sequence[Sweep]) -> list[tuple[Sweep, Crossover]]:
@@ -56,7 +65,8 @@ def crossovers(table: Table, every: Sequence[Sweep]) -> list[tuple[Sweep, Crosso
             if (c := t.positive(columns.compute)) and (m := transfers(t, columns))
         ]
         if sweep.column in columns.sizes and len({x for x, _ in pairs}) >= FEWEST:
-            found.append((sweep, cross(pairs, sweep.column, sweep.fixed)))
+            one = cross(pairs, sweep.column, sweep.fixed)
+            found.append((sweep, replace(one, control=_control(table, sweep))))
     return found
 
 
@@ -85,12 +95,14 @@ def cross(pairs: Sequence[tuple[float, float]], column: str = "x", fixed: Mappin
     zero = _zero(grid, curve, float(u.min()), float(u.max()))
     fixed = fixed or {}
     if zero is None:
-        return Crossover(column, fixed, None, None, None, words[0], words[1], False, len(y))
+        return Crossover(column, fixed, None, None, None, words[0], words[1], False, len(y), float(np.exp(u.min())))
     unsure = abs(curve) <= student.quantile(CONFIDENCE, freedom) * error if freedom > 0 else np.full(STEPS, True)
     low, high = _around(unsure, int(np.argmin(abs(grid - zero))))
     ends = (None if low == 0 else float(np.exp(grid[low])), None if high == STEPS - 1 else float(np.exp(grid[high])))
     inside = bool(u.min() <= zero <= u.max())
-    return Crossover(column, fixed, float(np.exp(zero)), *ends, words[0], words[1], inside, len(y))
+    return Crossover(
+        column, fixed, float(np.exp(zero)), *ends, words[0], words[1], inside, len(y), float(np.exp(u.min()))
+    )
 
 
 def crossing(table: Table, found: Sequence[tuple[Sweep, Crossover]]) -> Section:
@@ -120,11 +132,17 @@ def crossing(table: Table, found: Sequence[tuple[Sweep, Crossover]]) -> Section:
 
 
 def sentence(one: Crossover, where: str) -> str:
-    of = f" ({where})" if where else ""
+    along = f"Along {one.column}{f' ({where})' if where else ''}"
+    if one.bracketed:
+        there = f"between 0 and {one.smallest:.3g}, where no size was run"
+        return f"{along} {one.control} gives way to {one.below} {there}: no fit can say where."
     if one.at is None:
-        return f"Along {one.column}{of} every size is {one.below}-bound: no crossover."
-    beyond = "" if one.inside else ", beyond the sizes that were run"
-    return f"Along {one.column}{of} {one.below} gives way to {one.above} at {one.at:.3g}, {interval(one)}{beyond}."
+        return f"{along} every size is {one.below}-bound: no crossover."
+    if one.inside:
+        return f"{along} {one.below} gives way to {one.above} at {one.at:.3g}, {interval(one)}."
+    sides = (_OTHER[one.below], one.below) if one.at < one.smallest else (one.above, _OTHER[one.above])
+    gives = f"{sides[0]} gives way to {sides[1]} at {one.at:.3g}, {interval(one)}"
+    return f"{along} every size that was run is {one.below}-bound; by the fit {gives}, beyond them."
 
 
 def interval(one: Crossover) -> str:
@@ -136,7 +154,24 @@ def interval(one: Crossover) -> str:
 
 
 def _at(one: Crossover) -> str:
+    if one.bracketed:
+        return f"0 to {one.smallest:.3g} (no fit)"
     return DASH if one.at is None else f"{one.at:.3g}" + ("" if one.inside else " (extrapolated)")
+
+
+def _control(table: Table, sweep: Sweep) -> str:
+    """What bounds the runs of size 0 that agree with the sweep in all else; "" if there are none, or they differ."""
+    columns = table.columns
+    loose = (sweep.column, columns.model, *columns.along.get(sweep.column, ()))
+    fixed = {name: value for name, value in sweep.fixed.items() if name not in loose}
+    words = {
+        "compute" if (t.positive(columns.compute) or 0.0) > moved else "transfer"
+        for t in table.trials
+        if t.number(sweep.column) == 0
+        and all(t.level(name) == value for name, value in fixed.items())
+        and (moved := transfers(t, columns))
+    }
+    return words.pop() if len(words) == 1 else ""
 
 
 def _zero(grid: Array, curve: Array, low: float, high: float) -> float | None:
