@@ -27,14 +27,16 @@ from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement
+from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 512}
 STAGES = ("stream", "load")
+MANY = 20_000  # events of a step beside a GPU: about as many as a second brings
 SHARE = 0.7  # of the capacity, at which waits are measured
 EVERY = "every event encoded"
 MODEL = "all-MiniLM-L6-v2"
 EVENT_BYTES = 200
-TOKENS = 12  # of a sentence, about: 6·(L·(8·384² + 4·384·1536) + 4·L²·384) operations
+TOKENS = 18  # of a sentence, about: 6·(L·(8·384² + 4·384·1536) + 4·L²·384) operations
 FLOPS = 6 * (TOKENS * (8 * 384**2 + 4 * 384 * 1536) + 4 * TOKENS**2 * 384)
 _PEER_MOST = 256  # events the peer is asked for: it takes seconds for them on a CPU
 
@@ -51,12 +53,15 @@ class AuditWorkload:
     def cases(self, profile: Profile) -> Iterable[Case]:
         if not installed("cryptography") or not installed("torch"):
             return []
-        changes: list[dict[str, Any]] = [{}, {"events": 32}, {"stage": "load"}]
+        cpu: list[dict[str, Any]] = [{}, {"events": 32}, {"stage": "load"}]
+        gpu: list[dict[str, Any]] = [{}, {"events": _PEER_MOST}, {"stage": "load"}]
         if profile is Profile.FULL:
-            changes += [{"events": _PEER_MOST}]
-            changes += [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 2_048)]
-            changes += [{"stage": "load", "fresh": 1}]
-        return [Case({**BASE, **change}) for change in changes]
+            cpu += [{"events": _PEER_MOST}]
+            more: list[dict[str, Any]] = [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 2_048)]
+            more += [{"stage": "load", "fresh": 1}]
+            cpu, gpu = cpu + more, gpu + more
+        found = [Case({**BASE, **change}, "cpu") for change in cpu]
+        return found + [Case({**BASE, "events": MANY, **change}, "cuda") for change in gpu]
 
     def work(self, case: Case) -> Work:
         fresh = case["events"] * case["fresh"] / 1000
@@ -75,7 +80,7 @@ class AuditWorkload:
 
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("RIDGELINE_DISK", "."), prefix=".audit-"))
         try:
-            device = "cpu" if case.device == "any" else case.device
+            device = on_device(case, place)
             engine: Any = (
                 Ours(folder, MODEL, device, case["batch"]) if contender == OURS else EveryEvent(folder, MODEL, device)
             )
