@@ -69,7 +69,7 @@ class Lines:
 class Ours:
     """Ledger, intake, scorer: what `audit watch` is made of."""
 
-    def __init__(self, folder: Path, model: str, device: str, batch: int, wait_ms: float = 2.0) -> None:
+    def __init__(self, folder: Path, model: str, device: str, batch: int | None, wait_ms: float = 2.0) -> None:
         self._stack = ExitStack()
         self._stack.enter_context(prompt())
         self.ledger = Ledger.create(folder / "log", origin="bench/audit")

@@ -29,7 +29,7 @@ from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement
 from ridgeline.workloads.trajectory import on_device
 
-BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 512}
+BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 128}
 STAGES = ("stream", "load")
 MANY = 20_000  # events of a step beside a GPU: about as many as a second brings
 SHARE = 0.7  # of the capacity, at which waits are measured
@@ -57,11 +57,12 @@ class AuditWorkload:
         gpu: list[dict[str, Any]] = [{}, {"events": _PEER_MOST}, {"stage": "load"}]
         if profile is Profile.FULL:
             cpu += [{"events": _PEER_MOST}]
-            more: list[dict[str, Any]] = [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 2_048)]
+            more: list[dict[str, Any]] = [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 512, 2_048)]
             more += [{"stage": "load", "fresh": 1}]
             cpu, gpu = cpu + more, gpu + more
         found = [Case({**BASE, **change}, "cpu") for change in cpu]
-        return found + [Case({**BASE, "events": MANY, **change}, "cuda") for change in gpu]
+        large = {**BASE, "events": MANY, "batch": 512}
+        return found + [Case({**large, **change}, "cuda") for change in gpu if change != {"batch": 512}]
 
     def work(self, case: Case) -> Work:
         fresh = case["events"] * case["fresh"] / 1000
@@ -121,8 +122,9 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
     """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded."""
 
     def step() -> None:
+        more = lines.take(len(events))
         began = time.perf_counter()
-        engine.send(lines.take(len(events)))
+        engine.send(more)
         engine.settle()
         capacity = len(events) / (time.perf_counter() - began)
         rate, waits = SHARE * capacity, list[float]()
