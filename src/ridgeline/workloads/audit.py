@@ -119,7 +119,11 @@ class AuditWorkload:
 
 
 def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, Any]) -> Callable[[], None]:
-    """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded."""
+    """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded.
+
+    What is told is of the events of all steps, capacity and rate the median of them.
+    """
+    waits, capacities = list[float](), list[float]()
 
     def step() -> None:
         more = lines.take(len(events))
@@ -127,7 +131,8 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
         engine.send(more)
         engine.settle()
         capacity = len(events) / (time.perf_counter() - began)
-        rate, waits = SHARE * capacity, list[float]()
+        rate = SHARE * capacity
+        capacities.append(capacity)
 
         def heard(piece: Any) -> None:
             now = time.time_ns()
@@ -148,8 +153,9 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
         engine.scorer.heard = lambda piece: None
         found = np.array(waits)
         extras.update(
-            capacity_per_s=capacity,
-            load_per_s=rate,
+            capacity_per_s=float(np.median(capacities)),
+            load_per_s=SHARE * float(np.median(capacities)),
+            waits=len(found),
             wait_p50_ms=float(np.percentile(found, 50) * 1e3),
             wait_p99_ms=float(np.percentile(found, 99) * 1e3),
         )

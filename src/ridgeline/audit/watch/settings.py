@@ -9,7 +9,7 @@ from ridgeline.errors import InputError
 # What comes later in a batch makes what came first wait: on a CPU a few sentences that are new take tens of ms. On a
 # GPU they do not, and whoever is far behind has no wait to save.
 SMALL, LARGE = 128, 512
-BEHIND = 4_096  # entries
+BEHIND = 1_024  # entries
 
 
 @dataclass(frozen=True)
