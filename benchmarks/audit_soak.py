@@ -1,6 +1,6 @@
 """A watcher for minutes: does it keep up, do its waits and its memory stay, and what does that mean for other rates?
 
-    python benchmarks/audit_soak.py [--minutes 10] [--load 0.7 | --rate 300] [--fresh 10] [--device cpu]
+    python benchmarks/audit_soak.py [--minutes 10] [--load 0.7 | --rate 300] [--fresh 10] [--batch 128] [--device cpu]
 
 Sends log-like events through ledger and scorer (as `audit watch` does, without its sources), at a fixed rate or at a
 share of the capacity it measured at the beginning. Reports every minute the waits of its events, from when they were
@@ -38,12 +38,13 @@ def main() -> None:
     how.add_argument("--load", type=float, default=0.7, help="share of the capacity")
     how.add_argument("--rate", type=float, help="events per second, instead of a share")
     words.add_argument("--fresh", type=float, default=10.0, help="never seen before, of a thousand")
+    words.add_argument("--batch", type=int, help="events scored together, at most; as the watcher has it if not given")
     words.add_argument("--device", default="cpu")
     words.add_argument("--folder", type=Path, default=Path())
     asked = words.parse_args()
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # as `ridgeline audit watch` does, before torch is imported
     with tempfile.TemporaryDirectory(dir=asked.folder, prefix=".audit-") as place:
-        engine, lines = Ours(Path(place), "all-MiniLM-L6-v2", asked.device, 512), Lines(60, asked.fresh)
+        engine, lines = Ours(Path(place), "all-MiniLM-L6-v2", asked.device, asked.batch), Lines(60, asked.fresh)
         engine.send(lines.take(1_000))
         engine.settle()
         capacity = measured(engine, lines)

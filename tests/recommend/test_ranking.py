@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from ridgeline.errors import InputError
 from ridgeline.recommend import ranking
 from ridgeline.recommend.data import Ratings
 from ridgeline.recommend.histories import histories_of
+from ridgeline.recommend.models.semantic import Semantic
 
 USERS, ITEMS = 23, 31
 
@@ -67,7 +72,6 @@ def test_slips_are_said(seen):
 
 @pytest.mark.gpu
 def test_a_gpu_ranks_as_a_cpu_does(seen):
-    torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     rng = np.random.default_rng(0)
@@ -77,3 +81,42 @@ def test_a_gpu_ranks_as_a_cpu_does(seen):
     kept, weights = np.arange(ITEMS), rng.normal(size=(ITEMS, ITEMS)).astype(np.float32)
     there, here = (ranking.rank_ease(seen, kept, weights, seen, 5, device) for device in ("cuda", "cpu"))
     assert np.allclose(there[1], here[1], atol=1e-4)
+
+
+@given(
+    likes=arrays(np.bool_, st.tuples(st.integers(1, 9), st.integers(1, 12)), elements=st.booleans()),
+    k=st.integers(1, 14),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_a_gpu_does_is_what_a_full_sort_in_float64_does(likes, k, seed):
+    """The GPU's own steps, run here: weights and sums on the device, float16 finds, float32 decides, rows added up."""
+    rng = np.random.default_rng(seed)
+    users, items = np.nonzero(likes)
+    stars, times = rng.integers(1, 6, len(users)).astype(np.float32), rng.integers(0, 99, len(users))
+    seen = histories_of(Ratings(users, items, stars, times), *likes.shape)
+    model = Semantic(rng.normal(size=(likes.shape[1], 6)).astype(np.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "FEW", 0)
+        patch.setitem(ranking.BLOCK, "cpu", 4)
+        ranker = ranking.ByVectors(model.items, dtype=torch.float16)
+        vectors = ranker.users(seen)
+        rows, scores = ranker.best(vectors, seen, k)
+        assert np.allclose(vectors.numpy(), model.users(seen), atol=1e-5)
+        same(rows, scores, model.users(seen).astype(float) @ model.items.T.astype(float), seen, k)
+        kept = np.flatnonzero(rng.random(likes.shape[1]) < 0.7)
+        weights = rng.normal(size=(len(kept), len(kept))).astype(np.float32)
+        rows, scores = ranking.ByEase(kept, weights).best(seen, seen, k, sparse=False)
+        full = np.zeros(likes.shape)
+        full[:, kept] = seen.matrix()[:, kept] @ weights.astype(float)
+        same(rows, scores, full, seen, k)
+
+
+def same(rows, scores, truth, seen, k):
+    want, best = wanted(truth, seen, min(k, seen.width))
+    assert np.allclose(scores, best, atol=1e-5)
+    assert ((rows >= 0) == (want >= 0)).all()
+    there = rows >= 0
+    own = np.take_along_axis(truth, np.maximum(rows, 0), axis=1)
+    assert np.allclose(own[there], scores[there], atol=1e-5)
+    assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in rows)

@@ -84,6 +84,21 @@ def test_so_many_of_a_thousand_sentences_are_fresh():
     assert len(json.dumps(lines.take(1)[0])) < 400
 
 
+def test_a_fresh_sentence_is_a_new_template_however_many_came_before():
+    from ridgeline.audit.sentence import sentence
+    from ridgeline.audit.template import Miner
+
+    lines, miner = engine.Lines(60, 100, seed=1), Miner()
+    new = [sum(miner.learn(sentence(event)).new for event in lines.take(3_000)) for _ in range(4)]
+    assert all(200 < count < 450 for count in new), new
+
+
+def test_a_gpu_gets_cases_of_its_own():
+    found = [case for case in workload.cases(Profile.FULL) if case.device == "cuda"]
+    assert {case["stage"] for case in found} == {"stream", "load"}
+    assert any(case["events"] >= 10_000 and case["fresh"] == 10 for case in found)
+
+
 def test_cases_have_work_and_slips_are_told():
     for case in workload.cases(Profile.FULL):
         assert workload.work(case).items == case["events"]

@@ -16,7 +16,8 @@ from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles
 from ridgeline.workloads import reference
-from ridgeline.workloads.recommend import BASE, NUMPY, TORCH, histories
+from ridgeline.workloads._recommend_made import histories
+from ridgeline.workloads.recommend import BASE, NUMPY, TORCH
 
 workload = load(reference("recommend"))
 
@@ -42,6 +43,19 @@ def test_every_contender_is_right(contender, task, users):
     assert contender in workload.contenders(case)
     check = workload.check(case, ran(case, contender))
     assert check.ok, check
+
+
+@pytest.mark.parametrize("contender", ["ridgeline", NUMPY, TORCH])
+def test_items_beyond_those_that_ease_keeps_score_nothing(contender, monkeypatch):
+    from ridgeline.workloads import _recommend_made, recommend
+
+    for module in (_recommend_made, recommend):
+        monkeypatch.setattr(module, "MOST", 100)
+    _recommend_made.weights_of.cache_clear()
+    case = case_of("ease")
+    assert workload.check(case, ran(case, contender)).ok
+    assert workload.work(case).flops == 2 * 50 * 12 * 100 / 300 * 100
+    _recommend_made.weights_of.cache_clear()
 
 
 @pytest.mark.parametrize("bend", ["seen", "worse", "scores", "few"])

@@ -171,7 +171,7 @@ class Meaning:
         with self._lock:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             entries, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
-            matrix, texts = self._words.vectors(), list(self._words.rows)
+            matrix, texts = self._words.vectors(), self._words.texts
             done = self._saved
             _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
             _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())

@@ -16,24 +16,37 @@ class Vocabulary:
 
     def __init__(self, encode: Encode, texts: Sequence[str] = (), vectors: Vectors | None = None) -> None:
         self._encode = encode
-        self.rows = {text: row for row, text in enumerate(texts)}
-        self._vectors = vectors if vectors is not None else np.zeros((0, 0), np.float32)
+        self.texts = list(texts)  # row → text
+        self._rows = {text: row for row, text in enumerate(texts)}
+        self._room = vectors if vectors is not None else np.zeros((0, 0), np.float32)  # doubles when it is full
+        self._count = len(self._room)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.texts)
 
     def row(self, text: str) -> int:
-        return self.rows.setdefault(text, len(self.rows))
+        found = self._rows.get(text)
+        if found is None:
+            found = self._rows[text] = len(self.texts)
+            self.texts.append(text)
+        return found
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """float32 [n, dim]."""
         wanted = [self.row(text) for text in texts]
-        return self.vectors()[wanted] if wanted else np.zeros((0, self._vectors.shape[1]), np.float32)
+        return self.vectors()[wanted] if wanted else np.zeros((0, self._room.shape[1]), np.float32)
 
     def vectors(self) -> Vectors:
-        """float32 [rows, dim], of every text that has a row."""
-        missing = list(self.rows)[len(self._vectors) :]
+        """float32 [rows, dim], of every text that has a row; the rows of an earlier answer never change."""
+        missing = self.texts[self._count :]
         if missing:
             found = np.asarray(self._encode(missing), np.float32)
-            self._vectors = np.concatenate([self._vectors, found]) if len(self._vectors) else found
-        return self._vectors
+            end = self._count + len(found)
+            if end > len(self._room):
+                room = np.empty((max(end, 2 * len(self._room), 64), found.shape[1]), np.float32)
+                if self._count:
+                    room[: self._count] = self._room[: self._count]
+                self._room = room
+            self._room[self._count : end] = found
+            self._count = end
+        return self._room[: self._count]

@@ -53,7 +53,9 @@ def watch(
         typer.Option(envvar="RIDGELINE_AUDIT_TOKEN", metavar="TOKEN", help="For --http; one is made if none is given."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with the files.")] = True,
-    batch: Annotated[int, typer.Option(metavar="N", help="Events scored together, at most.")] = 512,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Events scored together, at most; 128, with a GPU 512.")
+    ] = None,
     wait: Annotated[float, typer.Option(metavar="MS", help="How long the first of them waits for more.")] = 50.0,
     alert_rate: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Of all events, how many may be alerts.")

@@ -1,7 +1,11 @@
 """The best k items of very many users: scored, masked and ranked on the device, a block of users at a time.
 
-On a GPU the products are float16 with float32 sums; only the answers come back. What each user has seen goes over as
-row and column numbers, never as a matrix.
+    ranker = ByVectors(semantic.items, "cuda")
+    items, scores = ranker.best(ranker.users(histories), histories, 10)
+
+What items are (vectors, EASE's weights) goes to the device once, histories as row and column numbers, never as a
+matrix; only the answers come back. On a GPU products in float16 find a few more items than asked, and products in
+float32 decide between those.
 """
 
 from __future__ import annotations
@@ -15,64 +19,175 @@ from numpy.typing import NDArray
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Real, Whole
 from ridgeline.recommend.histories import Histories
+from ridgeline.recommend.models.taste import HALF, taste
 
 BLOCK = {"cpu": 1_024, "cuda": 8_192}  # users: [BLOCK, items] scores are held
+MORE = 6  # items found beyond k where float16 is not sure of the last ones
+FEW = 10_000  # entries of histories whose weights the CPU has sooner than a GPU
 
 Found = tuple[Whole, Real]
 
 
-def rank_vectors(users: NDArray[Any], items: NDArray[Any], seen: Histories, k: int, device: str = "cpu") -> Found:
-    """(items int64 [n, k], scores float32 [n, k]) by products of vectors; seen ones left out, −1 where none is left."""
-    import torch
+class ByVectors:
+    """Items by their vectors, float32 [items, dim] of unit length; `dtype`: what the products are made in."""
 
-    dtype = torch.float16 if device.startswith("cuda") else torch.float32
-    right = torch.from_numpy(np.ascontiguousarray(items)).to(device, dtype).T
-    left = torch.from_numpy(np.ascontiguousarray(users)).to(device, dtype)
-    return _ranked(lambda first, last: (left[first:last] @ right).float(), len(left), seen, k, device)
+    def __init__(self, items: NDArray[Any], device: str = "cpu", dtype: Any = None) -> None:
+        import torch
+
+        self.device = device
+        self._items = torch.from_numpy(np.ascontiguousarray(items, np.float32)).to(device)
+        self._right = self._items.to(dtype or (torch.float16 if _gpu(device) else torch.float32)).T
+
+    def users(self, liked: Histories) -> Any:
+        """The weighted means of what they liked, on the device: float32 [n, dim] of unit length, 0 without likes."""
+        import torch
+        from torch.nn.functional import embedding_bag
+
+        rows, starts = self._there(liked.items), self._there(liked.starts)
+        weights = self._there(taste(liked)) if len(liked.items) <= FEW else _taste(self._there(liked.stars), starts)
+        summed = embedding_bag(rows, self._items, starts[:-1], mode="sum", per_sample_weights=weights)
+        length = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
+        return torch.where(length > 1e-12, summed / length.clamp_min(1e-12), 0.0)
+
+    def best(self, users: Any, seen: Histories, k: int) -> Found:
+        """(items int64 [n, k], scores float32 [n, k]) by products; seen ones left out, −1 where none is left."""
+        import torch
+
+        left = self._there(users) if isinstance(users, np.ndarray) else users
+        sure = self._right.dtype == torch.float32
+
+        def scores(first: int, last: int) -> Any:
+            return left[first:last].to(self._right.dtype) @ self._right
+
+        def exact(first: int, last: int, rows: Any) -> Any:
+            return torch.einsum("ukd,ud->uk", self._items[rows], left[first:last])
+
+        return _ranked(scores, None if sure else exact, len(left), seen, k, self.device)
+
+    def _there(self, array: NDArray[Any]) -> Any:
+        return _sent(array, self.device)
+
+
+class ByEase:
+    """EASE's weights [K, K] over the items `kept`; the other items score 0."""
+
+    def __init__(self, kept: NDArray[Any], weights: NDArray[Any], device: str = "cpu") -> None:
+        self.device, self._kept, self._weights = device, np.asarray(kept, np.int64), np.asarray(weights, np.float32)
+        self._rows = _sent(self._weights, device)
+        self._columns = _sent(self._kept, device)
+
+    def best(self, liked: Histories, seen: Histories, k: int, sparse: bool | None = None) -> Found:
+        """As `ByVectors.best`; `sparse`: by SciPy's product, which is the quick one on a CPU, else by sums of rows."""
+        import torch
+
+        sparse = not _gpu(self.device) if sparse is None else sparse
+        part = self._by_scipy(liked) if sparse else self._by_rows(liked)
+        whole = np.array_equal(self._kept, np.arange(liked.width))
+
+        def scores(first: int, last: int) -> Any:
+            found = part(first, last)
+            if whole:
+                return found
+            return torch.zeros((last - first, liked.width), device=self.device).index_copy_(1, self._columns, found)
+
+        return _ranked(scores, None, len(liked), seen, k, self.device)
+
+    def _by_scipy(self, liked: Histories) -> Callable[[int, int], Any]:
+        matrix = liked.matrix()[:, self._kept].tocsr()
+        return lambda first, last: _sent(np.asarray(matrix[first:last] @ self._weights), self.device)
+
+    def _by_rows(self, liked: Histories) -> Callable[[int, int], Any]:
+        """The weights' rows of what a user liked, added up: no matrix of histories is made."""
+        import torch
+        from torch.nn.functional import embedding_bag, pad
+
+        place = torch.full((liked.width,), -1, dtype=torch.int64, device=self.device)
+        place[self._columns] = torch.arange(len(self._kept), device=self.device)
+        rows, starts = place[_sent(liked.items, self.device)], _sent(liked.starts, self.device)
+        there = rows >= 0
+        starts = pad(there.cumsum(0), (1, 0))[starts]
+        rows, begins = rows[there], starts.cpu().numpy()
+
+        def part(first: int, last: int) -> Any:
+            mine = rows[int(begins[first]) : int(begins[last])]
+            if not len(mine):
+                return torch.zeros((last - first, len(self._kept)), device=self.device)
+            return embedding_bag(mine, self._rows, starts[first:last] - starts[first], mode="sum")
+
+        return part
+
+
+def rank_vectors(users: NDArray[Any], items: NDArray[Any], seen: Histories, k: int, device: str = "cpu") -> Found:
+    """One answer by `ByVectors`, for vectors of users."""
+    return ByVectors(items, device).best(users, seen, k)
 
 
 def rank_ease(
     liked: Histories, kept: NDArray[Any], weights: NDArray[Any], seen: Histories, k: int, device: str = "cpu"
 ) -> Found:
-    """The same by EASE's weights [K, K] over the items `kept`, from sparse histories; the other items score 0."""
-    import torch
-
-    matrix = liked.matrix()[:, kept].tocsr()
-    dense = torch.from_numpy(np.asarray(weights)).to(device)
-    columns = torch.from_numpy(np.asarray(kept, np.int64)).to(device)
-
-    def scores(first: int, last: int) -> Any:
-        part = matrix[first:last]
-        found = torch.zeros((last - first, liked.width), device=device)
-        if device.startswith("cuda"):
-            arrays = (torch.from_numpy(a).to(device) for a in (part.indptr, part.indices, part.data))
-            found[:, columns] = torch.sparse_csr_tensor(*arrays, size=part.shape) @ dense
-        else:  # SciPy's product walks the few entries; torch's on a CPU is slower for so sparse a matrix
-            found[:, columns] = torch.from_numpy(np.asarray(part @ dense.numpy()))
-        return found
-
-    return _ranked(scores, len(liked), seen, k, device)
+    """One answer by `ByEase`."""
+    return ByEase(kept, weights, device).best(liked, seen, k)
 
 
-def _ranked(scores: Callable[[int, int], Any], count: int, seen: Histories, k: int, device: str) -> Found:
+def _ranked(
+    scores: Callable[[int, int], Any],
+    exact: Callable[[int, int, Any], Any] | None,
+    count: int,
+    seen: Histories,
+    k: int,
+    device: str,
+) -> Found:
     import torch
 
     if len(seen) != count:
         raise InputError(f"{len(seen)} histories of seen items for {count} users; give one for each.")
     if k < 1:
         raise InputError(f"k is {k}; ask for 1 or more.")
-    block = BLOCK["cuda" if device.startswith("cuda") else "cpu"]
+    block = BLOCK["cuda" if _gpu(device) else "cpu"]
     k = min(k, seen.width)
-    rows, values = np.full((count, k), -1, np.int64), np.full((count, k), -np.inf, np.float32)
-    hidden = torch.from_numpy(np.asarray(seen.items, np.int64)).to(device)
-    owners = torch.from_numpy(seen.users).to(device)
+    wide = k if exact is None else min(k + MORE, seen.width)
+    hidden, owners = _sent(seen.items, device), _owners(seen, device)
+    rows = torch.empty((count, k), dtype=torch.int64, device=device)
+    values = torch.empty((count, k), dtype=torch.float32, device=device)
     for first in range(0, count, block):
         last = min(first + block, count)
         found = scores(first, last)
         mine = slice(int(seen.starts[first]), int(seen.starts[last]))
         found[owners[mine] - first, hidden[mine]] = -torch.inf
-        best, at = found.topk(k, dim=1)
-        values[first:last] = best.cpu().numpy()
-        rows[first:last] = at.cpu().numpy()
-    rows[np.isneginf(values)] = -1
-    return rows, values
+        best, at = found.topk(wide, dim=1, sorted=exact is None)
+        if exact is not None:
+            best, order = torch.where(best == -torch.inf, -torch.inf, exact(first, last, at)).topk(k, dim=1)
+            at = at.gather(1, order)
+        values[first:last], rows[first:last] = best, at
+    rows.masked_fill_(values == -torch.inf, -1)
+    return rows.cpu().numpy(), values.cpu().numpy()
+
+
+def _taste(stars: Any, starts: Any) -> Any:
+    """`taste` on the device: there are millions of entries where there are many users."""
+    import torch
+
+    each = torch.arange(len(stars), device=stars.device)
+    ends = torch.repeat_interleave(starts[1:], starts.diff(), output_size=len(stars))
+    top = stars.max().clamp_min(1e-6)
+    return (0.5 + 0.5 * (stars / top).clamp(0.0, 1.0)) * torch.exp2((each + 1 - ends) / HALF)
+
+
+def _owners(seen: Histories, device: str) -> Any:
+    """The user of every entry."""
+    import torch
+
+    if len(seen.items) <= FEW:
+        return _sent(seen.users, device)
+    lengths = _sent(seen.lengths, device)
+    return torch.repeat_interleave(torch.arange(len(seen), device=device), lengths, output_size=len(seen.items))
+
+
+def _sent(array: NDArray[Any], device: str) -> Any:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _gpu(device: str) -> bool:
+    return device.startswith("cuda")

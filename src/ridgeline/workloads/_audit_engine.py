@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ridgeline.audit.sources import Batch
 from ridgeline.audit.watch.encoder import encoder
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.positions import Positions
+from ridgeline.audit.watch.prompt import prompt, set_aside
 from ridgeline.audit.watch.scorer import Scorer
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Places
@@ -48,10 +50,13 @@ class Lines:
     def _event(self, at: int, fresh: bool, which: int) -> Event:
         if fresh:
             self._made += 1
-            number, words = self._made, []
-            for _ in range(4):  # letters, not digits: a new sentence, not another value of an old one
+            number, words, check = self._made, list[str](), 0
+            for _ in range(6):  # letters, not digits: a new sentence, not another value of an old one
                 number, rest = divmod(number, len(_WORDS))
                 words.append(_WORDS[rest])
+                check += rest
+            # Any two differ in two words or more, so the miner never takes one for a variable and they stay fresh.
+            words.append(_WORDS[check % len(_WORDS)])
             text = f"{' '.join(words)} happened on node {int(self._rng.integers(1000))}"
         else:
             thing = _THINGS[which % len(_THINGS)]
@@ -64,7 +69,9 @@ class Lines:
 class Ours:
     """Ledger, intake, scorer: what `audit watch` is made of."""
 
-    def __init__(self, folder: Path, model: str, device: str, batch: int, wait_ms: float = 2.0) -> None:
+    def __init__(self, folder: Path, model: str, device: str, batch: int | None, wait_ms: float = 2.0) -> None:
+        self._stack = ExitStack()
+        self._stack.enter_context(prompt())
         self.ledger = Ledger.create(folder / "log", origin="bench/audit")
         self.ledger.append([])
         places = Places(Home(self.ledger.path))
@@ -75,6 +82,7 @@ class Ours:
         self.scorer.start(self.intake)
         self.scorer.ready.wait()
         self._raise()
+        set_aside()
         self.given = 0
 
     def send(self, events: list[Event]) -> None:
@@ -91,6 +99,7 @@ class Ours:
     def close(self) -> None:
         self.scorer.finish(cut=True)
         self.ledger.close()
+        self._stack.close()
 
     def _raise(self) -> None:
         if self.scorer.error is not None:

@@ -11,12 +11,16 @@ from ridgeline.lab.workload import OURS
 from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.semantic import Semantic
 from ridgeline.recommend.models.taste import taste
+from ridgeline.recommend.ranking import ByVectors
 
 NUMPY, TORCH = "NumPy gather + reduceat", "torch embedding_bag"
 BLOCK = 2_048
 
 
 def user_vectors(contender: str, model: Semantic, device: str) -> Callable[[Histories], Any]:
+    if contender == OURS and device != "cpu":
+        ranker = ByVectors(model.items, device)
+        return lambda users: ranker.users(users).cpu().numpy()
     if contender == OURS:
         return model.users
     return {NUMPY: _numpy, TORCH: _torch}[contender](model.items, device)

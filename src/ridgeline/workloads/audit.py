@@ -27,14 +27,16 @@ from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement
+from ridgeline.workloads.trajectory import on_device
 
-BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 512}
+BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 128}
 STAGES = ("stream", "load")
+MANY = 20_000  # events of a step beside a GPU: about as many as a second brings
 SHARE = 0.7  # of the capacity, at which waits are measured
 EVERY = "every event encoded"
 MODEL = "all-MiniLM-L6-v2"
 EVENT_BYTES = 200
-TOKENS = 12  # of a sentence, about: 6·(L·(8·384² + 4·384·1536) + 4·L²·384) operations
+TOKENS = 18  # of a sentence, about: 6·(L·(8·384² + 4·384·1536) + 4·L²·384) operations
 FLOPS = 6 * (TOKENS * (8 * 384**2 + 4 * 384 * 1536) + 4 * TOKENS**2 * 384)
 _PEER_MOST = 256  # events the peer is asked for: it takes seconds for them on a CPU
 
@@ -51,12 +53,16 @@ class AuditWorkload:
     def cases(self, profile: Profile) -> Iterable[Case]:
         if not installed("cryptography") or not installed("torch"):
             return []
-        changes: list[dict[str, Any]] = [{}, {"events": 32}, {"stage": "load"}]
+        cpu: list[dict[str, Any]] = [{}, {"events": 32}, {"stage": "load"}]
+        gpu: list[dict[str, Any]] = [{}, {"events": _PEER_MOST}, {"stage": "load"}]
         if profile is Profile.FULL:
-            changes += [{"events": _PEER_MOST}]
-            changes += [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 2_048)]
-            changes += [{"stage": "load", "fresh": 1}]
-        return [Case({**BASE, **change}) for change in changes]
+            cpu += [{"events": _PEER_MOST}]
+            more: list[dict[str, Any]] = [{"fresh": n} for n in (0, 1, 100)] + [{"batch": n} for n in (32, 512, 2_048)]
+            more += [{"stage": "load", "fresh": 1}]
+            cpu, gpu = cpu + more, gpu + more
+        found = [Case({**BASE, **change}, "cpu") for change in cpu]
+        large = {**BASE, "events": MANY, "batch": 512}
+        return found + [Case({**large, **change}, "cuda") for change in gpu if change != {"batch": 512}]
 
     def work(self, case: Case) -> Work:
         fresh = case["events"] * case["fresh"] / 1000
@@ -75,7 +81,7 @@ class AuditWorkload:
 
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("RIDGELINE_DISK", "."), prefix=".audit-"))
         try:
-            device = "cpu" if case.device == "any" else case.device
+            device = on_device(case, place)
             engine: Any = (
                 Ours(folder, MODEL, device, case["batch"]) if contender == OURS else EveryEvent(folder, MODEL, device)
             )
@@ -113,14 +119,20 @@ class AuditWorkload:
 
 
 def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, Any]) -> Callable[[], None]:
-    """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded."""
+    """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded.
+
+    What is told is of the events of all steps, capacity and rate the median of them.
+    """
+    waits, capacities = list[float](), list[float]()
 
     def step() -> None:
+        more = lines.take(len(events))
         began = time.perf_counter()
-        engine.send(lines.take(len(events)))
+        engine.send(more)
         engine.settle()
         capacity = len(events) / (time.perf_counter() - began)
-        rate, waits = SHARE * capacity, list[float]()
+        rate = SHARE * capacity
+        capacities.append(capacity)
 
         def heard(piece: Any) -> None:
             now = time.time_ns()
@@ -141,8 +153,9 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
         engine.scorer.heard = lambda piece: None
         found = np.array(waits)
         extras.update(
-            capacity_per_s=capacity,
-            load_per_s=rate,
+            capacity_per_s=float(np.median(capacities)),
+            load_per_s=SHARE * float(np.median(capacities)),
+            waits=len(found),
             wait_p50_ms=float(np.percentile(found, 50) * 1e3),
             wait_p99_ms=float(np.percentile(found, 99) * 1e3),
         )

@@ -5,19 +5,19 @@
 task      embed        `items` texts → vectors, `batch` texts at a time (0: as the contender thinks best)
           users        histories and item vectors → user vectors
           semantic     user vectors from histories, products with all item vectors, masked, top 10
-          ease         sparse histories times EASE's weights, masked, top 10
+          ease         sparse histories times EASE's weights over 20,000 items at most, masked, top 10 of all
           one          the same as semantic for a single user
           fit ease     learn from one split, rank for everybody; fit itemknn: the same (`_recommend_fit.py`)
 
 Histories are made: item popularity falls with its rank, as in MovieLens. They are drawn anew before every turn. The
 weights and vectors are drawn too, since time does not depend on what they mean. Work: 2·users·items·dim operations for
-semantic; for ease 2·items per like, for users 2·dim. What comes out is held against float64.
+semantic; for ease 2·items per like, for users 2·dim. What comes out is held against float64. What items are lies on the
+device before the clock runs, histories do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,13 @@ from ridgeline.lab.contender import peaks
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.semantic import Semantic
+from ridgeline.recommend.models.ease import MOST
 from ridgeline.recommend.models.taste import taste
-from ridgeline.recommend.ranking import rank_ease, rank_vectors
+from ridgeline.recommend.ranking import ByEase, ByVectors
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles
+from ridgeline.workloads._recommend_made import histories, semantic, weights_of
 from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"task": "semantic", "users": 2_000, "items": 4_000, "likes": 40, "dim": 384, "k": 10}
@@ -65,7 +66,7 @@ class Recommend:
         large: dict[str, Any] = {"users": 162_541, "items": 62_423}
         gpu: list[dict[str, Any]] = [
             large,
-            {"task": "ease", **large, "items": 20_000},
+            {"task": "ease", **large},
             {"task": "one", "users": 1, "items": 62_423},
             {"task": "users", **large},
         ]
@@ -91,8 +92,10 @@ class Recommend:
         users, items, dim, likes = case["users"], case["items"], case["dim"], case["likes"]
         ease = case["task"] == "ease"
         size = 4 if case.device == "cpu" or ease else 2
-        held = items * items * size if ease else items * dim * size
-        each = likes * dim if case["task"] == "users" else items * (likes if ease else dim)
+        kept = min(items, MOST)
+        held = kept * kept * size if ease else items * dim * size
+        # Of a like, the share whose item takes part in EASE costs a row of weights.
+        each = likes * dim if case["task"] == "users" else likes * kept / items * kept if ease else items * dim
         return Work(
             items=users * case.ranks,
             unit="users",
@@ -128,7 +131,7 @@ class Recommend:
             return fits.prepare(case, contender)
         state: dict[str, Any] = {"turn": 0}
         if case["task"] == "users":
-            find = profiles.user_vectors(contender, _semantic(case["items"], case["dim"]), device)
+            find = profiles.user_vectors(contender, semantic(case["items"], case["dim"]), device)
         else:
             find = {OURS: _ours, NUMPY: _numpy, TORCH: _torch}[contender](case, device)
 
@@ -172,43 +175,19 @@ class Recommend:
         return Check(off <= allowed, off, {}, f"against float64, {len(some)} users; allowed: {allowed}")
 
 
-def histories(users: int, items: int, likes: int, turn: int) -> Histories:
-    """`likes` different items for every user, the popular ones more often; the same for a turn."""
-    rng = np.random.default_rng([7, turn])
-    # A stride that shares no factor with the number of items never meets an item twice within one user.
-    stride = next(s for s in range(items // 3 + 1, 2 * items) if np.gcd(s, items) == 1)
-    first = (items * rng.random(users) ** 2).astype(np.int64)
-    own = (first[:, None] + stride * np.arange(min(likes, items))) % items
-    count = own.shape[1]
-    starts = np.arange(users + 1, dtype=np.int64) * count
-    stars = rng.integers(4, 6, own.size).astype(np.float32)
-    times = np.zeros(own.size, np.int64)
-    return Histories(starts, own.ravel(), stars, times, items, np.zeros(users, np.int64))
-
-
-@lru_cache(maxsize=2)
-def _semantic(items: int, dim: int) -> Semantic:
-    drawn = np.random.default_rng(1).normal(size=(items, dim)).astype(np.float32)
-    return Semantic(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-
-
-@lru_cache(maxsize=1)
-def _weights(items: int) -> NDArray[np.float32]:
-    return np.random.default_rng(2).normal(0, 0.02, (items, items)).astype(np.float32)
-
-
 def _truth(case: Case, users: Histories) -> NDArray[np.float64]:
     if case["task"] == "ease":
         found = np.zeros((len(users), case["items"]))
-        weights = _weights(case["items"])
+        weights = weights_of(case["items"])
         for row in range(len(users)):
-            found[row] = weights[users.items[users.starts[row] : users.starts[row + 1]]].astype(np.float64).sum(0)
+            own = users.items[users.starts[row] : users.starts[row + 1]]
+            found[row, : len(weights)] = weights[own[own < len(weights)]].astype(np.float64).sum(0)
         return found
-    return np.asarray(_profiles(case, users) @ _semantic(case["items"], case["dim"]).items.astype(np.float64).T)
+    return np.asarray(_profiles(case, users) @ semantic(case["items"], case["dim"]).items.astype(np.float64).T)
 
 
 def _profiles(case: Case, users: Histories) -> NDArray[np.float64]:
-    items, weights = _semantic(case["items"], case["dim"]).items.astype(np.float64), taste(users).astype(np.float64)
+    items, weights = semantic(case["items"], case["dim"]).items.astype(np.float64), taste(users).astype(np.float64)
     found = np.zeros((len(users), case["dim"]))
     np.add.at(found, users.users, items[users.items] * weights[:, None])
     return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
@@ -237,10 +216,14 @@ def _peers(case: Case) -> list[str]:
 def _ours(case: Case, device: str) -> Any:
     k = case["k"]
     if case["task"] == "ease":
-        weights, kept = _weights(case["items"]), np.arange(case["items"])
-        return lambda users: rank_ease(users, kept, weights, users, k, device)
-    model = _semantic(case["items"], case["dim"])
-    return lambda users: rank_vectors(model.users(users), model.items, users, k, device)
+        weights = weights_of(case["items"])
+        ease = ByEase(np.arange(len(weights)), weights, device)
+        return lambda users: ease.best(users, users, k)
+    model = semantic(case["items"], case["dim"])
+    ranker = ByVectors(model.items, device)
+    if device == "cpu":
+        return lambda users: ranker.best(model.users(users), users, k)
+    return lambda users: ranker.best(ranker.users(users), users, k)
 
 
 def _numpy(case: Case, device: str) -> Any:
@@ -248,9 +231,10 @@ def _numpy(case: Case, device: str) -> Any:
 
     def find(users: Histories) -> Any:
         if case["task"] == "ease":
-            scores = np.asarray(users.matrix() @ _weights(case["items"]))
+            weights, scores = weights_of(case["items"]), np.zeros((len(users), case["items"]), np.float32)
+            scores[:, : len(weights)] = users.matrix()[:, : len(weights)] @ weights
         else:
-            model = _semantic(case["items"], case["dim"])
+            model = semantic(case["items"], case["dim"])
             scores = model.users(users) @ model.items.T
         scores[users.users, users.items] = -np.inf
         some = np.argpartition(-scores, k, axis=1)[:, :k]
@@ -262,26 +246,33 @@ def _numpy(case: Case, device: str) -> Any:
 
 
 def _torch(case: Case, device: str) -> Any:
-    """Histories as a dense matrix, as most training code keeps them; blocks of users that fit."""
+    """Histories as a dense matrix, as most training code keeps them; blocks of users that fit. On a GPU in float16."""
     import torch
+    from torch.nn.functional import embedding_bag, normalize
 
     ease = case["task"] == "ease"
-    model = None if ease else _semantic(case["items"], case["dim"])
-    right = torch.from_numpy(_weights(case["items"]) if model is None else model.items.T.copy()).to(device)
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    table = torch.from_numpy(weights_of(case["items"]) if ease else semantic(case["items"], case["dim"]).items)
+    right = (table if ease else table.T).to(device, dtype).contiguous()
+    table = right if ease else table.to(device)
 
     def find(users: Histories) -> Any:
         found = []
         for first in range(0, len(users), 2_048):
             part = users.taken(np.arange(first, min(first + 2_048, len(users))))
-            if model is None:
-                left = torch.zeros((len(part), case["items"]), device=device)
-                left[torch.from_numpy(part.users).to(device), torch.from_numpy(part.items).to(device)] = 1.0
+            rows, columns = (torch.from_numpy(a).to(device) for a in (part.users, part.items))
+            if ease:
+                left = torch.zeros((len(part), case["items"]), device=device, dtype=dtype)
+                left[rows, columns] = 1.0
+                scores = torch.zeros_like(left)
+                scores[:, : len(right)] = left[:, : len(right)] @ right
             else:
-                left = torch.from_numpy(model.users(part)).to(device)
-            scores = left @ right
-            scores[torch.from_numpy(part.users).to(device), torch.from_numpy(part.items).to(device)] = -torch.inf
-            best, rows = scores.topk(case["k"], dim=1)
-            found.append((rows.cpu().numpy(), best.cpu().numpy()))
+                starts, weights = (torch.from_numpy(a).to(device) for a in (part.starts[:-1], taste(part)))
+                mean = embedding_bag(columns, table, starts, mode="sum", per_sample_weights=weights)
+                scores = normalize(mean).to(dtype) @ right
+            scores[rows, columns] = -torch.inf
+            best, at = scores.topk(case["k"], dim=1)
+            found.append((at.cpu().numpy(), best.float().cpu().numpy()))
         return np.concatenate([r for r, _ in found]), np.concatenate([b for _, b in found])
 
     return find

@@ -39,6 +39,7 @@ class Known:
     meaning: float = 0.0  # how far it was from all others when it came, in nats
     tone: float = 0.0  # how bad it sounded, in nats
     near: list[tuple[int, float]] = field(default_factory=list)  # the nearest ones then, with cosine
+    normal: bool = False  # seen, and not mostly as an alert: what others are held against
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,12 @@ class History:
     def meet(self, template: int, text: str, action: str, vector: Vectors, learn: bool) -> None:
         """A template that is new: where it stands among those that are normal."""
         held = self.neighbours
-        normal = [self._normal(other) for other in held.templates]
-        near = held.nearest(vector, normal) if any(normal) else []
+        near = held.nearest(vector)
         known = self.known[template] = Known(text, near=near)
         arrival = Arrival(1.0 - near[0][1], held.tone(vector)) if near else None
         if arrival is not None:
             known.meaning, known.tone = held.surprises(action, arrival)
         held.learn(template, vector, action, arrival if learn else None)
-
-    def _normal(self, template: int) -> bool:
-        known = self.known.get(template)
-        return known is not None and known.seen > 0 and 2 * known.alerts <= known.seen
 
     def of_event(self, event: Seen, session: Session) -> dict[str, float]:
         """Surprises by part, in nats; what does not surprise is left out."""
@@ -143,6 +139,9 @@ class History:
         known.seen, known.last = known.seen + 1, self.learnt
         known.alerts += alert
         known.entry = event.entry
+        if known.normal != (2 * known.alerts <= known.seen):
+            known.normal = not known.normal
+            self.neighbours.mark(template, known.normal)
         self.templates.learn(template)
         for context in (template, event.action, ""):
             self.actors.add(context, event.actor)
@@ -196,6 +195,9 @@ class History:
         made.templates, made.learnt = Frequencies.restore(state["templates"]), int(state["learnt"])
         made.known = {id: Known(**row | {"near": [(t, c) for t, c in row["near"]]}) for id, row in state["known"]}
         made.neighbours = Neighbours.restore(state["neighbours"], np.asarray(vectors, np.float32))
+        for id, known in made.known.items():
+            known.normal = known.seen > 0 and 2 * known.alerts <= known.seen
+            made.neighbours.mark(id, known.normal)
         made.actors = Contexts.restore(state["actors"])
         made.subjects = Contexts.restore(state["subjects"])
         made.order = Contexts.restore(state["order"])

@@ -9,7 +9,7 @@ trouble than like routine?) is held against theirs in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -58,6 +58,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._vectors: Vectors = np.zeros((0, 0), np.float32)
+        self._normal: NDArray[np.bool_] = np.zeros(MOST, bool)  # by row
         self._ids: list[int] = []  # row → template
         self._rows: dict[int, int] = {}
         self._next = 0  # the row that is written next
@@ -68,20 +69,24 @@ class Neighbours:
     def __contains__(self, template: int) -> bool:
         return template in self._rows
 
-    def nearest(self, vector: Vectors, normal: Sequence[bool] | None = None) -> list[tuple[int, float]]:
-        """(template, cosine) of the nearest ones, best first; `normal` [rows] leaves others out."""
-        if not self._ids:
+    def nearest(self, vector: Vectors) -> list[tuple[int, float]]:
+        """(template, cosine) of the nearest normal ones, best first; of equal ones the row that comes first."""
+        if not self._normal.any():
             return []
-        cosines = self._vectors[: len(self._ids)] @ vector
-        if normal is not None:
-            cosines = np.where(np.asarray(normal, bool), cosines, -2.0)
-        best = np.argsort(-cosines, kind="stable")[:NEAREST]
-        return [(self._ids[row], float(cosines[row])) for row in best if cosines[row] > -2.0]
+        cosines = np.where(self._normal[: len(self._ids)], self._vectors[: len(self._ids)] @ vector, -2.0)
+        found = []
+        for _ in range(min(NEAREST, len(cosines))):
+            row = int(cosines.argmax())
+            if cosines[row] > -2.0:
+                found.append((self._ids[row], float(cosines[row])))
+                cosines[row] = -2.0
+        return found
 
-    @property
-    def templates(self) -> Sequence[int]:
-        """Row → template."""
-        return self._ids
+    def mark(self, template: int, normal: bool) -> None:
+        """Whether others are held against it; a template is not, until this is said."""
+        row = self._rows.get(template)
+        if row is not None:
+            self._normal[row] = normal
 
     def tone(self, vector: Vectors) -> float:
         if self._voices is None:
@@ -119,7 +124,7 @@ class Neighbours:
             self._ids[row] = template
         else:
             self._ids.append(template)
-        self._vectors[row], self._rows[template] = vector, row
+        self._vectors[row], self._rows[template], self._normal[row] = vector, row, False
         self._next = (row + 1) % MOST
         if arrival is not None:
             if family not in self._arrivals and len(self._arrivals) >= FAMILIES:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.settings import BEHIND, LARGE, SMALL, Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, save_left
 from ridgeline.errors import InputError, StoreError
 
@@ -89,10 +89,11 @@ class Scorer:
             detector, meaning = self._minds()
             self._own([own.own(own.START, None, {**self._began, "position": self._left.position})])
             self.ready.set()
-            saved = time.monotonic()
+            saved, usual = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
             while not self._cut:
                 until = self._left.recorded if self.position < self._left.recorded else None
-                piece = self.backlog.take(self._settings.batch, self._settings.wait_ms / 1000, until)
+                size = LARGE if self._settings.batch is None and len(self.backlog) > BEHIND else usual
+                piece = self.backlog.take(size, self._settings.wait_ms / 1000, until)
                 if piece is None:
                     break
                 self._judge(detector, meaning, piece)
@@ -104,6 +105,14 @@ class Scorer:
             self.error = error
         finally:
             self.ready.set()
+
+    def _on_gpu(self) -> bool:
+        """Where the encoder computes, which is loaded by now."""
+        if self._encode is not None:
+            return False
+        from ridgeline.embed.place import device_of
+
+        return str(device_of(self._settings.device).type) == "cuda"
 
     def _idle(self) -> None:
         """Only record: what comes is passed over, so that memory stays free."""

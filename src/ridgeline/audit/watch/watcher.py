@@ -24,6 +24,7 @@ from ridgeline.audit.sources import Batch, Source
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.positions import Positions
+from ridgeline.audit.watch.prompt import prompt, set_aside
 from ridgeline.audit.watch.scorer import Outlet, Scorer
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Places
@@ -95,12 +96,17 @@ class Watcher:
         self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
         self._began = time.monotonic()
         self._stops = self._left = self.undelivered = 0
+        self._settled = False  # what was loaded is set aside
         self.troubles: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> Summary:
         """Watch until every source has ended, or Ctrl-C: then what is here is taken and scored, a second one leaves at
         once (what was acknowledged is in the log either way)."""
+        with prompt():
+            return self._run()
+
+    def _run(self) -> Summary:
         try:
             asyncio.run(self._watch())
         finally:
@@ -195,6 +201,9 @@ class Watcher:
         while True:
             await asyncio.sleep(_TICK_S)
             await asyncio.to_thread(self._housekeeping)
+            if self.scorer.ready.is_set() and not self._settled:
+                self._settled = True
+                set_aside()
             if self.scorer.error is not None:
                 self._stop()
 

@@ -1,0 +1,66 @@
+"""The nearest normal templates: as a full stable sort has them, whatever is marked and however many give way."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.audit.anomaly import neighbours as module
+from ridgeline.audit.anomaly.neighbours import NEAREST, Neighbours
+from ridgeline.audit.vocabulary import Vocabulary
+
+
+def slow(rows: list[tuple[int, np.ndarray]], normal: set[int], vector: np.ndarray) -> list[tuple[int, float]]:
+    cosines = [float(held @ vector) if id in normal else -2.0 for id, held in rows]
+    order = sorted(range(len(rows)), key=lambda row: -cosines[row])[:NEAREST]
+    return [(rows[row][0], cosines[row]) for row in order if cosines[row] > -2.0]
+
+
+steps = st.lists(st.tuples(st.sampled_from(["new", "mark", "unmark"]), st.integers(0, 15)), max_size=40)
+
+
+@given(steps, st.integers(0, 7))
+@settings(max_examples=80, deadline=None)
+def test_as_a_full_sort_has_them(steps, asked):
+    vectors = np.eye(4, dtype=np.float32)[np.arange(16) % 4] * (1 + np.arange(16)[:, None] % 3)  # many are equal
+    held, rows, normal, most = Neighbours(), [], set(), 8
+    place = 0
+    before, module.MOST = module.MOST, most
+    try:
+        for what, id in steps:
+            known = [row[0] for row in rows]
+            if what == "new" and id not in known:
+                held.learn(id, vectors[id], "family", None)
+                if len(rows) < most:
+                    rows.append((id, vectors[id]))
+                else:
+                    normal.discard(rows[place][0])
+                    rows[place] = (id, vectors[id])
+                place = (place + 1) % most
+                normal.discard(id)
+            elif what != "new":
+                held.mark(id, what == "mark")
+                if id in known:
+                    (normal.add if what == "mark" else normal.discard)(id)
+        assert held.nearest(vectors[asked]) == slow(rows, normal, vectors[asked])
+    finally:
+        module.MOST = before
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=9), max_size=12))
+@settings(deadline=None)
+def test_a_text_is_encoded_once_and_keeps_its_vector(calls):
+    encoded: list[str] = []
+
+    def encode(texts):
+        encoded.extend(texts)
+        return np.array([[ord(text), 1] for text in texts], np.float32)
+
+    words = Vocabulary(encode)
+    answers = [(texts, words.embed(texts)) for texts in calls]
+    whole = words.vectors()
+    for texts, found in answers:
+        assert [row[0] for row in found] == [ord(text) for text in texts]
+    assert encoded == words.texts == list(dict.fromkeys(text for texts in calls for text in texts))
+    assert [chr(int(row[0])) for row in whole] == words.texts
