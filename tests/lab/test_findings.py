@@ -52,7 +52,8 @@ def test_a_far_ceiling_limits_nothing_and_that_is_said():
     found = only(race(64.0, peer=64.0))
     assert found.limit is None
     assert found.sentence == (
-        "made reaches 10 % of the memory ceiling on this CPU, so something else limits it; level with peer."
+        "made reaches 10 % of the memory ceiling on this CPU; what limits it is not known: its record is older than "
+        "the count of CPU time in steps; record it again; level with peer."
     )
 
 
@@ -69,7 +70,8 @@ def test_without_ceiling_and_peer_only_the_rate_is_told():
     found = only(replace(race(8.0), ceilings={}, missing={"absent": "peers"}))
     assert (found.share, found.limit, found.peer) == (None, None, None)
     assert found.sentence == (
-        "made does 1 G rows/s on this CPU; no ceiling was measured for it; no peer took part (absent not installed)."
+        "made does 1 G rows/s on this CPU; what limits it is not known: its record is older than the count of CPU time "
+        "in steps; record it again; no peer took part (absent not installed)."
     )
 
 

@@ -143,10 +143,10 @@ def test_a_difference_between_versions_must_show_again_with_fresh_processes(run,
     """What is luck of one process is not called a difference; what is none shows in every heat."""
     lucky, slow = (Entrant(f"ridgeline@{name}", name) for name in ("luck", "slow"))
     record = run(f"who=chatty,mark={tmp_path / 'once'}", rivals=[lucky], budget_s=4.0)[0]
-    assert len(record.race["heats"]) > 1
+    assert len(record.race["heats"]) == 6
     row = judged(record)["ridgeline@luck"]
     assert row.comparison == "UNCLEAR"
-    assert (row.ratio.low, row.ratio.high) == (pytest.approx(1, rel=0.3), pytest.approx(5, rel=0.3))
+    assert row.ratio.low < 1 < row.ratio.high
     record = run("who=chatty", rivals=[slow], budget_s=4.0, out=tmp_path / "slow")[0]
     assert len(record.race["heats"]) == 6
     assert sum(record.race["heats"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)

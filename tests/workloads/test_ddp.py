@@ -51,3 +51,8 @@ def test_a_race_of_training_steps_ends_with_right_gradients(tmp_path):
     (record,) = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert {c["contender"] for c in record["contenders"]} == {"ridgeline", "torch gloo", "alone"}
     assert all(c["check"]["ok"] for c in record["contenders"])
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet"])
+def test_the_weights_are_counted_as_the_model_has_them(name):
+    assert models.parameters(name) == sum(p.numel() for p in models.build(name).parameters())

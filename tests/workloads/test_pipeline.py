@@ -45,7 +45,8 @@ def test_work_is_counted_as_the_model_counts_itself():
     work, vit = workload.work(one), vit_of(one)
     assert work.items == 15
     assert work.flops == vit.flops(15)
-    assert work.bytes == {"pcie": vit.up_bytes(15, 2), "pcie_back": vit.down_bytes(15, 2)}
+    up, down = vit.up_bytes(15, 2), vit.down_bytes(15, 2)
+    assert work.bytes == {"memory": up + down, "pcie": up, "pcie_back": down}
     assert workload.work(case("cuda", depth=0)).flops == 0
 
 

@@ -127,7 +127,9 @@ def test_a_chunk_that_never_came_back_is_seen():
 
 def test_the_million_counts_each_direction_by_itself():
     work = million.work(Case({**million._fitting(_million()).params, "trajectories": 1_000_000}, "cuda"))
-    assert work.bytes == {"pcie": 1_000_000 * 120 * (14 + 1) * 4, "pcie_back": 1_000_000 * 100 * 14 * 4}
+    up, down = 1_000_000 * 120 * (14 + 1) * 4, 1_000_000 * 100 * 14 * 4
+    assert work.bytes == {"memory": up + down, "pcie": up, "pcie_back": down}
+    assert work.flops == 3 * 1_000_000 * 100 * (14 + 1)
     assert work.launches >= 62
 
 

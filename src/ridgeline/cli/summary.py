@@ -12,7 +12,8 @@ from rich.table import Table
 
 from ridgeline.cli.tables import COLOURS, coloured
 from ridgeline.lab import analyse
-from ridgeline.lab.findings import RESOURCES, Standing, percent, times
+from ridgeline.lab.findings import Standing, times
+from ridgeline.lab.limiting import RESOURCES, percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Comparison, Validity
 from ridgeline.web import si
@@ -78,7 +79,7 @@ def _cells(one: Standing, wide: bool, device: str) -> tuple[str, ...]:
 
 def _limit(one: Standing, wide: bool) -> str:
     if one.limit is None:
-        return "–"
+        return "not known" if one.rate is not None else "–"
     ceiling = one.limit == RESOURCES.get(one.resource or "")
     return SHORT.get(one.resource or "", one.limit) if ceiling and not wide else one.limit
 
@@ -88,6 +89,12 @@ def asides(found: Sequence[Standing], records: Sequence[Record]) -> Iterator[str
     doubtful = Counter(s.validity for s in found if s.validity is not Validity.VALID and s.rate is not None)
     if doubtful:
         yield f"~ {', '.join(f'{word} {count}' for word, count in doubtful.items())}: not to be quoted."
+    unknown: dict[str, list[str]] = {}
+    for one in found:
+        if one.limit is None and one.measure:
+            unknown.setdefault(one.measure, []).append(one.workload)
+    for measure, names in unknown.items():
+        yield f"Not known what limits {', '.join(names)}: {measure}."
     behind = {s.workload: n for s in found if (n := s.words.get(Comparison.FASTER, 0))}
     cases = {s.workload: s.cases for s in found}
     if behind:

@@ -164,6 +164,7 @@ def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
         "pcie": found.transfer("h2d", int(work.bytes["pcie"])) if work.bytes.get("pcie") else None,
         "pcie_back": found.transfer("d2h", int(work.bytes["pcie_back"])) if work.bytes.get("pcie_back") else None,
         "launch": found.launch(),
+        "direct": found.launch("direct"),  # no floor, for graphs do better: it tells what limits who does without
     }
     return {resource: ceiling for resource, ceiling in told.items() if ceiling is not None}
 
@@ -214,7 +215,7 @@ def _name(ceiling: Ceiling) -> str:
     if ceiling.kind == "matmul":
         return f"{ceiling.dtype} matmul ({ceiling.how})"
     if ceiling.kind == "launch":
-        return "per launch by graph"
+        return "per launch by graph" if ceiling.how == "graph" else "per direct launch"
     threads = f" by {ceiling.threads} threads" if (ceiling.threads or 1) > 1 else ""
     how = f"{ceiling.how} " if ceiling.how else ""
     return f"{how}{ceiling.kind} of {binary(ceiling.bytes or 0)}{threads}"

@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -42,6 +43,7 @@ class Contender:
         self._timer: Timer = timer()
         self._calls = 1
         self._usage = _usage()
+        self._steps: Counter[str] = Counter()
 
     def load(self, order: dict[str, Any]) -> dict[str, Any]:
         """Import what is needed and wake the device: slow, never timed, so all contenders may do it at once."""
@@ -79,7 +81,7 @@ class Contender:
             clock: Any = _Agreed(self._timer, agree) if agree else self._timer
             self._calls = batch_for(clock, self._run.step, int(floor))
         once = self._timer.time(self._run.step, self._calls)
-        self._usage = _usage()
+        self._usage, self._steps = _usage(), Counter()
         return {
             "sample_ns": once,
             "calls_per_sample": self._calls,
@@ -97,10 +99,16 @@ class Contender:
         if not cold:
             self._timer.time(run.step, 1)  # the reset has pushed things out: a warm race starts warm
         samples: list[float] = []
+        used, queued, start = _usage(), _queued_ns(), now_ns()
         for _ in range(order["samples"]):
             if cold:
                 self._timer.flush()
             samples.append(self._timer.time(run.step, self._calls) / self._calls)
+        if not cold:  # where the steps' CPU time goes; emptying caches is none of theirs
+            wall, now = now_ns() - start, _usage()
+            spent = {kind: now[f"cpu_{kind}_ns"] - used[f"cpu_{kind}_ns"] for kind in ("user", "system")}
+            spent |= {"wall": wall, "queued": _queued_ns() - queued}
+            self._steps.update({f"steps_{kind}_ns": ns for kind, ns in spent.items()})
         return {"samples_ns": samples, "turn_ns": now_ns() - began}
 
     def check(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +118,8 @@ class Contender:
         """What was measured besides time since `prepare`."""
         now = _usage()  # before a workload measures its parts
         told: dict[str, Any] = dict(getattr(self._live(), "extras", dict)())
-        return {"extras": {**{k: now[k] - self._usage[k] for k in now}, **peaks(self._case.device), **told}}
+        used = {k: now[k] - self._usage[k] for k in now}
+        return {"extras": {**used, **self._steps, **peaks(self._case.device), **told}}
 
     def close(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._run is not None:
@@ -199,6 +208,13 @@ def _usage() -> dict[str, int]:
         "context_switches_voluntary": used.ru_nvcsw,
         "context_switches_involuntary": used.ru_nivcsw,
     }
+
+
+def _queued_ns() -> int:
+    """How long this thread was ready and others ran; 0 where the kernel does not count it."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return 0
 
 
 def reset_peaks(device: str) -> None:

@@ -10,7 +10,8 @@ from markupsafe import Markup
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row
 from ridgeline.lab.figures import hover
-from ridgeline.lab.findings import CEILINGS, Standing, percent
+from ridgeline.lab.findings import CEILINGS, Standing
+from ridgeline.lab.limiting import percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.tuning import is_study
 from ridgeline.lab.workload import label

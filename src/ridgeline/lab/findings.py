@@ -16,22 +16,13 @@ from typing import Any
 
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row, rate_unit
+from ridgeline.lab.limiting import limiting, percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.stats import Estimate
 from ridgeline.lab.verdict import Comparison, Validity
 from ridgeline.web import si
 
-NEAR = 0.5  # share of a ceiling, or of a step, from which on that resource or stage is what limits it
-RESOURCES = {
-    "memory": "memory bandwidth",
-    "compute": "arithmetic",
-    "pcie": "the way to the device",
-    "pcie_back": "the way back from the device",
-    "launch": "launching kernels",
-    "wire": "the network",
-}
 CEILINGS = {"memory": "memory", "pcie": "host-to-device", "pcie_back": "device-to-host", "launch": "launch"}
-STAGES = {"h2d": "copies to the device", "d2h": "copies back from the device"}  # others go by their own names
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,8 @@ class Standing:
     resource: str | None  # memory | compute | pcie | pcie_back | launch: whose ceiling that is
     ceiling: str | None  # in words: "copy of 64 MiB", "bfloat16 matmul (torch)"
     stages: Mapping[str, float]  # share of a step that each stage takes by itself, where it was taken apart
-    limit: str | None  # a stage or a resource in words; None: nothing that was measured limits it
+    limit: str | None  # in words, see limiting.py; None: not known
+    measure: str  # what would tell, where it is not known
     peer: str | None  # the best one
     ratio: Estimate | None  # the best peer's time ÷ ours
     verdict: Comparison | None
@@ -102,10 +94,9 @@ class Standing:
         if self.limit:
             head = f"{self.workload} is limited by {self.limit} on {self.place}"
             head += f": {self.reached}" if self.reached else ""
-        elif self.reached:
-            head = f"{self.workload} reaches {self.reached} on {self.place}, so something else limits it"
         else:
-            head = f"{self.workload} does {si(self.rate, self.unit)} on {self.place}; no ceiling was measured for it"
+            does = f"reaches {self.reached}" if self.reached else f"does {si(self.rate, self.unit)}"
+            head = f"{self.workload} {does} on {self.place}; what limits it is not known: {self.measure}"
         parts = [head, self.against or _alone(self.missing)]
         if behind := self.words.get(Comparison.FASTER, 0) - (self.verdict is Comparison.FASTER):
             parts.append(f"behind a peer in {behind} other of {self.cases} cases")
@@ -130,6 +121,7 @@ class Standing:
             "resource": self.resource,
             "stage_shares": dict(self.stages),
             "limited_by": self.limit,
+            "to_measure": self.measure or None,
             "best_peer": self.peer,
             "ratio": ratio.value if ratio else None,
             "ratio_interval": [ratio.low, ratio.high] if ratio else None,
@@ -186,6 +178,7 @@ def _standing(records: Sequence[Record]) -> Standing | None:
     words = Counter(str(peer.comparison) for _, held in told if (peer := best_peer(held)) and peer.comparison)
     limit = row.limit if row.share else None
     stages = {stage: s / row.seconds for stage, s in row.stages.items()} if row.seconds else {}
+    found = limiting(row, rows, [own for own in ours.values() if own is not row])
     return Standing(
         machine=record.machine["fingerprint"],
         workload=record.workload,
@@ -199,7 +192,8 @@ def _standing(records: Sequence[Record]) -> Standing | None:
         resource=limit.resource if limit else None,
         ceiling=str(record.ceilings[limit.resource].get("name") or limit.what) if limit else None,
         stages=stages,
-        limit=_limit(stages, row.share, limit.resource if limit else None),
+        limit=found.words,
+        measure=found.measure,
         peer=best.lane.contender if best else None,
         ratio=best.ratio if best else None,
         verdict=best.comparison if best else None,
@@ -209,16 +203,6 @@ def _standing(records: Sequence[Record]) -> Standing | None:
         words=dict(words),
         bad=sum(row.judged.validity in (Validity.WRONG, Validity.INCOMPLETE) for row in ours.values()),
     )
-
-
-def _limit(stages: Mapping[str, float], share: float | None, resource: str | None) -> str | None:
-    """A stage that fills most of the step says more than a ceiling; a ceiling that is far away says nothing."""
-    longest = max(stages, key=lambda stage: stages[stage], default=None)
-    if longest is not None and len(stages) > 1 and stages[longest] >= NEAR:
-        return f"{STAGES.get(longest, longest)} ({percent(min(stages[longest], 1.0))} of a step)"
-    if share is not None and share >= NEAR and resource is not None:
-        return RESOURCES.get(resource, resource)
-    return None
 
 
 def kind_of(record: Record) -> tuple[tuple[str, str], ...]:
@@ -235,16 +219,6 @@ def _amount(record: Record) -> tuple[float, float]:
 
 def _alone(missing: Mapping[str, str]) -> str:
     return f"no peer took part ({', '.join(missing)} not installed)" if missing else "no peer took part"
-
-
-def percent(part: float | None) -> str:
-    """
-    >>> percent(0.314), percent(0.0314), percent(None)
-    ('31 %', '3.1 %', '')
-    """
-    if part is None:
-        return ""
-    return f"{100 * part:.0f} %" if part >= 0.0995 else f"{100 * part:.2g} %"
 
 
 def times(ratio: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from ridgeline.lab import stats
 from ridgeline.lab.baton import ContenderLost, Entrant, Paddock, Team
 from ridgeline.lab.race import Judge, Lane, Plan, Race
-from ridgeline.lab.verdict import Comparison, compare
+from ridgeline.lab.verdict import goes_on
 from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement, Topology
 from ridgeline.machine import plan as spread
@@ -62,18 +62,12 @@ def measure(
 
 
 def _differ(lanes: list[Lane], heats: list[int]) -> bool:
-    """Whether some version differs from the first, and in the same direction in all heats so far."""
+    """Whether the first heat leaves a difference between versions that fresh processes could confirm or clear up."""
     racing = [lane for lane in lanes if lane.racing]
     if len(racing) < 2 or racing[0] is not lanes[0] or not all(heats):
         return False
     ours = lanes[0].medians()
-    for lane in racing[1:]:
-        theirs, first = lane.medians(), heats[0]
-        ratio, sure = (stats.paired_ratio(theirs[:first], ours[:first], c) for c in (stats.CONFIDENCE, stats.SURE))
-        above = [found > 1 for found in stats.heat_ratios(theirs, ours, heats)]
-        if compare(ratio, sure) in (Comparison.FASTER, Comparison.SLOWER) and len(set(above)) == 1:
-            return True
-    return False
+    return any(goes_on(lane.medians()[: heats[0]], ours[: heats[0]]) for lane in racing[1:])
 
 
 def _heat(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> int:

@@ -15,8 +15,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab import analyse, figures, figures_overview, findings, report, scaling
+from ridgeline.lab import analyse, figures, figures_overview, report, scaling
 from ridgeline.lab.analyse import Row
+from ridgeline.lab.limiting import percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.report import BEYOND, Chapter, Pictures, mixed
 from ridgeline.lab.verdict import MARGIN, Comparison, Validity
@@ -110,7 +111,7 @@ def _document(context: Mapping[str, Any]) -> str:
         si=si,
         unit=analyse.rate_unit,
         size=binary,
-        percent=findings.percent,
+        percent=percent,
         margin=MARGIN,
         **context,
     )
@@ -203,6 +204,8 @@ def _ceiling(resource: str, name: str, rates: Sequence[float]) -> tuple[str, str
         return name, si(max(rates), "FLOP/s")
     if resource == "launch":
         return "one launch", si(1 / max(rates), "s")
+    if resource == "direct":
+        return "one launch from the host", si(1 / max(rates), "s")
     low, high = si(min(rates), "B/s"), si(max(rates), "B/s")
     return WAYS.get(resource, resource), high if low == high or resource in WAYS else f"{low} to {high}"
 

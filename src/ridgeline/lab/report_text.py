@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.lab import analyse
-from ridgeline.lab.findings import Standing, percent, times
+from ridgeline.lab.findings import Standing, times
+from ridgeline.lab.limiting import percent
 from ridgeline.lab.report import BEYOND, Chapter, dollars, mixed
 from ridgeline.lab.scaling import Scaling
 from ridgeline.web import binary, si
@@ -113,7 +114,7 @@ def _path(s: Standing) -> list[str]:
         s.case,
         si(s.rate, s.unit) if s.rate else str(s.validity),
         percent(s.share),
-        s.limit or "",
+        s.limit or ("not known" if s.rate is not None else ""),
         s.peer or "",
         times(s.ratio.value) if s.ratio else "",
         s.verdict or "",

@@ -20,6 +20,7 @@ CONFIDENCE = 0.95
 FEWEST = 6  # observations: the whole range of five covers the median with 94 % only
 RESAMPLES = 4000
 SURE = 0.999
+TELLING = 24  # values: fewer do not show how much neighbours are alike
 SHORT = 11  # observations: too few for a sign test to be that sure, so Student's t is asked
 
 
@@ -43,13 +44,17 @@ def turns(samples: Sequence[float], per_turn: int) -> list[float]:
     return [statistics.median(samples[i : i + per_turn]) for i in range(0, len(samples), per_turn)]
 
 
-def median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The median with the interval between two order statistics (exact for any distribution)."""
+def median(values: Sequence[float], confidence: float = CONFIDENCE, worth: int | None = None) -> Estimate:
+    """The median with the interval between two order statistics (exact for any distribution).
+
+    Values that are `worth` fewer independent ones get the interval that so many would have.
+    """
     ordered = sorted(values)
     n = len(ordered)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    rank = _rank(n, confidence)
+    fewer = min(n, worth or n)
+    rank = _rank(fewer, confidence) * n // fewer
     return Estimate(statistics.median(ordered), ordered[rank], ordered[n - 1 - rank], n)
 
 
@@ -57,12 +62,36 @@ def paired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: flo
     """theirs / ours, round by round; over 1 means they took longer.
 
     The interval inverts a sign test. Because each round's order is shuffled, either of two equal contenders is
-    ahead with probability one half whatever the weather does from round to round: no drift can fake a difference.
+    ahead with probability one half whatever weather both share. Weather that stays with one of them for some rounds
+    makes neighbouring rounds alike: such a race counts as the fewer rounds that it is worth (`worth`).
     """
     logs = [math.log(t / o) for t, o in zip(theirs, ours, strict=False)]
     if confidence == SURE and 2 <= len(logs) <= SHORT:
         return _exp(_student(logs, confidence))
-    return _exp(median(logs, confidence))
+    rounds = worth(logs)
+    if confidence == SURE and rounds <= SHORT < len(logs):
+        return _exp(_steady(logs, confidence, rounds))
+    return _exp(median(logs, confidence, rounds))
+
+
+def worth(values: Sequence[float]) -> int:
+    """How many independent values a series is worth whose neighbours lie on the same side of the median too often.
+
+    The signs' autocorrelations are added up to the first that is not positive, as for any mean of a series. A short
+    one says too little about itself and is taken as it is.
+    """
+    if len(values) < TELLING:
+        return len(values)
+    n, middle = len(values), statistics.median(values) if values else 0.0
+    signs = [(value > middle) - (value < middle) for value in values]
+    told = sum(sign * sign for sign in signs)
+    inflated = 1.0
+    for lag in range(1, n // 4 + 1):
+        alike = sum(a * b for a, b in zip(signs, signs[lag:], strict=False)) / told if told else 0.0
+        if alike <= 0:
+            break
+        inflated += 2 * alike
+    return min(n, max(2, int(n / inflated)))
 
 
 def heat_ratios(theirs: Sequence[float], ours: Sequence[float], heats: Sequence[int]) -> list[float]:
@@ -95,6 +124,14 @@ def unpaired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: f
     cut = int((1 - confidence) / 2 * RESAMPLES)
     value = statistics.median(theirs) / statistics.median(ours)
     return Estimate(value, draws[cut], draws[-1 - cut], min(len(theirs), len(ours)))
+
+
+def _steady(logs: Sequence[float], confidence: float, worth: int) -> Estimate:
+    """Student's interval about the median, its width from the median deviation: outliers do not widen it."""
+    middle = statistics.median(logs)
+    deviation = 1.4826 * statistics.median(abs(x - middle) for x in logs)  # a normal distribution's standard deviation
+    reach = student.quantile(confidence, worth - 1) * 1.2533 * deviation / math.sqrt(worth)
+    return Estimate(middle, middle - reach, middle + reach, len(logs))
 
 
 def _student(logs: Sequence[float], confidence: float) -> Estimate:

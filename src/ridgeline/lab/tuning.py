@@ -17,7 +17,8 @@ from typing import Any
 from ridgeline.lab import analyse, stats, verdict
 from ridgeline.lab.analyse import Row, rate_unit
 from ridgeline.lab.experiment.rows import row as study_row
-from ridgeline.lab.findings import best_peer, kind_of, latest, percent, times
+from ridgeline.lab.findings import best_peer, kind_of, latest, times
+from ridgeline.lab.limiting import percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.study import study
 from ridgeline.lab.sweeps import sweeps

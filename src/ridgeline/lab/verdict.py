@@ -102,17 +102,27 @@ def compare(ratio: Estimate, sure: Estimate, margin: float = MARGIN) -> Comparis
     return Comparison.UNCLEAR
 
 
+def goes_on(theirs: Sequence[float], ours: Sequence[float], margin: float = MARGIN) -> bool:
+    """Whether a first heat of two versions calls for others: they seem to differ, or are known well but not the same.
+
+    Of what rounds alone left wide open fresh processes would tell no more.
+    """
+    ratio, sure = (stats.paired_ratio(theirs, ours, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
+    word = compare(ratio, sure, margin)
+    return word is not Comparison.SAME and (word is not Comparison.UNCLEAR or ratio.relative <= margin)
+
+
 def in_race(theirs: Lane, ours: Lane, margin: float = MARGIN, heats: Sequence[int] = ()) -> tuple[Estimate, Comparison]:
     """Contenders of one race, round by round; of a race in several heats, heat by heat.
 
-    Heats go on while they all point one way: if there are fewer than it takes, they did not.
+    Each heat has processes of its own, so their ratios are independent; fewer than it takes decide nothing.
     """
     them, us = (stats.turns(lane.samples_ns, lane.samples_per_turn) for lane in (theirs, ours))
     if len(heats) > 1:
         them, us = stats.heat_ratios(them, us, heats), [1.0] * len(heats)
-        ratio = stats.paired_ratio(them, us)
+        ratio, sure = (stats.geometric(them, us, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
         if len(heats) < stats.FEWEST:
             return ratio, Comparison.UNCLEAR
-        return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)
+        return ratio, compare(ratio, sure, margin)
     ratio = stats.paired_ratio(them, us)
     return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)

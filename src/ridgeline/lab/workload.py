@@ -111,7 +111,8 @@ class Steps:
 
     `settings` are what the contender was tuned to ("arithmetic" names the type it multiplies in, where that is not the
     work's: the compute ceiling is then not its own); `extras` gives what it measured besides time. An extra of the form
-    "stages_ns": {stage: [ns of each step]} is shown stage by stage.
+    "stages_ns": {stage: [ns of each step]} is shown stage by stage. A control whose settings have "does" and "lacks",
+    in words, tells what limits ours: the one if it takes half of our time, else the other.
     """
 
     step: Callable[[], Any]

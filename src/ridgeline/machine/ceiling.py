@@ -77,9 +77,9 @@ class Ceilings:
         fit = [c for c in found if above is None or (c.bytes or 0) <= above]
         return max(fit, key=lambda c: c.value, default=None)
 
-    def launch(self) -> Ceiling | None:
-        """The least a GPU needs per kernel: launched by a graph."""
-        return next((c for c in self.measured if c.kind == "launch" and c.how == "graph"), None)
+    def launch(self, how: str = "graph") -> Ceiling | None:
+        """The least a GPU needs per kernel: launched by a graph, or "direct", one by one from the host."""
+        return next((c for c in self.measured if c.kind == "launch" and c.how == how), None)
 
     def to_json(self) -> dict[str, Any]:
         rows = [{k: v for k, v in asdict(c).items() if v is not None} for c in self.measured]

@@ -49,6 +49,17 @@ def flops(name: str, rows: int) -> int:
     return 3 * rows * (total + 2 * came * CLASSES)
 
 
+def parameters(name: str) -> int:
+    """Weights of the model."""
+    if name == "bert":
+        return (VOCABULARY + LENGTH) * WIDTH + LAYERS * (12 * WIDTH * WIDTH + 13 * WIDTH)
+    total, came = (9 * 3 + 2) * STAGES[0], STAGES[0]
+    for channels in STAGES:
+        total += 9 * came * channels + 9 * channels * channels + 4 * channels + came * channels * (came != channels)
+        came = channels
+    return total + (came + 1) * CLASSES
+
+
 def _resnet() -> Any:
     from torch import nn
 

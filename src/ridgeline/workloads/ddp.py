@@ -36,8 +36,10 @@ class Ddp:
         return [Case({"model": model, "rows": rows}, "cpu", ranks) for model, rows in sizes]
 
     def work(self, case: Case) -> Work:
+        """The products, and the weights read and written once by every rank."""
         flops = models.flops(case["model"], case["rows"]) * case.ranks
-        return Work(case["rows"] * case.ranks, "samples", flops=flops, dtype="float32", threads=case.ranks)
+        moved = {"memory": 2 * 4 * models.parameters(case["model"]) * case.ranks}
+        return Work(case["rows"] * case.ranks, "samples", flops=flops, bytes=moved, threads=case.ranks)
 
     def contenders(self, case: Case) -> Sequence[str]:
         return [OURS, GLOO, ALONE]
@@ -94,6 +96,8 @@ class Ddp:
 
         reset()
         settings = {"backend": backend, "bucket MB": 25, "threads": 1, "torch": torch.__version__}
+        if contender == ALONE:
+            settings |= {"does": "training by itself", "lacks": "the exchange of gradients"}
         return Steps(step, result, reset, dist.barrier, settings, agree=agree)
 
     def check(self, case: Case, result: dict[str, Any]) -> Check:

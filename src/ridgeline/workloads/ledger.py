@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.event import encode
 from ridgeline.audit.merkle import root_from_inclusion
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
@@ -38,6 +39,7 @@ STAGES = ("append", "prove", "verify", "open")
 EVENT_BYTES = 160
 MANY = 16
 APPENDS = 8  # of each of many writers in a step, so that starting them weighs little
+STAGED = 9  # calls of a stage by itself
 MOST = 300_000  # events in a log before a fresh one is begun
 
 
@@ -100,7 +102,11 @@ class LedgerWorkload:
             close()
             shutil.rmtree(folder, ignore_errors=True)
 
-        return Steps(step, result, reset, leave, _settings(contender), lambda: {"fsync_ns": taken})
+        def extras() -> dict[str, Any]:
+            alone = contender == OURS and case["stage"] == "append" and case["writers"] == 1
+            return {"fsync_ns": taken, **({"stages_ns": _stages(case["batch"], taken)} if alone else {})}
+
+        return Steps(step, result, reset, leave, _settings(contender), extras)
 
     def check(self, case: Case, result: Callable[[], tuple[bool, str]]) -> Check:
         ok, note = result()
@@ -163,6 +169,17 @@ def _append(case: Case, contender: str, folder: Path) -> Made:
 
     begin()
     return step, result, reset, end
+
+
+def _stages(batch: int, fsync: float) -> dict[str, list[float]]:
+    """The parts of an append that can be had by themselves."""
+    taken: list[float] = []
+    for turn in range(STAGED):
+        events = [_event(turn * batch + k, 0, turn) for k in range(batch)]
+        began = time.perf_counter_ns()
+        encode(events)
+        taken.append(float(time.perf_counter_ns() - began))
+    return {"encoding and hashing": taken, "fsync": [fsync]}
 
 
 def _ask(case: Case, contender: str, folder: Path) -> Made:

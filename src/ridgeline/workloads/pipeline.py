@@ -59,10 +59,9 @@ class Pipeline:
     def work(self, case: Case) -> Work:
         vit, images, size = vit_of(case), case["batch"] * case["batches"], BYTES[case["dtype"]]
         up, down = vit.up_bytes(images, size), vit.down_bytes(images, size)
-        if case.device == "cpu":
-            moved = {"memory": up + down}
-        else:
-            moved = {"pcie": up * case.ranks, "pcie_back": down * case.ranks}
+        moved = {"memory": (up + down) * case.ranks}
+        if case.device != "cpu":
+            moved |= {"pcie": up * case.ranks, "pcie_back": down * case.ranks}
         return Work(
             images * case.ranks,
             "images",

@@ -55,11 +55,14 @@ class Million:
     def work(self, case: Case) -> Work:
         up, down = self._bytes(case)
         chunks = -(-case["trajectories"] // case["chunk"])
+        done = case["trajectories"] * case.ranks
+        flops = 3 * done * case["targets"] * (case["channels"] + 1)
+        moved = {"memory": (up + down) * case.ranks}
         if case.device == "cpu":
             threads = len(topology().usable_cpus)
-            return Work(case["trajectories"], "trajectories", bytes={"memory": up + down}, threads=threads)
-        moved = {"pcie": up * case.ranks, "pcie_back": down * case.ranks}
-        return Work(case["trajectories"] * case.ranks, "trajectories", bytes=moved, launches=chunks)
+            return Work(done, "trajectories", flops=flops, bytes=moved, threads=threads)
+        moved |= {"pcie": up * case.ranks, "pcie_back": down * case.ranks}
+        return Work(done, "trajectories", flops=flops, bytes=moved, launches=chunks)
 
     def contenders(self, case: Case) -> Sequence[str]:
         if case.device != "cpu":

@@ -58,13 +58,18 @@ class Training:
         ]
 
     def work(self, case: Case) -> Work:
-        """The network's products, forward and twice backward; a causal attention needs half of its square."""
+        """The network's products, forward and twice backward; a causal attention needs half of its square.
+
+        Of memory each batch is read once, and the weights of the products are read and written.
+        """
         width, tokens = case["width"], case["batch"] * case["targets"]
         layer = 24 * width**2 + 2 * case["targets"] * width
         flops = 3 * tokens * (case["layers"] * layer + 4 * case["channels"] * width)
         done = case["steps"] * case.ranks
         dtype = "float32" if case.device == "cpu" else "bfloat16"
-        return Work(items=done, unit="training steps", flops=flops * done, dtype=dtype)
+        weights = case["layers"] * 12 * width**2 + 2 * case["channels"] * width
+        moved = 4 * done * (tokens * case["channels"] + 2 * weights)
+        return Work(items=done, unit="training steps", flops=flops * done, bytes={"memory": moved}, dtype=dtype)
 
     def contenders(self, case: Case) -> Sequence[str]:
         return ["ridgeline", "numpy in workers", "resampled before"]

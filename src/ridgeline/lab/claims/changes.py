@@ -12,9 +12,22 @@ from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits
 from ridgeline.lab.claims.quantities import Quantity
 from ridgeline.lab.claims.sentences import like
 
-_FROM_TO = r"\s*\(?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|down from|up from)\s*"
-_WORDS = r"faster|slower|improv|reduc|better|less|fewer|smaller|more|lower|higher|gain|increase|decrease|saving|saved"
-_LESS = r"\s*(?:less|fewer|smaller|lower|reduc|decrease|saving|saved)"
+_FROM_TO = (
+    r"\s*[,(]?\s?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|(?:down|up) from|"
+    r"(?:became|turned into|now (?:takes?|needs?|does|is|runs? (?:at|in))|(?:\w+ ){0,2}down to|"
+    r"(?:went|fell|dropped|shrank|rose|grew) (?:down |up )?to)(?: only| just)?)\s*"
+)
+_BEFORE_NOW = r"\s*(?:before|previously|earlier|then)[,;]?\s(?:and\s)?"
+_WORDS = (
+    r"faster|slower|improv|reduc|better|less|fewer|smaller|more|lower|higher|gain|increase|decrease|saving|saved|"
+    r"shorter|longer|cheaper|quicker"
+)
+_LESS = r"\s*(?:less|fewer|smaller|lower|reduc|decrease|saving|saved|shorter|cheaper)"
+_MOVED = re.compile(
+    r"\b(?:(?P<less>fell|drop(?:s|ped)?|shr[ai]nks?|falls?|cut|reduced|decreased|went down|is down)|"
+    r"(?P<more>rose|rises?|grew|grows?|climbed|increased|went up|is up))\s(?:by\s)?\W*$",
+    re.I,
+)
 _MORE = r"\s*(?:more|higher|gain|increase)"
 
 
@@ -31,24 +44,31 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
         a = like(a, b)
-        arrow = re.fullmatch(_FROM_TO, between, re.I) or (
-            re.search(r"\bfrom\W*$", first.text[max(0, a.start - 12) : a.start], re.I)
-            and re.fullmatch(r"\s*(?:down |up )?to\s*", between)
-        )
+        arrow = _goes_to(first, second)
         counted = a.dims == q.NONE and (a.share or a.factor or not re.search(r"\bto\b", between))
         if not arrow or a.dims != b.dims or counted or a.bound or b.bound or not a.value or not b.value:
             continue
-        after = [f for f in facts if f.quantity.start >= b.end][:1]
+        after = _claims_behind(facts, b)
         before = [f for f in facts if f.quantity.end <= a.start][-1:]
         before = [f for f in before if re.search(r"^[^)]*(?:\(|\bfrom\b|:)", f.text[f.quantity.end : a.start])]
         for claim in after + before:
             c = claim.quantity
             ratio = _wider(a, b)
             near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
-            if len(near) > 25 or c.bound or c.top is not None or re.search(r"\b(?:and|but|while)\b|[.;]\s", near):
+            if claim in after[1:]:
+                near = ""
+            near = re.sub(r"^, so (?:it|they|we|that|this) (?:is|are|was|were) ", ", ", near)
+            moved = _MOVED.search(first.text[max(0, c.start - 40) : c.start]) if c.share and c.start < a.start else None
+            if (
+                len(near) > (25 if ":" not in near else 40)
+                or c.bound
+                or c.top is not None
+                or re.search(r"\b(?:and|but|while)\b|[.;]\s", near)
+            ):
                 continue
             if c.factor and re.match(
-                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|\)|$)",
+                r"\s*(?:speed|faster|slower|improv|reduc|better|less|more|lower|higher|gain|increase|as fast|quicker|"
+                r"shorter|cheaper|\)|$)",
                 claim.tail,
                 re.I,
             ):
@@ -56,6 +76,14 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
                     value = apart(a.value, b.value)
                     what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
                     yield say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
+            elif c.share and moved:
+                low, high = ratio
+                option = (1 - 1 / low, 1 - 1 / high) if moved["less"] else (low - 1, high - 1)
+                if not overlap(c.interval(1.0), option, SLACK):
+                    whole = max(a.value, b.value) if moved["less"] else min(a.value, b.value)
+                    value = abs(a.value - b.value) / whole
+                    what = f"difference: {a.text} → {b.text} is {value:.1%}, not {c.text}"
+                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
             elif c.share and re.match(
                 rf"\s*(?:{_WORDS}|\)$|\)[\s,.])" if near.endswith(("(-", "(+", "(−")) else rf"\s*(?:{_WORDS})",
                 claim.tail,
@@ -73,6 +101,27 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
                     other = max(a.value, b.value) / min(a.value, b.value) - 1
                     what = f"change: {a.text} → {b.text} is {value:.1%} or {other:.1%}, not {c.text}"
                     yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+
+
+def _goes_to(first: Fact, second: Fact) -> bool:
+    """ "80 ms → 20 ms", "from 80 to 20 ms", "20 ms instead of 80 ms", "80 ms before, 20 ms now"."""
+    a, b = first.quantity, second.quantity
+    between = first.text[a.end : b.start]
+    if re.fullmatch(_FROM_TO, between, re.I):
+        return True
+    if re.search(r"\bfrom\W*$", first.text[max(0, a.start - 12) : a.start], re.I):
+        return re.fullmatch(r"\s*(?:down |up )?to\s*", between) is not None
+    return bool(re.fullmatch(_BEFORE_NOW, between) and re.match(r"\s*(?:now|today|after)\b", second.tail))
+
+
+def _claims_behind(facts: list[Fact], last: Quantity) -> list[Fact]:
+    """The figure behind the two, and what says the same in other words: "4.2x as fast, or 320 % faster"."""
+    behind = [f for f in facts if f.quantity.start >= last.end][:2]
+    if len(behind) == 2:
+        between = behind[0].text[behind[0].quantity.end : behind[1].quantity.start]
+        if not re.fullmatch(r"\s*(?:as fast|faster)?,?\s(?:or|i\.e\.|that is)\s", between):
+            behind = behind[:1]
+    return behind
 
 
 def arrow_of_time(between: str) -> bool:

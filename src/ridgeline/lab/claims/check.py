@@ -20,7 +20,9 @@ from ridgeline.lab.claims import (
     scaling,
     sections,
     sentences,
+    stated,
     totals,
+    twice,
     words,
 )
 from ridgeline.lab.claims.context import Context, gather
@@ -54,6 +56,7 @@ def check_text(text: str, file: str = "") -> Checked:
         if key not in found or finding.confidence > found[key].confidence:
             found[key] = finding
     named = {finding.line for finding in found.values() if finding.kind not in ("derived", "unit")}
+    found |= {(f.line, f.arithmetic): f for f in stated.check(context) if f.line not in named}
     told = [finding for finding in found.values() if finding.kind != "derived" or finding.line not in named]
     ranked = sorted(told, key=lambda f: (-f.confidence, f.line))
     numbers = sum(len(find(line.text)) for line in document.lines if not line.code)
@@ -83,6 +86,7 @@ def _all(context: Context) -> Iterator[Finding]:
         yield from limits.check(context, table, columns)
         yield from derived.check(context, table, columns)
         yield from order.check(context, table, columns)
+        yield from twice.check(context, table, columns)
     for table, columns in context.turned:
         told = [f for part in (relations, scaling, differences) for f in part.check(context, table, columns)]
         yield from told or derived.check(context, table, columns)

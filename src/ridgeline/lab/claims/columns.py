@@ -11,13 +11,13 @@ from ridgeline.lab.claims.quantities import NONE, Dims, Quantity, find
 
 COUNTED = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
-    r"servers?|instances?|clients?|concurrency|streams?|jobs|world size)\b"
+    r"servers?|instances?|clients?|concurrency|streams?|jobs|world size|(?:queue|io) ?depth|qd|in flight)\b"
 )
 AVERAGED = re.compile(  # a row that sums up the others
     r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
 )
 _SHARES = (  # a column of percentages is one of these, by the first that its header has
-    ("delta", r"delta|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
+    ("delta", r"delta|δ|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
         "efficiency",
         r"^(?!.*(?:memory|energy|power|cost|bandwidth|network|storage|cache)).*efficien|parallel eff|scaling eff",
@@ -54,6 +54,12 @@ _PLAIN = (
     ),
     ("number", r""),
 )
+
+
+_SMALL = {  # units as names of columns have them: capacity_tb, monthly_usd
+    **{name.lower(): name for name in ("KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "Mbps", "Gbps", "USD")},
+    **{name.lower(): name for name in ("kW", "kWh", "TFLOPS", "GFLOPS")},
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ def _column(table: Table, place: int) -> Column:
         cells = tuple(c if c is not None and c.share else None for c in cells)
     elif 2 * sum(c.factor for c in filled) > len(filled):
         role = "speedup"
+        cells = tuple(c if c is not None and (c.factor or not c.noun) else None for c in cells)
     elif 2 * sum(c.top is not None for c in filled) > len(filled):
         role = "range"
     elif dims in _DIMENSIONS:
@@ -143,18 +150,30 @@ def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity 
     return first
 
 
+_MANY = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "mm": 1e6, "b": 1e9, "billion": 1e9}
+
+
 def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
-    """ "Cost per hour": a price; per anything else but time it is neither price nor cost."""
+    """ "Cost per hour": a price; "$/1M tokens": of each; per anything else but time it is neither price nor cost."""
     unit = q.parse_unit(per)
-    if unit is None or unit[1] != q.TIME:
+    many = re.fullmatch(r"(1|10|100)?(k|thousand|mm?|million|b|billion)?", per)
+    if many and per and (many[2] or many[1] != "1"):
+        unit = float(many[1] or 1) * _MANY.get(many[2] or "", 1.0), q.NONE
+    elif unit is None or unit[1] != q.TIME:
         return Column(place, name, "other", q.MONEY, cells)
     scaled = tuple(
         None
         if c is None
-        else replace(c, value=c.value / unit[0], step=c.step / unit[0], loose=c.loose / unit[0], dims=q.PRICE)
+        else replace(
+            c,
+            value=c.value / unit[0],
+            step=c.step / unit[0],
+            loose=c.loose / unit[0],
+            dims=q.combined(q.MONEY, unit[1], -1),
+        )
         for c in cells
     )
-    return Column(place, name, "price", q.PRICE, scaled)
+    return Column(place, name, "price" if unit[1] == q.TIME else "each", q.combined(q.MONEY, unit[1], -1), scaled)
 
 
 def _first(roles: tuple[tuple[str, str], ...], words: str) -> str:
@@ -184,12 +203,14 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
             return 1.0, q.NONE, "×"
         if text in (last, tail) and re.fullmatch(rf"(?:{q.WHOSE}?)?(?:hour|minute|second|day)s", tail, re.I):
             return (*(q.parse_unit(tail.lower()) or (1.0, q.NONE)), tail.lower())
-        if text == last and text == tail and not re.search(r"/|FLOP|GB|MB|[QRTF]PS|IOPS", text, re.I):
+        if text == last and text == tail and not re.search(r"/|FLOP|[KMGT]i?B|[QRTF]PS|IOPS", text, re.I):
             continue  # a header of one word is a name: "Time", "Second", "Day"
-        parsed = q.parse_unit(text)
+        if text == last and re.search(r"\bper\b", tail[: -len(last)]):
+            continue  # "price usd per tb month"
+        parsed = q.parse_unit(_SMALL.get(text, text) if text == last else text)
         if parsed is not None and re.search(r"/\s?[A-Z]?[a-z]*$", text) and parsed[1] in (q.BYTES, q.MONEY, q.TIME):
             return None if text == tail else (*parsed, text)
-        if parsed is not None and parsed[1] != q.NONE and text.lower() not in ("d", "m", "b", "t"):
+        if parsed is not None and parsed[1] != q.NONE and (text.lower() not in ("d", "m", "b", "t") or text in inner):
             return (*parsed, text)
     return None
 

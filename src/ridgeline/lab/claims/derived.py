@@ -56,6 +56,10 @@ class Source:
             column.role == "speedup"
             or any(c.factor for c in filled)
             or (column.dims == q.NONE and bool(re.search(r"ratio|relative|normali[sz]ed|\bvs\b", column.name, re.I)))
+            or (column.dims == q.NONE and sum(c.value == 1 and c.step < 1 for c in filled) == 1)  # "1.00": the base
+        )
+        self.unit_price = bool(re.search(r"price|cost|usd|[$€]", column.name, re.I)) and bool(
+            re.search(r"\bper\b|/", column.name)
         )
         self.computed = bool(_COMPUTED.search(column.name))
         self.per = bool(re.search(r"\bper\b|/", column.name)) and column.dims in _COMPOSITE
@@ -86,7 +90,8 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
     laws = sorted(_laws(numbers, rows), key=lambda law: (len(law.parts), -law.bits))
     for law in laws:
         for row in sorted(set(law.constants) - law.held - _others(law)):
-            if row not in accused and not _held_elsewhere(laws, law, row):
+            sure = law.natural and len(law.parts) == 2  # if the column holds by another law, one of the parts does not
+            if row not in accused and (sure or not _held_elsewhere(laws, law, row)):
                 accused.add(row)
                 yield _finding(context, table, law, row)
 
@@ -121,7 +126,7 @@ def _plausible(target: Source, parts: Parts) -> bool:
     if target.dims == q.NONE and dims == q.NONE:  # whole numbers of whole numbers: machines × cores
         exact = target.whole and all(part.whole and power > 0 for part, power in parts)
         return exact or target.computed
-    return dims == target.dims or target.per
+    return dims == target.dims or target.per or (target.dims == q.MONEY and any(p.unit_price for p, _ in parts))
 
 
 def _law(target: Source, parts: Parts, rows: list[int]) -> Iterator[Law]:
@@ -149,7 +154,7 @@ def _law(target: Source, parts: Parts, rows: list[int]) -> Iterator[Law]:
     if not natural and 0.85 < centre < 1.15 and units_mixed(max(centre, 1 / centre), target.dims) is None:
         return  # nearly one: they are near each other, not made of each other
     bits = _bits(constants, held, ranges, natural)
-    if bits >= ENOUGH[len(parts)]:
+    if bits >= (ENOUGH[1] if natural and target.ratio else ENOUGH[len(parts)]):
         columns = tuple((part.column, power) for part, power in parts)
         yield Law(target.column, columns, constants, centre, held, bits, natural)
 

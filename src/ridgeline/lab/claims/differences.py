@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ridgeline.lab.claims.columns import Column, find_roles
+from ridgeline.lab.claims.columns import AVERAGED, Column, find_roles, label_of
 from ridgeline.lab.claims.context import Context
 from ridgeline.lab.claims.document import Table
-from ridgeline.lab.claims.finding import SLACK, Finding, Interval, overlap
+from ridgeline.lab.claims.finding import SLACK, Finding, Interval, digits, over, overlap
 from ridgeline.lab.claims.readings import LESS_IS_BETTER, MORE_IS_BETTER, Reading, Try, judge, ratio
 
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     for column in find_roles(found, "delta"):
-        readings = [*_deltas(found, column), *_of_base(found, column)]
+        readings = [*_deltas(found, column), *_of_base(found, column), *_from_base(table, found, column)]
         yield from judge(context, table, column, readings, "difference", 0.9)
     for column in [*find_roles(found, "share"), *find_roles(found, "percent")]:
-        yield from judge(context, table, column, _shares(found), "share", 0.85, strict=True)
+        readings = [*_shares(found), *_of_whole(table, found)]
+        yield from judge(context, table, column, readings, "share", 0.85, strict=True)
     for column in found:
         if re.search(r"diff|delta|shift|saved|savings|change|gap", column.name, re.I) and column.role not in (
             "label",
@@ -61,6 +62,50 @@ def _of_base(found: list[Column], column: Column) -> list[Reading]:
         told = {r: cell for r, cell in enumerate(c.cells) if cell is not None and cell.value and r != bases[0]}
         if base is not None and base.value:
             readings.append({r: Try(*ratio(cell, base), f"{cell.text} / {base.text}") for r, cell in told.items()})
+    return readings
+
+
+def _from_base(table: Table, found: list[Column], column: Column) -> list[Reading]:
+    """ "vs. baseline: –, +52 %, +140 %": how far each row is from the one that has no figure of its own."""
+    bare = [r for r, cell in enumerate(column.cells) if cell is None]
+    readings: list[Reading] = []
+    for c in found if len(bare) == 1 and column.place else []:
+        base = c.cells[bare[0]]
+        if c.role not in MORE_IS_BETTER + LESS_IS_BETTER + ("memory", "size", "number") or base is None:
+            continue
+        told = {r: cell for r, cell in enumerate(c.cells) if cell is not None and cell.value and r != bare[0]}
+        if base.value:
+            readings.append(
+                {
+                    r: Try(_absolute(low - 1, high - 1), abs(middle - 1), f"{cell.text} / {base.text} − 1")
+                    for r, cell in told.items()
+                    for (low, high), middle in [ratio(cell, base)]
+                }
+            )
+    return readings
+
+
+def _of_whole(table: Table, found: list[Column]) -> list[Reading]:
+    """Each row's part of the total: of the row that is called so, else of the sum."""
+    last = len(table.rows) - 1
+    readings: list[Reading] = []
+    for c in found:
+        told = {r: cell for r, cell in enumerate(c.cells) if cell is not None and cell.value}
+        named = AVERAGED.match(label_of(table, last, found)) is not None
+        parts = {r: cell for r, cell in told.items() if not (named and r == last)}
+        if c.role in ("label", "share", "percent", "delta", "efficiency", "speedup") or len(parts) < 3:
+            continue
+        total = told.get(last) if named else None
+        ends = [cell.interval(loosely=False) for cell in parts.values()]
+        whole = total.interval() if total else (sum(low for low, _ in ends), sum(high for _, high in ends))
+        middle = total.value if total else sum(cell.value for cell in parts.values())
+        words = total.text if total else f"the sum {digits(sum(cell.written for cell in parts.values()))}"
+        readings.append(
+            {
+                r: Try(over(cell.interval(), whole), cell.value / middle, f"{cell.text} / {words}")
+                for r, cell in parts.items()
+            }
+        )
     return readings
 
 

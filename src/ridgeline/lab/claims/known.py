@@ -27,6 +27,7 @@ RELATIONS = (
     Relation("rate = n × batch / time", "rate", ("n", "batch"), ("time",), q.RATE, open=True),
     Relation("rate = n / time", "rate", ("n",), ("time",), q.RATE, open=True, unless=("batch",)),
     Relation("rate = n / latency", "rate", ("n",), ("latency",), q.RATE, open=True, unless=("batch", "time")),
+    Relation("rate = 1 / latency", "rate", (), ("latency",), q.RATE, unless=("batch", "time", "n")),
     Relation("rate = batch / latency", "rate", ("batch",), ("latency",), q.RATE, open=True, unless=("time",)),
     Relation("rate = count / time", "rate", ("count",), ("time",), q.RATE, open=True, unless=("batch",)),
     Relation("rate = items / time", "rate", (), ("time",), q.RATE, open=True, unless=("batch",)),
@@ -34,6 +35,17 @@ RELATIONS = (
     Relation(
         "bandwidth = bytes / time", "bandwidth", ("size",), ("latency",), q.BANDWIDTH, open=True, unless=("time",)
     ),
+    Relation("bandwidth = n × bytes / time", "bandwidth", ("n", "size"), ("time",), q.BANDWIDTH, open=True),
+    Relation(
+        "bandwidth = n × bytes / time",
+        "bandwidth",
+        ("n", "size"),
+        ("latency",),
+        q.BANDWIDTH,
+        open=True,
+        unless=("time",),
+    ),
+    Relation("bandwidth = rate × bytes", "bandwidth", ("rate", "size"), (), q.BANDWIDTH, open=True),
     Relation("bandwidth = bytes / time", "bandwidth", (), ("time",), q.BANDWIDTH, open=True, unless=("size",)),
     Relation("FLOP/s = work / time", "flops", (), ("time",), q.FLOPS, open=True, unless=("size",)),
     Relation("efficiency = speed-up / n", "efficiency", ("speedup",), (), q.NONE, open=True, unless=("n",)),
@@ -48,6 +60,7 @@ RELATIONS = (
     Relation("cost = price × n × time", "cost", ("price", "n", "time"), (), q.MONEY),
     Relation("cost = price × time", "cost", ("time",), (), q.MONEY, open=True, unless=("price",)),
     Relation("cost = price × n × time", "cost", ("n", "time"), (), q.MONEY, open=True, unless=("price",)),
+    Relation("cost of each = price / rate", "each", ("price",), ("rate",), q.MONEY, sure=0.88),
     Relation("size = count × dimension × bytes", "size", ("count", "dim"), (), q.BYTES, open=True),
     Relation("size = parameters × bytes", "size", ("params",), (), q.BYTES, open=True, sure=0.8),
     Relation("size = parameters × bytes", "memory", ("params",), (), q.BYTES, open=True, sure=0.7),

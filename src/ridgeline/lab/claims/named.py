@@ -20,10 +20,11 @@ _ELSE = re.compile(  # the figure is another one
     re.I,
 )
 _FACTOR = re.compile(
-    r"\s*(?:faster|slower|the (?:\w+ )?(?:throughput|speed|rate|bandwidth|performance)|higher|more)\b", re.I
+    r"\s*(?:faster|slower|cheaper|as fast|the (?:\w+ )?(?:throughput|speed|rate|bandwidth|performance)|higher|more)\b",
+    re.I,
 )
 _NEAR = 3.0  # further apart it is something else
-_MEASURED = ("rate", "bandwidth", "flops", "time", "latency", "cost", "price", "memory", "size", "number")
+_MEASURED = ("rate", "bandwidth", "flops", "time", "latency", "cost", "price", "memory", "size", "number", "other")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _PLACE = re.compile(
     r"\b(?P<median>median|med)\b|\b(?P<least>min(?:imum)?)\b|\b(?P<most>max(?:imum)?)\b",
     re.I,
 )
+_RISES = (q.TIME, q.NONE, q.BYTES)  # of a rate the 99th percentile may be the one that 99 % exceed
 _MEAN = re.compile(r"\b(?:mean|avg|average)\b", re.I)
 _UNITS = re.compile(r"[(\[][^)\]]*[)\]]|[,_]")
 
@@ -42,13 +43,13 @@ def place(name: str) -> tuple[float, str] | None:
 
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
-    groups: dict[str, list[tuple[float, Column]]] = {}
+    groups: dict[tuple[str, q.Dims], list[tuple[float, Column]]] = {}
     for column in found:
-        if column.dims == q.TIME and (told := place(column.name)):
-            groups.setdefault(told[1], []).append((told[0], column))
-    for stem, group in groups.items():
+        if column.dims in _RISES and not column.mixed and (told := place(column.name)):
+            groups.setdefault((told[1], column.dims), []).append((told[0], column))
+    for (stem, dims), group in groups.items():
         ranked = sorted(group, key=lambda pair: pair[0])
-        means = [c for c in found if c.dims == q.TIME and _MEAN.search(c.name) and _stem(c.name) == stem]
+        means = [c for c in found if c.dims == dims and _MEAN.search(c.name) and _stem(c.name) == stem]
         for row in range(len(table.rows)):
             yield from _row(context, table, row, ranked, means)
         for mean in means:

@@ -110,6 +110,11 @@ _FIND = re.compile(
 )
 _BEFORE = re.compile(r"[\w.:/#@^_-]$|[A-Za-z]-$|\d,$")
 _COUNTED = re.compile(r"\s?[x×](?:(?=[A-Za-z])|\s(?=[A-Z]|[a-z]+-[a-z]+|gpus?\b|nodes?\b|servers?\b))")
+_TIMES = re.compile(  # "3.2 times faster", "twice" is no number; "run 5 times" is a count
+    r"\s?times\s(?:as|the|that|faster|slower|quicker|more|less|fewer|cheaper|better|smaller|larger|bigger|higher|lower|"
+    r"shorter|longer)\b"
+)
+_FACTOR_OF = re.compile(r"\bfactor of\W{0,3}$", re.I)
 _VERSION = re.compile(r"\.\d|:\d|/\d{2,}\b(?=/)|-\d\d-|(?:st|nd|rd|th)\b|['’]s|_\w")
 
 
@@ -254,6 +259,10 @@ def _unit(unit_text: str, text: str, match: re.Match[str]) -> tuple[float, Dims,
         return 1.0, NONE, "×", ""
     if name == "%" or after.lstrip().startswith(("percent", "%")):
         return 0.01, NONE, "%", ""
+    if (name == "times" and _TIMES.match(after)) or (
+        not name and _FACTOR_OF.search(text[max(0, match.start("number") - 16) : match.start("number")])
+    ):
+        return 1.0, NONE, "×", ""
     if not name:
         return 1.0, NONE, "", ""
     parsed = parse_unit(name)

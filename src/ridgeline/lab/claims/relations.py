@@ -92,7 +92,7 @@ def _fits(context: Context, table: Table, found: list[Column], relation: Relatio
 
 
 def _priced(relation: Relation) -> bool:
-    return relation.dims == q.MONEY
+    return relation.dims == q.MONEY and "time" in relation.above
 
 
 def _computed(relation: Relation, chosen: Sequence[Column], row: int) -> Interval | None:
@@ -156,7 +156,7 @@ def _told(context: Context, table: Table, fit: Fit) -> Iterator[Finding]:
         if wrong:
             yield from wrong
             return
-    if relation.dims == q.MONEY and relation.open and not fit.explained:
+    if _priced(relation) and relation.open and not fit.explained:
         yield from _price_differs(context, table, fit)
     if len(held) == len(rows) or not _applies(fit):
         return
@@ -173,6 +173,8 @@ def _others(fit: Fit) -> set[int]:
 def _applies(fit: Fit) -> bool:
     """Whether enough rows hold for the others to be wrong."""
     held, rows = len(fit.held), len(fit.constants)
+    if not fit.relation.open and not fit.relation.above:  # one at a time: only that, and more than once
+        return abs(fit.centre - 1) < SLACK and held >= max(2, 0.6 * rows)
     if fit.explained and not fit.relation.open:
         return (held >= 1 and 2 * held >= rows) or (held == 0 and rows == 1)
     if not fit.explained and _evidence(fit) < _ENOUGH:
@@ -250,7 +252,7 @@ def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, 
 
 
 def _constant(relation: Relation, centre: float) -> str:
-    if relation.dims == q.MONEY:
+    if _priced(relation):
         return f"${centre * 3600:,.4g}/h"
     if relation.dims == q.NONE and relation.name.startswith("share"):
         return f"1/({shown(1 / centre, q.BANDWIDTH if 'bandwidth' in relation.above else q.NONE)})"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 
 from ridgeline.lab.claims.document import Document, Line, Row, Table, repair, strip
+from ridgeline.lab.claims.numerals import Cells, localized
 
 _RULE = re.compile(r"[\s|+┼]*:?[-=─━]+:?(?:[\s|+┼]+:?[-=─━]+:?)*[\s|+┼]*$")
 _NUMBER = re.compile(r"[\s*_+~≈<>≤≥±−-]*[$€]?\.?\d")
 _MOST_HEADERS = 3
 
-Cells = list[tuple[int, list[str]]]  # of each row its line and its cells
 Part = tuple[int, int, str]  # start, end and text of a cell in its line
 
 
@@ -25,6 +25,7 @@ def add(document: Document, cells: Cells, at: int) -> None:
     (line, header), *body = cells
     while len(body) > 1 and _header_goes_on(header, body[0][1]):
         header, body = _joined([_filled(header), body[0][1]]), body[1:]
+    body = localized(body)
     place, width = document.lines[at], len(header)
     rows = tuple(Row(n, tuple((row + [""] * width)[:width])) for n, row in body if any(row))
     document.tables.append(Table(tuple(header), rows, line, place.section, place.heading))
