@@ -19,8 +19,8 @@ from ridgeline.kernels.search_groups import join
 from ridgeline.kernels.search_scan import chunk_for, finished, flags
 
 TILE = 64
-SHAPE = (64, 32, 4)  # rows in flight at once, words of 4 codes at a time, warps (h200-search-sweep.txt)
-REGISTERS = 96  # so that five programs of 4 warps are under way on a multiprocessor
+SHAPE = (64, 32, 4)  # rows in flight at once, words of 4 codes at a time, warps (h200-search-one.txt)
+REGISTERS = 128  # at most; without a bound fewer programs are under way (h200-search-one.txt)
 TERMS = 3
 INTERPRETED = triton.knobs.runtime.interpret
 
