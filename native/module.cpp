@@ -75,6 +75,7 @@ NB_MODULE(native, m) {
   }, "steps"_a, "seed"_a = 1, "A busy loop of `steps` dependent steps with a known answer.");
 
   bind_resample(m);
+  bind_everyday(m);
   bind_launch(m);
   bind_wordpiece(m);
   bind_rows(m);

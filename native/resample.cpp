@@ -24,8 +24,18 @@ private:
   std::atomic<std::int64_t> value{-1};
 };
 
+// Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
+constexpr std::int64_t kBytesPerThread = 1 << 20;
+
+static int threads_for(const ResampleJob &job) {
+  const std::int64_t size = job.value_type == ValueType::f64 ? 8 : job.value_type == ValueType::f32 ? 4 : 2;
+  const std::int64_t wanted = job.batch * (job.stamps + job.targets) * job.channels * size / kBytesPerThread;
+  return wanted > 1 ? int(std::min<std::int64_t>(usable_cpus(), wanted)) : 1;
+}
+
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) {
   const ResampleLoops loop = resample_loops_of(isa);
+  if (threads <= 0) threads = threads_for(job);
   const std::int64_t n = std::max<std::int64_t>(1, std::min<std::int64_t>(threads, job.batch));
   // Small pieces from one counter: a thread that comes late or is held up leaves its share to the others.
   const std::int64_t piece = std::max<std::int64_t>(1, job.batch / (8 * n));

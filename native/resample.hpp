@@ -54,7 +54,7 @@ struct ResampleLoops {
 };
 
 // With `check` the stamps are looked at first, a piece at a time while they are at hand: the answer is the first
-// trajectory out of order, or -1, and if there is one `out` holds nothing of use.
+// trajectory out of order, or -1, and if there is one `out` holds nothing of use. Threads 0: as many as the work is worth.
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check);
 std::int64_t first_disorder(const ResampleJob &job, Isa isa);
 

@@ -120,6 +120,7 @@ template <class V, class O> void by_time(const ResampleJob &job, std::int64_t fr
 
 template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t from, std::int64_t to) {
   const T *times = static_cast<const T *>(job.times);
+  using Count = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>; // as wide as a stamp: nothing to narrow
   const std::int64_t step = job.time_stride[1];
   if (job.time_stride[0] == 0 && !job.offsets && !job.lengths) to = std::min(to, from + 1); // one clock for all
   for (std::int64_t b = from; b < to; ++b) {
@@ -127,12 +128,12 @@ template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t fr
     std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
     if (job.lengths) n = std::min(n, job.lengths[b]);
     const T *row = times + b * job.time_stride[0] + first * step;
-    bool ok = n == 0 || row[0] == row[0];
+    Count bad = n > 0 && !(row[0] == row[0]);
     if (step == 1)
-      for (std::int64_t i = 1; i < n; ++i) ok &= row[i] >= row[i - 1]; // no early way out: the loop is vectorised
+      for (std::int64_t i = 1; i < n; ++i) bad |= !(row[i] >= row[i - 1]); // no early way out: the loop is vectorised
     else
-      for (std::int64_t i = 1; i < n; ++i) ok &= row[i * step] >= row[(i - 1) * step];
-    if (!ok) return b;
+      for (std::int64_t i = 1; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
+    if (bad) return b;
   }
   return -1;
 }

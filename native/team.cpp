@@ -143,6 +143,11 @@ void forget() { // in the child of a fork there are no threads, and a lock may h
 
 } // namespace
 
+int usable_cpus() {
+  cpu_set_t cpus{};
+  return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
 void together(int threads, const std::function<void()> &work) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work();

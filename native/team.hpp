@@ -5,6 +5,8 @@
 
 namespace ridgeline {
 
+int usable_cpus(); // those the calling thread may run on
+
 // The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
 // takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.
 // The threads run where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller,

@@ -45,6 +45,11 @@ def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)]
     The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.
     """
 
+def resample_everyday(values: object, times: object, at: object, out: object, check: bool) -> bool:
+    """
+    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if they are not that, or the stamps not in order: `resample` says what is wrong.
+    """
+
 class Launch:
     """
     A compiled GPU kernel with its parameters ready; called with a stream and addresses.

@@ -139,6 +139,54 @@ def test_the_short_way_and_the_ordinary_way_give_the_same_bits(case):
         same(short, wide)
 
 
+@settings(max_examples=200, deadline=None)
+@given(batches())
+def test_the_everyday_door_agrees_with_the_reference(case):
+    values, times, at = case
+    with np.errstate(invalid="ignore"):
+        wanted = np.array([resample_one(*row)[0] for row in zip(values, times, at, strict=True)])
+    for frozen in (values, times, at):
+        frozen.flags.writeable = False
+    found, general = room(values, at), room(values, at)
+    assert native.resample_everyday(values, times, at, found, True)
+    near(found, wanted)
+    directly(values, times, at, general)
+    same(found, general)
+    back = room(values, at)[:, ::-1]  # rows in another order, channels apart
+    assert native.resample_everyday(np.asfortranarray(values), times, np.asfortranarray(at), back, True)
+    same(found, np.ascontiguousarray(back))
+
+
+def test_the_everyday_door_takes_nothing_else():
+    values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
+    out = room(values, at)
+    door = native.resample_everyday
+    assert door(values, times, at, out, True)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    record = np.ones((2, 3), [("t", "f8"), ("more", "i4")])["t"]  # stamps that do not lie a whole number of them apart
+    out[:] = -7
+    for wrong in (
+        (values[0], times, at, out),
+        (values, times[:, :2], at, out),
+        (values, times[:1], at, out),
+        (values, times, at[:1], out),
+        (values, times, at[:, :4], out),
+        (values, times, at.astype(np.float32), out),
+        (values, times.astype(">f8"), at.astype(">f8"), out),
+        (values, times.astype(np.int32), at.astype(np.int32), out),
+        (values, record, at, out),
+        (values.astype(np.int32), times, at, out),
+        (values, times, at, out.astype(np.float64)),
+        (values, times, at, frozen),
+        (values, times[:, ::-1], at, room(values, at)),  # not in order
+        (values.tolist(), times, at, out),
+    ):
+        assert not door(*wrong, True)
+    assert (out == -7).all()
+    assert (resample(values, times.astype(">f8"), at) == 1).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("clock", ["float32", "float64", "int64"])
 @pytest.mark.parametrize("stamps", [*range(1, 14), 60, 301])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.native import first_disorder
+from ridgeline.native import first_disorder, resample_everyday
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
@@ -25,24 +25,11 @@ def resample_plain(values: Any, times: Any, at: Any, check: bool) -> Any:
 
     None if it is not that: then the ordinary way has the words for what is wrong, or the patience for what is rare.
     """
-    shape, stamped, wanted = values.shape, times.shape, at.shape
-    value_type, clock = NAMES.get(values.dtype), times.dtype
-    if (
-        value_type is None
-        or len(shape) != 3
-        or stamped != shape[:2]
-        or len(wanted) != 2
-        or wanted[0] != shape[0]
-        or (clock is not F64 and clock is not F32 and clock is not I64)
-        or at.dtype is not clock
-    ):
+    shape = values.shape
+    if len(shape) != 3 or at.ndim != 2 or values.dtype not in NAMES:
         return None
-    out = np.empty((shape[0], wanted[1], shape[2]), values.dtype)
-    trajectory = native_resample(
-        values, times, at, out, None, None, None, None, [(0, shape[2], "linear")], "clamp", None, None, None, None,
-        value_type, False, _threads(values.nbytes + out.nbytes), check,
-    )  # fmt: skip
-    return out if trajectory < 0 else None
+    out = np.empty((shape[0], at.shape[1], shape[2]), values.dtype)
+    return out if resample_everyday(values, times, at, out, check) else None
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:

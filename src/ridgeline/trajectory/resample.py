@@ -62,6 +62,17 @@ def resample(
 
     Of duplicate stamps the last wins. NaN values stay where they are: an exact hit beside one is not spoilt.
     """
+    if (
+        type(values) is type(times) is type(at) is ndarray
+        and kind == "linear"
+        and outside == "clamp"
+        and quaternion == "xyzw"
+        and not (sort or return_mask)
+        and max_gap is lengths is at_lengths is offsets is normalize is dtype is out is None
+    ):
+        answer = resample_plain(values, times, at, check)
+        if answer is not None:
+            return answer
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         if (
@@ -87,17 +98,6 @@ def resample(
                 return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
     else:
-        if (
-            kind == "linear"
-            and outside == "clamp"
-            and quaternion == "xyzw"
-            and not (sort or return_mask)
-            and max_gap is lengths is at_lengths is offsets is normalize is dtype is out is None
-            and type(values) is type(times) is type(at) is ndarray
-        ):
-            answer = resample_plain(values, times, at, check)
-            if answer is not None:
-                return answer
         engine = resample_numpy
     return engine(
         values,
