@@ -72,6 +72,7 @@ def test_doubt_defeats_and_missing_peers_are_said_beside_the_lines():
     told = list(summary.asides(standings(records := [noisy, lost, absent]), records))
     assert told == [
         "~ NOISY 1: not to be quoted.",
+        "Not known what limits search: its record is older than the count of CPU time in steps; record it again.",
         "A peer is faster in: search 1 of 1 cases.",
         "Not installed, not raced: sentence-transformers (pip install 'ridgeline[peers]').",
     ]
