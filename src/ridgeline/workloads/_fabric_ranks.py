@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,11 +149,19 @@ def _there_and_back(comm: Any, given: Any) -> None:
     second(given, 1 - comm.rank)
 
 
+def unbound() -> None:
+    """Let this rank onto all CPUs of its parent, as torchrun would: gloo's own threads need a core beside the rank's.
+    Bound to one, every message waits for the scheduler's tick, some milliseconds."""
+    with suppress(OSError):
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
+
+
 def _gloo(op: str, ranks: int, count: int) -> Made:
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized():
+        unbound()
         dist.init_process_group("gloo")
     given, out = torch.empty(count), torch.empty(count * ranks if op == "all_gather" else 0)
 
@@ -168,7 +177,7 @@ def _gloo(op: str, ranks: int, count: int) -> Made:
         "p2p": there_and_back,
     }[op]
     kept = out if op == "all_gather" else given
-    settings = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    settings = {"torch": torch.__version__, "threads": torch.get_num_threads(), "cpus": len(os.sched_getaffinity(0))}
 
     def agree(value: int) -> int:
         told = torch.tensor([value])

@@ -16,6 +16,7 @@ from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _ddp_models as models
+from ridgeline.workloads._fabric_ranks import unbound
 
 GLOO, ALONE = "torch gloo", "alone"
 TOLERANCE = 1e-5
@@ -56,6 +57,8 @@ class Ddp:
         torch.set_num_threads(1)
         rank, name, rows = int(os.environ.get("RANK", "0")), case["model"], case["rows"]
         backend = "ridgeline" if contender == OURS else "gloo"
+        if contender == GLOO:
+            unbound()
         if not dist.is_initialized():
             dist.init_process_group(backend)
         plain = models.build(name)
