@@ -8,6 +8,7 @@ void bind_resample(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);
+void bind_half(nanobind::module_ &m);
 void bind_sieve(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);

@@ -88,6 +88,25 @@ def sort_by_length(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), orde
     Texts of ids [T] by rising length, stable: fills packed [T], starts [texts + 1] and order [texts].
     """
 
+def half_here() -> bool:
+    """Whether this CPU multiplies float16, and this build knows how."""
+
+class HalfLinear:
+    """
+    A linear layer whose factors are float16; sums of many terms are float32.
+    """
+
+    def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def __call__(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], y: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')], residual: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activation: str = 'none', threads: int = 1) -> None:
+        """
+        y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.
+        """
+
+    @property
+    def out(self) -> int:
+        """Columns of y."""
+
 class Sieve:
     """
     The best k of each query's scores, and what rounding could have swapped with them.

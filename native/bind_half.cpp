@@ -1,0 +1,83 @@
+// Python face of the products in float16: shapes and types are checked here, before the GIL is released.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bind.hpp"
+#include "half.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+namespace {
+
+using Any = nb::ndarray<nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstAny = nb::ndarray<nb::numpy, nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstRow = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+bool is_half(nb::dlpack::dtype type, const char *name) {
+  if (type.code != std::uint8_t(nb::dlpack::dtype_code::Float) || type.lanes != 1 || (type.bits != 16 && type.bits != 32))
+    throw std::invalid_argument(std::string(name) + " must be float32 or float16");
+  return type.bits == 16;
+}
+
+Activation parse_activation(const std::string &word) {
+  if (word == "none") return Activation::none;
+  if (word == "relu") return Activation::relu;
+  if (word == "gelu") return Activation::gelu;
+  throw std::invalid_argument("no activation '" + word + "'; there are: none, relu, gelu");
+}
+
+// A linear layer; its weight is rounded and laid out once.
+class HalfLinear {
+public:
+  HalfLinear(ConstRows weight, ConstRow bias) : out_(weight.shape(0)), in_(weight.shape(1)) {
+    if (!half_here()) throw std::runtime_error("this CPU has no instructions for float16");
+    if (bias.shape(0) != out_) throw std::invalid_argument("there must be one bias per row of the weight");
+    bias_.assign(bias.data(), bias.data() + out_);
+    laid_.resize(half_size(in_, out_));
+    lay_out_half(weight.data(), in_, out_, laid_.data());
+  }
+
+  void call(ConstAny x, Any y, std::optional<ConstRows> residual, const std::string &activation, int threads) const {
+    const std::size_t rows = x.shape(0);
+    if (x.shape(1) != in_ || y.shape(0) != rows || y.shape(1) != out_)
+      throw std::invalid_argument("x must be [rows, in], y [rows, out]");
+    if (residual && (residual->shape(0) != rows || residual->shape(1) != out_))
+      throw std::invalid_argument("the residual must have the shape of y");
+    const HalfProduct job{x.data(), is_half(x.dtype(), "x"), rows, in_, out_, laid_.data(), bias_.data(),
+                          residual ? residual->data() : nullptr, parse_activation(activation),
+                          y.data(), is_half(y.dtype(), "y")};
+    nb::gil_scoped_release free;
+    half_product(job, threads);
+  }
+
+  std::size_t out() const { return out_; }
+
+private:
+  std::size_t out_, in_;
+  std::vector<float> bias_;
+  std::vector<std::uint16_t> laid_;
+};
+
+} // namespace
+
+void bind_half(nb::module_ &m) {
+  m.def("half_here", half_here, "Whether this CPU multiplies float16, and this build knows how.");
+  nb::class_<HalfLinear>(m, "HalfLinear", "A linear layer whose factors are float16; sums of many terms are float32.")
+      .def(nb::init<ConstRows, ConstRow>(), "weight"_a.noconvert(), "bias"_a.noconvert())
+      .def("__call__", &HalfLinear::call, "x"_a.noconvert(), "y"_a.noconvert(), "residual"_a.noconvert() = nb::none(),
+           "activation"_a = "none", "threads"_a = 1,
+           "y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.")
+      .def_prop_ro("out", &HalfLinear::out, "Columns of y.");
+}
+
+} // namespace ridgeline
