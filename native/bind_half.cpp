@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -68,6 +69,27 @@ private:
   std::vector<std::uint16_t> laid_;
 };
 
+using Offsets = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void attention(ConstRows qkv, Offsets offsets, Any out, std::size_t heads, int threads) {
+  const std::size_t tokens = qkv.shape(0), hidden = out.shape(1);
+  if (!half_here()) throw std::runtime_error("this CPU has no instructions for float16");
+  if (!is_half(out.dtype(), "out")) throw std::invalid_argument("out must be float16");
+  if (out.shape(0) != tokens || qkv.shape(1) != 3 * hidden)
+    throw std::invalid_argument("qkv must be [tokens, 3 · hidden], out [tokens, hidden]");
+  if (!heads || !hidden || hidden % heads || hidden / heads % 8)
+    throw std::invalid_argument("the width of a head must be a multiple of 8");
+  const std::size_t texts = offsets.shape(0) - 1;
+  if (!offsets.shape(0) || offsets.data()[0] != 0 || std::size_t(offsets.data()[texts]) != tokens)
+    throw std::invalid_argument("offsets must run from 0 to the number of tokens");
+  for (std::size_t k = 0; k < texts; ++k)
+    if (offsets.data()[k] > offsets.data()[k + 1]) throw std::invalid_argument("offsets must not fall");
+  const std::size_t width = hidden / heads;
+  nb::gil_scoped_release free;
+  half_attention(qkv.data(), offsets.data(), texts, heads, width, 1 / std::sqrt(float(width)),
+                 static_cast<std::uint16_t *>(out.data()), threads);
+}
+
 } // namespace
 
 void bind_half(nb::module_ &m) {
@@ -78,6 +100,10 @@ void bind_half(nb::module_ &m) {
            "activation"_a = "none", "threads"_a = 1,
            "y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.")
       .def_prop_ro("out", &HalfLinear::out, "Columns of y.");
+  m.def("half_attention", attention, "qkv"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "heads"_a,
+        "threads"_a = 1,
+        "out [tokens, hidden] float16: attention of each text within itself, from qkv [tokens, 3 · hidden] float32; "
+        "text k is offsets[k] to offsets[k + 1].");
 }
 
 } // namespace ridgeline

@@ -1,7 +1,7 @@
 // A tile is 8 rows × 16 columns: 16 registers of 8 sums. Rounding the factors to float16 costs a cosine of 1e-6; rounding
-// every sum of 384 and 1536 terms cost 9e-5. The error grows with (terms in a register + registers added up), so 32 terms
-// are summed in a register, 6 such sums in float16, and those in float32: 4e-6, at 13 % of the time. (Every 32 terms to
-// float32 is no better and takes 18 %, since converting is slow.)
+// every sum of 384 and 1536 terms cost 9e-5. The error grows with (terms in a register + registers added up), so 24 terms
+// are summed in a register, 8 such sums in float16, and those in float32: 4e-6. (Every 32 terms to float32 is as near,
+// and slower, since converting takes long.)
 #include "half.hpp"
 
 #include <algorithm>
@@ -33,10 +33,12 @@ constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step 
 // The sums are variables and no array, which compilers would keep in memory; the lane's product is in assembler, since
 // they make a vector of the lane first: either takes as long as the product does.
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
-#define NONE(r) float16x8_t left##r = vdupq_n_f16(0), right##r = left##r;
-#define ADD(r)                                                                                                         \
-  asm("fmla %0.8h, %1.8h, %2.h[" #r "]" : "+w"(left##r) : "w"(left), "x"(rows));                                       \
-  asm("fmla %0.8h, %1.8h, %2.h[" #r "]" : "+w"(right##r) : "w"(right), "x"(rows));
+#define TERM(r, op, to)                                                                                                \
+  asm(op " %0.8h, %1.8h, %2.h[" #r "]" : to(left##r) : "w"(left), "x"(rows));                                          \
+  asm(op " %0.8h, %1.8h, %2.h[" #r "]" : to(right##r) : "w"(right), "x"(rows));
+#define FIRST(r) TERM(r, "fmul", "=w")
+#define NEXT(r) TERM(r, "fmla", "+w")
+#define DECLARE(r) float16x8_t left##r, right##r;
 #define ADD_MIDDLE(r)                                                                                                  \
   left##r = left##r + vld1q_f16(middle + 16 * r);                                                                     \
   right##r = right##r + vld1q_f16(middle + 16 * r + 8);
@@ -55,12 +57,14 @@ void tile(const float16_t *a, const float16_t *b, std::size_t terms, float *tota
   for (std::size_t span = 0; span < terms; span += kSpan) {
     const std::size_t stop = std::min(terms, span + kSpan);
     for (std::size_t first = span; first < stop; first += kShort) {
-      EACH_ROW(NONE)
+      EACH_ROW(DECLARE)
+      float16x8_t rows = vld1q_f16(a), left = vld1q_f16(b), right = vld1q_f16(b + 8);
+      EACH_ROW(FIRST)
       const std::size_t end = std::min(stop, first + kShort);
-#pragma GCC unroll 4
-      for (std::size_t k = first; k < end; ++k, a += kRows, b += kColumns) {
-        const float16x8_t rows = vld1q_f16(a), left = vld1q_f16(b), right = vld1q_f16(b + 8);
-        EACH_ROW(ADD)
+      a += kRows, b += kColumns;
+      for (std::size_t k = first + 1; k < end; ++k, a += kRows, b += kColumns) {
+        rows = vld1q_f16(a), left = vld1q_f16(b), right = vld1q_f16(b + 8);
+        EACH_ROW(NEXT)
       }
       if (first > span) { EACH_ROW(ADD_MIDDLE) }
       if (end < stop) { EACH_ROW(TO_MIDDLE) }
@@ -83,22 +87,25 @@ inline float32x4_t gelu(float32x4_t x) {
   return vmulq_f32(x, share);
 }
 
+inline void put(float *to, float32x4_t low, float32x4_t high) { vst1q_f32(to, low), vst1q_f32(to + 4, high); }
+inline void put(float16_t *to, float32x4_t low, float32x4_t high) {
+  vst1q_f16(to, vcvt_high_f16_f32(vcvt_f16_f32(low), high));
+}
+
 // A row of a tile, as it is to be: with bias, activation and residual, in the type that is wanted.
 template <class To, Activation Kind>
 void finish(const float *sums, const float *bias, const float *residual, To *to, std::size_t columns) {
-  alignas(16) float row[kColumns], more[kColumns] = {};
+  float more[kColumns] = {};
+  To row[kColumns], *whole = columns < kColumns ? row : to;
   if (residual && columns < kColumns) std::memcpy(more, residual, columns * sizeof(float)), residual = more;
-  for (std::size_t c = 0; c < kColumns; c += 4) {
+  const auto four = [&](std::size_t c) {
     float32x4_t v = vaddq_f32(vld1q_f32(sums + c), vld1q_f32(bias + c));
     if constexpr (Kind == Activation::gelu) v = gelu(v);
     if constexpr (Kind == Activation::relu) v = vmaxq_f32(v, vdupq_n_f32(0));
-    if (residual) v = vaddq_f32(v, vld1q_f32(residual + c));
-    vst1q_f32(row + c, v);
-  }
-  if (columns == kColumns) // a number the compiler knows
-    for (std::size_t c = 0; c < kColumns; ++c) to[c] = To(row[c]);
-  else
-    for (std::size_t c = 0; c < columns; ++c) to[c] = To(row[c]);
+    return residual ? vaddq_f32(v, vld1q_f32(residual + c)) : v;
+  };
+  for (std::size_t c = 0; c < kColumns; c += 8) put(whole + c, four(c), four(c + 4));
+  if (columns < kColumns) std::memcpy(to, row, columns * sizeof(To));
 }
 
 template <class To> auto finisher(Activation kind) {
@@ -106,16 +113,36 @@ template <class To> auto finisher(Activation kind) {
   return kind == Activation::relu ? finish<To, Activation::relu> : finish<To, Activation::none>;
 }
 
+inline float16x8_t get(const float16_t *from) { return vld1q_f16(from); }
+inline float16x8_t get(const float *from) {
+  return vcvt_high_f16_f32(vcvt_f16_f32(vld1q_f32(from)), vld1q_f32(from + 4));
+}
+
+// Eight rows of eight numbers, turned into eight columns.
+template <class From> inline void turn(const From *x, std::size_t step, float16_t *to) {
+  uint16x8_t v[8], w[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) v[i] = vreinterpretq_u16_f16(get(x + i * step));
+#pragma GCC unroll 3
+  for (int round = 0; round < 3; ++round) { // rows i and i + 4 interleaved, three times, is the transpose
+    for (int i = 0; i < 4; ++i) w[2 * i] = vzip1q_u16(v[i], v[i + 4]), w[2 * i + 1] = vzip2q_u16(v[i], v[i + 4]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) v[i] = w[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) vst1q_f16(to + 8 * i, vreinterpretq_f16_u16(v[i]));
+}
+
 // Rows of x as tiles want them: [rows/8][in][8], zeros where there is no row.
 template <class From> void arrange(const From *x, std::size_t rows, std::size_t in, float16_t *to) {
-  for (std::size_t first = 0; first < rows; first += kRows, to += kRows * in)
-    for (std::size_t r = 0; r < kRows; ++r) {
-      const From *from = x + (first + r) * in;
-      if (first + r < rows)
-        for (std::size_t k = 0; k < in; ++k) to[k * kRows + r] = float16_t(from[k]);
-      else
-        for (std::size_t k = 0; k < in; ++k) to[k * kRows + r] = float16_t(0);
-    }
+  for (std::size_t first = 0; first < rows; first += kRows, to += kRows * in) {
+    const From *from = x + first * in;
+    std::size_t k = 0;
+    if (first + kRows <= rows)
+      for (; k + 8 <= in; k += 8) turn(from + k, in, to + k * kRows);
+    for (; k < in; ++k)
+      for (std::size_t r = 0; r < kRows; ++r) to[k * kRows + r] = float16_t(first + r < rows ? from[r * in + k] : From(0));
+  }
 }
 
 template <class To>

@@ -26,4 +26,9 @@ std::size_t half_size(std::size_t in, std::size_t out); // numbers in a weight t
 void lay_out_half(const float *weight, std::size_t in, std::size_t out, std::uint16_t *laid); // weight [out, in]
 void half_product(const HalfProduct &job, int threads);
 
+// out [tokens, heads · width] float16 = attention of each text within itself, qkv [tokens, 3 · heads · width]; text k is
+// offsets[k] to offsets[k + 1]. The width of a head is a multiple of 8.
+void half_attention(const float *qkv, const std::int64_t *offsets, std::size_t texts, std::size_t heads,
+                    std::size_t width, float scale, std::uint16_t *out, int threads);
+
 } // namespace ridgeline

@@ -107,6 +107,11 @@ class HalfLinear:
     def out(self) -> int:
         """Columns of y."""
 
+def half_attention(qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')], heads: int, threads: int = 1) -> None:
+    """
+    out [tokens, hidden] float16: attention of each text within itself, from qkv [tokens, 3 · hidden] float32; text k is offsets[k] to offsets[k + 1].
+    """
+
 class Sieve:
     """
     The best k of each query's scores, and what rounding could have swapped with them.

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm
+from ridgeline.embed.layers import Layers, Linear, Norm, Packed
 from ridgeline.errors import InputError
-from ridgeline.native import HalfLinear, half_here
+from ridgeline.native import HalfLinear, half_attention, half_here
 
+WIDTH = 8  # of a head: a multiple of it, or torch's own attention does it
 _FUSED = ("gelu", "relu")
 
 
@@ -30,6 +31,14 @@ class HalfLayers(Layers):
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return _through(x, layer)
+
+    def attention(self, qkv: Any, packed: Packed) -> Any:
+        hidden, heads = qkv.shape[1] // 3, self.config.heads
+        if hidden // heads % WIDTH:
+            return super().attention(qkv, packed)
+        out = torch.empty(qkv.shape[0], hidden, dtype=torch.float16)
+        half_attention(qkv.numpy(), packed.offsets.numpy(), out.numpy(), heads, torch.get_num_threads())
+        return out
 
     def up(self, x: Any, layer: Linear) -> Any:
         """What `add_norm` takes next is rounded at once."""
