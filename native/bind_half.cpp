@@ -21,6 +21,7 @@ namespace {
 
 using Any = nb::ndarray<nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstAny = nb::ndarray<nb::numpy, nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRow = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -71,6 +72,15 @@ private:
 
 using Offsets = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+void norm(Rows values, ConstRow weight, ConstRow bias, float epsilon, int threads) {
+  if (!half_here()) throw std::runtime_error("this CPU has no instructions for float16");
+  const std::size_t width = values.shape(1);
+  if (weight.shape(0) != width || bias.shape(0) != width)
+    throw std::invalid_argument("weight and bias must be as wide as the rows");
+  nb::gil_scoped_release free;
+  norm_rows(values.data(), values.shape(0), width, weight.data(), bias.data(), epsilon, threads);
+}
+
 void attention(ConstRows qkv, Offsets offsets, Any out, std::size_t heads, int threads) {
   const std::size_t tokens = qkv.shape(0), hidden = out.shape(1);
   if (!half_here()) throw std::runtime_error("this CPU has no instructions for float16");
@@ -100,6 +110,8 @@ void bind_half(nb::module_ &m) {
            "activation"_a = "none", "threads"_a = 1,
            "y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.")
       .def_prop_ro("out", &HalfLinear::out, "Columns of y.");
+  m.def("norm_rows", norm, "values"_a.noconvert(), "weight"_a.noconvert(), "bias"_a.noconvert(), "epsilon"_a,
+        "threads"_a = 1, "Rows of values [n, width] with mean 0 and variance 1, times weight plus bias, in place.");
   m.def("half_attention", attention, "qkv"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "heads"_a,
         "threads"_a = 1,
         "out [tokens, hidden] float16: attention of each text within itself, from qkv [tokens, 3 · hidden] float32; "

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -165,7 +166,36 @@ void multiply(const HalfProduct &job, const float16_t *a, std::size_t row, std::
   }
 }
 
+inline float total(const float *row, std::size_t width, float off, bool squared) {
+  float32x4_t sums[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+  std::size_t k = 0;
+  for (; k + 8 <= width; k += 8)
+    for (std::size_t i = 0; i < 2; ++i) {
+      const float32x4_t v = vsubq_f32(vld1q_f32(row + k + 4 * i), vdupq_n_f32(off));
+      sums[i] = squared ? vfmaq_f32(sums[i], v, v) : vaddq_f32(sums[i], v);
+    }
+  float sum = vaddvq_f32(vaddq_f32(sums[0], sums[1]));
+  for (; k < width; ++k) sum += squared ? (row[k] - off) * (row[k] - off) : row[k] - off;
+  return sum;
+}
+
 } // namespace
+
+void norm_rows(float *values, std::size_t rows, std::size_t width, const float *weight, const float *bias, float epsilon,
+               int threads) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t first; (first = next.fetch_add(kBlock)) < rows;)
+      for (std::size_t r = first; r < std::min(rows, first + kBlock); ++r) {
+        float *row = values + r * width;
+        const float mean = total(row, width, 0, false) / float(width);
+        const float scale = 1 / std::sqrt(total(row, width, mean, true) / float(width) + epsilon);
+        for (std::size_t k = 0; k < width; ++k) row[k] = (row[k] - mean) * scale * weight[k] + bias[k];
+      }
+  };
+  if (threads < 2 || rows <= kBlock) work();
+  else together(threads, work);
+}
 
 bool half_here() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0; }
 
@@ -210,6 +240,7 @@ void half_product(const HalfProduct &job, int threads) {
 #else // another CPU, or a compiler without these instructions
 
 bool half_here() { return false; }
+void norm_rows(float *, std::size_t, std::size_t, const float *, const float *, float, int) {}
 std::size_t half_size(std::size_t, std::size_t) { return 0; }
 void lay_out_half(const float *, std::size_t, std::size_t, std::uint16_t *) {}
 void half_product(const HalfProduct &, int) {}

@@ -21,6 +21,10 @@ struct HalfProduct {
   bool y_half;
 };
 
+// Rows [rows, width] of mean 0 and variance 1, times weight plus bias, in place.
+void norm_rows(float *values, std::size_t rows, std::size_t width, const float *weight, const float *bias, float epsilon,
+               int threads);
+
 bool half_here(); // compiled in, and this CPU has the instructions
 std::size_t half_size(std::size_t in, std::size_t out); // numbers in a weight that is laid out
 void lay_out_half(const float *weight, std::size_t in, std::size_t out, std::uint16_t *laid); // weight [out, in]

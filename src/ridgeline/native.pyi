@@ -107,6 +107,11 @@ class HalfLinear:
     def out(self) -> int:
         """Columns of y."""
 
+def norm_rows(values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], epsilon: float, threads: int = 1) -> None:
+    """
+    Rows of values [n, width] with mean 0 and variance 1, times weight plus bias, in place.
+    """
+
 def half_attention(qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')], heads: int, threads: int = 1) -> None:
     """
     out [tokens, hidden] float16: attention of each text within itself, from qkv [tokens, 3 · hidden] float32; text k is offsets[k] to offsets[k + 1].

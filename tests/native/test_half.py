@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ridgeline.native import HalfLinear, half_here
+from ridgeline.native import HalfLinear, half_here, norm_rows
 
 pytestmark = pytest.mark.skipif(not half_here(), reason="this CPU does not multiply float16")
 
@@ -121,3 +121,19 @@ def test_shapes_and_types_that_do_not_fit_are_refused(x, y, words, said):
 def test_a_bias_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="one bias per row"):
         HalfLinear(np.zeros((5, 4), np.float32), np.zeros(4, np.float32))
+
+
+@given(st.integers(0, 150), st.integers(1, 50), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_rows_are_normed_as_in_float64(rows, width, threads, seed):
+    values, weight, bias, _ = drawn(seed, rows, width, width)
+    values += np.float32(3)
+    wide = values.astype(float)
+    norm_rows(values, weight[0], bias, 1e-6, threads)
+    spread = np.sqrt(wide.var(1, keepdims=True) + 1e-6)
+    wanted = (wide - wide.mean(1, keepdims=True)) / spread * weight[0] + bias
+    np.testing.assert_allclose(values, wanted, atol=1e-4 if width > 2 else 2e-3)  # two alike differ by their rounding
+
+
+def test_weights_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="as wide as the rows"):
+        norm_rows(np.zeros((2, 3), np.float32), np.zeros(2, np.float32), np.zeros(3, np.float32), 1e-6)

@@ -1,7 +1,8 @@
 """float16 on an ARM CPU: products in half precision, twice as many at a time as in float32; the rest in float32.
 
 The products are our own (`native/half.cpp`): libraries sum in float16, too, which over 1,536 terms took cosines down to
-0.9999; here sums leave float16 after a few terms. Bias, activation and residual ride along.
+0.9999; here sums leave float16 after a few terms. Bias, activation and residual ride along. No layer calls torch for
+anything that has threads: its own wait busily for the next call, on the CPUs that ours need meanwhile.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch.nn.functional as F
 from ridgeline.embed.config import Config
 from ridgeline.embed.layers import Layers, Linear, Norm, Packed
 from ridgeline.errors import InputError
-from ridgeline.native import HalfLinear, half_attention, half_here
+from ridgeline.native import HalfLinear, half_attention, half_here, norm_rows
 
 WIDTH = 8  # of a head: a multiple of it, or torch's own attention does it
+TOKENS = 24  # per thread: for fewer, waking it takes longer (one text of 32 tokens: 15 ms by one thread or two)
 _FUSED = ("gelu", "relu")
 
 
@@ -37,7 +39,7 @@ class HalfLayers(Layers):
         if hidden // heads % WIDTH:
             return super().attention(qkv, packed)
         out = torch.empty(qkv.shape[0], hidden, dtype=torch.float16)
-        half_attention(qkv.numpy(), packed.offsets.numpy(), out.numpy(), heads, torch.get_num_threads())
+        half_attention(qkv.numpy(), packed.offsets.numpy(), out.numpy(), heads, _threads(len(qkv)))
         return out
 
     def up(self, x: Any, layer: Linear) -> Any:
@@ -48,8 +50,18 @@ class HalfLayers(Layers):
         return _through(x, layer, activation=name, dtype=torch.float16)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
-        summed = _through(x, layer, residual=residual)
-        return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
+        return self._normed(_through(x, layer, residual=residual), norm)
+
+    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
+        hidden = F.embedding(ids, word).add_(F.embedding(self.positions(ids, packed), position))
+        return self._normed(hidden, norm)
+
+    def norm_of(self, weight: Any, bias: Any) -> Norm:
+        return Norm(self.placed(weight).numpy(), self.placed(bias).numpy(), self.config.epsilon)
+
+    def _normed(self, x: Any, norm: Norm) -> Any:
+        norm_rows(x.numpy(), norm.weight, norm.bias, norm.epsilon, _threads(len(x)))
+        return x
 
     def pool(self, *words: Any) -> Any:
         """What left the range of float16 (65,504) would be no vector; it is said, never returned."""
@@ -64,10 +76,14 @@ def works() -> bool:
     return bool(half_here())
 
 
+def _threads(tokens: int) -> int:
+    return max(1, min(int(torch.get_num_threads()), tokens // TOKENS))
+
+
 def _through(
     x: Any, layer: Linear, *, residual: Any = None, activation: str = "none", dtype: Any = torch.float32
 ) -> Any:
     y = torch.empty(x.shape[0], layer.weight.out, dtype=dtype)
     added = None if residual is None else residual.numpy()
-    layer.weight(x.contiguous().numpy(), y.numpy(), added, activation, torch.get_num_threads())
+    layer.weight(x.contiguous().numpy(), y.numpy(), added, activation, _threads(len(x)))
     return y
