@@ -1,20 +1,23 @@
-"""Embedding on this CPU against sentence-transformers, in one interleaved run; with --sweep, our own budget of tokens.
+"""Embedding on this CPU against every other backend that is installed, in one interleaved run.
 
-    python benchmarks/embed_cpu.py [--sweep | --types] [--dtype auto] [--rounds 7]
+    python benchmarks/embed_cpu.py [--sweep | --types] [--dtype auto] [--rounds 7] [--count 256] [--only 16 32]
 
-Needs `make peers` (not for --sweep and --types: our budgets of tokens, and our type against our float32); about three
-minutes on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens
-long, and a mixture. The peer gets the best of its batch sizes 16 to 128, found first, and its own sorting. Ratios are
-medians of peer time / our time, order alternating: on a shared machine only those mean anything.
+Needs `make peers` (not for --sweep and --types: our budgets of tokens, and our type against our float32); some minutes
+on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their
+settings are those of the workload (docs/embed.md): sentence-transformers, transformers compiled (texts of one length),
+ONNX Runtime int8, OpenVINO in our type, and our own float32. Each gets the best of its batch sizes, found first; all
+take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared machine only those mean
+anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what others do on the machine
+matters little then. Cosines are with our float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,7 +28,8 @@ import torch
 import ridgeline
 
 MODEL = "all-MiniLM-L6-v2"
-SIZES = (16, 32, 64, 128)
+PAUSE_S = 0.05  # before each call of a race: threads of the one before may still spin
+clock: list[Callable[[], float]] = [time.perf_counter]
 BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 
 
@@ -36,64 +40,117 @@ def main() -> None:
     what.add_argument("--types", action="store_true", help="race the type against our own float32")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--count", type=int, default=256, help="texts of a set; a quarter of it where they are long")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of the names of sets")
+    parser.add_argument("--wait", action="store_true", help="race when Enter is pressed, everything made before")
+    parser.add_argument("--one-core", action="store_true", help="one CPU, one thread, CPU time")
     options = parser.parse_args()
+    if options.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        torch.set_num_threads(1)
+        clock[0] = time.process_time
     ours = ridgeline.Embedder(MODEL, device="cpu", dtype=options.dtype)
     print(f"{ours} · torch {torch.__version__} · {torch.get_num_threads()} threads")
-    sets = texts_of(ours)
+    sets = {k: v for k, v in texts_of(ours, options.count).items() if any(k.startswith(o) for o in options.only)}
     if options.sweep:
         sweep(ours, sets, options.rounds)
     elif options.types:
         types(ours, sets, options.rounds)
     else:
-        race(ours, sets, options.rounds)
+        race(ours, sets, options.rounds, options.wait)
 
 
-def texts_of(ours: Any) -> dict[str, list[str]]:
+def texts_of(ours: Any, count: int) -> dict[str, list[str]]:
     draw = random.Random(3)  # noqa: S311  # the same texts every time
     lines = (ours.folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     words = [w for w in lines[2_000:20_000] if w.isalpha()]
 
-    def make(count: int, least: int, most: int) -> list[str]:
-        return [" ".join(draw.choices(words, k=draw.randint(least, most))) for _ in range(count)]
+    def make(texts: int, least: int, most: int) -> list[str]:
+        return [" ".join(draw.choices(words, k=draw.randint(least, most))) for _ in range(texts)]
 
     # a word is a token here, and two more are the beginning and the end
     return {
-        "16 tokens × 256": make(256, 14, 14),
-        "32 tokens × 256": make(256, 30, 30),
-        "10 to 42 tokens × 256": make(256, 8, 40),
-        "128 tokens × 64": make(64, 126, 126),
-        "8 to 256 tokens × 64": make(64, 6, 254),
+        f"16 tokens × {count}": make(count, 14, 14),
+        f"32 tokens × {count}": make(count, 30, 30),
+        f"10 to 42 tokens × {count}": make(count, 8, 40),
+        f"128 tokens × {count // 4}": make(count // 4, 126, 126),
+        f"8 to 256 tokens × {count // 4}": make(count // 4, 6, 254),
         "one text of 16": make(1, 14, 14),
     }
 
 
-def race(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sentence_transformers import SentenceTransformer
+def race(ours: Any, sets: dict[str, list[str]], rounds: int, wait: bool) -> None:
+    from ridgeline.workloads import _embed_peers as peers
+    from ridgeline.workloads._embed_texts import model_of
 
-        peer = SentenceTransformer(str(ours.folder), device="cpu")
-    peer.encode(["warm"])
+    model = model_of(MODEL)
+    limit = model.limit(256)
+    tokenizer = peers.tokenizer(model, limit)
+    wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
+    sentence = peers.sentence_transformer(model, "cpu", "float32", limit) if peers.there(peers.SENTENCE) else None
+    kept = {}  # an engine is made once; OpenVINO's one for few texts and one for many
+
+    def engine(name: str, many: bool) -> Any:
+        hint = "THROUGHPUT" if many else "LATENCY"
+        dtype = ours.dtype if name == peers.OPENVINO else "float32"
+        key = name, hint if name == peers.OPENVINO else ""
+        if key not in kept:
+            kept[key] = peers.engine.__wrapped__(name, model, "cpu", dtype, hint)[0]
+        return kept[key]
+
+    prepared = []
     for name, texts in sets.items():
-        one(ours, peer, name, texts, rounds)
+        many, even = len(texts) > 1, len({len(text.split()) for text in texts}) == 1
+        calls: dict[str, Callable[[], Any]] = {}
+        for who, own in (("ours", ours), ("our float32", wide)):
+            calls[who] = partial(own.encode, texts) if many else partial(own.encode_one, texts[0])
+        if sentence is not None:
+            encode = partial(sentence.encode, normalize_embeddings=True, show_progress_bar=False)
+            size = best(lambda n, s: encode(texts[:n], batch_size=s), texts)  # noqa: B023
+            calls[peers.SENTENCE] = partial(encode, texts if many else texts[0], batch_size=size)
+        for who in (peers.COMPILED, peers.ORT, peers.OPENVINO):
+            if not peers.there(who) or (who == peers.COMPILED and not even):
+                continue
+            run = engine(who, many)
+            through = partial(peers.texts_through, run, tokenizer)
+            # a compiled graph has one shape, and another takes minutes to compile: no sizes are tried
+            tokens = len(texts[0].split()) + 2
+            tried = peers.COMPILED_TOKENS["cpu"] // tokens if who == peers.COMPILED else 0
+            size = tried or best(lambda n, s: through(texts[:n], s), texts)  # noqa: B023
+            calls[who] = partial(through, texts, min(size, len(texts)))
+        prepared.append((name, len(texts), calls, rounds if many else 10 * rounds))
+    if wait:
+        input("ready: Enter begins the race\n")
+    for words in prepared:
+        one(*words)
 
 
-def one(ours: Any, peer: Any, name: str, texts: list[str], rounds: int) -> None:
-    many = len(texts) > 1
-    size = min(SIZES, key=lambda n: seconds(partial(peer.encode, texts, batch_size=n)))
-    given = texts if many else texts[0]
-    mine = partial(ours.encode if many else ours.encode_one, given)
-    wanted = np.atleast_2d(peer.encode(given, batch_size=size, normalize_embeddings=True))
-    cosine = float((wanted * np.atleast_2d(mine())).sum(1).min())
-    turns = rounds if many else 15 * rounds
-    theirs, own = alternate(partial(peer.encode, given, batch_size=size), mine, turns)
-    ratio = statistics.median(t / o for t, o in zip(theirs, own, strict=True))
-    print(
-        f"{name:24} ours {len(texts) / min(own):7.1f} texts/s   "
-        f"sentence-transformers {len(texts) / min(theirs):7.1f} (batch {size:3})   "
-        f"ratio {ratio:.2f}   lowest cosine {cosine:.7f}",
-        flush=True,
-    )
+def best(run: Callable[[int, int], Any], texts: list[str]) -> int:
+    from ridgeline.workloads._embed_peers import best_size
+
+    return best_size(run, len(texts), "cpu")
+
+
+def one(name: str, texts: int, calls: dict[str, Callable[[], Any]], rounds: int) -> None:
+    wanted = np.atleast_2d(calls["our float32"]())
+    lowest = {who: float((wanted * unit(call())).sum(1).min()) for who, call in calls.items()}
+    times: dict[str, list[float]] = {who: [] for who in calls}
+    order = list(calls)
+    for _ in range(rounds):
+        for who in order:
+            time.sleep(PAUSE_S)
+            times[who].append(seconds(calls[who]))
+        order = order[1:] + order[:1]
+    for who, taken in times.items():
+        ratio = statistics.median(t / o for t, o in zip(taken, times["ours"], strict=True))
+        told = f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[who]:.6f}"
+        print(f"{name:24} {who:24} {told}", flush=True)
+
+
+def unit(vectors: Any) -> Any:
+    """OpenVINO's float16 norms are off by some 1e-4."""
+    rows = np.atleast_2d(vectors).astype(float)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def sweep(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
@@ -136,9 +193,9 @@ def alternate(this: Callable[[], Any], other: Callable[[], Any], rounds: int) ->
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = clock[0]()
     work()
-    return time.perf_counter() - start
+    return clock[0]() - start
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ void bind_everyday(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);
+void bind_half(nanobind::module_ &m);
 void bind_sieve(nanobind::module_ &m);
 void bind_ledger(nanobind::module_ &m);
 void bind_collective(nanobind::module_ &m);

@@ -79,6 +79,7 @@ NB_MODULE(native, m) {
   bind_launch(m);
   bind_wordpiece(m);
   bind_rows(m);
+  bind_half(m);
   bind_sieve(m);
   bind_ledger(m);
   bind_collective(m);

@@ -39,4 +39,4 @@ def half():
     from ridgeline.embed.place import multiplies_float16
 
     if not multiplies_float16():
-        pytest.skip("this CPU, or this torch, does not multiply float16")
+        pytest.skip("this CPU does not multiply float16")

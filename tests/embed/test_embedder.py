@@ -227,7 +227,7 @@ def test_a_gpu_that_is_not_there_is_said(folder):
         ("avx512_bf16", True, "bfloat16"),
         ("asimd bf16", True, "float32"),
         ("asimd asimdhp", True, "float16"),
-        ("asimd asimdhp", False, "float32"),  # a torch that multiplies it number by number
+        ("asimd asimdhp", False, "float32"),  # a build of ours without it
     ],
 )
 def test_auto_is_a_narrow_type_only_where_the_cpu_multiplies_it(flags, quick, dtype, monkeypatch):

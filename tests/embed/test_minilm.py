@@ -46,8 +46,8 @@ def test_float16_keeps_the_cosine_for_texts_of_every_kind_and_length(half, minil
     with Embedder(device="cpu", dtype="float16") as narrow:
         found = narrow.encode(texts)
         alone = narrow.encode_one(texts[-1])
-    assert (found * minilm.encode(texts)).sum(1).min() >= 0.9998
-    assert alone @ found[-1] >= 0.9998
+    assert (found * minilm.encode(texts)).sum(1).min() >= 0.99999
+    assert alone @ found[-1] >= 0.99999
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
 
 

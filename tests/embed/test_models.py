@@ -61,7 +61,7 @@ def test_float16_stays_near_for_every_layout(half, made, name: str):
         found = embedder.encode(TEXTS)
     wanted = Reference(made[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
     assert found.dtype == np.float32
-    assert (found * wanted).sum(1).min() > 0.9998
+    assert (found * wanted).sum(1).min() >= 0.99998  # tiny models of random weights round worse than real ones
 
 
 def test_what_leaves_the_range_of_float16_is_said_and_not_returned(half, made, monkeypatch):

@@ -1,25 +1,25 @@
 """float16 on an ARM CPU: products in half precision, twice as many at a time as in float32; the rest in float32.
 
-The sums inside a product are float16, too, so the vectors are near those of float32 and not equal to them (lowest
-cosine 0.99993 over hostile texts). What lies between the products stays in float32: torch's own gelu and attention are
-several times slower in float16 here, and the residual keeps its digits.
+The products are our own (`native/half.cpp`): libraries sum in float16, too, which over 1,536 terms took cosines down to
+0.9999; here sums leave float16 after a few terms. Bias, activation and residual ride along. No layer calls torch for
+anything that has threads: its own wait busily for the next call, on the CPUs that ours need meanwhile.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm
-from ridgeline.embed.layers_cpu import packed
+from ridgeline.embed.layers import Layers, Linear, Norm, Packed
 from ridgeline.errors import InputError
-from ridgeline.machine.clock import now_ns
+from ridgeline.native import HalfLinear, half_attention, half_here, norm_rows
 
-REFERENCE = 8  # times the float32 product: a library without a kernel for float16 needs hundreds
+WIDTH = 8  # of a head: a multiple of it, or torch's own attention does it
+TOKENS = 24  # per thread: for fewer, waking it takes longer (one text of 32 tokens: 15 ms by one thread or two)
+_FUSED = ("gelu", "relu")
 
 
 class HalfLayers(Layers):
@@ -29,18 +29,39 @@ class HalfLayers(Layers):
         super().__init__(config, device, torch.float32)
 
     def linear_of(self, weight: Any, bias: Any) -> Linear:
-        return Linear(packed(weight.half()), bias.half().to_mkldnn())
+        return Linear(HalfLinear(self.placed(weight).numpy(), self.placed(bias).numpy()), None)
 
     def linear(self, x: Any, layer: Linear) -> Any:
-        # oneDNN converts by all threads and with the CPU's instructions; torch's own takes ten times as long.
-        return F.linear(x.to_mkldnn(torch.float16), layer.weight, layer.bias).to_dense(torch.float32)
+        return _through(x, layer)
+
+    def attention(self, qkv: Any, packed: Packed) -> Any:
+        hidden, heads = qkv.shape[1] // 3, self.config.heads
+        if hidden // heads % WIDTH:
+            return super().attention(qkv, packed)
+        out = torch.empty(qkv.shape[0], hidden, dtype=torch.float16)
+        half_attention(qkv.numpy(), packed.offsets.numpy(), out.numpy(), heads, _threads(len(qkv)))
+        return out
 
     def up(self, x: Any, layer: Linear) -> Any:
-        return self.activated(self.linear(x, layer))
+        """What `add_norm` takes next is rounded at once."""
+        name = self.config.activation
+        if name not in _FUSED:
+            return self.activated(self.linear(x, layer))
+        return _through(x, layer, activation=name, dtype=torch.float16)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
-        summed = self.linear(x, layer).add_(residual)
-        return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
+        return self._normed(_through(x, layer, residual=residual), norm)
+
+    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
+        hidden = F.embedding(ids, word).add_(F.embedding(self.positions(ids, packed), position))
+        return self._normed(hidden, norm)
+
+    def norm_of(self, weight: Any, bias: Any) -> Norm:
+        return Norm(self.placed(weight).numpy(), self.placed(bias).numpy(), self.config.epsilon)
+
+    def _normed(self, x: Any, norm: Norm) -> Any:
+        norm_rows(x.numpy(), norm.weight, norm.bias, norm.epsilon, _threads(len(x)))
+        return x
 
     def pool(self, *words: Any) -> Any:
         """What left the range of float16 (65,504) would be no vector; it is said, never returned."""
@@ -50,28 +71,19 @@ class HalfLayers(Layers):
         return found
 
 
-@cache
 def works() -> bool:
-    """Whether this build of torch multiplies float16 with the CPU's instructions; some do it number by number."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        with torch.inference_mode():
-            wide = torch.arange(64.0 * 256).sin().view(64, 256)
-            narrow, none = wide.to_mkldnn(torch.float16), torch.zeros(64)
-            weight, zeros = packed(wide.half()), none.half().to_mkldnn()
-            found = F.linear(narrow, weight, zeros).to_dense(torch.float32)
-            near = torch.allclose(found, wide @ wide.t(), rtol=0.02, atol=0.5)
-            own, usual = _took(narrow, weight, zeros), _took(wide.to_mkldnn(), packed(wide), none.to_mkldnn())
-            return near and own < REFERENCE * usual
-    except (RuntimeError, NotImplementedError, AttributeError):  # this build has it not
-        return False
+    """Whether this CPU multiplies float16, and this build of ours knows how."""
+    return bool(half_here())
 
 
-def _took(*words: Any) -> int:
-    def one() -> int:
-        began = now_ns()
-        F.linear(*words)
-        return now_ns() - began
+def _threads(tokens: int) -> int:
+    return max(1, min(int(torch.get_num_threads()), tokens // TOKENS))
 
-    return min(one() for _ in range(5))
+
+def _through(
+    x: Any, layer: Linear, *, residual: Any = None, activation: str = "none", dtype: Any = torch.float32
+) -> Any:
+    y = torch.empty(x.shape[0], layer.weight.out, dtype=dtype)
+    added = None if residual is None else residual.numpy()
+    layer.weight(x.contiguous().numpy(), y.numpy(), added, activation, _threads(len(x)))
+    return y

@@ -41,7 +41,6 @@ from ridgeline.workloads.trajectory import BYTES, on_device
 Call = Callable[[int], Any]  # does one set of the ring
 STAGES = ("end to end", "forward", "tokenize", "one", "load")
 LEAST = {"float32": 0.99999, "float16": 0.99999, "bfloat16": 0.9998}  # lowest cosine with the reference
-LEAST_SUMMED = 0.9998  # of float16 on a CPU, whose sums are float16, too; a GPU's are float32
 CHECKED_TEXTS, CHECKED_TOKENS = 16, 1_024
 KEPT_CALLS = 4_096
 KEPT_ALONE, ALONE_NS = 9, 500_000_000  # calls of a stage by itself, and the time after which no more are made
@@ -54,7 +53,7 @@ class Embed:
     note = (
         "ONNX Runtime's weights are int8: it is held to a lowest cosine of "
         f"{peers.INT8_LEAST} where the others are held to {LEAST['float32']} "
-        f"(bfloat16, and float16 on CPUs: {LEAST['bfloat16']})."
+        f"(bfloat16: {LEAST['bfloat16']})."
     )
 
     def cases(self, profile: Profile) -> Iterable[Case]:
@@ -125,7 +124,7 @@ class Embed:
         def result() -> dict[str, Any]:
             state.setdefault("peaks", peaks(case.device))  # before the check brings weights of its own
             found = state["found"]() if stage == "load" else state["found"]
-            least = peers.INT8_LEAST if contender == peers.ORT else least_of(case["dtype"], case.device)
+            least = peers.INT8_LEAST if contender == peers.ORT else LEAST[case["dtype"]]
             return {"tokens": ring.last[1], "found": found, "least": least}
 
         def extras() -> dict[str, Any]:
@@ -164,11 +163,6 @@ class Embed:
 
 def _wanted(case: Case) -> list[str]:
     return peers.wanted(case["stage"], case.device, case["dtype"], case["texts"])
-
-
-def least_of(dtype: str, device: str) -> float:
-    """The lowest cosine with the reference that is right."""
-    return LEAST_SUMMED if dtype == "float16" and device == "cpu" else LEAST[dtype]
 
 
 def _lengths(case: Case) -> Any:
