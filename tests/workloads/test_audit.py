@@ -125,3 +125,26 @@ def test_the_command_tells_the_forecast(capsys):
     assert "27.778%" in told(capsys, "audit", "capacity", 1000)[1]
     for words in (("0",), ("100", "--rate", "-1")):
         assert told(capsys, "audit", "capacity", *words)[0] == 2
+
+
+@pytest.mark.parametrize("stage", ["stream", "load"])
+def test_no_event_is_sent_twice(here, stage, monkeypatch):
+    """Else the sentences of a timed step would be known from the step that warmed it up."""
+    seen: list[str] = []
+    send = engine.Ours.send
+
+    def noted(self, events):
+        seen.extend(event["attributes"]["message"] for event in events if "happened" in event["attributes"]["message"])
+        send(self, events)
+
+    monkeypatch.setattr(engine.Ours, "send", noted)
+    run = workload.prepare(case_of(stage=stage, events=40, fresh=500), OURS, Placement())
+    try:
+        run.reset()
+        for _ in range(3):
+            run.step()
+    finally:
+        run.close()
+    sentences = [message.partition(" on node")[0] for message in seen]
+    assert len(sentences) > 40
+    assert len(set(sentences)) == len(sentences)

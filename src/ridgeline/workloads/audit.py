@@ -29,6 +29,7 @@ from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement
 from ridgeline.workloads.trajectory import on_device
 
+AHEAD = 4  # lots of events drawn before the clock runs: a step, and the one that warms up, take one or two each
 BASE: dict[str, Any] = {"stage": "stream", "events": 2_000, "stock": 60, "fresh": 10, "batch": 128}
 STAGES = ("stream", "load")
 MANY = 20_000  # events of a step beside a GPU: about as many as a second brings
@@ -88,16 +89,20 @@ class AuditWorkload:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        lines, events, extras = Lines(case["stock"], case["fresh"]), list[Any](), dict[str, Any]()
+        lines, drawn, extras = Lines(case["stock"], case["fresh"]), list[list[Any]](), dict[str, Any]()
         # It knows the stock before the clock runs; the peer has no use for more than something to compare with.
         engine.send(lines.take(500 if contender == OURS else case["stock"]))
         engine.settle()
 
+        def take() -> list[Any]:
+            """Events that nobody has seen: sent a second time, no sentence would be fresh."""
+            return drawn.pop() if drawn else lines.take(case["events"])
+
         def reset() -> None:
-            events[:] = lines.take(case["events"])
+            drawn.extend(lines.take(case["events"]) for _ in range(AHEAD - len(drawn)))
 
         def stream() -> None:
-            engine.send(events)
+            engine.send(take())
             engine.settle()
 
         def leave() -> None:
@@ -109,7 +114,7 @@ class AuditWorkload:
             ok = engine.scorer.scored == engine.given if contender == OURS else engine.scored == engine.given
             return lambda: (ok and size >= engine.given and last <= size, "every event recorded and scored")
 
-        step = stream if case["stage"] == "stream" else _under_load(engine, events, lines, extras)
+        step = stream if case["stage"] == "stream" else _under_load(engine, take, extras)
         settings = {"model": MODEL, **({"batch": case["batch"], "wait_ms": 2.0} if contender == OURS else {})}
         return Steps(step, result, reset, leave, settings, lambda: extras)
 
@@ -118,7 +123,7 @@ class AuditWorkload:
         return Check(ok, 0.0 if ok else 1.0, {}, told)
 
 
-def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, Any]) -> Callable[[], None]:
+def _under_load(engine: Any, take: Callable[[], list[Any]], extras: dict[str, Any]) -> Callable[[], None]:
     """Arrivals at 70 % of capacity; an event's wait is from when it was due to when its score was recorded.
 
     What is told is of the events of all steps, capacity and rate the median of them.
@@ -126,7 +131,7 @@ def _under_load(engine: Any, events: list[Any], lines: Any, extras: dict[str, An
     waits, capacities = list[float](), list[float]()
 
     def step() -> None:
-        more = lines.take(len(events))
+        more, events = take(), take()
         began = time.perf_counter()
         engine.send(more)
         engine.settle()
