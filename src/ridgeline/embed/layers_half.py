@@ -18,7 +18,7 @@ from ridgeline.errors import InputError
 from ridgeline.native import HalfLinear, half_attention, half_here, norm_rows
 
 WIDTH = 8  # of a head: a multiple of it, or torch's own attention does it
-TOKENS = 24  # per thread: for fewer, waking it takes longer (one text of 32 tokens: 15 ms by one thread or two)
+TOKENS = 24  # per thread: for fewer, waking it takes longer (up to 32 tokens one text is no quicker by two)
 _FUSED = ("gelu", "relu")
 
 
