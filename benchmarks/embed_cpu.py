@@ -4,11 +4,13 @@
 
 Needs `make peers` (not for --sweep and --types: our budgets of tokens, and our type against our float32); some minutes
 on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their
-settings are those of the workload (docs/embed.md): sentence-transformers, transformers compiled (texts of one length),
-ONNX Runtime int8, OpenVINO in our type, and our own float32. Each gets the best of its batch sizes, found first; all
-take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared machine only those mean
-anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what others do on the machine
-matters little then. Cosines are with our float32.
+settings are those of the workload (docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our
+type), transformers compiled (texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. Each
+gets the best of its batch sizes, found first; all take turns, in an order that rotates. Ratios are medians of their
+time / our time: on a shared machine only those mean anything. With --one-core everything has one CPU and one thread,
+and CPU time is counted: what others do on the machine matters little then. Cosines are with our float32. ONNX Runtime
+needs `onnx` to export the model; where that is missing, --onnx takes a file from elsewhere (it lies in
+~/.cache/ridgeline/peers after a race).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=256, help="texts of a set; a quarter of it where they are long")
     parser.add_argument("--only", nargs="+", default=[""], help="beginnings of the names of sets")
+    parser.add_argument("--onnx", type=Path, help="int8 model for ONNX Runtime, exported elsewhere")
+    parser.add_argument(
+        "--uncompiled", action="store_true", help="leave out transformers compiled: minutes for a shape"
+    )
     parser.add_argument("--wait", action="store_true", help="race when Enter is pressed, everything made before")
     parser.add_argument("--one-core", action="store_true", help="one CPU, one thread, CPU time")
     options = parser.parse_args()
@@ -57,7 +64,7 @@ def main() -> None:
     elif options.types:
         types(ours, sets, options.rounds)
     else:
-        race(ours, sets, options.rounds, options.wait)
+        race(ours, sets, options)
 
 
 def texts_of(ours: Any, count: int) -> dict[str, list[str]]:
@@ -79,7 +86,7 @@ def texts_of(ours: Any, count: int) -> dict[str, list[str]]:
     }
 
 
-def race(ours: Any, sets: dict[str, list[str]], rounds: int, wait: bool) -> None:
+def race(ours: Any, sets: dict[str, list[str]], options: argparse.Namespace) -> None:
     from ridgeline.workloads import _embed_peers as peers
     from ridgeline.workloads._embed_texts import model_of
 
@@ -87,15 +94,24 @@ def race(ours: Any, sets: dict[str, list[str]], rounds: int, wait: bool) -> None
     limit = model.limit(256)
     tokenizer = peers.tokenizer(model, limit)
     wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
-    sentence = peers.sentence_transformer(model, "cpu", "float32", limit) if peers.there(peers.SENTENCE) else None
+    narrow = "bfloat16" if ours.dtype == "bfloat16" else "float32"  # torch by itself multiplies float16 one by one
+    sentences = {
+        f"{peers.SENTENCE} {dtype}": peers.sentence_transformer(model, "cpu", dtype, limit)
+        for dtype in dict.fromkeys(("float32", narrow))
+        if peers.there(peers.SENTENCE)
+    }
     kept = {}  # an engine is made once; OpenVINO's one for few texts and one for many
 
     def engine(name: str, many: bool) -> Any:
         hint = "THROUGHPUT" if many else "LATENCY"
-        dtype = ours.dtype if name == peers.OPENVINO else "float32"
+        dtype = ours.dtype if name == peers.OPENVINO else narrow
         key = name, hint if name == peers.OPENVINO else ""
         if key not in kept:
-            kept[key] = peers.engine.__wrapped__(name, model, "cpu", dtype, hint)[0]
+            given = name == peers.ORT and options.onnx
+            made = (
+                peers.ort_engine(options.onnx) if given else peers.engine.__wrapped__(name, model, "cpu", dtype, hint)
+            )
+            kept[key] = made[0]
         return kept[key]
 
     prepared = []
@@ -104,12 +120,13 @@ def race(ours: Any, sets: dict[str, list[str]], rounds: int, wait: bool) -> None
         calls: dict[str, Callable[[], Any]] = {}
         for who, own in (("ours", ours), ("our float32", wide)):
             calls[who] = partial(own.encode, texts) if many else partial(own.encode_one, texts[0])
-        if sentence is not None:
+        for who, sentence in sentences.items():
             encode = partial(sentence.encode, normalize_embeddings=True, show_progress_bar=False)
             size = best(lambda n, s: encode(texts[:n], batch_size=s), texts)  # noqa: B023
-            calls[peers.SENTENCE] = partial(encode, texts if many else texts[0], batch_size=size)
+            calls[who] = partial(encode, texts if many else texts[0], batch_size=size)
         for who in (peers.COMPILED, peers.ORT, peers.OPENVINO):
-            if not peers.there(who) or (who == peers.COMPILED and not even):
+            there = peers.there(who) or (who == peers.ORT and options.onnx)
+            if not there or (who == peers.COMPILED and (options.uncompiled or not even)):
                 continue
             run = engine(who, many)
             through = partial(peers.texts_through, run, tokenizer)
@@ -118,8 +135,8 @@ def race(ours: Any, sets: dict[str, list[str]], rounds: int, wait: bool) -> None
             tried = peers.COMPILED_TOKENS["cpu"] // tokens if who == peers.COMPILED else 0
             size = tried or best(lambda n, s: through(texts[:n], s), texts)  # noqa: B023
             calls[who] = partial(through, texts, min(size, len(texts)))
-        prepared.append((name, len(texts), calls, rounds if many else 10 * rounds))
-    if wait:
+        prepared.append((name, len(texts), calls, options.rounds * (1 if many else 10)))
+    if options.wait:
         input("ready: Enter begins the race\n")
     for words in prepared:
         one(*words)
@@ -144,7 +161,7 @@ def one(name: str, texts: int, calls: dict[str, Callable[[], Any]], rounds: int)
     for who, taken in times.items():
         ratio = statistics.median(t / o for t, o in zip(taken, times["ours"], strict=True))
         told = f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[who]:.6f}"
-        print(f"{name:24} {who:24} {told}", flush=True)
+        print(f"{name:24} {who:30} {told}", flush=True)
 
 
 def unit(vectors: Any) -> Any:

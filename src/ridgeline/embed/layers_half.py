@@ -1,8 +1,9 @@
 """float16 on an ARM CPU: products in half precision, twice as many at a time as in float32; the rest in float32.
 
 The products are our own (`native/half.cpp`): libraries sum in float16, too, which over 1,536 terms took cosines down to
-0.9999; here sums leave float16 after a few terms. Bias, activation and residual ride along. No layer calls torch for
-anything that has threads: its own wait busily for the next call, on the CPUs that ours need meanwhile.
+0.9999; here sums leave float16 after a few terms. Bias, activation and residual ride along. Norms are
+our own as well: between our calls torch's took longer than the work they did, presumably since its threads and ours
+wait busily for each other's CPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ridgeline.errors import InputError
 from ridgeline.native import HalfLinear, half_attention, half_here, norm_rows
 
 WIDTH = 8  # of a head: a multiple of it, or torch's own attention does it
-TOKENS = 24  # per thread: for fewer, waking it takes longer (one text of 32 tokens: 15 ms by one thread or two)
+TOKENS = 24  # per thread: for fewer, waking it takes longer (up to 32 tokens one text is no quicker by two)
 _FUSED = ("gelu", "relu")
 
 

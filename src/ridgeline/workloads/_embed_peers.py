@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def engine(name: str, model: Model, device: str, dtype: str, hint: str) -> tuple
     """An engine and its settings; the last one is kept for the next case."""
     if name in (EAGER, COMPILED):
         return _torch(model, device, dtype, compiled=name == COMPILED)
-    return _ort(model) if name == ORT else _openvino(model, dtype, hint)
+    return ort_engine(onnx_int8(model)) if name == ORT else _openvino(model, dtype, hint)
 
 
 def _torch(model: Model, device: str, dtype: str, *, compiled: bool) -> tuple[Engine, dict[str, Any]]:
@@ -101,13 +102,14 @@ def _torch(model: Model, device: str, dtype: str, *, compiled: bool) -> tuple[En
     return lambda batches: [one(batch) for batch in batches], settings
 
 
-def _ort(model: Model) -> tuple[Engine, dict[str, Any]]:
+def ort_engine(file: Path) -> tuple[Engine, dict[str, Any]]:
+    """ONNX Runtime with an exported file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = threads = len(os.sched_getaffinity(0))
-    session = onnxruntime.InferenceSession(str(onnx_int8(model)), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
     def run(batches: list[Batch]) -> list[Array]:
         return [session.run(None, {"input_ids": ids, "attention_mask": mask})[0] for ids, mask in batches]
