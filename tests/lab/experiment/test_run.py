@@ -255,7 +255,7 @@ def test_all_experiments_come_as_one_table(tmp_path, point):
         Results(kept, {"name": name}).write(finished=True)
     table = load_experiments(tmp_path / "outputs")
     assert table.num_rows == 3
-    assert sorted({name.rpartition("-2")[0] for name in table["folder"].to_pylist()}) == ["one", "two"]
+    assert sorted({name.partition("-")[0] for name in table["folder"].to_pylist()}) == ["one", "two"]
     assert table["success"].to_pylist() == [True, True, False]
     assert table["throughput"].to_pylist()[2] is None
     with pytest.raises(InputError, match="no experiment in"):
