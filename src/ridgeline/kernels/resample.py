@@ -21,7 +21,7 @@ from ridgeline.kernels import resample_kernel
 from ridgeline.kernels.direct import direct
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
-# found them best on an H200 (benchmarks/records/h200-trajectory-sweep.txt). Small programs and many of them: what
+# found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
 # costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: in float32 its
 # programs take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
 SHAPES = {
@@ -36,7 +36,7 @@ SHAPES = {
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
 ROWS = {("cubic", 4): 256}
-REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 96, ("cubic", 4): 80}  # at most
+REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 80, ("cubic", 4): 72}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
