@@ -14,7 +14,7 @@ import pytest
 import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse
-from ridgeline.lab.against import rival
+from ridgeline.lab.against import copied, rival
 from ridgeline.lab.baton import ContenderLost, Entrant, Team
 
 ROOT = Path(ridgeline.__file__).resolve().parents[2]
@@ -37,6 +37,30 @@ def test_a_commit_is_built_and_races_from_its_own_tree(run, known_ceilings):
     assert rows[entrant.name].judged.time, rows[entrant.name].judged.advice
     assert rows[entrant.name].comparison in ("SAME", "UNCLEAR"), "the same code but for uncommitted changes"
     assert rival("HEAD") == entrant, "a second time nothing is built"
+
+
+def test_what_runs_here_races_from_a_copy_that_is_gone_afterwards(run, known_ceilings):
+    with copied() as tree:
+        assert (Path(tree) / "ridgeline" / "native").with_suffix(".pyi").exists()
+        with Team(Entrant("ridgeline", "ridgeline", tree=tree)):
+            pass  # the greeting proves where the code comes from
+        assert len(str(Path(tree))) == len(rival("HEAD").tree), "what lies elsewhere in memory takes longer"
+    assert not Path(tree).parent.exists()
+
+
+def test_copies_of_runs_that_were_killed_are_swept_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gone = tmp_path / "ridgeline" / "against" / "here-9999999-cpython-311"
+    (gone / "src").mkdir(parents=True)
+    with copied():
+        assert not gone.exists()
+
+
+def test_versions_take_as_many_samples_as_each_other(run, known_ceilings):
+    entrant = rival("HEAD")
+    with copied() as tree:
+        record = run(workload="ridgeline.workloads.spin", rivals=[entrant], tree=tree, budget_s=3.0)[0]
+    assert len({(lane.samples_per_turn, lane.calls_per_sample) for lane in record.contenders}) == 1
 
 
 def test_a_rival_that_runs_from_elsewhere_is_refused(tmp_path):

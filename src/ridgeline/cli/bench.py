@@ -6,6 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +19,7 @@ from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr,
 from ridgeline.cli.watching import watcher
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import analyse, report
-from ridgeline.lab.against import rival
+from ridgeline.lab.against import copied, rival
 from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Outcome
 from ridgeline.lab.bench import bench as run_bench
@@ -105,8 +107,11 @@ def bench(
     )
     console = stderr()
     try:
-        with watcher(console, live=console.is_terminal and not (quiet or as_json)) as watching:
-            outcome = run_bench(ask, watching)
+        with (
+            copied() if ask.rivals else nullcontext() as tree,
+            watcher(console, live=console.is_terminal and not (quiet or as_json)) as watching,
+        ):
+            outcome = run_bench(replace(ask, tree=tree), watching)
     except KeyboardInterrupt:
         kept = out / FILE
         stays = f"what was measured stays in {kept}; the same command goes on from there" if kept.exists() else ""

@@ -25,7 +25,7 @@ import ridgeline
 from ridgeline.lab.loading import load
 from ridgeline.lab.workload import Case, Run, Workload, libraries_of
 from ridgeline.machine import Placement, placed
-from ridgeline.machine.clock import OVERHEAD_SHARE, Timer, batch_for, clock_cost_ns, now_ns, timer
+from ridgeline.machine.clock import OVERHEAD_SHARE, Timer, batch_for, clock_cost_ns, least_ns, now_ns, timer
 
 PROTOCOL = 1
 WARM_NS = 50_000_000  # keep stepping this long before the first sample: JITs, clocks, page faults
@@ -76,11 +76,11 @@ class Contender:
             if spent > 20 * WARM_NS:
                 break
         self._calls = 1
+        clock: Any = _Agreed(self._timer, agree) if agree else self._timer
         if not order["cold"]:
             floor = max(order["sample_ns"], clock_cost_ns() / OVERHEAD_SHARE)
-            clock: Any = _Agreed(self._timer, agree) if agree else self._timer
             self._calls = batch_for(clock, self._run.step, int(floor))
-        once = self._timer.time(self._run.step, self._calls)
+        once = least_ns(clock, self._run.step, self._calls)
         self._usage, self._steps = _usage(), Counter()
         return {
             "sample_ns": once,
@@ -91,8 +91,8 @@ class Contender:
         }
 
     def turn(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Rewrite the inputs, then time `samples` samples."""
-        run, cold = self._live(), order["cold"]
+        """Rewrite the inputs, then time `samples` samples, each of so many `calls`."""
+        run, cold, calls = self._live(), order["cold"], order["calls"]
         began = now_ns()
         _start_on(order["start_cpu"])
         run.reset()
@@ -103,7 +103,7 @@ class Contender:
         for _ in range(order["samples"]):
             if cold:
                 self._timer.flush()
-            samples.append(self._timer.time(run.step, self._calls) / self._calls)
+            samples.append(self._timer.time(run.step, calls) / calls)
         if not cold:  # where the steps' CPU time goes; emptying caches is none of theirs
             wall, now = now_ns() - start, _usage()
             spent = {kind: now[f"cpu_{kind}_ns"] - used[f"cpu_{kind}_ns"] for kind in ("user", "system")}

@@ -43,6 +43,7 @@ class Ask:
     budget_s: float | None = None  # for all races and what prepares them
     plan: Plan = field(default_factory=Plan)
     rivals: Sequence[Entrant] = ()  # other versions of our own code: they race ours, the peers stay out
+    tree: str | None = None  # the `src` folder ours comes from then, a copy beside theirs
     pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> its own interpreter
 
     @property
@@ -129,7 +130,7 @@ def entrants(point: Point, ask: Ask) -> list[Entrant]:
     names = list(point.workload.contenders(point.case))
     own = str(Path(ridgeline.__file__).resolve().parent.parent)
     peers = [Entrant(n, n, pythons[n], own) if n in pythons else Entrant(n, n) for n in names]
-    mine = [e for e in peers if e.name == OURS]
+    mine = [replace(e, tree=ask.tree) if ask.tree else e for e in peers if e.name == OURS]
     rest = [e for e in peers if e.name != OURS]
     return [*mine, *(ask.rivals or rest)]
 

@@ -47,12 +47,13 @@ def batch_for(timer: Timer, step: Callable[[], object], at_least_ns: int, most: 
     A call that was preempted looks long; so a sample that seems long enough is looked at again.
     """
     calls = 1
-    while calls < most and _least_ns(timer, step, calls, at_least_ns) < at_least_ns:
+    while calls < most and least_ns(timer, step, calls, at_least_ns) < at_least_ns:
         calls *= 2
     return calls
 
 
-def _least_ns(timer: Timer, step: Callable[[], object], calls: int, at_least_ns: int) -> int:
+def least_ns(timer: Timer, step: Callable[[], object], calls: int, at_least_ns: int = 0) -> int:
+    """How long a sample lasts when nobody interrupts it; what is shorter than `at_least_ns` is looked at once only."""
     took = timer.time(step, calls)
     for _ in range(LOOKS - 1):
         if not at_least_ns <= took < PREEMPTED_NS:
