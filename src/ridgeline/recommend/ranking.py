@@ -5,12 +5,14 @@
 
 What items are (vectors, EASE's weights) goes to the device once, histories as row and column numbers, never as a
 matrix; only the answers come back. On a GPU products in float16 find a few more items than asked, and products in
-float32 decide between those.
+float32 decide between those. For a few users a GPU would wait for the host more than it works: the host makes their
+profiles and decides, and the device is asked one thing, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from ridgeline.recommend.models.taste import HALF, taste
 BLOCK = {"cpu": 1_024, "cuda": 8_192}  # users: [BLOCK, items] scores are held
 MORE = 6  # items found beyond k where float16 is not sure of the last ones
 FEW = 10_000  # entries of histories whose weights the CPU has sooner than a GPU
+FEW_USERS, FEW_LIKES = 4, 1_000  # and users, with so many entries, whose profiles it has sooner
 
 Found = tuple[Whole, Real]
 
@@ -34,12 +37,15 @@ class ByVectors:
     def __init__(self, items: NDArray[Any], device: str = "cpu", dtype: Any = None) -> None:
         import torch
 
-        self.device = device
-        self._items = torch.from_numpy(np.ascontiguousarray(items, np.float32)).to(device)
+        self.device, self._host = device, np.ascontiguousarray(items, np.float32)
+        self._items = torch.from_numpy(self._host).to(device)
         self._right = self._items.to(dtype or (torch.float16 if _gpu(device) else torch.float32)).T
 
     def users(self, liked: Histories) -> Any:
-        """The weighted means of what they liked, on the device: float32 [n, dim] of unit length, 0 without likes."""
+        """The weighted means of what they liked: float32 [n, dim] of unit length, 0 without likes. On the device, but
+        for a few users, whose answers begin here."""
+        if self._narrow and _few(liked):
+            return _profiles(self._host, liked)
         import torch
         from torch.nn.functional import embedding_bag
 
@@ -53,8 +59,9 @@ class ByVectors:
         """(items int64 [n, k], scores float32 [n, k]) by products; seen ones left out, −1 where none is left."""
         import torch
 
+        if self._narrow and _few(seen) and isinstance(users, np.ndarray):
+            return self._best_of_few(users, seen, k)
         left = self._there(users) if isinstance(users, np.ndarray) else users
-        sure = self._right.dtype == torch.float32
 
         def scores(first: int, last: int) -> Any:
             return left[first:last].to(self._right.dtype) @ self._right
@@ -62,7 +69,32 @@ class ByVectors:
         def exact(first: int, last: int, rows: Any) -> Any:
             return torch.einsum("ukd,ud->uk", self._items[rows], left[first:last])
 
-        return _ranked(scores, None if sure else exact, len(left), seen, k, self.device)
+        return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device)
+
+    def _best_of_few(self, users: NDArray[Any], seen: Histories, k: int) -> Found:
+        """One way there, one back: what the device finds is scored here."""
+        import torch
+
+        _checked(len(users), seen, k)
+        k, wide = min(k, seen.width), min(k + MORE, seen.width)
+        users, hidden = np.ascontiguousarray(users, np.float32), seen.users * seen.width + seen.items
+        told = np.concatenate([hidden.view(np.uint8), users.reshape(-1).view(np.uint8)])
+        there = self._there(told)
+        left = there[hidden.nbytes :].view(torch.float32).view(users.shape).to(self._right.dtype)
+        scores = left @ self._right
+        scores.view(-1).index_fill_(0, there[: hidden.nbytes].view(torch.int64), -torch.inf)
+        best, at = scores.topk(wide, dim=1, sorted=False)
+        rows, gone = at.cpu().numpy(), np.isneginf(best.cpu().numpy())
+        values = np.einsum("ukd,ud->uk", self._host[rows], users)
+        values[gone] = -np.inf
+        order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        rows, values = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
+        return np.where(np.isneginf(values), -1, rows), values
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether what the products find must be looked at again."""
+        return bool(self._right.dtype.itemsize < 4)
 
     def _there(self, array: NDArray[Any]) -> Any:
         return _sent(array, self.device)
@@ -139,10 +171,7 @@ def _ranked(
 ) -> Found:
     import torch
 
-    if len(seen) != count:
-        raise InputError(f"{len(seen)} histories of seen items for {count} users; give one for each.")
-    if k < 1:
-        raise InputError(f"k is {k}; ask for 1 or more.")
+    _checked(count, seen, k)
     block = BLOCK["cuda" if _gpu(device) else "cpu"]
     k = min(k, seen.width)
     wide = k if exact is None else min(k + MORE, seen.width)
@@ -161,6 +190,25 @@ def _ranked(
         values[first:last], rows[first:last] = best, at
     rows.masked_fill_(values == -torch.inf, -1)
     return rows.cpu().numpy(), values.cpu().numpy()
+
+
+def _checked(count: int, seen: Histories, k: int) -> None:
+    if len(seen) != count:
+        raise InputError(f"{len(seen)} histories of seen items for {count} users; give one for each.")
+    if k < 1:
+        raise InputError(f"k is {k}; ask for 1 or more.")
+
+
+def _few(users: Histories) -> bool:
+    return 0 < len(users) <= FEW_USERS and len(users.items) <= FEW_LIKES
+
+
+def _profiles(items: NDArray[Any], liked: Histories) -> Real:
+    """`ByVectors.users` by the host."""
+    weights, bounds = taste(liked), liked.starts
+    found = np.stack([weights[a:b] @ items[liked.items[a:b]] for a, b in pairwise(bounds)])
+    length = np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(np.where(length > 1e-12, found / np.maximum(length, 1e-12), 0.0), np.float32)
 
 
 def _taste(stars: Any, starts: Any) -> Any:
