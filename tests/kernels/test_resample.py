@@ -283,6 +283,15 @@ def test_neighbouring_groups_of_one_kind_are_one_launch():
     ]
 
 
+def test_a_cubic_a_hundred_spans_beyond_its_end_keeps_its_digits():
+    """The powers of the weight are millions there, and what they multiply nearly cancels."""
+    case = make(
+        17, 130, 70, [(0, 32, "cubic")], dtype=torch.float16, clock=torch.float32, outside="extrapolate", ragged=True,
+        duplicates=0.1, scaled=True,
+    )  # fmt: skip
+    check(case)
+
+
 # ---- where there is a GPU ----
 
 

@@ -120,20 +120,21 @@ def cubic_inside(before, a, b, after, whole, far_p, gain_p, far_q, gain_q, FAST:
 
 @triton.jit
 def cubic_anywhere(before, a, b, after, w, has_before, has_after, h_before, h_after, FAST: tl.constexpr):
-    """The same where some of the frames before and after are missing."""
+    """The same where some of the frames before and after are missing. Beyond an end the powers of w are large, so what
+    they multiply is subtracted first."""
     m = b - a
     up = a - before
     on = after - b
-    whole, left, right = blends(w)
     end = _end_slope(
         tl.where(has_before, h_before, h_after), tl.where(has_before, up, on), m,
         tl.where(has_before | has_after, 1.0, 0.0).to(w.dtype), FAST,
     )  # fmt: skip
-    far_p, gain_p = inner(h_before, left, FAST)
-    far_q, gain_q = inner(h_after, right, FAST)
-    y = a + m * whole
-    y += tl.where(has_before, _inner_slope(up, m, far_p, gain_p, FAST), end * left)
-    return y + tl.where(has_after, _inner_slope(on, m, far_q, gain_q, FAST), end * right)
+    far_p, gain_p = inner(h_before, 1.0, FAST)
+    far_q, gain_q = inner(h_after, 1.0, FAST)
+    left = tl.where(has_before, _inner_slope(up, m, far_p, gain_p, FAST), end)
+    right = tl.where(has_after, _inner_slope(on, m, far_q, gain_q, FAST), end)
+    bend = left + right - 2 * m
+    return a + w * (left + w * (m - left + bend * (w - 1)))
 
 
 @triton.jit
