@@ -169,31 +169,45 @@ class Meaning:
     def save(self) -> None:
         """Bring what is new to the disk."""
         with self._lock:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            entries, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
-            matrix, texts = self._words.vectors(), self._words.texts
-            done = self._saved
-            _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
-            _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())
-            width = matrix.shape[1] * 4 if len(matrix) else 0
-            _grow(self.folder / "vectors.f4", done["rows"] * width, matrix[done["rows"] :].tobytes())
-            lines = "".join(json.dumps(text) + "\n" for text in texts[done["rows"] :]).encode()
-            begin = done["text_bytes"]
-            _grow(self.folder / "texts.jsonl", begin, lines)
-            state = {
-                "format": _FORMAT,
-                "log": self._log,
-                "model": self._model,
-                "entries": len(entries),
-                "rows": len(texts),
-                "dim": matrix.shape[1] if len(matrix) else 0,
-                "text_bytes": begin + len(lines),
-                "miner": self._miner.state(),
-            }
-            with publish(self.folder / "state.json") as tmp:
-                tmp.write_text(json.dumps(state), encoding="utf-8")
-            self._saved = {"entries": len(entries), "rows": len(texts), "text_bytes": begin + len(lines)}
-            self._entries, self._times = [entries], [times]
+            self.complete_vectors()
+            self.saved(self.write())
+
+    def complete_vectors(self) -> None:
+        """So that `write` needs no encoder."""
+        with self._lock:
+            self._words.vectors()
+
+    def write(self) -> dict[str, int]:
+        """What is new, to the disk; what lies there then, for `saved`. Changes nothing here: a copy may do it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        entries, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
+        matrix, texts = self._words.vectors(), self._words.texts
+        done = self._saved
+        _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
+        _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())
+        width = matrix.shape[1] * 4 if len(matrix) else 0
+        _grow(self.folder / "vectors.f4", done["rows"] * width, matrix[done["rows"] :].tobytes())
+        lines = "".join(json.dumps(text) + "\n" for text in texts[done["rows"] :]).encode()
+        begin = done["text_bytes"]
+        _grow(self.folder / "texts.jsonl", begin, lines)
+        now = {"entries": len(entries), "rows": len(texts), "text_bytes": begin + len(lines)}
+        state = {
+            "format": _FORMAT,
+            "log": self._log,
+            "model": self._model,
+            **now,
+            "dim": matrix.shape[1] if len(matrix) else 0,
+            "miner": self._miner.state(),
+        }
+        with publish(self.folder / "state.json") as tmp:
+            tmp.write_text(json.dumps(state), encoding="utf-8")
+        return now
+
+    def saved(self, now: dict[str, int]) -> None:
+        """So much lies on the disk."""
+        with self._lock:
+            self._saved = now
+            self._entries, self._times = [_joined(self._entries, np.int32)], [_joined(self._times, np.int64)]
 
     def stats(self) -> dict[str, Any]:
         with self._lock:

@@ -76,7 +76,7 @@ class Ours:
         self.ledger.append([])
         places = Places(Home(self.ledger.path))
         places.watch.mkdir()
-        settings = Settings(batch, wait_ms, model=model, device=device, save_s=1e9)
+        settings = Settings(batch, wait_ms, model=model, device=device)
         self.scorer = Scorer(self.ledger, places, settings, (), {})
         self.intake = Intake(self.ledger, self.scorer.backlog, Positions(places.positions, self.ledger), redact)
         self.scorer.start(self.intake)

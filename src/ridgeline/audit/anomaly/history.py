@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -40,6 +40,9 @@ class Known:
     tone: float = 0.0  # how bad it sounded, in nats
     near: list[tuple[int, float]] = field(default_factory=list)  # the nearest ones then, with cosine
     normal: bool = False  # seen, and not mostly as an alert: what others are held against
+
+
+KNOWN = tuple(part.name for part in fields(Known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ class History:
         told = {
             "templates": self.templates.state(),
             "learnt": self.learnt,
-            "known": [[id, asdict(known)] for id, known in self.known.items()],
+            "known": [[id, [getattr(known, name) for name in KNOWN]] for id, known in self.known.items()],
             "neighbours": neighbours,
             "actors": self.actors.state(),
             "subjects": self.subjects.state(),
@@ -193,7 +196,7 @@ class History:
     def restore(cls, state: Mapping[str, Any], vectors: Vectors) -> Self:
         made = cls()
         made.templates, made.learnt = Frequencies.restore(state["templates"]), int(state["learnt"])
-        made.known = {id: Known(**row | {"near": [(t, c) for t, c in row["near"]]}) for id, row in state["known"]}
+        made.known = {id: _known(row) for id, row in state["known"]}
         made.neighbours = Neighbours.restore(state["neighbours"], np.asarray(vectors, np.float32))
         for id, known in made.known.items():
             known.normal = known.seen > 0 and 2 * known.alerts <= known.seen
@@ -205,6 +208,12 @@ class History:
         made.steps = {id: list(reached) for id, reached in state["steps"]}
         made.counts = {True: Counts.restore(state["counts"][0]), False: Counts.restore(state["counts"][1])}
         return made
+
+
+def _known(row: Sequence[Any]) -> Known:
+    made = Known(*row)
+    made.near = [(template, cosine) for template, cosine in made.near]
+    return made
 
 
 _NOBODY = Frequencies()

@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.watch import own
+from ridgeline.audit.watch.aside import Aside
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.settings import BEHIND, LARGE, SMALL, Settings
-from ridgeline.audit.watch.state import Left, Places, find_left, save_left
-from ridgeline.errors import InputError, StoreError
+from ridgeline.audit.watch.state import Left, Places, find_left, write_left
+from ridgeline.errors import InputError, RidgelineError, StoreError
 
 if TYPE_CHECKING:
     from ridgeline.audit.anomaly.detector import Detector, Judgement
@@ -56,6 +57,8 @@ class Scorer:
         self.heard: Callable[[Piece], None] = lambda piece: None  # called when its scores are recorded
         self.ready = threading.Event()
         self.error: BaseException | None = None
+        self._aside: Aside | None = None  # a copy of this process that saves
+        self._saved = 0.0  # when the last one began
         self._cut = False
         self._thread = threading.Thread(target=self._run, name="audit-scorer", daemon=True)
 
@@ -89,7 +92,7 @@ class Scorer:
             detector, meaning = self._minds()
             self._own([own.own(own.START, None, {**self._began, "position": self._left.position})])
             self.ready.set()
-            saved, usual = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
+            self._saved, usual = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
             while not self._cut:
                 until = self._left.recorded if self.position < self._left.recorded else None
                 size = LARGE if self._settings.batch is None and len(self.backlog) > BEHIND else usual
@@ -97,13 +100,15 @@ class Scorer:
                 if piece is None:
                     break
                 self._judge(detector, meaning, piece)
-                if time.monotonic() - saved > self._settings.save_s:
-                    self._save(detector, meaning)
-                    saved = time.monotonic()
+                self._keep(detector, meaning)
+            self._settled(detector, meaning)
             self._save(detector, meaning)
         except BaseException as error:
             self.error = error
         finally:
+            if self._aside is not None:  # nobody writes there after us
+                with suppress(RidgelineError):
+                    self._aside.result()
             self.ready.set()
 
     def _on_gpu(self) -> bool:
@@ -192,10 +197,37 @@ class Scorer:
         if self.intake is not None:
             self.intake.own(events)
 
+    def _keep(self, detector: Detector, meaning: Meaning) -> None:
+        """Now and then, what was learnt, by a copy of this process: no event waits for that."""
+        if self._aside is not None:
+            if not self._aside.running:
+                self._settled(detector, meaning)
+        elif time.monotonic() - self._saved > self._settings.save_s:
+            self._saved = time.monotonic()
+            meaning.complete_vectors()
+            try:
+                self._aside = Aside(lambda: self._written(detector, meaning))
+            except OSError:  # no room for another process
+                self._save(detector, meaning)
+
+    def _settled(self, detector: Detector, meaning: Meaning) -> None:
+        """The end of the copy, if there is one; what it could not do is done here, and fails here."""
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            try:
+                meaning.saved(aside.result())
+            except RidgelineError:
+                self._save(detector, meaning)
+
     def _save(self, detector: Detector, meaning: Meaning) -> None:
-        meaning.save()
+        meaning.complete_vectors()
+        meaning.saved(self._written(detector, meaning))
+
+    def _written(self, detector: Detector, meaning: Meaning) -> dict[str, int]:
+        now = meaning.write()
         left = Left(self.position, max(self._left.recorded, self._left.position), None)
-        self._left = save_left(self._places, self._ledger, detector, left, self._told)
+        write_left(self._places, self._ledger, detector, left, self._told)
+        return now
 
 
 def _label(detector: Detector, event: dict[str, Any]) -> None:

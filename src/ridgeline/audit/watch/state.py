@@ -48,6 +48,9 @@ class Places:
     def status(self) -> Path:
         return self.watch / "status.json"
 
+    def detector(self, position: int) -> Path:
+        return self.watch / f"detector-{position}"
+
 
 @dataclass(frozen=True)
 class Left:
@@ -77,10 +80,9 @@ def find_left(places: Places, ledger: Ledger, settings: dict[str, Any]) -> Left:
     return Left(int(words["position"]), min(recorded, size), folder)
 
 
-def save_left(places: Places, ledger: Ledger, detector: Any, left: Left, settings: dict[str, Any]) -> Left:
+def write_left(places: Places, ledger: Ledger, detector: Any, left: Left, settings: dict[str, Any]) -> None:
     """Save the detector under a new name, point at it, let the old one go."""
-    name = f"detector-{left.position}"
-    folder = places.watch / name
+    folder = places.detector(left.position)
     if folder.exists():
         shutil.rmtree(folder)
     detector.save(folder)
@@ -91,11 +93,10 @@ def save_left(places: Places, ledger: Ledger, detector: Any, left: Left, setting
         "position": left.position,
         "recorded": left.recorded,
         "size": left.recorded,
-        "detector": name,
+        "detector": folder.name,
     }
     with publish(places.watch / "state.json") as tmp:
         tmp.write_text(json.dumps(words), encoding="utf-8")
     for other in places.watch.glob("detector-*"):
-        if other.name != name:
+        if other.name != folder.name:
             shutil.rmtree(other, ignore_errors=True)
-    return Left(left.position, left.recorded, folder)
