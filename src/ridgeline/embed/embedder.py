@@ -33,8 +33,8 @@ from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
     from ridgeline.embed.encoder import Encoder
+    from ridgeline.embed.few import FewTexts
     from ridgeline.embed.flow import Flow
-    from ridgeline.embed.one import OneText
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
@@ -43,6 +43,7 @@ Progress = Callable[[int, int | None], None]
 BATCH_TOKENS = {"cpu": 256, "cuda": 131_072}
 LARGE = 16 << 20  # bytes of vectors
 AHEAD = 2  # windows tokenized while one is being encoded
+FEW = 512  # texts that may be few enough for a recording on a GPU (few.py)
 
 
 class Embedder:
@@ -93,7 +94,7 @@ class Embedder:
         self._encoder: Encoder | None = _load(config, self._device, self._dtype, truncate_dim, normalize)
         self._staging = Staging()  # pinned once, not for every call
         self._pool: ThreadPoolExecutor | None = None
-        self._one: OneText | None = None
+        self._few: FewTexts | None = None
         self.dim = self._encoder.dim
         if truncate_dim is not None and truncate_dim > self.dim:
             raise InputError(f"truncate_dim is {truncate_dim}, and '{found.name}' has {self.dim} dimensions.")
@@ -124,6 +125,8 @@ class Embedder:
             raise unknown("answer", to, ("numpy", "torch"))
         refuse_one(texts)
         total = length_of(texts)
+        if total is not None and total <= FEW and self._records:  # nothing to overlap
+            return self.encode_tokens(self.tokenize(texts), batch_tokens=batch_tokens, progress=progress, to=to)
         found = self._assembled(self._windows(texts, total), total, batch_tokens, progress)
         return _handed(found, to)
 
@@ -178,12 +181,16 @@ class Embedder:
         if to not in ("numpy", "torch"):
             raise unknown("answer", to, ("numpy", "torch"))
         self._check(tokens, 0)
-        found = self._assembled(iter([window_of(tokens)]), len(tokens), batch_tokens, progress)
+        found = self._played(tokens) if batch_tokens == "auto" else None
+        if found is None:
+            found = self._assembled(iter([window_of(tokens)]), len(tokens), batch_tokens, progress)
+        elif progress is not None:
+            progress(len(tokens), len(tokens))
         return _handed(found, to)
 
     def close(self) -> None:
         """Let go of the weights and the threads; safe to call twice."""
-        self._encoder = self._one = None
+        self._encoder = self._few = None
         self._staging = Staging()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -288,18 +295,35 @@ class Embedder:
 
         from ridgeline.embed.layers import Packed
 
-        if self._device.type == "cuda" and self._open().layers.by_offsets:
-            if self._one is None:
-                from ridgeline.embed.one import OneText
-
-                self._one = OneText(self._open(), self._device)
-            return self._one(tokens.ids)[None]
-
+        if self._records and (found := self._played(tokens)) is not None:
+            return found
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
         quick = self._device.type == "cpu" and self._dtype == torch.bfloat16
         with few_threads(len(ids)) if quick else nullcontext():
             vectors: Vectors = self._open()(ids, Packed(offsets, runs_of(tokens.offsets))).cpu().numpy()
         return vectors
+
+    @property
+    def _records(self) -> bool:
+        """Whether the launches of a few texts can be recorded."""
+        return self._device.type == "cuda" and bool(self._open().layers.by_offsets)
+
+    def _played(self, tokens: Tokens) -> Vectors | None:
+        """By a recording, if the texts are few, and there is memory for one."""
+        if not self._records or self._budget is not None:
+            return None
+        import torch
+
+        from ridgeline.embed.few import FewTexts, are_few
+
+        if not are_few(tokens):
+            return None
+        if self._few is None:
+            self._few = FewTexts(self._open(), self._device)
+        try:
+            return self._few(tokens)
+        except torch.OutOfMemoryError:
+            return None
 
     def _flow(self, batch_tokens: int | str) -> Flow:
         from ridgeline.embed.flow import Flow

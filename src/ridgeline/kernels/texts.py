@@ -72,7 +72,7 @@ def pool(
     inside = d < WIDTH
     base = hidden + start * WIDTH
     if MODE == "cls":
-        y = tl.load(base + d, mask=inside, other=0).to(tl.float32)
+        y = tl.load(base + d, mask=d < WIDTH * tl.minimum(n, 1), other=0).to(tl.float32)
     else:
         y = tl.full([BLOCK], float("-inf") if MODE == "max" else 0.0, tl.float32)
         for first in range(0, n, ROWS):
