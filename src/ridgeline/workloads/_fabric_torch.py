@@ -47,7 +47,8 @@ def gpu(device: str, ranks: int) -> Any:
     """The GPU of this rank, made the current one."""
     import torch
 
-    mine = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if ranks > 1 else torch.device(device)
+    asked = int(device.partition(":")[2] or 0)
+    mine = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if ranks > 1 else asked)
     torch.cuda.set_device(mine)
     return mine
 
