@@ -103,7 +103,9 @@ def _measured(
     All sizes are gone through several times: what others do on the machine for a second is then no one size's matter.
     """
     points = sorted([*sizes, *alone])
-    samples: dict[str, dict[int, list[float]]] = {a: {n: [] for n in points if n in sizes or a == NATIVE} for a in names}
+    samples: dict[str, dict[int, list[float]]] = {
+        a: {n: [] for n in points if n in sizes or a == NATIVE} for a in names
+    }
     for n in points * PASSES:
         x = np.empty(n // 4, np.float32)
         turn = [a for a in names if n in samples[a]]

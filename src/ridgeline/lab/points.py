@@ -111,10 +111,11 @@ def plan_points(ask: Ask, here: Topology, say: Callable[[str], None]) -> list[Po
 
 def _known_peers(points: Sequence[Point], ask: Ask) -> None:
     """An interpreter is for someone who takes part; what its launcher lacks is told before anything is made."""
-    names = dict.fromkeys(e.contender for p in points for e in entrants(p, replace(ask, rivals=())))
-    for peer in ask.pythons:
-        if peer not in names:
-            raise unknown("peer", peer, list(names))
+    if ask.pythons:
+        names = dict.fromkeys(e.contender for p in points for e in entrants(p, replace(ask, rivals=())))
+        for peer in ask.pythons:
+            if peer not in names:
+                raise unknown("peer", peer, names)
 
 
 def known_device(wanted: str, here: Topology) -> str:

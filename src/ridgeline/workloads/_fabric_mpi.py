@@ -55,7 +55,7 @@ def launcher(name: str, ranks: int, interpreter: str) -> Launcher:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         told = {**root, "OMPI_MCA_mpi_yield_when_idle": str(int(crowded))}
         return Launcher(command, "OMPI_COMM_WORLD_RANK", tuple(told.items()))
-    told = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if crowded else {}
+    told = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"} if crowded else {}  # it sleeps; a plain yield comes back at once
     return Launcher((mpirun, "-n", str(ranks)), "PMI_RANK", tuple(told.items()))
 
 
@@ -115,5 +115,5 @@ def calls(name: str, op: str, ranks: int, count: int, device: str) -> Calls:
 
 
 def _tuning() -> dict[str, str]:
-    words = ("OMPI_MCA_mpi_yield_when_idle", "MPIR_CVAR_POLLS_BEFORE_YIELD")
+    words = ("OMPI_MCA_mpi_yield_when_idle", "MPIR_CVAR_ENABLE_HEAVY_YIELD")
     return {word: os.environ[word] for word in words if word in os.environ}
