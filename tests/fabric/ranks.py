@@ -79,7 +79,7 @@ def wrong_moves(comm, counts, algorithms) -> list:
 
 
 def wrong_lies(comm) -> list:
-    """Moves of arrays that go straight into the engine on one rank, and the long way (strided, odd types) on another."""
+    """Moves of arrays that go straight into the engine on one rank and the long way (strided, odd types) on another."""
     wrong, me = [], comm.rank
     for dtype in ("f4", "i8", "u1", "?", "c8", ">i4", "u2"):
         for strided in (None, 0, 1):  # the rank whose arrays have gaps
