@@ -56,23 +56,60 @@ int number_of(const char *format) {
   }
 }
 
-// An array in place, without any Python on the way: the call of a small message costs little more than the message.
+// An array as the short ways take it, without any Python on the way: the call of a small message costs little more than
+// the message. Everything else (other types, strides, tensors, arrays that must not be written) goes the long way, which
+// also says what is wrong with it.
+struct View {
+  Py_buffer buffer{};
+  int type = -1;
+
+  explicit View(nb::handle array, bool written = true) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(array.ptr(), &buffer, flags)) PyErr_Clear();
+    else type = number_of(buffer.format);
+  }
+  View(const View &) = delete;
+  View &operator=(const View &) = delete;
+  ~View() { if (buffer.obj) PyBuffer_Release(&buffer); }
+
+  bool fits() const { return type >= 0; }
+  std::uint64_t count() const { return buffer.len / buffer.itemsize; }
+};
+
 int all_reduce_array(Face &self, nb::handle array, int how, double timeout) {
-  Py_buffer view;
-  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT)) {
-    PyErr_Clear();
-    return -1;
-  }
-  const int type = number_of(view.format);
-  int code = -1;
-  if (type >= 0) {
-    const std::uint64_t count = view.len / view.itemsize;
-    code = self.done([&] {
-      self.engine.run({Op::all_reduce, view.buf, view.buf, count, Number(type), Combine(how), 0, ns(timeout)});
-    });
-  }
-  PyBuffer_Release(&view);
-  return code;
+  const View x(array);
+  if (!x.fits()) return -1;
+  return self.done([&] {
+    self.engine.run({Op::all_reduce, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(how), 0, ns(timeout)});
+  });
+}
+
+int broadcast_array(Face &self, nb::handle array, int root, double timeout) {
+  const View x(array);
+  if (!x.fits()) return -1;
+  return self.done([&] {
+    self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
+  });
+}
+
+int all_gather_array(Face &self, nb::handle array, nb::handle out, int ranks, double timeout) {
+  const View x(array, false), y(out);
+  if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks)) return -1;
+  return self.done([&] {
+    self.engine.run({Op::all_gather, x.buffer.buf, y.buffer.buf, x.count(), Number(x.type), Combine(0), 0, ns(timeout)});
+  });
+}
+
+int send_array(Face &self, nb::handle array, int to, double timeout) {
+  const View x(array, false);
+  if (!x.fits()) return -1;
+  return self.done([&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
+}
+
+int receive_array(Face &self, nb::handle array, int from, double timeout) {
+  const View x(array);
+  if (!x.fits()) return -1;
+  return self.done([&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
 }
 
 } // namespace
@@ -99,6 +136,10 @@ void bind_collective(nb::module_ &m) {
            },
            "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
       .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: not an array for the short way.")
+      .def("broadcast", &broadcast_array, "array"_a, "root"_a, "timeout"_a, "As all_reduce.")
+      .def("all_gather", &all_gather_array, "array"_a, "out"_a, "ranks"_a, "timeout"_a, "As all_reduce.")
+      .def("send_array", &send_array, "array"_a, "to"_a, "timeout"_a, "As all_reduce.")
+      .def("recv_array", &receive_array, "array"_a, "source"_a, "timeout"_a, "As all_reduce.")
       .def("run",
            [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
               double timeout) {

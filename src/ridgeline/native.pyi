@@ -192,6 +192,18 @@ class Collective:
     def all_reduce(self, array: object, how: int, timeout: float) -> int:
         """In place; −1: not an array for the short way."""
 
+    def broadcast(self, array: object, root: int, timeout: float) -> int:
+        """As all_reduce."""
+
+    def all_gather(self, array: object, out: object, ranks: int, timeout: float) -> int:
+        """As all_reduce."""
+
+    def send_array(self, array: object, to: int, timeout: float) -> int:
+        """As all_reduce."""
+
+    def recv_array(self, array: object, source: int, timeout: float) -> int:
+        """As all_reduce."""
+
     def run(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float) -> int: ...
 
     def run_steps(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float, steps: Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order='C', device='cpu', writable=False)], chunks: int, widest: int, algorithm: int) -> int: ...

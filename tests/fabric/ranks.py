@@ -78,6 +78,36 @@ def wrong_moves(comm, counts, algorithms) -> list:
     return wrong
 
 
+def wrong_lies(comm) -> list:
+    """Moves of arrays that go straight into the engine on one rank and the long way (strided, odd types) on another."""
+    wrong, me = [], comm.rank
+    for dtype in ("f4", "i8", "u1", "?", "c8", ">i4", "u2"):
+        for strided in (None, 0, 1):  # the rank whose arrays have gaps
+            everyone = [(np.arange(60) % 2 + 7 * r).astype(dtype) for r in range(comm.size)]
+
+            def lying(x, strided=strided):
+                wide = np.zeros(2 * x.size if me == strided else x.size, x.dtype)
+                view = wide[::2] if me == strided else wide
+                view[:] = x
+                return view
+
+            for root in range(comm.size):
+                x = lying(everyone[me])
+                comm.broadcast(x, root)
+                wrong += _unlike(x, everyone[root], ("broadcast", dtype, strided, root))
+            out = lying(np.zeros(60 * comm.size, dtype))
+            comm.all_gather(lying(everyone[me]), out=out)
+            wrong += _unlike(out, np.concatenate(everyone), ("all_gather", dtype, strided))
+            x = lying(everyone[me])
+            if me == 0:
+                x.flags.writeable = False
+                comm.send(x, 1)
+            elif me == 1:
+                comm.recv(x, 0)
+                wrong += _unlike(x, everyone[0], ("recv", dtype, strided))
+    return wrong
+
+
 def _unlike(got, wanted, what) -> list:
     return [] if np.array_equal(got, wanted) else [what]
 
@@ -145,6 +175,9 @@ def fails(comm, call) -> str:
         "read-only": lambda: comm.all_reduce(np.broadcast_to(x, (2, 8))),
         "list": lambda: comm.all_reduce([1, 2]),
         "out": lambda: comm.all_gather(x, out=np.empty(3, "f4")),
+        "out's type": lambda: comm.all_gather(x, out=np.empty(8 * comm.size, "i4")),
+        "read-only recv": lambda: comm.recv(np.broadcast_to(x, (2, 8)), 1 - comm.rank),
+        "closed": lambda: (comm.close(), comm.broadcast(x)),
         "cut": lambda: comm.reduce_scatter(np.ones(comm.size * 2 + 1, "f4")),
         "root": lambda: comm.broadcast(x, 9),
         "algorithm": lambda: comm.all_reduce(x, algorithm="rign"),

@@ -87,6 +87,10 @@ def test_the_other_collectives_by_every_algorithm(ranks):
     assert fabric.spawn(work.wrong_moves, ranks, args=(counts, algorithms), timeout=120) == [[]] * ranks
 
 
+def test_moves_are_right_however_the_data_lies():
+    assert fabric.spawn(work.wrong_lies, 3, timeout=60) == [[]] * 3
+
+
 def test_messages_go_round():
     assert fabric.spawn(work.round_trip, 3, args=([0, 1, 9_000, 400_000],), timeout=60) == [0] * 3
 
@@ -122,6 +126,9 @@ def test_tensors_of_torch_go_as_they_are():
         ("read-only", "cannot be written to"),
         ("list", "not list"),
         ("out", "out has 3 elements where 16 are needed"),
+        ("out's type", "int32"),
+        ("read-only recv", "cannot be written to"),
+        ("closed", "closed"),
         ("cut", r"\(5,\) cannot be cut into 2 equal parts"),
         ("root", "root is 9"),
         ("algorithm", "did you mean 'ring'"),

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from ridgeline.lab import Case, Check, Steps, Work
+from ridgeline.lab.workload import Launcher
 from ridgeline.machine import Placement
 
 
@@ -31,6 +32,12 @@ class Subjects:
     def missing(self, case):
         return {"unheard-of": "peers"}
 
+    def launcher(self, case, contender, interpreter):
+        """`launched…` come by a stand-in for mpirun, whose path is the case's mark."""
+        if not contender.startswith("launched"):
+            return None
+        return Launcher((case["mark"], "-n", str(case.ranks)), "STAND_IN_RANK", (("TUNED", "yes"),))
+
     def prepare(self, case: Case, contender: str, place: Placement):
         state = {"offset": 0, "sum": 0, "steps": 0}
         if contender == "refuse":
@@ -48,6 +55,11 @@ class Subjects:
 
         def step():
             state["steps"] += 1
+            if contender == "launched dies" and os.environ["STAND_IN_RANK"] == "1" and state["steps"] > 200:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if contender == "launched hangs" and os.environ["STAND_IN_RANK"] == "1" and state["steps"] > 200:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(3600)
             if contender == "crash" and state["steps"] > 200:
                 print("last words", file=sys.stderr, flush=True)
                 os._exit(7)
@@ -71,7 +83,15 @@ class Subjects:
             wrong = contender == "wrong" or (contender == "late" and state["offset"] > 5)
             return state["offset"], -1 if contender == "nan" else state["sum"] + wrong
 
-        settings = {"rank": os.environ.get("RANK"), "prefix": sys.prefix, "start": place.cpus, "child": child}
+        if contender.startswith("launched"):
+            (Path(case["mark"]).parent / f"pid.{os.environ['STAND_IN_RANK']}").write_text(str(os.getpid()))
+        settings = {
+            "rank": os.environ.get("RANK"),
+            "tuned": os.environ.get("TUNED"),
+            "prefix": sys.prefix,
+            "start": place.cpus,
+            "child": child,
+        }
         return Steps(step, result, reset, settings=settings, extras=lambda: {"steps": state["steps"]})
 
     def check(self, case, result):

@@ -15,7 +15,8 @@ import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse
 from ridgeline.lab.against import copied, rival
-from ridgeline.lab.baton import ContenderLost, Entrant, Team
+from ridgeline.lab.baton import Entrant, Team
+from ridgeline.lab.line import ContenderLost
 
 ROOT = Path(ridgeline.__file__).resolve().parents[2]
 in_git = (

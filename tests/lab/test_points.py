@@ -5,6 +5,7 @@ python -m pytest tests/lab/test_points.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,3 +91,21 @@ def test_versions_race_without_peers(ask):
     (point,) = plan_points(alone, PLAIN, print)
     assert [e.name for e in entrants(point, alone)] == ["ridgeline", "peer"]
     assert [e.name for e in entrants(point, beside)] == ["ridgeline", "ridgeline@1a2b3c4"]
+
+
+def test_a_workload_may_stay_on_the_cpu_until_a_gpu_is_asked_for(ask):
+    asked = ask(BOTH)
+    file = Path(asked.workloads[0])
+    file.write_text(file.read_text().replace("    devices", '    default_device = "cpu"\n    devices', 1))
+    assert planned(asked, WITH_GPU)[0] == [("both", "cpu", 1)]
+    assert planned(replace(asked, device="cuda"), WITH_GPU)[0] == [("both", "cuda", 1)]
+
+
+def test_a_number_of_ranks_that_makes_no_sense_for_one_workload_is_for_the_others(ask):
+    asked = ask(BOTH, CPU, ranks=4)
+    file = Path(asked.workloads[0])
+    file.write_text(file.read_text().replace("    devices", "    only_ranks = 2\n    devices", 1))
+    said: list[str] = []
+    points = plan_points(asked, PLAIN, said.append)
+    assert [(p.workload.name, p.case.ranks) for p in points] == [("both", 2), ("plain", 4), ("plain", 4)]
+    assert said == ["both is between 2 ranks; --ranks 4 is for the others."]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from ridgeline.cli import app
+from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.loading import load
-from ridgeline.workloads import names, reference
+from ridgeline.workloads import _fabric_ranks, names, reference
 
 OURS = ("allreduce", "allgather", "broadcast", "p2p")
 
@@ -21,9 +24,32 @@ def test_cases_have_ranks_and_fit_memory(name):
     workload = load(reference(name))
     for profile in Profile:
         cases = list(workload.cases(profile))
-        assert cases
-        assert all(case.ranks >= 2 for case in cases)
+        assert any(case.device == "cpu" for case in cases)
+        assert all(case.ranks >= 2 for case in cases if case.device == "cpu")
         assert all(workload.work(case).items == case["bytes"] for case in cases)
+
+
+def test_on_gpus_nccl_is_the_peer_and_each_rank_needs_one(monkeypatch):
+    workload = load(reference("allreduce"))
+    monkeypatch.setattr(_fabric_ranks, "topology", lambda: SimpleNamespace(gpus=("H200", "H200")))
+    case = Case({"bytes": 1024, "dtype": "float32"}, "cuda", 2)
+    assert workload.contenders(case) == ["ridgeline", "torch NCCL", "memcpy"]
+    assert workload.contenders(replace(case, ranks=1)) == ["ridgeline", "torch NCCL", "memcpy"]
+    with pytest.raises(InputError, match="3 ranks need a GPU each, there are 2"):
+        workload.contenders(replace(case, ranks=3))
+
+
+@pytest.mark.gpu
+def test_a_race_on_one_gpu_ends_with_right_answers(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    words = ["bench", "allreduce", "--device", "cuda", "--ranks", "1", "--case", "bytes=8192", "--budget", "2s"]
+    told = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
+    assert told.exit_code == 0, told.output
+    (record,) = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert [lane["contender"] for lane in record["contenders"]] == ["ridgeline", "torch NCCL", "memcpy"]
+    assert all(lane["check"]["ok"] and lane["samples_ns"] for lane in record["contenders"])
 
 
 def _told(values, rank=0, alone=False):

@@ -16,6 +16,7 @@ from ridgeline.lab.findings import Standing, times
 from ridgeline.lab.limiting import RESOURCES, percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.verdict import Comparison, Validity
+from ridgeline.lab.workload import cure
 from ridgeline.web import si
 
 WIDE = 110  # what whole words need
@@ -104,7 +105,7 @@ def asides(found: Sequence[Standing], records: Sequence[Record]) -> Iterator[str
         for peer, extra in record.missing.items():
             missing.setdefault(extra, []).append(peer)
     for extra, peers in missing.items():
-        yield f"Not installed, not raced: {', '.join(dict.fromkeys(peers))} (pip install 'ridgeline[{extra}]')."
+        yield f"Not installed, not raced: {', '.join(dict.fromkeys(peers))} ({cure(extra)})."
 
 
 def against(records: Sequence[Record], rivals: Sequence[str]) -> Iterator[RenderableType]:

@@ -5,26 +5,19 @@ One warm process per contender and rank. Only the one that holds the baton runs;
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from ridgeline.lab.contender import PROTOCOL
+from ridgeline.lab.line import ContenderLost, Line, launched, started
+from ridgeline.lab.workload import Launcher
 
 START_TIMEOUT_S = 120.0
-LOOK_EVERY_S = 1.0  # a child can die while a process it forked holds its pipe open
-LAST_WORDS = 64 << 10  # bytes of its output that are searched for them
 
 OUSTING = """
 import sys
@@ -33,10 +26,6 @@ sys.path.insert(0, {tree!r})
 from ridgeline.lab.contender import main
 main()
 """
-
-
-class ContenderLost(Exception):
-    """A contender crashed, hung or refused; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +40,7 @@ class Entrant:
     contender: str
     interpreter: str = sys.executable
     tree: str | None = None  # the `src` folder its ridgeline comes from; None: as the interpreter finds it
+    launcher: Launcher | None = None  # None: the lab starts its ranks itself
 
 
 class Team:
@@ -58,22 +48,27 @@ class Team:
 
     def __init__(self, entrant: Entrant, ranks: int = 1) -> None:
         self.entrant = entrant
+        self.pids: list[int] = []  # of the ranks, when they have been heard of
+        self._met = False
+        self._lines: list[Line] = []
+        words = [entrant.interpreter, *_entry(entrant)]
+        if entrant.launcher is not None:
+            self._lines = launched(words, ranks, entrant.launcher)
+            return
         port = str(_free_port()) if ranks > 1 else ""
-        self._processes: list[_Process] = []
         try:
             for rank in range(ranks):
                 env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
                 rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if ranks > 1 else {}
                 extra = {**{k: str(v) for k, v in env.items()}, **rendezvous} if ranks > 1 else {}
-                self._processes.append(_Process(entrant, extra))
-            self._met = False
+                self._lines.append(started(words, extra))
         except BaseException:
             self.kill()
             raise
 
     @property
     def ranks(self) -> int:
-        return len(self._processes)
+        return len(self._lines)
 
     @property
     def fresh(self) -> bool:
@@ -89,9 +84,9 @@ class Team:
 
     def order(self, what: str, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any) -> None:
         """Give all ranks one order; `answers` must be called for each, in turn."""
-        own = per_rank or [{}] * len(self._processes)
-        for process, special in zip(self._processes, own, strict=True):
-            process.order({"do": what, **order, **special})
+        own = per_rank or [{}] * len(self._lines)
+        for line, special in zip(self._lines, own, strict=True):
+            line.order({"do": what, **order, **special})
 
     def answers(self, timeout_s: float, *, forgiving: bool = False) -> list[dict[str, Any]]:
         """What the ranks say to the earliest order without an answer.
@@ -100,7 +95,7 @@ class Team:
         """
         self._meet()
         began = time.monotonic()
-        answers = [p.answer(timeout_s, began) for p in self._processes]
+        answers = [line.answer(timeout_s, began) for line in self._lines]
         for rank, answer in enumerate(answers):
             if "failed" in answer and not forgiving:
                 where = f"in rank {rank} " if len(answers) > 1 else ""
@@ -112,17 +107,21 @@ class Team:
         if self._met:
             return
         tree = self.entrant.tree
-        for process in self._processes:
-            hello = process.answer(START_TIMEOUT_S)
+        for line in self._lines:
+            hello = line.answer(START_TIMEOUT_S)
             if hello.get("protocol") != PROTOCOL:
                 raise ContenderLost(f"speaks protocol {hello.get('protocol')}, this lab speaks {PROTOCOL}")
             if tree and not str(hello.get("home")).startswith(tree):
                 raise ContenderLost(f"runs the code of {hello['home']}, not of {tree}")
+            line.met(hello["pid"])
+            self.pids.append(hello["pid"])
         self._met = True
 
     def kill(self) -> None:
-        for process in self._processes:
-            process.kill()
+        for line in self._lines:  # all at once: a rank that goes alone waits for the others
+            line.hang_up()
+        for line in self._lines:
+            line.kill()
 
     def __enter__(self) -> Team:
         try:
@@ -161,91 +160,6 @@ class Paddock:
         for team in self._teams.values():
             team.kill()
         self._teams = {}
-
-
-class _Process:
-    """One child with a pipe each way; stderr goes to a file that is read only when it dies."""
-
-    def __init__(self, entrant: Entrant, env: Mapping[str, str]) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the child
-        orders_out, self._orders = os.pipe()
-        self._answers, answers_in = os.pipe()
-        try:
-            self._child = subprocess.Popen(
-                [entrant.interpreter, *_entry(entrant), str(orders_out), str(answers_in)],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=(orders_out, answers_in),
-                env={**os.environ, **env},
-                start_new_session=True,  # Ctrl-C is the parent's to handle
-            )
-        except OSError as error:
-            raise ContenderLost(f"could not start {entrant.interpreter}: {error.strerror}") from None
-        finally:
-            os.close(orders_out)
-            os.close(answers_in)
-        self._pending = b""
-
-    def order(self, body: Mapping[str, Any]) -> None:
-        try:
-            os.write(self._orders, json.dumps(body).encode() + b"\n")
-        except BrokenPipeError:
-            raise ContenderLost(self._cause_of_death()) from None
-
-    def answer(self, timeout_s: float, began: float | None = None) -> dict[str, Any]:
-        """The next line it says, as an object; numbers that JSON has no word for (NaN, infinity) come as None."""
-        deadline = (time.monotonic() if began is None else began) + timeout_s
-        while b"\n" not in self._pending:
-            left = max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select([self._answers], [], [], min(left, LOOK_EVERY_S))
-            if ready:
-                piece = os.read(self._answers, 1 << 20)
-                if not piece:
-                    raise ContenderLost(self._cause_of_death())
-                self._pending += piece
-            elif self._child.poll() is not None:
-                raise ContenderLost(self._cause_of_death())
-            elif not left:
-                self.kill()
-                raise ContenderLost(f"gave no answer within {timeout_s:.3g} s and was stopped; --timeout gives it more")
-        line, _, self._pending = self._pending.partition(b"\n")
-        try:
-            found = json.loads(line, parse_constant=lambda _: None)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ContenderLost(f"wrote into the lab's own pipe: {line[:80].decode(errors='replace')!r}")
-        return found
-
-    def kill(self) -> None:
-        """End the child and whatever it started; safe to call twice."""
-        if self._child.returncode is None:  # its group goes by its number until someone has waited for it
-            self._kill_group()
-            self._child.wait()
-        for fd in (self._orders, self._answers):
-            with suppress(OSError):
-                os.close(fd)
-        self._orders = self._answers = -1
-        self._log.close()
-
-    def _kill_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-    def _cause_of_death(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(5)
-        self._kill_group()  # what it forked is not left behind
-        code = self._child.returncode
-        if code is None:
-            how = "closed its pipe"
-        else:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - LAST_WORDS))
-        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"{how}: {lines[-1][:300]}" if lines else how
 
 
 def _entry(entrant: Entrant) -> list[str]:

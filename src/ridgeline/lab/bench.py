@@ -20,10 +20,10 @@ from ridgeline.lab import analyse, code, record
 from ridgeline.lab.baton import Paddock
 from ridgeline.lab.budget import Purse, divide, want_s
 from ridgeline.lab.measure import measure, placements
-from ridgeline.lab.points import Ask, Point, command, entrants, plan_points
+from ridgeline.lab.points import Ask, Point, command, entrants, plan_points, still_missing
 from ridgeline.lab.race import Plan
 from ridgeline.lab.record import Record
-from ridgeline.lab.workload import Profile, Work, controls_of, missing_peers, note_of, weight_of
+from ridgeline.lab.workload import Profile, Work, controls_of, note_of, weight_of
 from ridgeline.machine import Ceilings, Topology, ceilings, topology
 from ridgeline.machine.ceiling import Ceiling, sharpen
 from ridgeline.machine.identity import facts
@@ -121,7 +121,7 @@ def _measured(
                     machine,
                     version,
                     held,
-                    missing_peers(point.workload, point.case),
+                    still_missing(point, ask),
                     command(point, ask),
                     note_of(point.workload),
                     controls_of(point.workload),

@@ -1,6 +1,6 @@
 """A contender's own process: prepares one run, then waits for the baton.
 
-    python -m ridgeline.lab.contender IN_FD OUT_FD       (started by lab.baton; any interpreter that has ridgeline)
+    python -m ridgeline.lab.contender IN OUT       (started by lab.baton; any interpreter that has ridgeline)
 
 Orders come as JSON lines, answers go back the same way. The library under test may print what it likes: its
 stdout is sent to stderr, which the parent keeps for the day it dies.
@@ -241,8 +241,13 @@ def peaks(device: str) -> dict[str, int]:
 
 def main() -> None:
     os.dup2(2, 1)
-    with open(int(sys.argv[1])) as orders, open(int(sys.argv[2]), "w") as answers:
+    with open(_end(sys.argv[1])) as orders, open(_end(sys.argv[2]), "w") as answers:
         serve(orders, answers)
+
+
+def _end(word: str) -> int | str:
+    """A descriptor's number, or a named pipe in whose path a launcher's variable stands for the rank."""
+    return int(word) if word.isdigit() else os.path.expandvars(word)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Standing:
     ratio: Estimate | None  # the best peer's time ÷ ours
     verdict: Comparison | None
     quality: Mapping[str, float]
-    missing: Mapping[str, str]  # peers not installed -> the extra that brings them
+    missing: Mapping[str, str]  # peers not installed -> what brings them
     cases: int  # of this path, the chosen one included
     words: Mapping[str, int] = field(default_factory=dict)  # of the cases: how often the best peer is SLOWER, SAME, …
     bad: int = 0  # cases in which ours is WRONG or INCOMPLETE

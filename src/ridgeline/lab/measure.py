@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ridgeline.lab import stats
-from ridgeline.lab.baton import ContenderLost, Entrant, Paddock, Team
+from ridgeline.lab.baton import Entrant, Paddock, Team
+from ridgeline.lab.line import ContenderLost
 from ridgeline.lab.race import Judge, Lane, Plan, Race
 from ridgeline.lab.verdict import goes_on
 from ridgeline.lab.workload import Case

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ridgeline
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, unknown
 from ridgeline.lab.baton import Entrant
 from ridgeline.lab.budget import PACES, PACES_AGAINST, Pace
 from ridgeline.lab.loading import load
@@ -22,9 +23,13 @@ from ridgeline.lab.workload import (
     Case,
     Profile,
     Workload,
+    default_device_of,
     devices_of,
     installed,
     interpreters_of,
+    launcher_of,
+    missing_peers,
+    only_ranks_of,
     own_case,
 )
 from ridgeline.machine import Topology
@@ -89,7 +94,10 @@ def plan_points(ask: Ask, here: Topology, say: Callable[[str], None]) -> list[Po
         if ask.ranks is not None:
             if ask.ranks < 1:
                 raise InputError(f"--ranks {ask.ranks}: ask for 1 or more.")
-            marked = [(replace(case, ranks=ask.ranks), mark) for case, mark in marked]
+            only = only_ranks_of(workload)
+            if only not in (None, ask.ranks):
+                say(f"{workload.name} is between {only} ranks; --ranks {ask.ranks} is for the others.")
+            marked = [(replace(case, ranks=only or ask.ranks), mark) for case, mark in marked]
         for case, _ in marked:
             if OURS not in workload.contenders(case):
                 raise InputError(
@@ -98,7 +106,17 @@ def plan_points(ask: Ask, here: Topology, say: Callable[[str], None]) -> list[Po
         points += [Point(reference, workload, case, mark) for case, mark in marked]
     if not points:
         raise InputError(f"nothing to measure on {wanted}; name a workload that runs there.")
+    _known_peers(points, ask)
     return points
+
+
+def _known_peers(points: Sequence[Point], ask: Ask) -> None:
+    """An interpreter is for someone who takes part; what its launcher lacks is told before anything is made."""
+    if ask.pythons:
+        names = dict.fromkeys(e.contender for p in points for e in entrants(p, replace(ask, rivals=())))
+        for peer in ask.pythons:
+            if peer not in names:
+                raise unknown("peer", peer, names)
 
 
 def known_device(wanted: str, here: Topology) -> str:
@@ -116,7 +134,8 @@ def _device(workload: Workload, wanted: str, here: Topology) -> str | None:
     can = devices_of(workload)
     if wanted != "auto":
         return wanted if wanted.partition(":")[0] in can else None
-    return "cuda" if "cuda" in can and here.gpus and installed("torch") else can[0]
+    gpu = "cuda" in can and default_device_of(workload) == "cuda"
+    return "cuda" if gpu and here.gpus and installed("torch") else can[0]
 
 
 def _cases(workload: Workload, profile: Profile, device: str) -> list[Case]:
@@ -127,12 +146,27 @@ def _cases(workload: Workload, profile: Profile, device: str) -> list[Case]:
 def entrants(point: Point, ask: Ask) -> list[Entrant]:
     """Ours first, then the peers; or other versions of ours, which want all the time there is."""
     pythons = {**interpreters_of(point.workload), **ask.pythons}
-    names = list(point.workload.contenders(point.case))
+    absent = missing_peers(point.workload, point.case)
+    names = [*point.workload.contenders(point.case), *(name for name in pythons if name in absent)]
     own = str(Path(ridgeline.__file__).resolve().parent.parent)
-    peers = [Entrant(n, n, pythons[n], own) if n in pythons else Entrant(n, n) for n in names]
+    peers = [
+        Entrant(
+            name,
+            name,
+            pythons.get(name, sys.executable),
+            own if name in pythons else None,
+            launcher_of(point.workload, point.case, name, pythons.get(name, sys.executable)),
+        )
+        for name in names
+    ]
     mine = [replace(e, tree=ask.tree) if ask.tree else e for e in peers if e.name == OURS]
     rest = [e for e in peers if e.name != OURS]
     return [*mine, *(ask.rivals or rest)]
+
+
+def still_missing(point: Point, ask: Ask) -> dict[str, str]:
+    """Peers that are not installed here and were given no interpreter of their own."""
+    return {name: cure for name, cure in missing_peers(point.workload, point.case).items() if name not in ask.pythons}
 
 
 def command(point: Point, ask: Ask) -> str:

@@ -67,7 +67,7 @@ class Record:
     weather: Mapping[str, Any]
     ceilings: Mapping[str, Any]  # the measured limits this case is held against
     contenders: tuple[Lane, ...]
-    missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> the extra that brings them
+    missing: Mapping[str, str] = field(default_factory=dict)  # peers not installed -> what brings them
     command: str = ""  # reproduces this record
     note: str = ""  # what a reader of the numbers must know, in the workload's words
     controls: tuple[str, ...] = ()  # contenders that are no peers: a bound, a part left out, the lab's own test

@@ -21,6 +21,7 @@ from ridgeline.lab.limiting import percent
 from ridgeline.lab.record import Record
 from ridgeline.lab.report import BEYOND, Chapter, Pictures, mixed
 from ridgeline.lab.verdict import MARGIN, Comparison, Validity
+from ridgeline.lab.workload import cure
 from ridgeline.web import asset, binary, page, render, si
 
 PACKAGE = "ridgeline.lab"
@@ -78,7 +79,7 @@ class Part:
     charts: Sequence[Markup]
     records: Sequence[tuple[Record, list[Row]]]
     strips: Sequence[Markup]
-    missing: Mapping[str, str]  # peer -> the extra that brings it
+    missing: Mapping[str, str]  # peer -> what brings it
     without: Mapping[str, int] = field(default_factory=dict)  # what had no room: raw samples, charts, cases
 
 
@@ -172,7 +173,7 @@ def _part(chapter: Chapter, anchor: str, name: str, pictures: Pictures | None) -
     charts += [_picture(title, svg) for title, svg in _drawn(own, pictures)]
     strips = [strip for record, rows in told if (strip := figures.strip(record, rows))]
     notes = [note for note in dict.fromkeys(r.note for r in own) if note]
-    missing = {peer: extra for r in own for peer, extra in r.missing.items()}
+    missing = {peer: cure(extra) for r in own for peer, extra in r.missing.items()}
     return Part(name, anchor, notes, [c for c in charts if c], told, strips, missing)
 
 

@@ -105,6 +105,15 @@ class Workload(Protocol):
     def check(self, case: Case, result: Result) -> Check: ...
 
 
+@dataclass(frozen=True)
+class Launcher:
+    """What starts all ranks of a contender at once, where they cannot be started one by one: mpirun."""
+
+    command: tuple[str, ...]  # the rank's own is put behind it
+    rank: str  # the environment variable in which a rank finds its number
+    environment: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass
 class Steps:
     """A Run made of plain functions, for workloads that need no class.
@@ -149,10 +158,29 @@ def devices_of(workload: Workload) -> Sequence[str]:
     return getattr(workload, "devices", ("cpu",))
 
 
+def default_device_of(workload: Workload) -> str:
+    """Where it runs if nothing is asked for and the machine has it: on a GPU, unless it says otherwise."""
+    return getattr(workload, "default_device", "cuda")
+
+
 def missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
-    """Peers that are not installed, each with the extra that brings it."""
+    """Peers that are not installed, each with the extra that brings it or, in words, with what does."""
     tell = getattr(workload, "missing", None)
     return tell(case) if tell else {}
+
+
+def cure(told: str) -> str:
+    """What a user does about a missing peer: an extra's name stands for its command, words for themselves.
+
+    >>> cure("peers")
+    "pip install 'ridgeline[peers]'"
+    """
+    return told if " " in told else f"pip install 'ridgeline[{told}]'"
+
+
+def only_ranks_of(workload: Workload) -> int | None:
+    """The one number of ranks that makes sense, where there is but one: a ping-pong is between two."""
+    return getattr(workload, "only_ranks", None)
 
 
 def note_of(workload: Workload) -> str:
@@ -179,6 +207,12 @@ def controls_of(workload: Workload) -> Sequence[str]:
 def interpreters_of(workload: Workload) -> Mapping[str, str]:
     """Contenders that need a Python of their own (clashing dependencies), and its path."""
     return getattr(workload, "interpreters", {})
+
+
+def launcher_of(workload: Workload, case: Case, contender: str, interpreter: str) -> Launcher | None:
+    """How the ranks of a contender are started; None: by the lab, one by one."""
+    tell = getattr(workload, "launcher", None)
+    return tell(case, contender, interpreter) if tell else None
 
 
 def installed(module: str) -> bool:

@@ -1,6 +1,6 @@
 """`broadcast`: rank 0's array into everyone's.
 
-ridgeline bench broadcast --ranks 2 --case bytes=1048576
+ridgeline bench broadcast --ranks 2 --case bytes=1048576 [--python openmpi=VENV/bin/python]
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _ddp_models as models
-from ridgeline.workloads._fabric_ranks import unbound
+from ridgeline.workloads._fabric_torch import GLOO, unbound
 
-GLOO, ALONE = "torch gloo", "alone"
+ALONE = "alone"
 TOLERANCE = 1e-5
 QUICK, FULL = {"bert": 1}, {"bert": 4, "resnet": 16}  # rows of each rank
 
