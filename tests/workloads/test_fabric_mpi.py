@@ -19,6 +19,7 @@ import pytest
 from tests.lab.conftest import make_record
 from typer.testing import CliRunner
 
+from ridgeline import native
 from ridgeline.cli import app, summary
 from ridgeline.errors import InputError
 from ridgeline.lab import Case
@@ -48,6 +49,11 @@ PYTHONPATH={folder} exec {python} "$@"
 """
 # As much of mpi4py as the workloads call, over our own engine.
 MPI = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("ridgeline.native", {native!r})  # which need not lie beside the sources
+sys.modules["ridgeline.native"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["ridgeline.native"])
 from ridgeline import fabric
 comm = fabric.init()
 IN_PLACE, FLOAT, MAX = object(), object(), "max"
@@ -75,7 +81,8 @@ def stand_in(tmp_path):
         folder = tmp_path / f"{name} environment"
         (folder / "mpi4py").mkdir(parents=True)
         (folder / "mpi4py" / "__init__.py").write_text("__version__ = 'stand-in'\n")
-        (folder / "mpi4py" / "MPI.py").write_text(MPI.format(library=library or f"{mpi.IS[name]} 0\nmore", more=more))
+        says = library or f"{mpi.IS[name]} 0\nmore"
+        (folder / "mpi4py" / "MPI.py").write_text(MPI.format(library=says, more=more, native=native.__file__))
         wrapper = str(folder / "python")
         texts = {
             "mpirun": MPIRUN.format(
