@@ -33,10 +33,10 @@ Activation parse_activation(const std::string &word) {
 }
 
 HalfLinear linear(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out) {
-  if (weight.shape(0) != out || weight.shape(1) != in || bias.shape(0) != out)
-    throw std::invalid_argument("a weight is [" + std::to_string(weight.shape(0)) + ", " + std::to_string(weight.shape(1)) +
-                                "], its bias [" + std::to_string(bias.shape(0)) + "]; wanted: [" + std::to_string(out) + ", " +
-                                std::to_string(in) + "] and [" + std::to_string(out) + "]");
+  const auto shape = [](std::size_t a, std::size_t b) { return "[" + std::to_string(a) + ", " + std::to_string(b) + "]"; };
+  if (weight.shape(0) != out || weight.shape(1) != in)
+    throw std::invalid_argument("a weight is " + shape(weight.shape(0), weight.shape(1)) + ", and should be " + shape(out, in));
+  if (bias.shape(0) != out) throw std::invalid_argument("there must be one bias per row of the weight");
   return HalfLinear(weight.data(), bias.data(), in, out);
 }
 
@@ -46,10 +46,12 @@ HalfNorm norm_of(ConstRow weight, ConstRow bias, std::size_t width) {
   return {{weight.data(), weight.data() + width}, {bias.data(), bias.data() + width}};
 }
 
-HalfStack stack(std::size_t hidden, std::size_t heads, std::size_t width, float scale, float epsilon, const std::string &activation) {
+void make(HalfStack *at, std::size_t hidden, std::size_t heads, std::size_t width, float scale, float epsilon,
+          const std::string &activation) {
   refuse_other_cpus();
-  if (!hidden || !heads || !width || width % 16) throw std::invalid_argument("the width of a head must be a multiple of 16");
-  return {hidden, heads, width, scale, epsilon, parse_activation(activation), {}};
+  if (!hidden || !heads || !width || width % 16)
+    throw std::invalid_argument("the width of a head must be a multiple of 16");
+  new (at) HalfStack{hidden, heads, width, scale, epsilon, parse_activation(activation), {}};
 }
 
 void add(HalfStack &to, ConstRows qkv, ConstRow qkv_bias, ConstRows out, ConstRow out_bias, ConstRow out_norm,
@@ -62,7 +64,8 @@ void add(HalfStack &to, ConstRows qkv, ConstRow qkv_bias, ConstRows out, ConstRo
 }
 
 void call(const HalfStack &stack, Rows rows, Offsets offsets, int threads) {
-  if (rows.shape(1) != stack.hidden) throw std::invalid_argument("rows must be [tokens, " + std::to_string(stack.hidden) + "]");
+  if (rows.shape(1) != stack.hidden)
+    throw std::invalid_argument("rows must be [tokens, " + std::to_string(stack.hidden) + "]");
   const std::size_t tokens = rows.shape(0), texts = offsets.shape(0) - 1;
   if (!offsets.shape(0) || offsets.data()[0] != 0 || std::size_t(offsets.data()[texts]) != tokens)
     throw std::invalid_argument("offsets must run from 0 to the number of tokens");
@@ -84,10 +87,8 @@ void norm(Rows values, ConstRow weight, ConstRow bias, float epsilon, int thread
 void bind_half(nb::module_ &m) {
   m.def("half_here", half_here, "Whether this CPU multiplies float16, and this build knows how.");
   nb::class_<HalfStack>(m, "HalfStack", "Layers of an encoder whose factors are float16; sums of many terms are float32.")
-      .def("__init__", [](HalfStack *at, std::size_t hidden, std::size_t heads, std::size_t width, float scale, float epsilon,
-                          const std::string &activation) { new (at) HalfStack(stack(hidden, heads, width, scale, epsilon, activation)); },
-           "hidden"_a, "heads"_a, "width"_a, "scale"_a, "epsilon"_a, "activation"_a,
-           "width: of a head, a multiple of 16; scale: of its scores; activation: relu, gelu, or tanh (gelu by that formula).")
+      .def("__init__", make, "hidden"_a, "heads"_a, "width"_a, "scale"_a, "epsilon"_a, "activation"_a,
+           "width: of a head, a multiple of 16; scale: of its scores; activation: relu, gelu, or tanh (gelu by it).")
       .def("add", add, "qkv"_a.noconvert(), "qkv_bias"_a.noconvert(), "out"_a.noconvert(), "out_bias"_a.noconvert(),
            "out_norm"_a.noconvert(), "out_norm_bias"_a.noconvert(), "up"_a.noconvert(), "up_bias"_a.noconvert(),
            "down"_a.noconvert(), "down_bias"_a.noconvert(), "down_norm"_a.noconvert(), "down_norm_bias"_a.noconvert(),

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
+#include <new>
+#include <thread>
 #include <vector>
 
 #include "team.hpp"
@@ -12,6 +15,7 @@
 #if RIDGELINE_HALF
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #endif
 
 namespace ridgeline {
@@ -24,9 +28,10 @@ constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step 
 #if RIDGELINE_HALF
 namespace {
 
-constexpr std::size_t kTokens = 128;   // that go through the layers together: with 1536 features they fill 576 KiB
+constexpr std::size_t kTokens = 192;   // that go through the layers together: with 1536 features they fill 576 KiB
 constexpr std::size_t kTextsEach = 4;  // for each thread at least, or threads share steps instead of texts
 constexpr std::size_t kNormed = 64;    // rows a thread takes at a time
+constexpr int kSpins = 4000;
 
 template <class Work> void share(int threads, std::size_t pieces, const Work &work) {
   std::atomic<std::size_t> next{0};
@@ -69,45 +74,101 @@ void arrange_back(const Half *from, std::size_t tokens, std::size_t hidden, std:
     }
 }
 
-// Some texts through all layers.
+// Memory in large pages, where the system has them.
+class Block {
+public:
+  Block() = default;
+  Block(const Block &) = delete;
+  ~Block() { std::free(memory); }
+
+  void hold(std::size_t numbers) {
+    const std::size_t wanted = up_to(numbers * sizeof(Half), kLarge);
+    if (wanted <= bytes) return;
+    std::free(memory), bytes = 0;
+    memory = static_cast<Half *>(std::aligned_alloc(kLarge, wanted));
+    if (!memory) throw std::bad_alloc();
+    madvise(memory, bytes = wanted, MADV_HUGEPAGE);
+  }
+  Half *begin() const { return memory; }
+
+private:
+  static constexpr std::size_t kLarge = 2 << 20;
+  Half *memory = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Some texts through all layers. Every thread walks through all steps and takes pieces of each; a step has ended when its
+// pieces are done, whoever did them. A thread that wakes late finds the first steps done and helps with the others.
 class Passage {
 public:
-  void run(const HalfStack &stack, float *rows, const std::int64_t *offsets, std::size_t texts, int threads) {
-    const std::size_t tokens = std::size_t(offsets[texts] - offsets[0]), features = up_to(stack.hidden, kShort);
+  void run(const HalfStack &of, float *rows, const std::int64_t *where, std::size_t count, int threads) {
+    stack = &of, offsets = where, texts = count;
+    const std::size_t tokens = at(texts), features = up_to(stack->hidden, kShort);
     groups = up_to(tokens, kLanes) / kLanes;
-    x.resize(groups * features * kLanes);
-    arrange(rows, tokens, stack.hidden, features, x.data());
-    for (const HalfLayer &layer : stack.layers) {
-      product_of(layer.qkv, x, Activation::none, qkv, threads);
-      mixed.assign(groups * layer.out.in * kLanes, Half(0)); // nobody writes what follows the last token
-      share(threads, texts * stack.heads, [&](std::size_t k) {
-        const auto at = [&](std::size_t text) { return std::size_t(offsets[text] - offsets[0]); };
-        const std::size_t text = k / stack.heads, first = at(text), last = at(text + 1);
-        if (first < last) attend(stack, layer, k % stack.heads, qkv.data(), first, last, mixed.data());
-      });
-      add_norm_of(stack, layer.out, mixed, layer.out_norm, threads);
-      product_of(layer.up, x, stack.activation, wide, threads);
-      add_norm_of(stack, layer.down, wide, layer.down_norm, threads);
-    }
-    arrange_back(x.data(), tokens, stack.hidden, features, rows);
+    steps = std::vector<Step>(kSteps * stack->layers.size());
+    lay_out(features);
+    arrange(rows, tokens, stack->hidden, features, x);
+    if (threads < 2) walk();
+    else together(threads, [this] { walk(); });
+    arrange_back(x, tokens, stack->hidden, features, rows);
   }
 
 private:
-  void product_of(const HalfLinear &layer, const std::vector<Half> &from, Activation activation, std::vector<Half> &to, int threads) {
-    to.resize(spans(layer) * groups * layer.out * kLanes);
-    share(threads, panels(layer), [&](std::size_t p) { product(layer, p, from.data(), groups, activation, to.data()); });
+  static constexpr std::size_t kSteps = 7; // of a layer
+  struct Step {
+    std::atomic<std::size_t> next{0}, done{0};
+  };
+
+  void walk() {
+    Step *step = steps.data();
+    for (const HalfLayer &layer : stack->layers) {
+      take(*step++, panels(layer.qkv), [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); });
+      take(*step++, texts * stack->heads, [&](std::size_t k) {
+        const std::size_t text = k / stack->heads, first = at(text), last = at(text + 1);
+        if (first < last) attend(*stack, layer, k % stack->heads, qkv, first, last, mixed);
+      });
+      add_norm_of(step, layer.out, mixed, layer.out_norm);
+      take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); });
+      add_norm_of(step, layer.down, wide, layer.down_norm);
+    }
   }
 
-  void add_norm_of(const HalfStack &stack, const HalfLinear &layer, const std::vector<Half> &from, const HalfNorm &by, int threads) {
-    sums.resize(spans(layer) * groups * layer.out * kLanes);
-    share(threads, panels(layer), [&](std::size_t p) { product(layer, p, from.data(), groups, sums.data()); });
-    share(threads, groups, [&](std::size_t g) {
-      add_norm(layer, sums.data(), g, groups, by, stack.hidden, stack.epsilon, x.data() + g * layer.out * kLanes);
+  void add_norm_of(Step *&step, const HalfLinear &layer, const Half *from, const HalfNorm &by) {
+    take(*step++, panels(layer), [&](std::size_t p) { product(layer, p, from, groups, sums); });
+    take(*step++, groups, [&](std::size_t g) {
+      add_norm(layer, sums, g, groups, by, stack->hidden, stack->epsilon, x + g * layer.out * kLanes);
     });
   }
 
-  std::size_t groups = 0;
-  std::vector<Half> x, qkv, mixed, wide, sums;
+  template <class Work> static void take(Step &step, std::size_t pieces, const Work &work) {
+    for (std::size_t k; (k = step.next.fetch_add(1)) < pieces; step.done.fetch_add(1)) work(k);
+    for (int spins = 0; step.done < pieces; ++spins)
+      if (spins > kSpins) std::this_thread::yield(); // who has the last piece may be waiting for this very CPU
+  }
+
+  std::size_t at(std::size_t text) const { return std::size_t(offsets[text] - offsets[0]); } // its first token
+
+  // All five in one block of large pages: in small ones they need more entries than the first TLB has (48), and a panel
+  // takes a third longer.
+  void lay_out(std::size_t features) {
+    std::size_t most[5] = {features}; // of numbers for each token: x, qkv, mixed, wide, sums
+    for (const HalfLayer &layer : stack->layers) {
+      const std::size_t wanted[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in, spans(layer.up) * layer.up.out,
+                                    std::max(spans(layer.out), spans(layer.down)) * features};
+      for (int i = 0; i < 5; ++i) most[i] = std::max(most[i], wanted[i]);
+    }
+    room.hold((most[0] + most[1] + most[2] + most[3] + most[4]) * groups * kLanes);
+    Half **names[] = {&x, &qkv, &mixed, &wide, &sums}, *at = room.begin();
+    for (int i = 0; i < 5; at += most[i++] * groups * kLanes) *names[i] = at;
+    std::fill(mixed, mixed + most[2] * groups * kLanes, Half(0)); // nobody writes what follows the last token
+  }
+
+  const HalfStack *stack = nullptr;
+  const std::int64_t *offsets = nullptr;
+  std::size_t texts = 0, groups = 0;
+  std::vector<Step> steps;
+  Block room;
+  Half *x = nullptr, *qkv = nullptr, *mixed = nullptr, *wide = nullptr, *sums = nullptr;
 };
 
 inline float total(const float *row, std::size_t width, float off, bool squared) {
@@ -170,8 +231,8 @@ void through_layers(const HalfStack &stack, float *rows, const std::int64_t *off
   share(apart ? threads : 1, parts, [&](std::size_t part) {
     thread_local Passage passage;
     const std::size_t first = cut(part), last = part + 1 < parts ? cut(part + 1) : texts;
-    if (first < last)
-      passage.run(stack, rows + std::size_t(offsets[first]) * stack.hidden, offsets + first, last - first, apart ? 1 : threads);
+    float *begin = rows + std::size_t(offsets[first]) * stack.hidden;
+    if (first < last) passage.run(stack, begin, offsets + first, last - first, apart ? 1 : threads);
   });
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kFew = 16; // terms: a head is at most some dozens wide
 
-// Scores [keys][8] → 2^(scale · (score - highest)), and one divided by their sum, for each of 8 queries.
+// Scores [keys][8] → 2^(scale · (score - highest)), and 1 / their sum, for each of 8 queries.
 Wide shares(Half *scores, std::size_t keys, float scale) {
   Eight highest = vld1q_f16(scores);
   for (std::size_t k = 1; k < keys; ++k) highest = most(highest, vld1q_f16(scores + k * kLanes));
@@ -37,8 +37,9 @@ void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, co
   const std::size_t before = first - begin * kLanes, beyond = last - begin * kLanes; // keys of this text
   const std::size_t terms = (beyond - before + kFew - 1) / kFew * kFew, keys = before + terms;
   thread_local std::vector<Half> room;
-  room.resize(std::max(room.size(), (keys + kLanes) * (width + kLanes) + width * kLanes));
-  Half *values = room.data(), *scores = values + (keys + kLanes) * width, *sums = scores + (keys + kLanes) * kLanes; // [keys][width], [keys or width][8]
+  const std::size_t most = keys + kLanes; // the last group may reach beyond
+  room.resize(std::max(room.size(), most * (width + kLanes) + width * kLanes));
+  Half *values = room.data(), *scores = values + most * width, *sums = scores + most * kLanes; // [most][width or 8], [width][8]
   const auto feature = [&](std::size_t group, std::size_t f) { return qkv + (group * layer.qkv.out + f) * kLanes; };
 
   for (std::size_t g = begin; g < end; ++g)
@@ -52,12 +53,14 @@ void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, co
 
   for (std::size_t g = begin; g < end; ++g) {
     for (std::size_t k = begin; k < end; ++k)
-      tile<8, kFew>(kNothing, feature(k, inner + at), kLanes, feature(g, at), width, scores + (k - begin) * kLanes * kLanes);
-    const Wide inverse = shares(scores + before * kLanes, beyond - before, stack.scale * kLog2);
+      tile<8, kFew>(kNothing, feature(k, inner + at), kLanes, feature(g, at), width, scores + (k - begin) * 8 * kLanes);
+    Half *mine = scores + before * kLanes; // a text's sums begin with its first key, wherever it lies
+    const Wide inverse = shares(mine, beyond - before, stack.scale * kLog2);
     std::fill(scores + beyond * kLanes, scores + keys * kLanes, Half(0));
-    for (std::size_t d = 0; d < width; d += 8) tile<8, kFew>(kNothing, values + before * width + d, width, scores + before * kLanes, terms, sums + d * kLanes);
+    for (std::size_t d = 0; d < width; d += 8)
+      tile<8, kFew>(kNothing, values + before * width + d, width, mine, terms, sums + d * kLanes);
     Half *to = mixed + (g * layer.out.in + at) * kLanes;
-    const std::size_t low = std::max(first, g * kLanes) - g * kLanes, high = std::min(last, (g + 1) * kLanes) - g * kLanes;
+    const std::size_t low = g == begin ? before : 0, high = std::min(kLanes, last - g * kLanes);
     for (std::size_t d = 0; d < width; ++d, to += kLanes) {
       const Eight found = narrow(widen(sums + d * kLanes) * inverse);
       if (high - low == kLanes) vst1q_f16(to, found);

@@ -7,8 +7,8 @@
 namespace ridgeline {
 namespace {
 
-// max(x, 0) - t·Φ(-t), t = |x| up to 3.75: off by less than 4e-4 below 0, and hardly more than float16 itself above. Φ is
-// a polynomial, 1e-4 off, as a product of quadratics: summed by its powers it would lose its digits in float16.
+// max(x, 0) - t·Φ(-t), t = |x| up to 3.75: off by less than 4e-4 below 0, and little more than float16 itself above. Φ
+// is a polynomial, 1e-4 off, as a product of quadratics: summed by its powers it would lose its digits in float16.
 inline Eight gelu(Eight x) {
   const auto same = [](float v) { return vdupq_n_f16(Half(v)); };
   const Eight t = least(size(x), same(3.75f));
@@ -66,7 +66,8 @@ void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::siz
     }
 }
 
-void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Activation activation, Half *y) {
+void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Activation activation,
+             Half *y) {
   product(layer, panel, x, groups, y);
   switch (activation) {
   case Activation::gelu: return finish<Activation::gelu>(layer, panel, groups, y);

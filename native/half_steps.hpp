@@ -12,15 +12,17 @@ constexpr std::size_t kRows = 12; // outputs of a tile
 inline std::size_t panels(const HalfLinear &layer) { return (layer.out + kRows - 1) / kRows; }
 inline std::size_t spans(const HalfLinear &layer) { return (layer.in + kSpan - 1) / kSpan; }
 
-// Outputs 12 · panel and on, of all groups of tokens: the sums x · weightᵀ of each span [spans][groups][out][8], the first
-// with the bias. Who reads them adds them up, in float32.
+// Outputs 12 · panel and on, of all groups of tokens: the sums x · weightᵀ of each span [spans][groups][out][8], the
+// first with the bias. Who reads them adds them up, in float32.
 void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Half *sums);
 
 // The same, all spans added into the first, and the activation.
-void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Activation activation, Half *y);
+void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Activation activation,
+             Half *y);
 
 // One head of one text, which is tokens `first` to `last`.
-void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, const Half *qkv, std::size_t first, std::size_t last, Half *mixed);
+void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, const Half *qkv, std::size_t first,
+            std::size_t last, Half *mixed);
 
 // One group of tokens: x [features][8] += what `layer` left in sums, then the norm over its `hidden` features.
 void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std::size_t groups, const HalfNorm &by,
@@ -72,7 +74,9 @@ inline Wide all(float v) { return {vdupq_n_f32(v), vdupq_n_f32(v)}; }
 inline Wide operator+(Wide a, Wide b) { return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)}; }
 inline Wide operator-(Wide a, Wide b) { return {vsubq_f32(a.low, b.low), vsubq_f32(a.high, b.high)}; }
 inline Wide operator*(Wide a, Wide b) { return {vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)}; }
-inline Wide fma(Wide sum, Wide a, Wide b) { return {vfmaq_f32(sum.low, a.low, b.low), vfmaq_f32(sum.high, a.high, b.high)}; }
+inline Wide fma(Wide sum, Wide a, Wide b) {
+  return {vfmaq_f32(sum.low, a.low, b.low), vfmaq_f32(sum.high, a.high, b.high)};
+}
 template <class Do> inline Wide each(Wide v, Do &&quad) { return {quad(v.low), quad(v.high)}; }
 
 // 2ˣ for x ≤ 0, off by less than 3e-6 of it: 2ⁿ · 2^f with |f| ≤ ½, by a polynomial. Below 2^-126 it stays there.
