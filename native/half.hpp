@@ -1,38 +1,55 @@
-// Products of float16 on ARM CPUs with half-precision arithmetic: sums are float16 over a few terms only, then float32.
+// An encoder's layers in float16 on ARM CPUs with half-precision arithmetic. Factors are float16, sums only over a few
+// terms (half_tile.hpp), then float32.
+//
+// Between the steps numbers lie as tiles want them: eight tokens side by side, [tokens / 8][features][8] float16, the
+// features a multiple of 32. Every step reads and leaves them so; nothing is turned around in between.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+// Set in the files that are compiled for these instructions (CMakeLists.txt); the others see declarations only.
+#if defined(__aarch64__) && defined(__linux__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define RIDGELINE_HALF 1
+#endif
 
 namespace ridgeline {
 
-enum class Activation { none, relu, gelu };
+enum class Activation { none, relu, gelu, tanh }; // tanh: gelu by the tanh formula
 
-// y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.
-struct HalfProduct {
-  const void *x;
-  bool x_half;
-  std::size_t rows, in, out;
-  const std::uint16_t *weight; // as lay_out_half left it
-  const float *bias;           // [out]
-  const float *residual;       // [rows, out], or nothing
-  Activation activation;
-  void *y;
-  bool y_half;
+// y = x · weightᵀ + bias. The weight is laid out as [out / 12][in][12], zeros up to whole tiles.
+struct HalfLinear {
+  HalfLinear(const float *weight, const float *bias, std::size_t in, std::size_t out); // weight [out, in]
+  std::size_t in, out;                                                                 // multiples of 32
+  std::vector<std::uint16_t> weight, bias;
 };
+
+struct HalfNorm {
+  std::vector<float> weight, bias; // as many as there are features
+};
+
+struct HalfLayer {
+  HalfLinear qkv, out;
+  HalfNorm out_norm;
+  HalfLinear up, down;
+  HalfNorm down_norm;
+};
+
+struct HalfStack {
+  std::size_t hidden, heads, width; // the width of a head is a multiple of 16
+  float scale, epsilon;             // of attention, of norms
+  Activation activation;
+  std::vector<HalfLayer> layers;
+};
+
+bool half_here(); // compiled in, and this CPU has the instructions
+
+// rows [tokens, hidden] through all layers, in place; text k is offsets[k] to offsets[k + 1].
+void through_layers(const HalfStack &stack, float *rows, const std::int64_t *offsets, std::size_t texts, int threads);
 
 // Rows [rows, width] of mean 0 and variance 1, times weight plus bias, in place.
 void norm_rows(float *values, std::size_t rows, std::size_t width, const float *weight, const float *bias, float epsilon,
                int threads);
-
-bool half_here(); // compiled in, and this CPU has the instructions
-std::size_t half_size(std::size_t in, std::size_t out); // numbers in a weight that is laid out
-void lay_out_half(const float *weight, std::size_t in, std::size_t out, std::uint16_t *laid); // weight [out, in]
-void half_product(const HalfProduct &job, int threads);
-
-// out [tokens, heads · width] float16 = attention of each text within itself, qkv [tokens, 3 · heads · width]; text k is
-// offsets[k] to offsets[k + 1]. The width of a head is a multiple of 8.
-void half_attention(const float *qkv, const std::int64_t *offsets, std::size_t texts, std::size_t heads,
-                    std::size_t width, float scale, std::uint16_t *out, int threads);
 
 } // namespace ridgeline

@@ -99,30 +99,27 @@ def sort_by_length(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), orde
 def half_here() -> bool:
     """Whether this CPU multiplies float16, and this build knows how."""
 
-class HalfLinear:
+class HalfStack:
     """
-    A linear layer whose factors are float16; sums of many terms are float32.
+    Layers of an encoder whose factors are float16; sums of many terms are float32.
     """
 
-    def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
-
-    def __call__(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu', writable=False)], y: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')], residual: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activation: str = 'none', threads: int = 1) -> None:
+    def __init__(self, hidden: int, heads: int, width: int, scale: float, epsilon: float, activation: str) -> None:
         """
-        y [rows, out] = activation(x [rows, in] · weightᵀ + bias) + residual; x and y are float32 or float16.
+        width: of a head, a multiple of 16; scale: of its scores; activation: relu, gelu, or tanh (gelu by it).
         """
 
-    @property
-    def out(self) -> int:
-        """Columns of y."""
+    def add(self, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], qkv_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], down_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], down_norm_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """One more layer; weights are [out, in], and rounded here."""
+
+    def __call__(self, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
+        """
+        rows [tokens, hidden] through all layers, in place; text k is offsets[k] to offsets[k + 1].
+        """
 
 def norm_rows(values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], epsilon: float, threads: int = 1) -> None:
     """
     Rows of values [n, width] with mean 0 and variance 1, times weight plus bias, in place.
-    """
-
-def half_attention(qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')], heads: int, threads: int = 1) -> None:
-    """
-    out [tokens, hidden] float16: attention of each text within itself, from qkv [tokens, 3 · hidden] float32; text k is offsets[k] to offsets[k + 1].
     """
 
 class Sieve:

@@ -11,18 +11,8 @@ from typing import Any
 import torch
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm, Packed, layers_for
+from ridgeline.embed.layers import Layer, Layers, Packed, layers_for
 from ridgeline.embed.weights import read_dense, read_encoder
-
-
-@dataclass(frozen=True)
-class Layer:
-    qkv: Linear
-    out: Linear
-    out_norm: Norm
-    up: Linear
-    down: Linear
-    down_norm: Norm
 
 
 @dataclass(frozen=True)
@@ -42,7 +32,7 @@ class Encoder:
         self.word = layers.placed(weights["word"])
         self.position = layers.placed(weights["position"] + weights["type"])
         self.embed_norm = layers.norm_of(weights["embed_norm.weight"], weights["embed_norm.bias"])
-        self.stack = [self._layer(weights, i) for i in range(config.layers)]
+        self.stack = layers.stack_of([self._layer(weights, i) for i in range(config.layers)])
 
     @property
     def dim(self) -> int:
@@ -55,13 +45,8 @@ class Encoder:
 
     def hidden(self, ids: Any, packed: Packed) -> Any:
         """The last hidden state of every token [T, hidden]."""
-        do = self.layers
-        x = do.embed(ids, packed, self.word, self.position, self.embed_norm)
-        for layer in self.stack:
-            mixed = do.attention(do.linear(x, layer.qkv), packed)
-            x = do.add_norm(mixed, layer.out, x, layer.out_norm)
-            x = do.add_norm(do.up(x, layer.up), layer.down, x, layer.down_norm)
-        return x
+        x = self.layers.embed(ids, packed, self.word, self.position, self.embed_norm)
+        return self.layers.through(x, self.stack, packed)
 
     def vectors(self, hidden: Any, packed: Packed) -> Any:
         """Pool, and what the model's folder and the caller want after it."""

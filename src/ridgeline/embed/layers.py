@@ -42,6 +42,16 @@ class Norm:
     epsilon: float
 
 
+@dataclass(frozen=True)
+class Layer:
+    qkv: Linear
+    out: Linear
+    out_norm: Norm
+    up: Linear
+    down: Linear
+    down_norm: Norm
+
+
 class Layers:
     """Plain torch: right on every device, and what the others are compared with."""
 
@@ -56,6 +66,10 @@ class Layers:
 
     def norm_of(self, weight: Any, bias: Any) -> Norm:
         return Norm(self.placed(weight), self.placed(bias), self.config.epsilon)
+
+    def stack_of(self, layers: list[Layer]) -> Any:
+        """All layers, once they are prepared: what `through` takes."""
+        return layers
 
     def placed(self, tensor: Any) -> Any:
         return tensor.to(self.device, self.dtype).contiguous()
@@ -78,6 +92,14 @@ class Layers:
         before = F.pad(real.cumsum(0), (1, 0))
         within = before[1:] - torch.repeat_interleave(before[starts], lengths, output_size=len(ids))
         return within * real + padding
+
+    def through(self, x: Any, stack: Any, packed: Packed) -> Any:
+        """hidden [T, hidden] → the same after all layers."""
+        for layer in stack:
+            mixed = self.attention(self.linear(x, layer.qkv), packed)
+            x = self.add_norm(mixed, layer.out, x, layer.out_norm)
+            x = self.add_norm(self.up(x, layer.up), layer.down, x, layer.down_norm)
+        return x
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return F.linear(x, layer.weight, layer.bias)
