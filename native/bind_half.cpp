@@ -35,7 +35,7 @@ Activation parse_activation(const std::string &word) {
 HalfLinear linear(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out) {
   const auto shape = [](std::size_t a, std::size_t b) { return "[" + std::to_string(a) + ", " + std::to_string(b) + "]"; };
   if (weight.shape(0) != out || weight.shape(1) != in)
-    throw std::invalid_argument("a weight is " + shape(weight.shape(0), weight.shape(1)) + ", and should be " + shape(out, in));
+    throw std::invalid_argument("a weight is " + shape(weight.shape(0), weight.shape(1)) + ", not " + shape(out, in));
   if (bias.shape(0) != out) throw std::invalid_argument("there must be one bias per row of the weight");
   return HalfLinear(weight.data(), bias.data(), in, out);
 }

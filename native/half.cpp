@@ -19,19 +19,16 @@
 #endif
 
 namespace ridgeline {
-namespace {
-
-constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
-
-} // namespace
 
 #if RIDGELINE_HALF
 namespace {
 
-constexpr std::size_t kTokens = 192;   // that go through the layers together: with 1536 features they fill 576 KiB
-constexpr std::size_t kTextsEach = 4;  // for each thread at least, or threads share steps instead of texts
-constexpr std::size_t kNormed = 64;    // rows a thread takes at a time
-constexpr int kSpins = 4000;
+constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
+
+constexpr std::size_t kTokens = 192;  // that go through the layers together: 2 MiB of buffers
+constexpr std::size_t kTextsEach = 4; // for each thread at least, or threads share steps instead of texts
+constexpr std::size_t kNormed = 64;   // rows a thread takes at a time
+constexpr int kSpins = 4000;          // a moment
 
 template <class Work> void share(int threads, std::size_t pieces, const Work &work) {
   std::atomic<std::size_t> next{0};
@@ -153,7 +150,8 @@ private:
   void lay_out(std::size_t features) {
     std::size_t most[5] = {features}; // of numbers for each token: x, qkv, mixed, wide, sums
     for (const HalfLayer &layer : stack->layers) {
-      const std::size_t wanted[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in, spans(layer.up) * layer.up.out,
+      const std::size_t wanted[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in,
+                                    spans(layer.up) * layer.up.out,
                                     std::max(spans(layer.out), spans(layer.down)) * features};
       for (int i = 0; i < 5; ++i) most[i] = std::max(most[i], wanted[i]);
     }

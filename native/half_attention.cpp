@@ -39,7 +39,8 @@ void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, co
   thread_local std::vector<Half> room;
   const std::size_t most = keys + kLanes; // the last group may reach beyond
   room.resize(std::max(room.size(), most * (width + kLanes) + width * kLanes));
-  Half *values = room.data(), *scores = values + most * width, *sums = scores + most * kLanes; // [most][width or 8], [width][8]
+  Half *values = room.data(), *scores = values + most * width; // [most][width], [most][8]
+  Half *sums = scores + most * kLanes;                         // [width][8]
   const auto feature = [&](std::size_t group, std::size_t f) { return qkv + (group * layer.qkv.out + f) * kLanes; };
 
   for (std::size_t g = begin; g < end; ++g)
