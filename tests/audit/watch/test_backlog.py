@@ -49,6 +49,17 @@ def test_every_entry_comes_once_in_order_whether_it_was_told_late_or_never(tmp_p
     assert [e["time"] for piece in taken for e in piece.events] == [event(i)["time"] for i in range(total)]
 
 
+def test_what_is_there_already_goes_together_up_to_the_most(tmp_path):
+    with Ledger.create(tmp_path / "log", origin="a") as ledger:
+        backlog = Backlog(ledger, 0, lambda: ledger.size)
+        events = [event(k) for k in range(50)]
+        receipts = ledger.append(events)
+        backlog.told(receipts.first, events, receipts.hashes)
+        sizes = [len(backlog.take(*asked).events) for asked in ((4, 0.0), (4, 0.0, None, 20), (4, 0.0, 30, 20))]
+        assert sizes == [4, 20, 6]  # the last one only up to entry 30
+        assert len(backlog.take(4, 0.0, None, 99).events) == 20
+
+
 def test_what_was_pruned_is_passed_over(tmp_path):
     with Ledger.create(tmp_path / "log", origin="a") as ledger:
         ledger.append([event(i) for i in range(600)])

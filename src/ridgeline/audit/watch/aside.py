@@ -24,8 +24,6 @@ from typing import Any
 from ridgeline.errors import RidgelineError
 from ridgeline.pipeline.worker import die_with_parent
 
-_NICE = 5  # what is scored goes first
-
 
 class Aside:
     """`work` in a copy of this process; what it gives back must be JSON."""
@@ -80,7 +78,8 @@ def _copy(work: Callable[[], Any], parent: int, alive: int, told: int) -> None:
                 with suppress(OSError):
                     os.close(fd)
         die_with_parent(alive, parent)
-        os.nice(_NICE)
+        with suppress(OSError):  # what is scored goes first: only a CPU that nobody wants
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         words = {"done": work()}
     except BaseException as error:
         words = {"failed": f"{type(error).__name__}: {error}"}

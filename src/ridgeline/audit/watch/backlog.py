@@ -74,15 +74,20 @@ class Backlog:
             self._closed = True
             self._change.notify_all()
 
-    def take(self, size: int, wait_s: float, until: int | None = None) -> Piece | None:
-        """Up to `size` entries, waiting `wait_s` for more once there is one; None at the end. Never beyond `until`."""
+    def take(self, size: int, wait_s: float, until: int | None = None, most: int | None = None) -> Piece | None:
+        """`size` entries, waiting `wait_s` for so many once there is one; None at the end. Never beyond `until`.
+
+        Where more are there already, up to `most`: what came meanwhile goes together, so whoever is slow catches up.
+        """
         self._wait_for_some()
         deadline = time.monotonic() + wait_s
         with self._change:
             while len(self) < size and not self._closed and (left := deadline - time.monotonic()) > 0:
                 self._change.wait(left)
-        if not len(self):
+        here = len(self)
+        if not here:
             return None
+        size = max(size, min(here, most or size))
         size = size if until is None or until <= self.position else min(size, until - self.position)
         return self._next(size)
 

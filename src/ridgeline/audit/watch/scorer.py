@@ -17,7 +17,7 @@ from ridgeline.audit.watch import own
 from ridgeline.audit.watch.aside import Aside
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.settings import BEHIND, LARGE, SMALL, Settings
+from ridgeline.audit.watch.settings import LARGE, SMALL, Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, write_left
 from ridgeline.errors import InputError, RidgelineError, StoreError
 
@@ -95,8 +95,8 @@ class Scorer:
             self._saved, usual = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
             while not self._cut:
                 until = self._left.recorded if self.position < self._left.recorded else None
-                size = LARGE if self._settings.batch is None and len(self.backlog) > BEHIND else usual
-                piece = self.backlog.take(size, self._settings.wait_ms / 1000, until)
+                most = LARGE if self._settings.batch is None else usual
+                piece = self.backlog.take(usual, self._settings.wait_ms / 1000, until, most)
                 if piece is None:
                     break
                 self._judge(detector, meaning, piece)

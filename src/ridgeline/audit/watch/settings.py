@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError
 
-# What comes later in a batch makes what came first wait: on a CPU a few sentences that are new take tens of ms. On a
-# GPU they do not, and whoever is far behind has no wait to save.
+# What comes later in a batch makes what came first wait: on a CPU a few sentences that are new take tens of ms. So
+# beside a CPU nobody waits for more than a few, but what is there already goes together: a batch has its own cost.
 SMALL, LARGE = 128, 512
-BEHIND = 1_024  # entries
 
 
 @dataclass(frozen=True)
 class Settings:
-    batch: int | None = None  # entries scored together, at most; None: SMALL, with a GPU or when behind LARGE
+    batch: int | None = None  # entries scored together, at most; None: LARGE, and beside a CPU SMALL are waited for
     wait_ms: float = 50.0  # how long the first of them waits for more
     alert_rate: float | None = None  # share of events that may be alerts; the detector's own if None
     model: str = "all-MiniLM-L6-v2"
