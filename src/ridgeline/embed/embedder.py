@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ridgeline.embed.batches import Batch, Window, runs_of, window_of
 from ridgeline.embed.config import prompt_of, read_config
-from ridgeline.embed.inputs import FIRST, length_of, refuse_one, windows
+from ridgeline.embed.inputs import FEW, FIRST, length_of, refuse_one, windows
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.embed.place import device_of, dtype_of
 from ridgeline.embed.threads import few_threads
@@ -43,7 +43,6 @@ Progress = Callable[[int, int | None], None]
 BATCH_TOKENS = {"cpu": 256, "cuda": 131_072}
 LARGE = 16 << 20  # bytes of vectors
 AHEAD = 2  # windows tokenized while one is being encoded
-FEW = 512  # texts that may be few enough for a recording on a GPU (few.py)
 
 
 class Embedder:
@@ -295,7 +294,7 @@ class Embedder:
 
         from ridgeline.embed.layers import Packed
 
-        if self._records and (found := self._played(tokens)) is not None:
+        if (found := self._played(tokens)) is not None:
             return found
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
         quick = self._device.type == "cpu" and self._dtype == torch.bfloat16

@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from ridgeline.embed.encoder import Encoder
+from ridgeline.embed.inputs import FEW
 from ridgeline.embed.layers import Packed
 from ridgeline.embed.tokens import Tokens
 
 SMALLEST = 16  # tokens; sizes double from here
-TEXTS = (1, 32, 512)  # there are recordings for so many
+TEXTS = (1, 32, FEW)  # there are recordings for so many
 MOST_TOKENS = 16_384  # beyond, a GPU is busy for longer than its launches take
 
 Play = Callable[[], None]

@@ -10,6 +10,7 @@ from ridgeline.errors import InputError
 TEXTS = 16_384  # per window: enough for long runs of equal length, small beside any model
 CHARACTERS = 1 << 24
 FIRST = 2_048  # the first window is small, so that the device starts early
+FEW = 512  # texts, at most, whose launches are recorded on a GPU (few.py)
 
 
 def windows(texts: Iterable[Any], *, first: int = FIRST) -> Iterator[tuple[int, list[str]]]:

@@ -3,8 +3,8 @@
     ridgeline bench spin --against HEAD~1
 
 The commit is checked out beside the cache, its native module is built there, and its process runs from that
-checkout; the interpreter and all libraries are the same. What runs here runs from a copy beside it: one code imported
-in two ways lies differently in memory, and that alone made 3 %.
+checkout; the interpreter and all libraries are the same. What runs here runs from a copy beside it: the same code
+imported in two ways differed by 3 % (benchmarks/records/neoverse-n1-against.txt), why is not known.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def copied() -> Iterator[str]:
     for left in base.glob("here-*"):  # by a run that was killed
         if not Path("/proc", left.name.split("-")[1].lstrip("0")).exists():
             shutil.rmtree(left, ignore_errors=True)
-    # A name as long as that of a rival: what differs in length lies elsewhere, too.
+    # A name as long as that of a rival: the two are to differ in as little as possible.
     tree = base / f"here-{os.getpid():07d}-{sys.implementation.cache_tag}"
     try:
         held = shutil.copytree(package, tree / "src" / package.name, ignore=shutil.ignore_patterns("__pycache__"))

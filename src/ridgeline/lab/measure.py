@@ -163,8 +163,8 @@ def _prepare(lane: Lane, team: Team, task: _Task, plan: Plan) -> None:
 def _level(lanes: list[Lane]) -> None:
     """As many samples a turn, and as many calls a sample, for all versions of one code.
 
-    The first call after the inputs were rewritten is a slow one: a turn of seven samples comes out 3 % longer than one
-    of eight. A sample that was interrupted while they were counted made for fewer: so the most of them is right.
+    The first sample after the inputs were rewritten may be a slow one, which counts for more in a short turn. A sample
+    that was interrupted while they were counted made for fewer of them: so the most is right.
     """
     calls = max((lane.calls_per_sample for lane in lanes), default=1)
     for lane in lanes:
