@@ -3,8 +3,8 @@
     python benchmarks/pipeline_gpu.py            (about a minute; one GPU)
 
 Primitives in µs of host time (best of 5 rounds of 300), copies in GB/s (median of 5), then the workload pipeline's own
-ViT: 32 batches, median of 9, in turn with a plain loop and with one CUDA stream. Overlap is the slowest stage alone
-over what was achieved.
+ViT: 32 batches, median of 9, in turn with a plain loop, with one CUDA stream, with one stream and the model recorded as
+a graph, and with our own stream without graphs. Overlap is the slowest stage alone over what was achieved.
 """
 
 from __future__ import annotations
@@ -113,27 +113,30 @@ def through(case: Case) -> str:
     data, plain = (pipeline._data(case, dtype, pinned_too=pin) for pin in (True, False))
     alone = {s: ns / case["batches"] / 1e3 for s, ns in pipeline._alone(data, model, "cuda").items()}
     ways = {
-        "ours": lambda: pipeline._streamed(case, data, model, "cuda"),
-        "loop": lambda: pipeline._loop(case, plain, model, "cuda"),
-        "one": lambda: pipeline._one_stream(case, data, model, "cuda"),
+        "ours": (pipeline.streamed(model), data),
+        "eager": (pipeline.streamed(model, graph=False), data),
+        "loop": (pipeline._loop, plain),
+        "one": (pipeline._one_stream, data),
+        "graph": (pipeline._one_graph(), data),
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     timeline: list[Any] = []
     for _ in range(ROUNDS + 1):
-        for name, way in ways.items():
+        for name, (way, memory) in ways.items():
             torch.cuda.synchronize()
             began = perf_counter()
-            told = way()
+            told = way(case, memory, model, "cuda")
             torch.cuda.synchronize()
             taken[name].append((perf_counter() - began) / case["batches"] * 1e6)
-            timeline = told or timeline
+            timeline = told if name == "ours" else timeline
     median = {name: statistics.median(times[1:]) for name, times in taken.items()}
     during = {s: round(1e6 * t / case["batches"], 1) for s, t in busy(timeline).items()}
     ours = median["ours"]
     return (
         f"achieved {ours:.0f} us/batch (min {min(taken['ours']):.0f}) "
         f"alone { {s: round(t, 1) for s, t in alone.items()} } busy {during} "
-        f"overlap {max(alone.values()) / ours:.3f} loop {median['loop'] / ours:.2f}x one {median['one'] / ours:.2f}x"
+        f"overlap {max(alone.values()) / ours:.3f} "
+        + " ".join(f"{name} {median[name] / ours:.2f}x" for name in ways if name != "ours")
     )
 
 

@@ -7,6 +7,10 @@ really overlap is tested on a GPU (test_gpu.py).
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ridgeline.pipeline import overlapped
 
@@ -42,12 +46,39 @@ class Event:
         return (other.time - self.time) * 1e3
 
 
+class CUDAGraph:
+    """Operations as they were called, on the memory they were called with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def replay(self):
+        for call, args, kwargs, left in self.calls:
+            for new, old in zip(tree_leaves(call(*args, **kwargs)), tree_leaves(left), strict=True):
+                if hasattr(old, "copy_") and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@contextmanager
+def graph(made, stream=None, capture_error_mode="global"):
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+            left = call(*args, **(kwargs or {}))
+            made.calls.append((call, args, kwargs or {}, left))
+            return left
+
+    with Recorder():
+        yield
+
+
 def install(monkeypatch, torch):
     Stream.made.clear()
     lanes = tuple(Stream() for _ in range(3))
     current = [Stream()]  # the last one is in force
     monkeypatch.setattr(overlapped, "_streams", lambda device: lanes)
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "set_stream", current.append)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])

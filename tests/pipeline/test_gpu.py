@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.errors import BatchError  # noqa: E402
-from ridgeline.pipeline import busy, pinned, stream  # noqa: E402
+from ridgeline.pipeline import Staging, busy, pinned, stream  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,6 +44,40 @@ def test_results_equal_those_of_the_plain_loop(depth, pin):
             assert there[name].device.type == "cpu"
             assert torch.equal(here[name], there[name])
         assert torch.allclose(here["sum"], there["sum"])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("pin", [False, True])
+def test_recorded_results_equal_those_of_the_plain_loop(depth, pin):
+    staging, made = Staging(), []
+    for index in range(24):
+        x = torch.randn(200_003 if index < 14 else 70_001, 3)
+        made.append({"x": pinned(x.shape).copy_(x) if pin else x})
+    for _ in range(2):  # recorded, and found again
+        fast = stream(made, work, device="cuda", depth=depth, graph=True, staging=staging)
+        for here, there in zip(stream(made, work, device="cpu"), fast, strict=True):
+            assert torch.equal(here["twice"], there["twice"])
+            assert torch.equal(here["turned"], there["turned"])
+            assert torch.allclose(here["sum"], there["sum"])
+
+
+def test_recorded_results_stay_as_they_are_while_later_batches_go_through():
+    made = [{"x": torch.full((1 << 20,), float(index))} for index in range(12)]
+    held = list(stream(made, heavy(20), device="cuda", graph=True))
+    wanted = [r["y"] for r in stream(made, heavy(20), device="cpu")]
+    assert all(torch.equal(here["y"], there) for here, there in zip(held, wanted, strict=True))
+
+
+def test_what_cannot_be_recorded_is_told_and_the_device_goes_on():
+    def asks(batch):
+        return {"y": batch["x"] * float(batch["x"].sum().item() > 0)}
+
+    made = [{"x": torch.ones(1000)} for _ in range(6)]
+    results = stream(made, asks, device="cuda", graph=True)
+    assert torch.equal(next(results)["y"], torch.ones(1000))
+    with pytest.raises(BatchError, match="batch 1: fn cannot be recorded as a CUDA graph"):
+        next(results)
+    assert [float(r["y"].sum()) for r in stream(made, asks, device="cuda")] == [1000.0] * 6
 
 
 def test_every_type_comes_through():

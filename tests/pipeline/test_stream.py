@@ -30,16 +30,17 @@ from ridgeline.pipeline.timeline import Log  # noqa: E402
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
-@pytest.fixture(params=["plain", "ring"])
+@pytest.fixture(params=["plain", "ring", "recorded"])
 def way(request, monkeypatch):
-    """stream(batches, fn, depth, …) on the CPU: the plain loop, or the GPU's ring over played streams."""
+    """stream(batches, fn, depth, …) on the CPU: the plain loop, or the GPU's ring over played streams and graphs."""
     if request.param == "plain":
         return lambda batches, fn, depth=2, **how: stream(batches, fn, device="cpu", depth=depth, **how)
     fake_cuda.install(monkeypatch, torch)
 
     def ring(batches, fn, depth=2, out=None, take=None, staging=None):
         log = Log()
-        return Stream(overlapped(batches, fn, torch.device("cpu"), depth, out, take, staging, log), log)
+        graph = request.param == "recorded"
+        return Stream(overlapped(batches, fn, torch.device("cpu"), depth, out, take, staging, log, graph), log)
 
     return ring
 
@@ -102,16 +103,16 @@ def test_an_error_names_its_batch_after_all_results_before_it(way, depth, bad, w
         for index in range(8):
             if where == "source" and index == bad:
                 raise OSError("the disk is gone")
-            yield {"x": torch.tensor([index])}
+            yield {"x": torch.full((1 + index % 2,), index)}  # no two of a kind: fn is called for each
 
     def fn(batch):
-        if where == "fn" and batch["x"].item() == bad:
+        if where == "fn" and batch["x"][0].item() == bad:
             raise ValueError("no such number")
         return {"x": batch["x"] * 2}
 
     results, found = way(source(), fn, depth), []
     with pytest.raises(BatchError) as error:
-        found += (r["x"].item() for r in results)
+        found += (r["x"][0].item() for r in results)
     assert found == [2 * i for i in range(bad)]
     assert error.value.index == bad
     told = (

@@ -9,7 +9,7 @@ and not entered, errors caught by `try`, and what does not change is asked once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,10 +19,9 @@ from ridgeline.errors import BatchError
 from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blaming, memory, numbered, refuse_reuse, targets
 from ridgeline.pipeline.current import Caller, turn
 from ridgeline.pipeline.ranges import named, profiled
+from ridgeline.pipeline.recording import Fn, Recorder, Recording
 from ridgeline.pipeline.staging import Slot, Staging, borrowed, is_ready
 from ridgeline.pipeline.timeline import Log
-
-Fn = Callable[[Tensors], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -48,10 +47,11 @@ def overlapped(
     take: Take | None,
     staging: Staging | None,
     log: Log,
+    graph: bool = False,
 ) -> Iterator[Any]:
     """`depth` batches are under way while the caller has a result; one more slot is being filled."""
     with borrowed(staging, depth + 1) as ring:
-        yield from _through(_Lanes(device, ring), batches, fn, depth, out, take, log)
+        yield from _through(_Lanes(device, ring, fn if graph else None), batches, fn, depth, out, take, log)
 
 
 def _through(
@@ -90,7 +90,7 @@ def _through(
 class _Lanes:
     """The three streams, the ring with the marks of its slots, and the moment they began."""
 
-    def __init__(self, device: Any, ring: list[Slot]) -> None:
+    def __init__(self, device: Any, ring: list[Slot], recorded: Fn | None = None) -> None:
         import torch
 
         self._empty, self._device = torch.empty, device
@@ -104,6 +104,7 @@ class _Lanes:
         self._origin = torch.cuda.Event(enable_timing=True)
         self._origin.record(self._up)
         self._profiled = profiled()
+        self._recorder = Recorder(recorded, device, self._compute) if recorded is not None else None
 
     def submit(self, index: int, given: Tensors, fn: Fn, out: Out | None, pending: Iterable[Flight]) -> Flight:
         """Queue a batch's way up, its computation and its way back; nothing here waits for the GPU."""
@@ -116,9 +117,11 @@ class _Lanes:
         who = "its copy to the device"
         try:
             self._called.record(caller)
-            sources, inputs = go_up(index, given, slot, marks)
+            sources = _sources(given, slot)
+            recording = self._recorder.of(index, sources, slot, pending) if self._recorder is not None else None
+            inputs = go_up(index, sources, recording, marks)
             who = "fn"
-            answer, held = go_through(index, inputs, fn, pending, marks)
+            answer, held = go_through(index, inputs, fn, recording, pending, marks)
             room = targets(index, out, answer)
             who = "its copy back"
             landing = go_down(index, answer, room, slot, marks)
@@ -130,32 +133,41 @@ class _Lanes:
             self._caller.back()
         return Flight(index, sources, inputs, answer, held, landing, room, marks)
 
-    def _go_up(self, index: int, given: Tensors, slot: Slot, marks: list[Any]) -> tuple[Tensors, Tensors]:
-        sources = {
-            # The caller's own memory if the copy engine can reach it, else a copy in the ring.
-            name: tensor if is_ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
-            for name, tensor in given.items()
-        }
+    def _go_up(self, index: int, sources: Tensors, recording: Recording | None, marks: list[Any]) -> Tensors:
         self._turn_up()
-        inputs = {n: self._empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
+        if recording is not None:
+            inputs = recording.inputs
+        else:
+            inputs = {n: self._empty(t.shape, dtype=t.dtype, device=self._device) for n, t in sources.items()}
         marks[0].record(self._up)
         for name, tensor in sources.items():
             inputs[name].copy_(tensor, non_blocking=True)
         marks[1].record(self._up)
-        return sources, inputs
+        return inputs
 
     def _go_through(
-        self, index: int, inputs: Tensors, fn: Fn, pending: Iterable[Flight], marks: list[Any]
+        self,
+        index: int,
+        inputs: Tensors,
+        fn: Fn,
+        recording: Recording | None,
+        pending: Iterable[Flight],
+        marks: list[Any],
     ) -> tuple[Tensors, list[int]]:
         self._turn_compute()
         self._compute.wait_event(self._called)  # what fn closes over may still be in the making there
         self._compute.wait_event(marks[1])
         marks[2].record(self._compute)
-        answer = answered(index, fn(dict(inputs)), self._device)
-        refuse_reuse(index, answer, {place for flight in pending for place in flight.held})
-        answer = {name: tensor.contiguous() for name, tensor in answer.items()}
+        if recording is not None:
+            recording.play()
+            answer, held = recording.answer, recording.held
+        else:
+            answer = answered(index, fn(dict(inputs)), self._device)
+            refuse_reuse(index, answer, {place for flight in pending for place in flight.held})
+            answer = {name: tensor.contiguous() for name, tensor in answer.items()}
+            held = [memory(tensor) for tensor in answer.values()]
         marks[3].record(self._compute)
-        return answer, [memory(tensor) for tensor in answer.values()]
+        return answer, held
 
     def _go_down(self, index: int, answer: Tensors, room: Tensors, slot: Slot, marks: list[Any]) -> Tensors:
         landing = {
@@ -200,6 +212,14 @@ class _Lanes:
         for lane in self._streams:
             with suppress(RuntimeError):
                 lane.synchronize()
+
+
+def _sources(given: Tensors, slot: Slot) -> Tensors:
+    """The caller's own memory if the copy engine can reach it, else a copy in the ring."""
+    return {
+        name: tensor if is_ready(tensor) else slot.room("in", name, tensor.shape, tensor.dtype).copy_(tensor)
+        for name, tensor in given.items()
+    }
 
 
 @cache

@@ -70,6 +70,7 @@ class Slot:
     def __init__(self) -> None:
         self._rooms: dict[tuple[str, str], Any] = {}
         self._shown: dict[tuple[str, str], Any] = {}  # what was handed out last, mostly what is asked for next
+        self.recording: Any = None  # of the fn that went through here (recording.py)
 
     def room(self, side: str, name: str, shape: Sequence[int], dtype: Any) -> Any:
         """A pinned tensor of this shape; what was in it is overwritten."""

@@ -27,6 +27,7 @@ def stream(
     out: Out | None = None,
     take: Take | None = None,
     staging: Staging | None = None,
+    graph: bool = False,
 ) -> Stream:
     """Send each batch to `device`, apply `fn` there, bring the answer back.
 
@@ -41,6 +42,9 @@ def stream(
     take     index, {name: host tensor} → the result, in place of `out`: what it is given lies in memory that the next
              batches will use, so it copies what it wants to keep, once and to where that belongs
     staging  pinned memory kept from an earlier stream; one stream has it at a time, another makes its own
+    graph    on a GPU, record what fn does as a CUDA graph and play that for the batches of one shape that follow: one
+             call of the host instead of one for each kernel. fn is called for the first batches only, so it must do
+             the same work every time and leave nothing to the host: no `.item()`, no copy to it, no choice by values
 
     The results are host tensors and the caller's own: nothing here touches them again. An error names its batch
     (`BatchError.index`) and comes after all results before it. Memory is pinned when the first batch is there, so
@@ -66,7 +70,7 @@ def stream(
     from ridgeline.pipeline.overlapped import overlapped
 
     where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
-    return Stream(overlapped(batches, fn, where, depth, out, take, staging, log), log)
+    return Stream(overlapped(batches, fn, where, depth, out, take, staging, log, graph), log)
 
 
 class Stream:

@@ -29,6 +29,7 @@ DTYPES = {
     **{name: name for name in ("float32", "bfloat16", "float16")},
 }
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+RECORDING = ("reduce-overhead", "max-autotune")  # those that record CUDA graphs themselves
 # For an estimate where no ceiling of this machine is known: a plain CPU and a plain GPU, in FLOP/s and B/s.
 ASSUMED = {"cpu": (2e10, 2e9), "cuda": (2e13, 1e10)}
 START_S = {"cpu": 5.0, "cuda": 10.0}  # a process, its libraries, its memory
@@ -118,6 +119,7 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand,
         "compile_mode": test.compile_mode if test.compile_model else "",
         "pinned": test.pinned,
         "ring": test.ring,
+        "graph": _graph(test, gpu, own=isinstance(model, str)),
         "memory_size_mb": test.memory_size_mb,
         "num_samples": test.num_samples,
         "warmup_samples": test.warmup_samples,
@@ -180,6 +182,13 @@ def _dtype(asked: str, gpu: int | None) -> str:
     if asked not in DTYPES:
         raise unknown("experiment.test.dtype", asked, ["auto", *DTYPES])
     return DTYPES[asked]
+
+
+def _graph(test: TestSettings, gpu: int | None, *, own: bool) -> bool:
+    """Whether the model is recorded; those modes of torch.compile that record by themselves are left to it."""
+    if gpu is None or (test.compile_model and test.compile_mode in RECORDING):
+        return False
+    return not own if test.graph is None else test.graph
 
 
 def _refuse(test: TestSettings) -> None:

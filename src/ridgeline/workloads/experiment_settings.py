@@ -40,6 +40,7 @@ class TestSettings:
     timeout_s: float = 300.0  # of one point, from the start of its process
     pinned: bool = True
     ring: int = 2  # batches under way
+    graph: bool | None = None  # on a GPU, play the model as a recorded CUDA graph; null: vit_configs yes, a module no
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, prod
@@ -21,8 +21,9 @@ from ridgeline.lab.experiment import Order, Outcome, resolve
 from ridgeline.machine import Placement, placed
 from ridgeline.machine.clock import now_ns
 from ridgeline.machine.numa import nodes_of
-from ridgeline.pipeline import STAGES, Intervals, chrome_trace, excerpt, pinned, stream
+from ridgeline.pipeline import STAGES, Intervals, Staging, chrome_trace, excerpt, pinned, stream
 from ridgeline.pipeline.ranges import span
+from ridgeline.pipeline.recording import Recording
 from ridgeline.workloads.experiment_points import moved
 from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build
@@ -63,15 +64,17 @@ def measure(order: Order) -> Outcome:
         pool = _pool(order.staging, params, shape, dtype, device)
         there = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
         run, compile_s = _compiled(model, params, there)
+        through = _Through(params, pool, run, there, device)
         with span("warm-up"):
-            _streamed(params, pool, run, there, device, ceil(params["warmup_samples"] / params["batch_size"]))
-        before = _alone(pool, run, there, device)
+            through(max(through.first, ceil(params["warmup_samples"] / params["batch_size"])))
+        there, play = _playing(run, there, params["graph"])
+        before = _alone(pool, play, there, device)
         pool.answers.fill_(float("nan"))
         batches = ceil(params["num_samples"] / params["batch_size"])
         with span("measured"):
-            timeline = _streamed(params, pool, run, there, device, batches + 1)  # one more: times are distances
+            timeline = through(batches + 1)  # one more: times are distances
         check = _check(plain, pool, batches % pool.slots, params["dtype"])
-        after = _alone(pool, run, there, device)
+        after = _alone(pool, play, there, device)
         alone = {s: statistics.median([*before[s], *after[s]]) for s in STAGES}  # the weather on both sides
         work = None if not params["module"] else _work(plain, params, shape, dtype.itemsize, device)
         columns: dict[str, Any] = {"compile_seconds": compile_s}
@@ -168,36 +171,37 @@ def _compiled(model: Any, params: Mapping[str, Any], there: Any) -> tuple[Callab
     return run, (now_ns() - began) / 1e9
 
 
-def _streamed(
-    params: Mapping[str, Any], pool: Pool, run: Callable[[Any], Any], there: Any, device: str, batches: int
-) -> list[Intervals]:
-    copied: list[float] = []
+class _Through:
+    """Batches of the pool through the model, again and again; what was recorded of it is kept."""
 
-    def source() -> Iterator[dict[str, Any]]:
-        for number in range(batches):
-            yield {"images": pool.images[number % pool.slots]}
+    def __init__(
+        self, params: Mapping[str, Any], pool: Pool, run: Callable[[Any], Any], there: Any, device: str
+    ) -> None:
+        self._pool, self._device, self._copied = pool, device, list[float]()
+        self._how = {"depth": params["ring"], "graph": params["graph"], "staging": Staging()}
+        self.first = params["ring"] + 2 if params["graph"] else 0  # batches until every slot has its recording
 
-    def on_cpu(batch: dict[str, Any]) -> dict[str, Any]:
-        began = now_ns()
-        there.copy_(batch["images"])  # from the pool's node to beside the CPUs
-        copied.append((now_ns() - began) / 1e9)
-        return {"answer": run(there)}
+        def on_cpu(batch: dict[str, Any]) -> dict[str, Any]:
+            began = now_ns()
+            there.copy_(batch["images"])  # from the pool's node to beside the CPUs
+            self._copied.append((now_ns() - began) / 1e9)
+            return {"answer": run(there)}
 
-    def on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
-        return {"answer": run(batch["images"])}
+        def on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
+            return {"answer": run(batch["images"])}
 
-    fn = on_cpu if device == "cpu" else on_gpu
-    with stream(
-        source(),
-        fn,
-        device=device,
-        depth=params["ring"],
-        out=lambda number: {"answer": pool.answers[number % pool.slots]},
-    ) as results:
-        for _ in results:
-            pass
-        timeline = results.timeline()
-    return [_parted(i, copied[i.index]) for i in timeline] if copied else timeline
+        self._fn = on_cpu if device == "cpu" else on_gpu
+
+    def __call__(self, batches: int) -> list[Intervals]:
+        images, answers, slots = self._pool.images, self._pool.answers, self._pool.slots
+        self._copied.clear()
+        source = ({"images": images[number % slots]} for number in range(batches))
+        out = lambda number: {"answer": answers[number % slots]}  # noqa: E731
+        with stream(source, self._fn, device=self._device, out=out, **self._how) as results:
+            for _ in results:
+                pass
+            timeline = results.timeline()
+        return [_parted(i, self._copied[i.index]) for i in timeline] if self._copied else timeline
 
 
 def _parted(batch: Intervals, copied: float) -> Intervals:
@@ -207,16 +211,30 @@ def _parted(batch: Intervals, copied: float) -> Intervals:
     return replace(batch, h2d=(begin, there), compute=(there, end))
 
 
-def _alone(pool: Pool, run: Callable[[Any], Any], there: Any, device: str) -> dict[str, list[float]]:
+def _playing(run: Callable[[Any], Any], there: Any, graph: bool) -> tuple[Any, Callable[[], Any]]:
+    """The model over one batch on the device, as the stream has it: called, or played. And where the batch lies."""
+    if not graph:
+        return there, lambda: run(there)
+    recording = Recording(0, lambda b: {"answer": run(b["images"])}, {"images": there}, there.device, None, ())
+
+    def play() -> Any:
+        recording.play()
+        return recording.answer["answer"]
+
+    recording.inputs["images"].copy_(there)
+    return recording.inputs["images"], play
+
+
+def _alone(pool: Pool, play: Callable[[], Any], there: Any, device: str) -> dict[str, list[float]]:
     """Nanoseconds per batch of each stage with nothing beside it, round by round."""
-    back = run(there)
+    back = play()
     queued = device != "cpu" and pool.images.is_pinned()
 
     def up(number: int) -> None:
         there.copy_(pool.images[number % pool.slots], non_blocking=queued)
 
     def compute(number: int) -> None:
-        run(there)
+        play()
 
     def down(number: int) -> None:
         pool.answers[number % pool.slots].copy_(back, non_blocking=queued)

@@ -10,7 +10,7 @@ those over the time of a step is how well the stages overlap. depth 0 is the con
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
@@ -18,18 +18,20 @@ from ridgeline.lab.workload import installed
 from ridgeline.machine import Placement, topology
 from ridgeline.machine.clock import now_ns
 from ridgeline.pipeline import busy, excerpt
+from ridgeline.pipeline.recording import Fn, Recording
 from ridgeline.workloads.trajectory import BYTES, host, on_device
 from ridgeline.workloads.vit import Vit, build
 
 VIT = {"image": 224, "channels": 3, "patch_size": 16, "depth": 6, "heads": 6, "dim": 384, "mlp_dim": 1536}
 BASE: dict[str, Any] = {**VIT, "output": "cls", "batch": 32, "batches": 32, "dtype": "float16", "ring": 2}
 SMALL = {"image": 32, "patch_size": 8, "depth": 2, "heads": 2, "dim": 64, "mlp_dim": 128, "batch": 8, "batches": 8}
-OURS, LOOP, ONE, LOADER = "ridgeline", "plain loop", "one stream", "DataLoader"
+OURS, LOOP, ONE, GRAPH, LOADER = "ridgeline", "plain loop", "one stream", "one graph", "DataLoader"
 LEAST = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # largest error, in units of the answers' spread
 CHECKED = 4  # images held against float64
 KEPT = 64  # steps whose stage times go into the record
 
 Data = tuple[Any, Any]  # images [batches, B, C, H, W], answers [batches, B, …], both in host memory
+Way = Callable[[Case, Data, Any, str], list[Any]]  # case, data, model, device → the timeline, of those that have one
 
 
 class Pipeline:
@@ -38,7 +40,8 @@ class Pipeline:
     devices = ("cpu", "cuda")
     note = (
         f"'{LOOP}' copies from plain memory and waits for each step; '{ONE}' queues pinned copies and arithmetic on "
-        f"one CUDA stream; '{LOADER}' is torch's with pin_memory."
+        f"one CUDA stream, '{GRAPH}' does so with the arithmetic recorded as a CUDA graph, as ours is; '{LOADER}' is "
+        "torch's with pin_memory."
     )
 
     def cases(self, profile: Profile) -> Iterable[Case]:
@@ -73,7 +76,7 @@ class Pipeline:
         )
 
     def contenders(self, case: Case) -> Sequence[str]:
-        return [OURS, LOOP, LOADER] if case.device == "cpu" else [OURS, LOOP, ONE, LOADER]
+        return [OURS, LOOP, LOADER] if case.device == "cpu" else [OURS, LOOP, ONE, GRAPH, LOADER]
 
     def libraries(self, case: Case, contender: str) -> Sequence[str]:
         return ("torch", "torch.utils.data")
@@ -84,8 +87,8 @@ class Pipeline:
         device = on_device(case, place)
         dtype = getattr(torch, case["dtype"])
         model = build(vit_of(case)).to(device, dtype)
-        images, answers = data = _data(case, dtype, pinned_too=device != "cpu" and contender in (OURS, ONE))
-        run = {OURS: _streamed, LOOP: _loop, ONE: _one_stream, LOADER: _loader}[contender]
+        images, answers = data = _data(case, dtype, pinned_too=device != "cpu" and contender in (OURS, ONE, GRAPH))
+        run = {OURS: streamed(model), LOOP: _loop, ONE: _one_stream, GRAPH: _one_graph(), LOADER: _loader}[contender]
         kept: deque[list[Any]] = deque(maxlen=KEPT)  # the timeline of each step, of those that have one
         alone = _alone(data, model, device) if contender == OURS else {}
 
@@ -149,22 +152,22 @@ def _memory(images: Any) -> str:
     return "pinned" if images.is_pinned() else "plain"
 
 
-def _streamed(case: Case, data: Data, model: Any, device: str) -> list[Any]:
-    from ridgeline.pipeline import stream
+def streamed(model: Any, *, graph: bool = True) -> Way:
+    """Our own way for a model. Pinned memory and what was recorded are kept from step to step."""
+    from ridgeline.pipeline import Staging, stream
 
-    images, answers = data
+    staging, fn = Staging(), _fn(model)
 
-    def batches() -> Iterator[dict[str, Any]]:
-        for batch in images:
-            yield {"images": batch}
+    def way(case: Case, data: Data, _: Any, device: str) -> list[Any]:
+        images, answers = data
+        batches = ({"images": batch} for batch in images)
+        how: dict[str, Any] = {"depth": case["ring"], "staging": staging, "graph": graph}
+        with stream(batches, fn, device=device, out=lambda i: {"answer": answers[i]}, **how) as results:
+            for _ in results:
+                pass
+        return results.timeline()
 
-    def fn(batch: dict[str, Any]) -> dict[str, Any]:
-        return {"answer": model(batch["images"])}
-
-    with stream(batches(), fn, device=device, depth=case["ring"], out=lambda i: {"answer": answers[i]}) as results:
-        for _ in results:
-            pass
-    return results.timeline()
+    return way
 
 
 def _loop(case: Case, data: Data, model: Any, device: str) -> list[Any]:
@@ -182,6 +185,41 @@ def _one_stream(case: Case, data: Data, model: Any, device: str) -> list[Any]:
         room.copy_(model(batch.to(device, non_blocking=True)), non_blocking=True)
     torch.cuda.synchronize()
     return []
+
+
+def _one_graph() -> Way:
+    """As torch's notes on CUDA graphs have it: inputs go to where it reads, answers come from where it writes."""
+    kept: list[Recording] = []
+
+    def way(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+        import torch
+
+        images, answers = data
+        if not kept:
+            kept.append(recorded(model, images[0], device))
+        (graph,) = kept
+        for batch, room in zip(images, answers, strict=True):
+            graph.inputs["images"].copy_(batch, non_blocking=True)
+            graph.play()
+            room.copy_(graph.answer["answer"], non_blocking=True)
+        torch.cuda.synchronize()
+        return []
+
+    return way
+
+
+def recorded(model: Any, images: Any, device: str) -> Recording:
+    """The model over images like these; called once before, so that everything has its memory."""
+    import torch
+
+    there = images.to(device)
+    model(there)
+    torch.cuda.synchronize()
+    return Recording(0, _fn(model), {"images": there}, there.device, None, ())
+
+
+def _fn(model: Any) -> Fn:
+    return lambda batch: {"answer": model(batch["images"])}
 
 
 def _loader(case: Case, data: Data, model: Any, device: str) -> list[Any]:
@@ -204,8 +242,8 @@ def _alone(data: Data, model: Any, device: str) -> dict[str, int]:
         return {}
     images, answers = data
     with torch.inference_mode():
-        there = images[0].to(device)
-        back = model(there)
+        graph = recorded(model, images[0], device)
+        there, back = graph.inputs["images"], graph.answer["answer"]
 
         def up() -> None:
             for batch in images:
@@ -213,7 +251,7 @@ def _alone(data: Data, model: Any, device: str) -> dict[str, int]:
 
         def compute() -> None:
             for _ in images:
-                model(there)
+                graph.play()
 
         def down() -> None:
             for room in answers:

@@ -56,20 +56,21 @@ class Columns:
     # Where these differ, the machine does: each setting has laws of its own.
     setting: tuple[str, ...] = (
         "machine", "device", "gpu_id", "device_node", "numa_node", "distance", "dtype", "compile_mode", "pinned",
-        "ring",
+        "ring", "graph",
     )  # fmt: skip
     factors: tuple[str, ...] = (
         "compile_mode",
         "dtype",
         "pinned",
         "ring",
+        "graph",
         "batch_size",
         "memory_size_mb",
     )  # to be chosen
     # Trials that agree in all of these did the same thing in the same place.
     identity: tuple[str, ...] = (
         "machine", "experiment", "model", "module", "depth", "dim", "heads", "mlp_dim", "patch_size", "channels",
-        "image_size", "image_width", "batch_size", "dtype", "output", "compile_mode", "pinned", "ring",
+        "image_size", "image_width", "batch_size", "dtype", "output", "compile_mode", "pinned", "ring", "graph",
         "memory_size_mb", "device", "gpu_id", "device_node", "numa_node", "distance",
     )  # fmt: skip
 
