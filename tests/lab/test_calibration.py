@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.lab.heated import gone_on, line, times
 
 from ridgeline.lab import record, stats, verdict
-from ridgeline.lab.record import Lane
 from ridgeline.lab.verdict import Comparison
 
 RECORDS = Path(__file__).parents[2] / "benchmarks" / "records"
 FILES = ("neoverse-n1-bench", "neoverse-n1-ledger", "h200-lab", "h200-host-lab")
 QUIET = 0.01  # median deviation of the log ratio, round by round
 BLOCK, HEAT, MOST = 6, 24, 400  # rounds
+HEATS = 60
 
 
 def noises() -> list[list[float]]:
@@ -60,15 +61,10 @@ def heat(
 
 
 def raced(noise: Sequence[float], rng: random.Random, ratio: float, luck: float, drift: float) -> Comparison:
-    """As `bench --against` does it, with the rounds that six times a quick race's time gives."""
-    theirs = heat(noise, min(MOST, 6 * len(noise)), rng, ratio, luck, drift)
-    heats = [len(theirs)]
-    if verdict.goes_on(theirs, [1.0] * len(theirs)):
-        for _ in range(stats.FEWEST - 1):
-            theirs += heat(noise, HEAT, rng, ratio, luck, drift)
-            heats.append(HEAT)
-    lanes = Lane("theirs", tuple(theirs)), Lane("ours", (1.0,) * len(theirs))
-    return verdict.in_race(*lanes, heats=heats)[1]
+    """As `bench --against` does it: the rounds of a first look, then time for so many heats of `HEAT` rounds."""
+    first = line(heat(noise, min(MOST, 3 * len(noise)), rng, ratio, luck, drift))
+    done = gone_on(first, lambda rounds: heat(noise, rounds or HEAT, rng, ratio, luck, drift), HEATS)
+    return verdict.of_versions(*times(done))[1]
 
 
 def words(pool: Sequence[Sequence[float]], trials: int, seed: int, ratio: float, luck: float, drift: float) -> Counter:
@@ -94,6 +90,33 @@ def test_on_a_quiet_machine_ten_percent_are_found(luck, drift, share, ratio, wor
     found = words(CALM, 10, 3, ratio, luck, drift)
     assert found[word] >= share * found.total(), found
     assert not found[Comparison.SAME], found
+
+
+@pytest.mark.parametrize("luck", [0.01, 0.025, 0.04])
+@pytest.mark.parametrize("ratio", [1.0, 1.03, 1.1])
+def test_going_on_until_it_is_known_keeps_what_the_levels_promise(luck, ratio):
+    """Heats whose luck is all there is: intervals cover as often as they say, whenever the lab chose to stop."""
+    rng, trials, missed, unsure, found = random.Random(6), 600, 0, 0, Counter()
+
+    def more(rounds: int | None) -> list[float]:
+        return [ratio * math.exp(rng.gauss(0, luck))]
+
+    for _ in range(trials):
+        theirs, ours, heats = times(gone_on(line(more(None), looked=True), more, HEATS))
+        ratios = stats.heat_ratios(theirs, ours, heats)
+        usual, sure = (stats.over_heats(ratios, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
+        missed += not usual.low <= ratio <= usual.high
+        unsure += not sure.low <= ratio <= sure.high
+        found[verdict.compare(usual, sure)] += 1
+    assert missed <= 0.075 * trials, "0.05, and what chance adds once in a hundred times"
+    assert unsure <= 0.005 * trials
+    if ratio == 1.0:
+        assert found[Comparison.FASTER] + found[Comparison.SLOWER] <= 0.0035 * trials, found
+        assert found[Comparison.SAME] >= (0.96 if luck < 0.03 else 0.9) * trials, found
+    elif ratio == 1.03:
+        assert found[Comparison.SAME] + found[Comparison.FASTER] <= 0.05 * trials, found
+    else:
+        assert found[Comparison.SLOWER] >= 0.99 * trials, found
 
 
 @pytest.mark.parametrize(("confidence", "most"), [(stats.CONFIDENCE, 0.05), (stats.SURE, 0.005)])

@@ -142,13 +142,13 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(run):
 def test_a_difference_between_versions_must_show_again_with_fresh_processes(run, tmp_path):
     """What is luck of one process is not called a difference; what is none shows in every heat."""
     lucky, slow = (Entrant(f"ridgeline@{name}", name) for name in ("luck", "slow"))
-    record = run(f"who=chatty,mark={tmp_path / 'once'}", rivals=[lucky], budget_s=4.0)[0]
-    assert len(record.race["heats"]) == 6
+    record = run(f"who=chatty,mark={tmp_path / 'once'}", rivals=[lucky], budget_s=20.0)[0]
+    assert len(record.race["heats"]) >= 6
     row = judged(record)["ridgeline@luck"]
     assert row.comparison == "UNCLEAR"
     assert row.ratio.low < 1 < row.ratio.high
-    record = run("who=chatty", rivals=[slow], budget_s=4.0, out=tmp_path / "slow")[0]
-    assert len(record.race["heats"]) == 6
+    record = run("who=chatty", rivals=[slow], budget_s=20.0, out=tmp_path / "slow")[0]
+    assert len(record.race["heats"]) >= 6
     assert sum(record.race["heats"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)
     assert judged(record)["ridgeline@slow"].comparison == "SLOWER"
     assert [lane.contender for lane in record.contenders] == ["ridgeline", "ridgeline@slow"], "peers stay out"
@@ -157,14 +157,14 @@ def test_a_difference_between_versions_must_show_again_with_fresh_processes(run,
 def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_path):
     out, measured, said = tmp_path / "out", [], []
 
-    def stop_at_the_second(point, number):
-        if number == 1:
+    def stop_at_the_second(point):
+        if point.case["who"] == "slow":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(out=out, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     assert len((out / FILE).read_text().splitlines()) == 1
-    watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]), say=said.append)
+    watcher = Watcher(case=lambda point: measured.append(point.case["who"]), say=said.append)
     records = run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.case["who"] for r in records] == ["chatty", "slow", "wrong"]
@@ -193,15 +193,15 @@ def test_a_stopped_run_is_not_taken_for_another_question(run, tmp_path):
     """Cold caches, or other contenders: the same case, but not the same race."""
     measured: list[str] = []
 
-    def stop_at_the_second(point, number):
-        if number == 1:
+    def stop_at_the_second(point):
+        if point.case["who"] == "slow":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path / "o", most_rounds=12, watcher=Watcher(case=stop_at_the_second))
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=Watcher(case=stop_at_the_second))
-    watcher = Watcher(case=lambda point, number: measured.append(point.case["who"]))
+    watcher = Watcher(case=lambda point: measured.append(point.case["who"]))
     found = run(out=tmp_path / "o", cold=True, most_rounds=12, watcher=watcher)
     assert measured == ["slow", "wrong"]
     assert [r.cold for r in found] == [True] * 3

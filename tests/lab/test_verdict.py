@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests.lab.heated import gone_on, line, times
 
 from ridgeline.lab import analyse, verdict
 from ridgeline.lab.baton import Entrant
@@ -175,20 +176,14 @@ def test_who_multiplies_in_another_type_has_another_ceiling(record):
     assert [row.share for row in analyse.rows(made)] == [pytest.approx(0.5), None]
 
 
-def heated(rng: random.Random, slowdown: float, luck: float, heats: int = 6) -> Comparison:
-    """A race of versions whose every process has lasting luck of its own; it goes on if the first heat asks for it."""
-    theirs: list[float] = []
-    ours: list[float] = []
-    rounds: list[int] = []
-    while len(rounds) < heats:
-        rounds.append(100 if not rounds else 12)
-        for lane, base in ((theirs, 100 * slowdown), (ours, 100.0)):
-            own = base * rng.lognormvariate(0, luck)
-            lane += [own * rng.lognormvariate(0, 0.01) for _ in range(rounds[-1])]
-        lanes = Lane("theirs", tuple(theirs)), Lane("ours", tuple(ours))
-        if not verdict.goes_on(theirs[: rounds[0]], ours[: rounds[0]]):
-            break
-    return verdict.in_race(*lanes, heats=rounds)[1]
+def heated(rng: random.Random, slowdown: float, luck: float, heats: int = 16) -> Comparison:
+    """A race of versions whose every process has lasting luck of its own; it goes on as the lab would have it."""
+
+    def more(rounds: int | None) -> list[float]:
+        own = slowdown * rng.lognormvariate(0, luck) / rng.lognormvariate(0, luck)
+        return [own * rng.lognormvariate(0, 0.014) for _ in range(rounds or 12)]
+
+    return verdict.of_versions(*times(gone_on(line(more(100)), more, heats)))[1]
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.02, 0.1])
@@ -204,6 +199,17 @@ def test_a_slower_version_is_found_beyond_the_luck_of_its_processes():
     rng = random.Random(4)
     found = Counter(heated(rng, 1.1, 0.01) for _ in range(200))
     assert found[Comparison.SLOWER] >= 190, found
+
+
+def test_fewer_heats_than_six_may_show_that_versions_are_the_same_but_no_difference():
+    slow, ours = [2.0] * 30, [1.0] * 30
+    for heats in ([30], [10, 10, 10], [6] * 5):
+        assert verdict.of_versions(slow, ours, heats)[1] is Comparison.UNCLEAR
+        assert verdict.of_versions(ours, ours, heats)[1] is Comparison.SAME
+    assert verdict.of_versions([2.0, 2.1] * 15, ours, [5] * 6)[1] is Comparison.SLOWER
+    lanes = Lane("theirs", tuple(slow)), Lane("ours", tuple(ours))
+    assert verdict.in_race(*lanes, heats=[30])[1] is Comparison.SLOWER, "a peer is no version"
+    assert verdict.in_race(*lanes, heats=[30], versions=True)[1] is Comparison.UNCLEAR
 
 
 def test_versions_are_looked_at_until_their_ratio_is_known_whatever_their_times_do():

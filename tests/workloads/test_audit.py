@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from tests.audit.watch.watching import encode, told
+from tests.workloads.limits import finding
 
 from ridgeline.audit.capacity import RATES, forecast
+from ridgeline.audit.watch.scorer import ENCODING
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.loading import load
@@ -43,6 +46,27 @@ def test_every_event_is_recorded_and_scored_and_nothing_is_left_behind(here, con
     assert run.settings
     run.close()
     assert not list(here.iterdir())
+
+
+def test_its_stages_are_clocked_and_name_what_limits_it(here, monkeypatch):
+    def slow(texts):
+        time.sleep(0.05)
+        return encode(texts)
+
+    names = {"recording events", "scoring", "indexing", "recording scores", ENCODING}
+    for encoding in (encode, slow):
+        monkeypatch.setattr("ridgeline.audit.watch.encoder.encoder", lambda model, device, held=encoding: held)
+        run = workload.prepare(case_of(fresh=50), OURS, Placement())
+        found = finding(workload, case_of(fresh=50), run)
+        assert set(found.stages) == names
+        assert 0.5 < sum(found.stages.values()) < 1.2, "all of a step but waits and wakings"
+        assert found.limit, found.measure
+        assert found.limit.startswith(ENCODING) == (encoding is slow)
+        run.close()
+    peer = workload.prepare(case_of(), EVERY, Placement())
+    peer.step()
+    assert "stages_ns" not in peer.extras()
+    peer.close()
 
 
 def test_waits_are_measured_at_a_share_of_the_capacity(here):

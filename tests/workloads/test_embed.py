@@ -10,7 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.embed import tiny
+from tests.workloads.limits import finding
 
+import ridgeline
 from ridgeline.embed import Tokens
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.loading import load
@@ -23,6 +25,7 @@ from ridgeline.workloads.embed import STAGES
 
 torch = pytest.importorskip("torch")
 HERE = Placement()
+PARTS = {"tokenizing", "sorting by length", "encoding", "placing vectors"}
 workload = load(reference("embed"))
 
 
@@ -55,9 +58,29 @@ def test_every_stage_of_ours_is_right_and_its_settings_are_told(folder, stage, t
     assert run.extras()["peak_host_bytes"] > 0
     assert ("calls_ns" in run.extras()) == (stage == "one")
     parts = run.extras().get("stages_ns", {})
-    assert set(parts) == ({"tokenizing", "encoding"} if stage == "end to end" else set())
+    assert set(parts) == (PARTS if stage == "end to end" else set())
     assert all(ns > 0 for taken in parts.values() for ns in taken)
     run.close()
+
+
+def test_the_stages_of_a_timed_step_name_what_limits_it(folder):
+    case = case_of(folder, batch=64)
+    found = finding(workload, case, workload.prepare(case, "ridgeline", HERE))
+    assert 0.3 < sum(found.stages.values()) < 1.1
+    assert found.limit, found.measure
+
+
+def test_stages_on_a_device_are_told_with_the_copies(folder):
+    """What a GPU's stream would say, said here by a stream of the test's own."""
+    embedder = ridgeline.Embedder(folder, device="cpu", dtype="float32")
+    embedder.encode(["a b", "c"])
+    assert set(embedder.took) == PARTS
+    flow = embedder._flow("auto")
+    flow.busy.update({"h2d": 0.1, "compute": 0.5, "d2h": 0.2})
+    embedder._device = torch.device("cuda")
+    before = embedder.took.copy()
+    embedder._remember(flow)
+    assert embedder.took - before == {"h2d": 10**8, "encoding": 5 * 10**8, "d2h": 2 * 10**8}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])

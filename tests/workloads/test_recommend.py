@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.workloads.limits import finding
 
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
 from ridgeline.lab.loading import load
 from ridgeline.machine import Placement
+from ridgeline.recommend.ranking import ByVectors
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles
 from ridgeline.workloads import reference
-from ridgeline.workloads._recommend_made import histories
+from ridgeline.workloads._recommend_made import histories, semantic
 from ridgeline.workloads.recommend import BASE, NUMPY, TORCH
 
 workload = load(reference("recommend"))
@@ -43,6 +45,28 @@ def test_every_contender_is_right(contender, task, users):
     assert contender in workload.contenders(case)
     check = workload.check(case, ran(case, contender))
     assert check.ok, check
+
+
+@pytest.mark.parametrize(("task", "users"), [("semantic", 500), ("ease", 500), ("one", 1)])
+def test_ranking_is_taken_apart_and_names_what_limits_it(task, users):
+    case = Case({**BASE, "task": task, "users": users}, "cpu")
+    run = workload.prepare(case, "ridgeline", Placement())
+    found = finding(workload, case, run)
+    wanted = {"sending histories", "products with all items", "masking what was seen", "top-k", "answers"}
+    assert set(found.stages) == wanted | ({"user profiles"} if task != "ease" else set())
+    assert 0.4 < sum(found.stages.values()) < 2.5, "the whole of a step, as the weather has it"
+    assert found.limit, found.measure
+    assert "stages_ns" not in workload.prepare(case_of(task), NUMPY, Placement()).extras()
+
+
+def test_taken_apart_a_step_gives_the_same_answers():
+    drawn, heard = histories(50, 300, 12, 0), list[str]()
+    ranker = ByVectors(semantic(300, 16).items)
+    vectors = ranker.users(drawn)
+    for one, other in zip(ranker.best(vectors, drawn, 5), ranker.best(vectors, drawn, 5, heard.append), strict=True):
+        assert np.array_equal(one, other)
+    assert heard[0] == "sending histories"
+    assert heard[-1] == "answers"
 
 
 @pytest.mark.parametrize("contender", ["ridgeline", NUMPY, TORCH])

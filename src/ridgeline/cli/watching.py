@@ -49,7 +49,7 @@ class _Display:
     def _ceiling(self, what: str) -> None:
         self._progress.update(self._task, description=f"ceilings: {what}")
 
-    def _case(self, point: Point, number: int) -> None:
+    def _case(self, point: Point) -> None:
         self._progress.update(self._task, description=point.label)
 
     def _share(self, share: float, what: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -28,6 +28,7 @@ from ridgeline.embed.threads import few_threads
 from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens
 from ridgeline.errors import InputError, unknown
+from ridgeline.machine.clock import now_ns
 from ridgeline.native import give_pages, scatter_rows
 from ridgeline.pipeline import Staging
 
@@ -92,6 +93,8 @@ class Embedder:
         self._budget: int | None = None  # what was left of it when memory ran out
         self._encoder: Encoder | None = _load(config, self._device, self._dtype, truncate_dim, normalize)
         self._staging = Staging()  # pinned once, not for every call
+        # Nanoseconds of each stage of all calls so far, on a GPU the copies too (h2d, d2h). Of many texts they overlap.
+        self.took: Counter[str] = Counter()
         self._pool: ThreadPoolExecutor | None = None
         self._few: FewTexts | None = None
         self.dim = self._encoder.dim
@@ -231,14 +234,16 @@ class Embedder:
 
     def _scatter(self, room: Vectors, rows: NDArray[np.int64], vectors: Vectors) -> None:
         """By several threads: one alone is slow beside a GPU, since the room's pages are fresh."""
+        began = now_ns()
         scatter_rows(room, rows, vectors, len(os.sched_getaffinity(0)))
+        self.took["placing vectors"] += now_ns() - began
 
     def _windows(self, texts: Iterable[str], total: int | None) -> Iterator[Window]:
         """Windows of sorted tokens; the next ones are tokenized while one is being encoded."""
         source = windows(texts)
         if total is not None and total <= FIRST:  # one window: nothing to overlap
             for first, part in source:
-                yield window_of(self._tokens(part, first), first)
+                yield self._window(part, first)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "ridgeline-tokenize")
@@ -251,18 +256,24 @@ class Embedder:
             yield pending.popleft().result()
 
     def _window(self, texts: list[str], first: int) -> Window:
-        return window_of(self._tokens(texts, first), first)
+        tokens = self._tokens(texts, first)
+        began = now_ns()
+        window = window_of(tokens, first)
+        self.took["sorting by length"] += now_ns() - began
+        return window
 
     def _tokens(self, texts: list[str], first: int) -> Tokens:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
         if self.config.lower:
             texts = [text.lower() for text in texts]
+        began = now_ns()
         try:
             with self._lock:
                 tokens = self._tokenizer.encode(texts, self.max_tokens)
         except Exception as error:  # it counts from the start of the window, and some say nothing of where
             raise _unreadable(texts, first, error) from error
+        self.took["tokenizing"] += now_ns() - began
         self._check(tokens, first)
         long = np.flatnonzero(tokens.lengths >= self.max_tokens)
         if len(long):
@@ -319,10 +330,13 @@ class Embedder:
             return None
         if self._few is None:
             self._few = FewTexts(self._open(), self._device)
+        began = now_ns()
         try:
             return self._few(tokens)
         except torch.OutOfMemoryError:
             return None
+        finally:
+            self.took["encoding"] += now_ns() - began
 
     def _flow(self, batch_tokens: int | str) -> Flow:
         from ridgeline.embed.flow import Flow
@@ -336,6 +350,9 @@ class Embedder:
         return Flow(self._open(), self._device, budget, self._staging)
 
     def _remember(self, flow: Flow) -> None:
+        for stage, seconds in flow.busy.items():
+            if stage == "compute" or self._device.type != "cpu":  # without a device nothing is copied there and back
+                self.took["encoding" if stage == "compute" else stage] += round(1e9 * seconds)
         if flow.shrank:
             self._budget = min(flow.budget, self._budget or flow.budget)
 

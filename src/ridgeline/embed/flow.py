@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ridgeline.embed.batches import Batch, batches_of, cut
 from ridgeline.errors import BatchError, InputError, RidgelineError
 from ridgeline.pipeline import Staging, stream
+from ridgeline.pipeline.timeline import busy
 
 Put = Callable[[Batch, NDArray[np.float32]], None]  # the vectors lie in memory that is used again
 
@@ -24,6 +25,7 @@ class Flow:
     def __init__(self, encoder: Any, device: Any, budget: int, staging: Staging | None = None) -> None:
         self._encoder, self._device, self.budget, self._staging = encoder, device, budget, staging
         self.shrank = False
+        self.busy: Counter[str] = Counter()  # seconds of each stage of the stream, when it has ended
         self._waiting: deque[Batch] = deque()  # handed to the device, not answered yet
         self._again: deque[Batch] = deque()  # to be done anew, in smaller pieces
 
@@ -36,6 +38,7 @@ class Flow:
                 feed = self._feed(fresh)
                 with stream(feed, self._compute, device=self._device, take=take, staging=self._staging) as results:
                     yield from results
+                    self.busy.update(busy(results.timeline()))
                 return
             except BatchError as error:
                 if not out_of_memory(error.__cause__):

@@ -113,7 +113,8 @@ def rows(record: Record) -> list[Row]:
     for lane in record.contenders:
         ratio = comparison = None
         if ours is not None and lane is not ours and judged[lane.contender].time and judged[OURS].time:
-            ratio, comparison = verdict.in_race(lane, ours, heats=record.race.get("heats", ()))
+            heats, versions = record.race.get("heats", ()), bool(record.plan.get("versions"))
+            ratio, comparison = verdict.in_race(lane, ours, heats=heats, versions=versions)
         out.append(Row(record, lane, judged[lane.contender], ratio, comparison, limit))
     return out
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, code, record
 from ridgeline.lab.baton import Paddock
-from ridgeline.lab.budget import Purse, divide, want_s
-from ridgeline.lab.measure import measure, placements
+from ridgeline.lab.budget import START_S, Purse, divide, want_s
+from ridgeline.lab.heats import Line, settle
+from ridgeline.lab.measure import Watch, measure, placements
 from ridgeline.lab.points import Ask, Point, command, entrants, plan_points, still_missing
 from ridgeline.lab.race import Plan
 from ridgeline.lab.record import Record
@@ -30,6 +32,7 @@ from ridgeline.machine.identity import facts
 from ridgeline.store import lock, publish
 
 STATE = "run.json"
+Held = tuple[Work, dict[str, Any]]  # a case's work and the ceilings it is held against
 TARGET = {Profile.QUICK: 0.01, Profile.FULL: 0.005}
 
 
@@ -47,7 +50,7 @@ class Watcher:
 
     start: Callable[[list[Point], int], None] = lambda _points, _skipped: None
     ceiling: Callable[[str], None] = lambda _what: None
-    case: Callable[[Point, int], None] = lambda _point, _number: None
+    case: Callable[[Point], None] = lambda _point: None
     progress: Callable[[float, str], None] = lambda _share, _what: None
     done: Callable[[Record], None] = lambda _record: None
     say: Callable[[str], None] = lambda _sentence: None
@@ -89,18 +92,38 @@ def bench(ask: Ask, watcher: Watcher | None = None) -> Outcome:
 def _measured(
     ask: Ask, points: list[Point], here: Topology, roofs: _Roofs, watcher: Watcher
 ) -> Iterator[tuple[Point, Record]]:
-    """The races that fit into the time, workload by workload."""
-    machine, version, clock = facts(here), code.version(), time.monotonic
+    """The races that fit into the time. Versions of one code are looked at a second time, see heats.py."""
+    recorded = partial(_recorded, ask, facts(here), code.version())
+    left, end = list(points), time.monotonic() + ask.pace.total_s
+    undecided: list[tuple[Line, Held]] = []
+    for again in (False, True) if ask.rivals else (False,):  # what found no time comes before any second look
+        for line, held in _raced(ask, list(left), here, roofs, watcher, end, again=again):
+            left.remove(line.point)
+            if ask.rivals and line.wants[0]:
+                undecided.append((line, held))
+            else:
+                yield line.point, recorded(line, held)
+    held_of = {id(line): held for line, held in undecided}
+    for line in settle([line for line, _ in undecided], end, partial(_watched, watcher)):
+        yield line.point, recorded(line, held_of[id(line)])
+
+
+def _raced(
+    ask: Ask, points: list[Point], here: Topology, roofs: _Roofs, watcher: Watcher, end: float, *, again: bool
+) -> Iterator[tuple[Line, Held]]:
+    """One race of each case that fits, workload by workload; without time left, `again` begins nothing."""
+    clock = time.monotonic
     groups = [[p for p in points if p.reference == r] for r in dict.fromkeys(p.reference for p in points)]
     wants = [(weight_of(group[0].workload), want_s(len(group), ask.pace)) for group in groups]
-    end, number = clock() + ask.pace.total_s, 0
     for at, group in enumerate(groups):
+        if again and end - clock() < START_S + ask.pace.least_s:
+            return
         purse = Purse(divide(end - clock(), wants[at:])[0], ask.pace)
         roofs.look_again()
         with Paddock() as paddock:
             for point, race_s in purse.served(group, [p for p in group if p.headline]):
                 began = clock()
-                watcher.case(point, number)
+                watcher.case(point)
                 work = point.workload.work(point.case)
                 held = roofs.over(point.case.device, work)
                 race = measure(
@@ -113,22 +136,31 @@ def _measured(
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
                     budget=lambda race_s=race_s, began=began: race_s(clock() - began),  # type: ignore[misc]
                 )
-                made = record.from_race(
-                    point.workload.name,
-                    point.case,
-                    work,
-                    race,
-                    machine,
-                    version,
-                    held,
-                    still_missing(point, ask),
-                    command(point, ask),
-                    note_of(point.workload),
-                    controls_of(point.workload),
-                )
                 purse.took(clock() - began - race.seconds)
-                number += 1
-                yield point, replace(made, ceilings=analyse.raised(made.ceilings, made))
+                yield Line(point, race), (work, held)
+
+
+def _recorded(ask: Ask, machine: Mapping[str, Any], version: Mapping[str, Any], line: Line, held: Held) -> Record:
+    point, (work, over) = line.point, held
+    made = record.from_race(
+        point.workload.name,
+        point.case,
+        work,
+        line.race,
+        machine,
+        version,
+        over,
+        still_missing(point, ask),
+        command(point, ask),
+        note_of(point.workload),
+        controls_of(point.workload),
+    )
+    return replace(made, ceilings=analyse.raised(made.ceilings, made))
+
+
+def _watched(watcher: Watcher, line: Line) -> Watch:
+    watcher.case(line.point)
+    return lambda rounds, share: watcher.progress(share, f"heat {len(line.race.heats) + 1}")
 
 
 def _plan(ask: Ask) -> Plan:

@@ -12,22 +12,26 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.lab import stats
 from ridgeline.lab.baton import Entrant, Paddock, Team
 from ridgeline.lab.line import ContenderLost
-from ridgeline.lab.race import Judge, Lane, Plan, Race
-from ridgeline.lab.verdict import goes_on
+from ridgeline.lab.race import Judge, Lane, Plan, Race, Task
 from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement, Topology
 from ridgeline.machine import plan as spread
 from ridgeline.machine.placement import resolve
 from ridgeline.machine.weather import weather
 
-HEATS = stats.FEWEST  # in which a difference between versions must show, each with processes of its own
-HEAT_S = 1.5  # for the rounds of each after the first
+LEAST_HEAT_S, LEAST_HEAT = 0.5, 3  # seconds and rounds of a heat with fresh processes
+
+Watch = Callable[[int, float], None]  # hears the round and the share of the budget that is spent
+
+
+def _unheard(_round: int, _share: float) -> None:
+    """Nobody listens."""
 
 
 def measure(
@@ -38,10 +42,10 @@ def measure(
     plan: Plan,
     paddock: Paddock,
     here: Topology,
-    watch: Callable[[int, float], None] = lambda _round, _share: None,
+    watch: Watch = _unheard,
     budget: Callable[[], float] | None = None,
 ) -> Race:
-    """Race `entrants` on one case; `watch` hears the round and the share of the budget that is spent.
+    """Race `entrants` on one case.
 
     `budget` is asked when everyone is ready, where the seconds for the race hang on what preparing took.
     """
@@ -49,7 +53,7 @@ def measure(
     before = weather(gpu)
     places = placements(plan.placement, case, here)
     lanes = [Lane(entrant) for entrant in entrants]
-    task = _Task(reference, case, places, _cache_bytes(here))
+    task = Task(reference, case, places, _cache_bytes(here))
     _ready(lanes, task, plan, paddock)
     if plan.versions:
         _level([lane for lane in lanes if lane.racing])
@@ -58,40 +62,30 @@ def measure(
     rounds, ended = _rounds(lanes, plan, paddock, watch)
     seconds = time.monotonic() - began
     _finish(lanes, plan, paddock)
-    heats = [rounds]
-    while plan.versions and len(heats) < HEATS and _differ(lanes, heats):
-        heats.append(_heat(lanes, task, plan, paddock))
-    return Race(lanes, heats, ended, {"before": before, "after": weather(gpu)}, places, plan, seconds)
+    return Race(task, lanes, [rounds], ended, {"before": before, "after": weather(gpu)}, plan, seconds)
 
 
-def _differ(lanes: list[Lane], heats: list[int]) -> bool:
-    """Whether the first heat leaves a difference between versions that fresh processes could confirm or clear up."""
-    racing = [lane for lane in lanes if lane.racing]
-    if len(racing) < 2 or racing[0] is not lanes[0] or not all(heats):
-        return False
-    ours = lanes[0].medians()
-    return any(goes_on(lane.medians()[: heats[0]], ours[: heats[0]]) for lane in racing[1:])
+def heat(race: Race, rounds: int | None, watch: Watch = _unheard) -> None:
+    """Race on with fresh processes: so many rounds, or for as long as it took them to be ready.
 
-
-def _heat(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> int:
-    """Race again with fresh processes, briefly; how many rounds it was.
-
-    Where a process's memory lies, what it found when it tuned itself, on which core a thread of it woke: such luck
-    stays with a process for all of a race and looks like a difference. It does not stay through six.
+    As long: whether luck of the processes or of the rounds is the greater one, no other length would tell more than
+    twice as much in the same time.
     """
-    for lane in lanes:
-        if lane.team is not None:
-            paddock.drop(lane.team)
-            lane.team = None
-    racing = [lane for lane in lanes if lane.racing]
+    racing = [lane for lane in race.lanes if lane.racing]
     counts = [(lane.samples_per_turn, lane.calls_per_sample) for lane in racing]
-    _ready(racing, task, plan, paddock)
-    for lane, held in zip(racing, counts, strict=True):  # as in the first heat: a lane holds one kind of turns
-        lane.samples_per_turn, lane.calls_per_sample = held
-    brief = replace(plan, budget_s=HEAT_S, seed=plan.seed + len(lanes[0].samples_ns))
-    rounds, _ = _rounds(lanes, brief, paddock, lambda _round, _share: None)
-    _finish(racing, plan, paddock)
-    return rounds
+    began = time.monotonic()
+    with Paddock() as paddock:
+        _ready(racing, race.task, race.plan, paddock)
+        for lane, held in zip(racing, counts, strict=True):  # as in the first heat: a lane holds one kind of turns
+            lane.samples_per_turn, lane.calls_per_sample = held
+        budget_s = max(LEAST_HEAT_S, time.monotonic() - began) if rounds is None else LEAST_HEAT_S
+        seed = race.plan.seed + len(race.lanes[0].samples_ns)
+        least = rounds or LEAST_HEAT
+        plan = replace(race.plan, budget_s=budget_s, least_rounds=least, target=0.0, seed=seed)
+        race.heats.append(_rounds(race.lanes, plan, paddock, watch)[0])
+        _finish(racing, plan, paddock, extras=False)
+    for lane in racing:
+        lane.team = None
 
 
 @contextmanager
@@ -106,25 +100,7 @@ def _survived(lane: Lane, paddock: Paddock) -> Iterator[None]:
             lane.team = None
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What all contenders are told."""
-
-    reference: str
-    case: Case
-    places: list[Placement]
-    cache_bytes: int
-
-    def order(self, lane: Lane) -> dict[str, Any]:
-        case = {"params": dict(self.case.params), "device": self.case.device, "ranks": self.case.ranks}
-        return {"workload": self.reference, "case": case, "contender": lane.entrant.contender}
-
-    @property
-    def per_rank(self) -> list[dict[str, Any]]:
-        return [{"placement": asdict(place)} for place in self.places]
-
-
-def _ready(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> None:
+def _ready(lanes: list[Lane], task: Task, plan: Plan, paddock: Paddock) -> None:
     """Start those that do not run yet and let them load their libraries, all at once; then prepare one by one."""
     fresh = []
     for lane in lanes:
@@ -142,7 +118,7 @@ def _ready(lanes: list[Lane], task: _Task, plan: Plan, paddock: Paddock) -> None
                 _prepare(lane, lane.team, task, plan)
 
 
-def _prepare(lane: Lane, team: Team, task: _Task, plan: Plan) -> None:
+def _prepare(lane: Lane, team: Team, task: Task, plan: Plan) -> None:
     answers = team.do(
         "prepare",
         plan.timeout_s,
@@ -173,7 +149,7 @@ def _level(lanes: list[Lane]) -> None:
         lane.calls_per_sample = calls
 
 
-def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Callable[[int, float], None]) -> tuple[int, str]:
+def _rounds(lanes: list[Lane], plan: Plan, paddock: Paddock, watch: Watch) -> tuple[int, str]:
     order = random.Random(plan.seed)  # noqa: S311
     start = time.monotonic()
     judge = Judge(plan)
@@ -211,14 +187,15 @@ def _turn(lane: Lane, plan: Plan) -> None:
     lane.turn_overhead_ns.append(whole - round(sum(samples) * lane.calls_per_sample))
 
 
-def _finish(lanes: list[Lane], plan: Plan, paddock: Paddock) -> None:
+def _finish(lanes: list[Lane], plan: Plan, paddock: Paddock, *, extras: bool = True) -> None:
     """Check the timed buffers once more, gather the extras, let go of the memory."""
     for lane in lanes:
         if (team := lane.team) is not None:
             with _survived(lane, paddock):
                 if lane.racing:
                     lane.check = _worst([a["check"] for a in team.do("check", plan.timeout_s)])
-                lane.extras = _sum([a["extras"] for a in team.do("extras", plan.timeout_s)])
+                if extras:
+                    lane.extras = _sum([a["extras"] for a in team.do("extras", plan.timeout_s)])
                 team.do("close", plan.timeout_s)
 
 

@@ -53,11 +53,11 @@ class Ask:
 
     @property
     def pace(self) -> Pace:
-        """As the profile has it; a budget of the user's own is used up, by one case too."""
+        """As the profile has it; a budget of the user's own is used up, by one case too (versions: by second looks)."""
         usual = (PACES_AGAINST if self.rivals else PACES)[self.profile]
         if self.budget_s is None:
             return usual
-        return Pace(self.budget_s, min(usual.least_s, self.budget_s), math.inf)
+        return Pace(self.budget_s, min(usual.least_s, self.budget_s), usual.most_s if self.rivals else math.inf)
 
 
 @dataclass(frozen=True)

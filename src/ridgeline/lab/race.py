@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.lab import stats
 from ridgeline.lab.baton import Entrant, Team
+from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement
 
 PLATEAU_ROUNDS = 96  # no talk of a plateau before
@@ -23,7 +24,7 @@ class Plan:
     sample_ns: int = 300_000  # a sample shorter than a scheduler's slice is rarely preempted
     turn_ns: int = 3_000_000  # a turn holds as many samples as fit in here, at least one
     timeout_s: float = 120.0  # for any single order to a contender
-    versions: bool = False  # contenders are versions of one code: see `_heats`
+    versions: bool = False  # contenders are versions of one code: see `heats.py`
     cold: bool = False  # drive the inputs out of the caches before every sample
     placement: Placement = field(default_factory=Placement)
     seed: int = 0
@@ -53,15 +54,33 @@ class Lane:
         return stats.turns(self.samples_ns, self.samples_per_turn)
 
 
+@dataclass(frozen=True)
+class Task:
+    """What all contenders are told."""
+
+    reference: str
+    case: Case
+    places: list[Placement]
+    cache_bytes: int
+
+    def order(self, lane: Lane) -> dict[str, Any]:
+        case = {"params": dict(self.case.params), "device": self.case.device, "ranks": self.case.ranks}
+        return {"workload": self.reference, "case": case, "contender": lane.entrant.contender}
+
+    @property
+    def per_rank(self) -> list[dict[str, Any]]:
+        return [{"placement": asdict(place)} for place in self.places]
+
+
 @dataclass
 class Race:
     """What `measure` gives back."""
 
+    task: Task
     lanes: list[Lane]
-    heats: list[int]  # rounds of each; more than one where a difference had to show again with fresh processes
+    heats: list[int]  # rounds of each; more than one where fresh processes had to tell more, see `heats.py`
     ended: str  # the first: converged | plateau | budget | rounds | nobody left
     weather: dict[str, Any]
-    placements: list[Placement]
     plan: Plan  # as it was carried out
     seconds: float = 0.0  # of the first heat's rounds; preparing and checking not counted
 

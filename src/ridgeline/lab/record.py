@@ -160,7 +160,7 @@ def from_race(
         workload=workload,
         case=case.to_json(),
         work={**asdict(work), "bytes": dict(work.bytes)},
-        placement=tuple(asdict(p) for p in race.placements),
+        placement=tuple(asdict(p) for p in race.task.places),
         machine=machine,
         code=code,
         plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},

@@ -15,6 +15,7 @@ one false FASTER costs more trust than ten UNCLEARs.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +26,7 @@ from ridgeline.lab.stats import Estimate
 
 MARGIN = 0.03  # differences within this are not worth a word
 NOISY = 0.05  # relative half-width of the median's interval beyond which a time is not to be quoted
+MOST_HEATS = 1000  # nobody waits for more
 
 
 class Validity(StrEnum):
@@ -102,27 +104,48 @@ def compare(ratio: Estimate, sure: Estimate, margin: float = MARGIN) -> Comparis
     return Comparison.UNCLEAR
 
 
-def goes_on(theirs: Sequence[float], ours: Sequence[float], margin: float = MARGIN) -> bool:
-    """Whether a first heat of two versions calls for others: they seem to differ, or are known well but not the same.
-
-    Of what rounds alone left wide open fresh processes would tell no more.
-    """
-    ratio, sure = (stats.paired_ratio(theirs, ours, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
-    word = compare(ratio, sure, margin)
-    return word is not Comparison.SAME and (word is not Comparison.UNCLEAR or ratio.relative <= margin)
-
-
-def in_race(theirs: Lane, ours: Lane, margin: float = MARGIN, heats: Sequence[int] = ()) -> tuple[Estimate, Comparison]:
-    """Contenders of one race, round by round; of a race in several heats, heat by heat.
-
-    Each heat has processes of its own, so their ratios are independent; fewer than it takes decide nothing.
-    """
+def in_race(
+    theirs: Lane, ours: Lane, margin: float = MARGIN, heats: Sequence[int] = (), versions: bool = False
+) -> tuple[Estimate, Comparison]:
+    """Contenders of one race, round by round; versions of one code in enough heats, heat by heat."""
     them, us = (stats.turns(lane.samples_ns, lane.samples_per_turn) for lane in (theirs, ours))
-    if len(heats) > 1:
-        them, us = stats.heat_ratios(them, us, heats), [1.0] * len(heats)
-        ratio, sure = (stats.geometric(them, us, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
-        if len(heats) < stats.FEWEST:
-            return ratio, Comparison.UNCLEAR
+    return of_versions(them, us, heats, margin) if versions else _of_rounds(them, us, margin)
+
+
+def of_versions(
+    theirs: Sequence[float], ours: Sequence[float], heats: Sequence[int], margin: float = MARGIN
+) -> tuple[Estimate, Comparison]:
+    """Each heat has processes of its own, so their ratios are independent.
+
+    In fewer heats than it takes luck of a process may look like a difference: their rounds can show that two are the
+    same, but nothing else.
+    """
+    if len(heats) >= stats.FEWEST:
+        ratios = stats.heat_ratios(theirs, ours, heats)
+        ratio, sure = (stats.over_heats(ratios, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
         return ratio, compare(ratio, sure, margin)
-    ratio = stats.paired_ratio(them, us)
-    return ratio, compare(ratio, stats.paired_ratio(them, us, stats.SURE), margin)
+    ratio, word = _of_rounds(theirs, ours, margin)
+    return ratio, word if word is Comparison.SAME else Comparison.UNCLEAR
+
+
+def wide_open(theirs: Sequence[float], ours: Sequence[float], margin: float = MARGIN) -> bool:
+    """Whether rounds say so little about two versions that none of the words could be told but by chance."""
+    ratio, word = _of_rounds(theirs, ours, margin)
+    return word is Comparison.UNCLEAR and ratio.relative > margin
+
+
+def heats_wanted(ratios: Sequence[float], margin: float = MARGIN) -> int:
+    """How many more heats are thought to tell, by the spread of those that were: enough for a difference as large as
+    the margin to be sure. Where they lie does not matter: who stops when a difference shows finds some in noise.
+    """
+    if len(ratios) < stats.FEWEST:
+        return stats.FEWEST - len(ratios)
+    deviation, heats = statistics.stdev(map(math.log, ratios)), len(ratios)
+    while stats.heats_reach(deviation, heats, stats.SURE) > math.log1p(margin) and heats < MOST_HEATS:
+        heats += 1
+    return heats - len(ratios)
+
+
+def _of_rounds(theirs: Sequence[float], ours: Sequence[float], margin: float) -> tuple[Estimate, Comparison]:
+    ratio = stats.paired_ratio(theirs, ours)
+    return ratio, compare(ratio, stats.paired_ratio(theirs, ours, stats.SURE), margin)

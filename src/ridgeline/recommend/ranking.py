@@ -29,6 +29,11 @@ FEW = 10_000  # entries of histories whose weights the CPU has sooner than a GPU
 FEW_USERS, FEW_LIKES = 4, 1_000  # and users, with so many entries, whose profiles it has sooner
 
 Found = tuple[Whole, Real]
+Done = Callable[[str], None]  # hears of each stage when it ends; what a GPU was told to do may still be under way
+
+
+def _unheard(_stage: str) -> None:
+    """Nobody listens."""
 
 
 class ByVectors:
@@ -55,12 +60,12 @@ class ByVectors:
         length = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
         return torch.where(length > 1e-12, summed / length.clamp_min(1e-12), 0.0)
 
-    def best(self, users: Any, seen: Histories, k: int) -> Found:
+    def best(self, users: Any, seen: Histories, k: int, done: Done = _unheard) -> Found:
         """(items int64 [n, k], scores float32 [n, k]) by products; seen ones left out, −1 where none is left."""
         import torch
 
         if self._narrow and _few(seen) and isinstance(users, np.ndarray):
-            return self._best_of_few(users, seen, k)
+            return self._best_of_few(users, seen, k, done)
         left = self._there(users) if isinstance(users, np.ndarray) else users
 
         def scores(first: int, last: int) -> Any:
@@ -69,9 +74,9 @@ class ByVectors:
         def exact(first: int, last: int, rows: Any) -> Any:
             return torch.einsum("ukd,ud->uk", self._items[rows], left[first:last])
 
-        return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device)
+        return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device, done)
 
-    def _best_of_few(self, users: NDArray[Any], seen: Histories, k: int) -> Found:
+    def _best_of_few(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
         """One way there, one back: what the device finds is scored here."""
         import torch
 
@@ -80,15 +85,21 @@ class ByVectors:
         users, hidden = np.ascontiguousarray(users, np.float32), seen.users * seen.width + seen.items
         told = np.concatenate([hidden.view(np.uint8), users.reshape(-1).view(np.uint8)])
         there = self._there(told)
+        done("h2d")
         left = there[hidden.nbytes :].view(torch.float32).view(users.shape).to(self._right.dtype)
         scores = left @ self._right
+        done("products with all items")
         scores.view(-1).index_fill_(0, there[: hidden.nbytes].view(torch.int64), -torch.inf)
+        done("masking what was seen")
         best, at = scores.topk(wide, dim=1, sorted=False)
+        done("top-k")
         rows, gone = at.cpu().numpy(), np.isneginf(best.cpu().numpy())
+        done("d2h")
         values = np.einsum("ukd,ud->uk", self._host[rows], users)
         values[gone] = -np.inf
         order = np.argsort(-values, axis=1, kind="stable")[:, :k]
         rows, values = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
+        done("deciding in float32")
         return np.where(np.isneginf(values), -1, rows), values
 
     @property
@@ -108,13 +119,16 @@ class ByEase:
         self._rows = _sent(self._weights, device)
         self._columns = _sent(self._kept, device)
 
-    def best(self, liked: Histories, seen: Histories, k: int, sparse: bool | None = None) -> Found:
+    def best(
+        self, liked: Histories, seen: Histories, k: int, sparse: bool | None = None, done: Done = _unheard
+    ) -> Found:
         """As `ByVectors.best`; `sparse`: by SciPy's product, which is the quick one on a CPU, else by sums of rows."""
         import torch
 
         sparse = not _gpu(self.device) if sparse is None else sparse
         part = self._by_scipy(liked) if sparse else self._by_rows(liked)
         whole = np.array_equal(self._kept, np.arange(liked.width))
+        done("sending histories")  # or making a matrix of them
 
         def scores(first: int, last: int) -> Any:
             found = part(first, last)
@@ -122,7 +136,7 @@ class ByEase:
                 return found
             return torch.zeros((last - first, liked.width), device=self.device).index_copy_(1, self._columns, found)
 
-        return _ranked(scores, None, len(liked), seen, k, self.device)
+        return _ranked(scores, None, len(liked), seen, k, self.device, done)
 
     def _by_scipy(self, liked: Histories) -> Callable[[int, int], Any]:
         matrix = liked.matrix()[:, self._kept].tocsr()
@@ -168,6 +182,7 @@ def _ranked(
     seen: Histories,
     k: int,
     device: str,
+    done: Done,
 ) -> Found:
     import torch
 
@@ -178,18 +193,25 @@ def _ranked(
     hidden, owners = _sent(seen.items, device), _owners(seen, device)
     rows = torch.empty((count, k), dtype=torch.int64, device=device)
     values = torch.empty((count, k), dtype=torch.float32, device=device)
+    done("sending histories")
     for first in range(0, count, block):
         last = min(first + block, count)
         found = scores(first, last)
+        done("products with all items")
         mine = slice(int(seen.starts[first]), int(seen.starts[last]))
         found[owners[mine] - first, hidden[mine]] = -torch.inf
+        done("masking what was seen")
         best, at = found.topk(wide, dim=1, sorted=exact is None)
+        done("top-k")
         if exact is not None:
             best, order = torch.where(best == -torch.inf, -torch.inf, exact(first, last, at)).topk(k, dim=1)
             at = at.gather(1, order)
+            done("deciding in float32")
         values[first:last], rows[first:last] = best, at
     rows.masked_fill_(values == -torch.inf, -1)
-    return rows.cpu().numpy(), values.cpu().numpy()
+    found = rows.cpu().numpy(), values.cpu().numpy()
+    done("answers")
+    return found
 
 
 def _checked(count: int, seen: Histories, k: int) -> None:

@@ -6,7 +6,8 @@ the one used here: unit vectors, held against plain torch in float64. The time a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.embed.models import DEFAULT
@@ -20,6 +21,7 @@ from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads import embed
 from ridgeline.workloads._embed_cases import BASE
 from ridgeline.workloads._embed_texts import Ring, lengths_of, model_of, words_of
+from ridgeline.workloads._stages import KEPT, stages_of
 
 SENTENCE = peers.SENTENCE
 MEAN_TOKENS = 21  # of a text: what a batch of texts is in tokens
@@ -60,13 +62,16 @@ def prepare(case: Case, contender: str, device: str) -> Run:
         dtype = "float32"  # torch by itself multiplies float16 number by number on a CPU
     ring = Ring(words_of(DEFAULT), lengths_of("movies", case["items"], MEAN_TOKENS))
     load = _ours if contender == OURS else _sentence
-    encode, settings, load_ns = load(case, model, device, dtype, ring.sets[0][0])
+    encode, settings, load_ns, took = load(case, model, device, dtype, ring.sets[0][0])
     state: dict[str, Any] = {}
+    kept: deque[Mapping[str, int]] = deque(maxlen=KEPT)
     reset_peaks(case.device)  # loading is told apart
     before = peaks(case.device)["peak_host_bytes"]
 
     def step() -> None:
+        before = took.copy()
         state["found"] = encode(ring.sets[ring.next()][0])
+        kept.append(took - before)
 
     def result() -> dict[str, Any]:
         state.setdefault("peaks", peaks(case.device))  # before the check brings weights of its own
@@ -74,12 +79,13 @@ def prepare(case: Case, contender: str, device: str) -> Run:
 
     def extras() -> dict[str, Any]:
         told = {"load_ns": load_ns, "tokens": int(ring.last[1].offsets[-1]), "host_bytes_before": before}
-        return {**told, **state.get("peaks", {})}
+        stages = {"stages_ns": stages_of(kept)} if contender == OURS else {}
+        return {**told, **stages, **state.get("peaks", {})}
 
     return Steps(step, result, ring.rewrite, state.clear, {**settings, "arithmetic": dtype}, extras)
 
 
-Made = tuple[Callable[[list[str]], Any], dict[str, Any], int]
+Made = tuple[Callable[[list[str]], Any], dict[str, Any], int, Counter[str]]  # the last: ns of each stage so far
 
 
 def _ours(case: Case, model: Any, device: str, dtype: str, texts: list[str]) -> Made:
@@ -90,7 +96,7 @@ def _ours(case: Case, model: Any, device: str, dtype: str, texts: list[str]) -> 
     embedder.encode_one("ready")
     took = now_ns() - began
     tokens = case["batch"] * MEAN_TOKENS or "auto"
-    return lambda some: embedder.encode(some, batch_tokens=tokens), {"batch_tokens": tokens}, took
+    return lambda some: embedder.encode(some, batch_tokens=tokens), {"batch_tokens": tokens}, took, embedder.took
 
 
 def _sentence(case: Case, model: Any, device: str, dtype: str, texts: list[str]) -> Made:
@@ -103,7 +109,12 @@ def _sentence(case: Case, model: Any, device: str, dtype: str, texts: list[str])
     took = now_ns() - began
     tried = peers.best_size(lambda n, s: theirs.encode(texts[:n], batch_size=s, **words), len(texts), device)
     size = case["batch"] or tried
-    return lambda some: theirs.encode(some, batch_size=size, **words), {"attention": "sdpa", "batch": size}, took
+    return (
+        lambda some: theirs.encode(some, batch_size=size, **words),
+        {"attention": "sdpa", "batch": size},
+        took,
+        Counter(),
+    )
 
 
 def _dtype(device: str) -> str:

@@ -3,6 +3,7 @@
     ridgeline bench audit --case stage=stream,events=2000,fresh=10
 
 stage    stream    `events` at once; done when the last score is in the ledger
+                   (extras["stages_ns"]: its stages, by clocks around them in the timed steps)
          load      the same events one by one, at 70 % of what `stream` took just before; the waits are in the record
 stock    different sentences that come again and again (numbers in them change)
 fresh    of a thousand events, how many have a sentence never seen before: each of those costs the encoder a text
@@ -17,7 +18,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from ridgeline.errors import InputError
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
 from ridgeline.lab.workload import OURS, installed
 from ridgeline.machine import Placement
+from ridgeline.workloads._stages import KEPT, stages_of
 from ridgeline.workloads.trajectory import on_device
 
 AHEAD = 4  # lots of events drawn before the clock runs: a step, and the one that warms up, take one or two each
@@ -90,6 +93,7 @@ class AuditWorkload:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         lines, drawn, extras = Lines(case["stock"], case["fresh"]), list[list[Any]](), dict[str, Any]()
+        kept: deque[Mapping[str, int]] = deque(maxlen=KEPT)
         # It knows the stock before the clock runs; the peer has no use for more than something to compare with.
         engine.send(lines.take(500 if contender == OURS else case["stock"]))
         engine.settle()
@@ -102,8 +106,11 @@ class AuditWorkload:
             drawn.extend(lines.take(case["events"]) for _ in range(AHEAD - len(drawn)))
 
         def stream() -> None:
-            engine.send(take())
+            events, before = take(), engine.took if contender == OURS else None
+            engine.send(events)
             engine.settle()
+            if before is not None:
+                kept.append(engine.took - before)
 
         def leave() -> None:
             engine.close()
@@ -116,7 +123,11 @@ class AuditWorkload:
 
         step = stream if case["stage"] == "stream" else _under_load(engine, take, extras)
         settings = {"model": MODEL, **({"batch": case["batch"], "wait_ms": 2.0} if contender == OURS else {})}
-        return Steps(step, result, reset, leave, settings, lambda: extras)
+
+        def told() -> dict[str, Any]:
+            return {**extras, **({"stages_ns": stages_of(kept)} if kept else {})}
+
+        return Steps(step, result, reset, leave, settings, told)
 
     def check(self, case: Case, result: Callable[[], tuple[bool, str]]) -> Check:
         ok, told = result()

@@ -2,7 +2,7 @@
 
     ridgeline bench embed --case stage='end to end',batch=64,tokens=32,dtype=float32
 
-stage   end to end   strings → array in host memory; extras["stages_ns"] holds its two parts, each by itself
+stage   end to end   strings → array in host memory; extras["stages_ns"] holds its stages, on a GPU the copies too
         forward      tokens → array in host memory
         tokenize     strings → tokens
         one          one string → one vector; a sample is one call, or extras["calls_ns"] holds the calls
@@ -17,9 +17,8 @@ text of L tokens, nothing for padding. Vectors are held against plain torch in f
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +35,7 @@ from ridgeline.machine.clock import now_ns
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads._embed_cases import BASE, full, quick
 from ridgeline.workloads._embed_texts import Model, Ring, flops_of, lengths_of, model_of, words_of
+from ridgeline.workloads._stages import KEPT, stages_of
 from ridgeline.workloads.trajectory import BYTES, on_device
 
 Call = Callable[[int], Any]  # does one set of the ring
@@ -43,7 +43,6 @@ STAGES = ("end to end", "forward", "tokenize", "one", "load")
 LEAST = {"float32": 0.99999, "float16": 0.99999, "bfloat16": 0.9998}  # lowest cosine with the reference
 CHECKED_TEXTS, CHECKED_TOKENS = 16, 1_024
 KEPT_CALLS = 4_096
-KEPT_ALONE, ALONE_NS = 9, 500_000_000  # calls of a stage by itself, and the time after which no more are made
 
 
 class Embed:
@@ -108,6 +107,8 @@ class Embed:
         call, arranged, settings = made
         state: dict[str, Any] = {}
         calls: deque[int] = deque(maxlen=KEPT_CALLS)
+        kept: deque[Mapping[str, int]] = deque(maxlen=KEPT)
+        took = _took(case, device) if contender == OURS and stage == "end to end" else Counter()
 
         def reset() -> None:
             ring.rewrite()
@@ -115,6 +116,11 @@ class Embed:
 
         def step() -> None:
             state["found"] = call(ring.next())
+
+        def clocked() -> None:
+            before = took.copy()
+            step()
+            kept.append(took - before)
 
         def timed() -> None:
             began = now_ns()
@@ -132,14 +138,15 @@ class Embed:
             held = {k: v for k, v in state.get("peaks", {}).items() if k == "peak_host_bytes"}
             own: dict[str, Any] = {"calls_ns": list(calls)} if stage == "one" else {}
             if contender == OURS and stage == "end to end":
-                own = {"stages_ns": _alone(case, ring, device)}
+                own = {"stages_ns": stages_of(kept)}
             return {**told, **held, **own}
 
         arranged()
         _settle()
         reset_peaks(case.device)  # loading is a stage of its own
         state["before"] = peaks(case.device)["peak_host_bytes"]
-        return Steps(timed if stage == "one" else step, result, reset, state.clear, settings, extras)
+        told = {"one": timed, "end to end": clocked if contender == OURS else step}.get(stage, step)
+        return Steps(told, result, reset, state.clear, settings, extras)
 
     def check(self, case: Case, result: dict[str, Any]) -> Check:
         tokens, found, least = (result[k] for k in ("tokens", "found", "least"))
@@ -178,13 +185,23 @@ def _embedder(name: str, device: str, dtype: str, limit: int) -> Any:
     return ridgeline.Embedder(name, device=device, dtype=dtype, max_tokens=limit, prompt="")
 
 
+def _took(case: Case, device: str) -> Counter[str]:
+    """Its embedder's own count of what each stage has taken; on a GPU by events on its streams."""
+    found: Counter[str] = _embedder(case["model"], device, case["dtype"], _limit(case)).took
+    return found
+
+
+def _limit(case: Case) -> int:
+    return model_of(case["model"]).limit(case["tokens"])
+
+
 def _ours(case: Case, ring: Ring, device: str) -> tuple[Call, Callable[[], None], dict[str, Any]]:
     import warnings
 
     # A text as long as the model allows is what the case asked for.
     warnings.filterwarnings("ignore", message=".*the limit of .* tokens")
     model, stage, name, dtype = model_of(case["model"]), case["stage"], case["model"], case["dtype"]
-    limit = model.limit(case["tokens"])
+    limit = _limit(case)
     if stage == "tokenize":
         own = model.config.folder
         tokenizer = load_tokenizer(own if (own / "tokenizer.json").exists() else model.folder)
@@ -204,20 +221,6 @@ def _ours(case: Case, ring: Ring, device: str) -> tuple[Call, Callable[[], None]
     if stage == "forward":
         return lambda k: embedder.encode_tokens(ring.sets[k][1]), _nothing, settings
     return lambda k: embedder.encode(ring.sets[k][0]), _nothing, settings
-
-
-def _alone(case: Case, ring: Ring, device: str) -> dict[str, list[int]]:
-    """What its two parts take of the same texts, each by itself; a long one is called once, a short one more often."""
-    found: dict[str, list[int]] = {}
-    for name, stage in (("tokenizing", "tokenize"), ("encoding", "forward")):
-        call = _ours(replace(case, params={**case.params, "stage": stage}), ring, device)[0]
-        call(0)
-        taken = found.setdefault(name, [])
-        while not taken or (len(taken) < KEPT_ALONE and sum(taken) < ALONE_NS):
-            began = now_ns()
-            call(len(taken) % len(ring.sets))
-            taken.append(now_ns() - began)
-    return found
 
 
 def _peer(

@@ -12,7 +12,8 @@ task      embed        `items` texts → vectors, `batch` texts at a time (0: as
 Histories are made: item popularity falls with its rank, as in MovieLens. They are drawn anew before every turn. The
 weights and vectors are drawn too, since time does not depend on what they mean. Work: 2·users·items·dim operations for
 semantic; for ease 2·items per like, for users 2·dim. What comes out is held against float64. What items are lies on the
-device before the clock runs, histories do not.
+device before the clock runs, histories do not. extras["stages_ns"]: of ranking, what each stage takes in steps taken
+apart after the race, on a GPU by waiting for each; of embed and fit, by clocks in the timed steps.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from ridgeline.machine import Placement, topology
 from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.ease import MOST
 from ridgeline.recommend.models.taste import taste
-from ridgeline.recommend.ranking import ByEase, ByVectors
+from ridgeline.recommend.ranking import ByEase, ByVectors, Done
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles
 from ridgeline.workloads._recommend_made import histories, semantic, weights_of
+from ridgeline.workloads._stages import taken_apart
 from ridgeline.workloads.trajectory import on_device
 
 BASE: dict[str, Any] = {"task": "semantic", "users": 2_000, "items": 4_000, "likes": 40, "dim": 384, "k": 10}
@@ -130,6 +132,7 @@ class Recommend:
         if case["task"] in fits.PEERS:
             return fits.prepare(case, contender)
         state: dict[str, Any] = {"turn": 0}
+        find: Any
         if case["task"] == "users":
             find = profiles.user_vectors(contender, semantic(case["items"], case["dim"]), device)
         else:
@@ -148,8 +151,15 @@ class Recommend:
             rows, scores = state["found"]
             return {"turn": state["turn"] - 1, "rows": np.asarray(rows), "scores": np.asarray(scores)}
 
+        def extras() -> dict[str, Any]:
+            told: dict[str, Any] = peaks(case.device)
+            if contender == OURS and case["task"] != "users":
+                drawn = state["drawn"]
+                told["stages_ns"] = taken_apart(lambda laps: find(drawn, laps), device)
+            return told
+
         reset()
-        return Steps(step, result, reset, state.clear, {"device": device}, lambda: peaks(case.device))
+        return Steps(step, result, reset, state.clear, {"device": device}, extras)
 
     def check(self, case: Case, result: dict[str, Any]) -> Check:
         if _task(case) == "embed":
@@ -218,12 +228,21 @@ def _ours(case: Case, device: str) -> Any:
     if case["task"] == "ease":
         weights = weights_of(case["items"])
         ease = ByEase(np.arange(len(weights)), weights, device)
-        return lambda users: ease.best(users, users, k)
+        return lambda users, done=_unheard: ease.best(users, users, k, done=done)
     model = semantic(case["items"], case["dim"])
     ranker = ByVectors(model.items, device)
-    if device == "cpu":
-        return lambda users: ranker.best(model.users(users), users, k)
-    return lambda users: ranker.best(ranker.users(users), users, k)
+    profiles_of = model.users if device == "cpu" else ranker.users
+
+    def best(users: Histories, done: Done = _unheard) -> Any:
+        vectors = profiles_of(users)
+        done("user profiles")
+        return ranker.best(vectors, users, k, done)
+
+    return best
+
+
+def _unheard(_stage: str) -> None:
+    """Nobody listens."""
 
 
 def _numpy(case: Case, device: str) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.watch import own
@@ -20,6 +20,7 @@ from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.settings import LARGE, SMALL, Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, write_left
 from ridgeline.errors import InputError, RidgelineError, StoreError
+from ridgeline.machine.clock import now_ns
 
 if TYPE_CHECKING:
     from ridgeline.audit.anomaly.detector import Detector, Judgement
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
+ENCODING = "encoding fresh sentences"
 _TIMES = 2_000  # of the last events, how long each waited for its score
 
 
@@ -54,6 +56,7 @@ class Scorer:
         self.intake: Intake | None = None
         self.scored = self.alerts = 0
         self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from the disk to the score
+        self.took: Counter[str] = Counter()  # nanoseconds of each stage so far
         self.heard: Callable[[Piece], None] = lambda piece: None  # called when its scores are recorded
         self.ready = threading.Event()
         self.error: BaseException | None = None
@@ -130,7 +133,7 @@ class Scorer:
         from ridgeline.audit.meaning import Meaning
         from ridgeline.audit.watch.encoder import encoder
 
-        encode = self._encode or encoder(self._settings.model, self._settings.device)
+        encode = self._timed(self._encode or encoder(self._settings.model, self._settings.device))
         encode(["ready"])  # the model is loaded before the log says that we are
         meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
         detector = self._detector(meaning)
@@ -138,6 +141,23 @@ class Scorer:
             meaning.catch_up(self._ledger, self.position)
         meaning.share(detector.miner, self.position)
         return detector, meaning
+
+    def _timed(self, encode: Encode) -> Encode:
+        def timed(texts: list[str]) -> Any:
+            began = now_ns()
+            try:
+                return encode(texts)
+            finally:
+                self.took[ENCODING] += now_ns() - began
+
+        return timed
+
+    @contextmanager
+    def _clocked(self, stage: str) -> Iterator[None]:
+        """The encoder's part of a stage is counted by itself."""
+        began, encoded = now_ns(), self.took[ENCODING]
+        yield
+        self.took[stage] += now_ns() - began - (self.took[ENCODING] - encoded)
 
     def _detector(self, meaning: Meaning) -> Detector:
         from ridgeline.audit.anomaly.detector import Detector
@@ -159,27 +179,31 @@ class Scorer:
             judged.update(zip(run, found, strict=True))
             run.clear()
 
-        for k, event in enumerate(piece.events):
-            if not own.is_own(event):
-                run.append(k)
-            elif event["action"] == own.LABEL:  # in its order: what came before was judged without it
-                score()
-                _label(detector, event)
-        score()
-        # By the events' own clock, so that a replay comes to the same.
-        over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
-        templates = [judged[k].template if k in judged else -1 for k in range(len(piece.events))]
-        meaning.add(piece.first, piece.events, templates)
+        with self._clocked("scoring"):
+            for k, event in enumerate(piece.events):
+                if not own.is_own(event):
+                    run.append(k)
+                elif event["action"] == own.LABEL:  # in its order: what came before was judged without it
+                    score()
+                    _label(detector, event)
+            score()
+            # By the events' own clock, so that a replay comes to the same.
+            over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
+        with self._clocked("indexing"):
+            templates = [judged[k].template if k in judged else -1 for k in range(len(piece.events))]
+            meaning.add(piece.first, piece.events, templates)
         if judged and piece.end > self._left.recorded:
             self._record(piece, judged, [judgement for judgement in over if judgement.alert])
 
     def _record(self, piece: Piece, judged: dict[int, Judgement], sessions: list[Judgement]) -> None:
+        began = now_ns()
         scores = [judged[k].score if k in judged else None for k in range(len(piece.events))]
         found = [_alert(judged[k], own.leaf_of(piece.leaves, k), "event") for k in sorted(judged) if judged[k].alert]
         found += [_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions]
         events = [own.scores_event(piece.first, scores, piece.leaves)]
         events += [own.own(own.ALERT, f"entry {alert['entry']}", alert) for alert in found]
         self._own(events)
+        self.took["recording scores"] += now_ns() - began
         self._left = Left(self.position, piece.end, self._left.detector)
         self.heard(piece)
         self.scored += len(judged)
