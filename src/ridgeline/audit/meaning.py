@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Where = Callable[[dict[str, Any]], bool]
 
-_FORMAT = 2
+_FORMAT = 3
 _OWN = -1
 _AT_ONCE = 4_096  # entries between two looks at the log
 
