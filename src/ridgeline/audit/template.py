@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -122,22 +122,25 @@ class Miner:
         return self._resolved(mask(text))
 
     def state(self) -> dict[str, Any]:
-        """All that was learnt, as JSON has it."""
+        """All that was learnt, as JSON has it: a few long texts, which take a tenth of the time of many short ones."""
+        first = _first_ids(self._texts)
         return {
             "values": self.values,
-            "texts": list(self._texts),
-            "ids": dict(self._ids),
-            "noted": list(self._noted),
-            "places": [[*place, held] for place, held in self._places.items()],
+            "texts": _lines(self._texts),
+            "ids": {text: id for text, id in self._ids.items() if first[text] != id},
+            "noted": _lines(self._noted),
+            "places": _lines(["\t".join((*place, *held)) for place, held in self._places.items()]),
             "variables": list(self._variables),
         }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls(state["values"])
-        made._texts, made._ids = list(state["texts"]), dict(state["ids"])
-        made._noted = OrderedDict.fromkeys(state["noted"])
-        made._places = OrderedDict(((before, after), tuple(held)) for before, after, held in state["places"])
+        made._texts = _split(state["texts"])
+        made._ids = _first_ids(made._texts) | state["ids"]
+        made._noted = OrderedDict.fromkeys(_split(state["noted"]))
+        for before, after, *held in (line.split("\t") for line in _split(state["places"])):
+            made._places[before, after] = tuple(held)
         for before, after in state["variables"]:
             made._remember((before, after))
         return made
@@ -232,6 +235,22 @@ class Miner:
         kept = self._ids.setdefault(text, min(old))
         for id in [kept, *old]:
             self._texts[id] = text
+
+
+def _first_ids(texts: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for id, text in enumerate(texts):
+        found.setdefault(text, id)
+    return found
+
+
+def _lines(texts: Iterable[str]) -> str:
+    """Each with an end of line, which no masked text holds, nor a tab."""
+    return "".join([f"{text}\n" for text in texts])
+
+
+def _split(lines: str) -> list[str]:
+    return lines.split("\n")[:-1]
 
 
 def _places(text: str) -> Iterator[tuple[Place, str]]:
