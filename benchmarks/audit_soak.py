@@ -1,11 +1,12 @@
 """A watcher for minutes: does it keep up, do its waits and its memory stay, and what does that mean for other rates?
 
-    python benchmarks/audit_soak.py [--minutes 10] [--load 0.7 | --rate 300] [--fresh 10] [--batch 128] [--device cpu]
+    python benchmarks/audit_soak.py [--minutes 10] [--load 0.7 | --rate 300] [--fresh 10] [--known 0] [--batch 128]
 
 Sends log-like events through ledger and scorer (as `audit watch` does, without its sources), at a fixed rate or at a
 share of the capacity it measured at the beginning. Reports every minute the waits of its events, from when they were
 due to when their scores were recorded; at the end those of all of them, and a forecast for other rates. On a shared
-machine the times are an impression; that backlog and memory do not grow holds there too.
+machine the times are an impression; that backlog and memory do not grow holds there too. `--known 30000` begins where a
+log with so many sentences stands, without the minutes it took: their vectors are drawn, all that comes is encoded.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ import numpy as np
 
 from ridgeline.audit.capacity import forecast
 from ridgeline.audit.verify import examine
+from ridgeline.audit.vocabulary import Encode, Vectors
+from ridgeline.audit.watch.encoder import encoder
 from ridgeline.cli import SPINS
 from ridgeline.workloads._audit_engine import Lines, Ours
 
 STRETCH_S = 2.0
+MODEL = "all-MiniLM-L6-v2"
 AHEAD, AT_ONCE = 1_024, 256  # events that may wait while the capacity is measured; sent at a time
 
 
@@ -38,17 +42,25 @@ def main() -> None:
     how.add_argument("--load", type=float, default=0.7, help="share of the capacity")
     how.add_argument("--rate", type=float, help="events per second, instead of a share")
     words.add_argument("--fresh", type=float, default=10.0, help="never seen before, of a thousand")
+    words.add_argument("--known", type=int, default=0, help="sentences it knows before; their vectors are drawn (CPU)")
     words.add_argument("--batch", type=int, help="events scored together, at most; as the watcher has it if not given")
     words.add_argument("--device", default="cpu")
     words.add_argument("--folder", type=Path, default=Path())
     asked = words.parse_args()
+    if asked.known and asked.device != "cpu":
+        words.error(f"--known {asked.known} goes with --device cpu, not with {asked.device}.")
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # as `ridgeline audit watch` does, before torch is imported
     with tempfile.TemporaryDirectory(dir=asked.folder, prefix=".audit-") as place:
-        engine, lines = Ours(Path(place), "all-MiniLM-L6-v2", asked.device, asked.batch), Lines(60, asked.fresh)
+        encode = Drawn(encoder(MODEL, asked.device)) if asked.known else None
+        engine = Ours(Path(place), MODEL, asked.device, asked.batch, encode=encode)
+        lines = Lines(60, asked.fresh)
         engine.send(lines.take(1_000))
         engine.settle()
+        if encode is not None:
+            acquaint(engine, lines, encode, asked.known)
         capacity = measured(engine, lines)
-        print(json.dumps({"capacity_per_s": round(capacity), "fresh_per_thousand": asked.fresh}), flush=True)
+        row = {"capacity_per_s": round(capacity), "fresh_per_thousand": asked.fresh, "known": lines.made}
+        print(json.dumps(row), flush=True)
         soak(engine, lines, asked.rate or asked.load * capacity, asked.minutes)
         ledger = engine.ledger
         engine.close()
@@ -58,6 +70,29 @@ def main() -> None:
             wait = None if told.wait_s is None else round(told.wait_s * 1e3, 3)
             row = {"rate": told.what, "utilisation": round(told.utilisation, 6), "queue_ms": wait}
             print(json.dumps({**row, "backlog_per_hour": round(told.backlog_per_hour)}))
+
+
+class Drawn:
+    """An encoder that answers by lot while it is told to."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode, self._rng, self.by_lot = encode, np.random.default_rng(1), False
+        self._dim = encode(["ready"]).shape[1]
+
+    def __call__(self, texts: list[str]) -> Vectors:
+        if not self.by_lot:
+            return self._encode(texts)
+        found = self._rng.normal(size=(len(texts), self._dim)).astype(np.float32)
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def acquaint(engine: Ours, lines: Lines, encode: Drawn, known: int) -> None:
+    """Every second sentence is new, until there were so many."""
+    encode.by_lot, lines.fresh, usual = True, 500.0, lines.fresh
+    while lines.made < known:
+        engine.send(lines.take(AT_ONCE))
+        engine.settle()
+    encode.by_lot, lines.fresh = False, usual
 
 
 def measured(engine: Ours, lines: Lines) -> float:

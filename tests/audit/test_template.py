@@ -88,8 +88,8 @@ def test_what_was_learnt_is_found(texts):
         assert not found.new
 
 
-@given(st.lists(sentences, max_size=50), st.lists(sentences, max_size=30))
-@settings(max_examples=50)
+@given(st.lists(sentences | anything, max_size=50), st.lists(sentences, max_size=30))
+@settings(max_examples=100, deadline=None)
 def test_a_restored_miner_goes_on_the_same_way(before, after):
     miner = Miner()
     for text in before:
@@ -97,6 +97,7 @@ def test_a_restored_miner_goes_on_the_same_way(before, after):
     restored = Miner.restore(json.loads(json.dumps(miner.state())))
     assert [miner.learn(text) for text in after] == [restored.learn(text) for text in after]
     assert restored.state() == miner.state()
+    assert restored._ids == miner._ids
 
 
 def test_a_word_becomes_a_variable_once_enough_were_seen_in_its_place():
@@ -133,8 +134,49 @@ def test_memory_is_bounded(monkeypatch):
     for _ in range(3000):
         miner.learn("".join(rng.choices("abcdefgh", k=3)) + " " + " ".join(rng.choices(["x", "y", "z", "w", "v"], k=3)))
     assert len(miner) <= 50 + 512  # one for each first word beyond
-    assert len(miner._places) <= 200 + 3 * 2000  # variables stay
+    assert len(miner._places) == 200
     assert max(len(miner._known), len(miner._noted)) <= 101
+
+
+def test_the_oldest_places_give_way_one_by_one_and_variables_stay(monkeypatch):
+    import ridgeline.audit.template as module
+
+    monkeypatch.setattr(module, "PLACES", 10)
+    miner, old = Miner(), [f"login of {name}" for name in ("ann", "bob", "cyd", "dan")]
+    for text in [*old, "first a", "first b"]:
+        miner.learn(text)
+    for k in range(9):
+        miner.learn(f"other{'x' * k} a")
+    assert len(miner._places) == 10
+    assert ("first", "") in miner._places
+    miner.learn("last a")
+    assert ("first", "") not in miner._places
+    assert miner.find("login of eve") == f"login of {MASK}"
+    for word in "cd":  # a and b are forgotten
+        miner.learn(f"first {word}")
+    assert miner.find("first e") == "first e"
+
+
+def closed(texts: list[str], values: int) -> set[tuple[str, str]]:
+    """The places that are variable, by going over all texts until nothing is added any more."""
+    held, count = {mask(text) for text in texts}, -1
+    while count != len(held):
+        count, seen = len(held), {}
+        for words in [text.split(" ") for text in held]:
+            for at in range(1, len(words)):
+                seen.setdefault((" ".join(words[:at]), " ".join(words[at + 1 :])), set()).add(words[at])
+        variable = {place for place, found in seen.items() if len(found - {MASK}) >= values}
+        held |= {f"{before} {MASK} {after}".rstrip() for before, after in variable}
+    return variable
+
+
+@given(st.lists(sentences, max_size=60), st.integers(2, 4))
+@settings(max_examples=150, deadline=None)
+def test_the_variable_places_are_those_of_going_over_all_texts_again_and_again(texts, values):
+    miner = Miner(values)
+    for text in texts:
+        miner.learn(text)
+    assert set(miner._variables) == closed(texts, values)
 
 
 @given(

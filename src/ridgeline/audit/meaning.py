@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ridgeline.audit.column import Column
 from ridgeline.audit.event import decode
 from ridgeline.audit.home import Home
 from ridgeline.audit.sentence import sentence, spoken
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Where = Callable[[dict[str, Any]], bool]
 
-_FORMAT = 2
+_FORMAT = 3
 _OWN = -1
 _AT_ONCE = 4_096  # entries between two looks at the log
 
@@ -67,8 +67,7 @@ class Meaning:
         self.folder, self._log, self._model, self._encode = folder, log, model, encode
         self._lock = threading.RLock()
         self._miner = Miner()
-        self._entries: list[NDArray[np.int32]] = []  # rows of the vocabulary
-        self._times: list[NDArray[np.int64]] = []
+        self._entries, self._times = Column(np.int32), Column(np.int64)  # rows of the vocabulary, times
         self._words = Vocabulary(encode)
         self.complete = 0  # entries it knows
         self._saved = {"entries": 0, "rows": 0, "text_bytes": 0}
@@ -83,8 +82,8 @@ class Meaning:
         """From entry `position` on `add` is told the templates, by their numbers in this miner."""
         with self._lock:
             if self.complete > position:
-                self._entries = [_joined(self._entries, np.int32)[:position]]
-                self._times = [_joined(self._times, np.int64)[:position]]
+                self._entries.cut(position)
+                self._times.cut(position)
                 self.complete = position
                 self._saved = {**self._saved, "entries": min(position, self._saved["entries"])}
             self._miner = miner
@@ -102,8 +101,8 @@ class Meaning:
             else:
                 templates = templates[known:]
             rows = {n: self._words.row(spoken(self._miner.text(n))) for n in set(templates) if n != _OWN}
-            self._entries.append(np.array([_OWN] * gap + [rows.get(n, _OWN) for n in templates], np.int32))
-            self._times.append(np.array([0] * gap + [int(e["time"]) for e in fresh], np.int64))
+            self._entries.add([_OWN] * gap + [rows.get(n, _OWN) for n in templates])
+            self._times.add([0] * gap + [int(e["time"]) for e in fresh])
             self.complete += gap + len(fresh)
 
     def catch_up(self, ledger: Ledger, end: int | None = None) -> None:
@@ -144,7 +143,7 @@ class Meaning:
         if k < 1:
             raise InputError(f"k is {k}; ask for 1 event or more.")
         with self._lock:
-            numbers, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
+            numbers, times = self._entries.since(0), self._times.since(0)
             chosen = numbers != _OWN
             if since is not None:
                 chosen &= times >= since
@@ -180,17 +179,16 @@ class Meaning:
     def write(self) -> dict[str, int]:
         """What is new, to the disk; what lies there then, for `saved`. Changes nothing here: a copy may do it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        entries, times = _joined(self._entries, np.int32), _joined(self._times, np.int64)
         matrix, texts = self._words.vectors(), self._words.texts
         done = self._saved
-        _grow(self.folder / "entries.i4", done["entries"] * 4, entries[done["entries"] :].tobytes())
-        _grow(self.folder / "times.i8", done["entries"] * 8, times[done["entries"] :].tobytes())
+        _grow(self.folder / "entries.i4", done["entries"] * 4, self._entries.since(done["entries"]).tobytes())
+        _grow(self.folder / "times.i8", done["entries"] * 8, self._times.since(done["entries"]).tobytes())
         width = matrix.shape[1] * 4 if len(matrix) else 0
         _grow(self.folder / "vectors.f4", done["rows"] * width, matrix[done["rows"] :].tobytes())
         lines = "".join(json.dumps(text) + "\n" for text in texts[done["rows"] :]).encode()
         begin = done["text_bytes"]
         _grow(self.folder / "texts.jsonl", begin, lines)
-        now = {"entries": len(entries), "rows": len(texts), "text_bytes": begin + len(lines)}
+        now = {"entries": len(self._entries), "rows": len(texts), "text_bytes": begin + len(lines)}
         state = {
             "format": _FORMAT,
             "log": self._log,
@@ -207,7 +205,6 @@ class Meaning:
         """So much lies on the disk."""
         with self._lock:
             self._saved = now
-            self._entries, self._times = [_joined(self._entries, np.int32)], [_joined(self._times, np.int64)]
 
     def stats(self) -> dict[str, Any]:
         with self._lock:
@@ -239,7 +236,7 @@ class Meaning:
             miner = Miner.restore(state["miner"])
         except (OSError, ValueError, KeyError, TypeError):
             return  # the first save writes over it
-        self._miner, self._entries, self._times = miner, [entries], [times]
+        self._miner, self._entries, self._times = miner, Column(np.int32, entries), Column(np.int64, times)
         self._words = Vocabulary(self._encode, texts, vectors)
         self.complete = count
         self._saved = {"entries": count, "rows": rows, "text_bytes": state["text_bytes"]}
@@ -275,10 +272,6 @@ def _reader(ledger: Ledger) -> Callable[[int], dict[str, Any] | None]:
         return None if raws is None else ledger.whole(decode(raws[entry % WIDTH], f"entry {entry}"))
 
     return read
-
-
-def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _grow(path: Path, at: int, data: bytes) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -29,7 +29,7 @@ MASK: Final = "<*>"
 VALUES = 4  # different words in one place make it a variable
 WORDS, LETTERS = 64, 120  # of a text, of a masked word: what is looked at
 LONGEST = 8_000  # more than WORDS × LETTERS with spaces, so that no template is cut
-PLACES = 200_000  # places remembered that may turn out to be variable
+PLACES = 200_000  # places remembered that may turn out to be variable; beyond, the oldest gives way
 VARIABLES = 50_000
 TEMPLATES = 50_000  # beyond, new texts share one template per first word
 RECENT = 100_000  # texts whose template is known at once
@@ -51,7 +51,6 @@ _DIGIT = re.compile(r"\d")
 _RUN = re.compile(r"<\*>(?:[-:./,_T+]?<\*>)+")
 
 Place = tuple[str, str]  # the words before, the words after
-_NONE: Final[set[str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,10 @@ class Miner:
         self._texts: list[str] = []  # id → text; templates that became one keep their ids and share its text
         self._ids: dict[str, int] = {}  # text → id
         self._noted: OrderedDict[str, None] = OrderedDict()  # masked texts that were counted, oldest first
-        self._places: dict[Place, set[str] | None] = {}  # the words seen there; None: a variable
+        self._places: OrderedDict[Place, tuple[str, ...]] = OrderedDict()  # the words seen there, oldest first
+        self._variables: dict[Place, None] = {}  # places that are variable
         # first word, length → where the variables are → texts with them: as many lookups as there are sets of places
         self._patterns: dict[tuple[str, int], dict[tuple[int, ...], set[str]]] = {}
-        self._variables = 0
         self._known: dict[str, int] = {}  # masked text → id, as long as no place becomes a variable
 
     def __len__(self) -> int:
@@ -123,23 +122,27 @@ class Miner:
         return self._resolved(mask(text))
 
     def state(self) -> dict[str, Any]:
-        """All that was learnt, as JSON has it."""
+        """All that was learnt, as JSON has it: a few long texts, which take a tenth of the time of many short ones."""
+        first = _first_ids(self._texts)
         return {
             "values": self.values,
-            "texts": list(self._texts),
-            "ids": dict(self._ids),
-            "noted": list(self._noted),
-            "places": [[*place, None if held is None else sorted(held)] for place, held in self._places.items()],
+            "texts": _lines(self._texts),
+            "ids": {text: id for text, id in self._ids.items() if first[text] != id},
+            "noted": _lines(self._noted),
+            "places": _lines(["\t".join((*place, *held)) for place, held in self._places.items()]),
+            "variables": list(self._variables),
         }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         made = cls(state["values"])
-        made._texts, made._ids = list(state["texts"]), dict(state["ids"])
-        made._noted = OrderedDict.fromkeys(state["noted"])
-        made._places = {(b, a): None if held is None else set(held) for b, a, held in state["places"]}
-        for place in [place for place, held in made._places.items() if held is None]:
-            made._remember(place)
+        made._texts = _split(state["texts"])
+        made._ids = _first_ids(made._texts) | state["ids"]
+        made._noted = OrderedDict.fromkeys(_split(state["noted"]))
+        for before, after, *held in (line.split("\t") for line in _split(state["places"])):
+            made._places[before, after] = tuple(held)
+        for before, after in state["variables"]:
+            made._remember((before, after))
         return made
 
     def _made(self, text: str) -> int:
@@ -156,10 +159,10 @@ class Miner:
 
     def _resolved(self, masked: str) -> str:
         """The text with every place masked that is known to be a variable."""
-        places, text = self._places, masked
+        variables, text = self._variables, masked
         while True:
             for place, word in _places(text):
-                if word != MASK and places.get(place, _NONE) is None:
+                if word != MASK and place in variables:
                     text = _filled(place, MASK)
                     break
             else:
@@ -184,7 +187,7 @@ class Miner:
         return " ".join(best[1]) if best is not None else text
 
     def _remember(self, place: Place) -> None:
-        self._variables += 1
+        self._variables[place] = None
         text = _filled(place, MASK)
         words = text.split(" ")
         holes = tuple(at for at, word in enumerate(words) if word == MASK)
@@ -199,23 +202,30 @@ class Miner:
                 continue
             self._noted[text] = None
             for place, word in _places(text):
-                held = self._places.setdefault(place, set())
-                if held is not None and word != MASK and self._variables < VARIABLES:
-                    held.add(word)
-                    if len(held) >= self.values:
-                        self._places[place] = None
-                        self._remember(place)
-                        self._merge(place, held)
-                        held = None
-                if held is None:
+                if self._is_variable(place, word):
                     waiting.append(_filled(place, MASK))
         while len(self._noted) > RECENT:
             self._noted.popitem(last=False)
-        if len(self._places) > PLACES:  # the oldest are forgotten, but not those that are variables
-            for place in [p for p, held in self._places.items() if held is not None][: PLACES // 4]:
-                del self._places[place]
+        while len(self._places) > PLACES:
+            self._places.popitem(last=False)
 
-    def _merge(self, place: Place, words: set[str]) -> None:
+    def _is_variable(self, place: Place, word: str) -> bool:
+        """Whether it is one, now that this word was seen there too."""
+        if place in self._variables:
+            return True
+        held = self._places.get(place, ())
+        if word == MASK or word in held or len(self._variables) >= VARIABLES:
+            return False
+        held = (*held, word)
+        if len(held) < self.values:
+            self._places[place] = held
+            return False
+        self._places.pop(place, None)
+        self._remember(place)
+        self._merge(place, held)
+        return True
+
+    def _merge(self, place: Place, words: tuple[str, ...]) -> None:
         """Templates that differ at this place only are one from now on; it goes by the oldest id."""
         self._known.clear()
         old = [id for word in words if (id := self._ids.pop(_filled(place, word), None)) is not None]
@@ -225,6 +235,22 @@ class Miner:
         kept = self._ids.setdefault(text, min(old))
         for id in [kept, *old]:
             self._texts[id] = text
+
+
+def _first_ids(texts: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for id, text in enumerate(texts):
+        found.setdefault(text, id)
+    return found
+
+
+def _lines(texts: Iterable[str]) -> str:
+    """Each with an end of line, which no masked text holds, nor a tab."""
+    return "".join([f"{text}\n" for text in texts])
+
+
+def _split(lines: str) -> list[str]:
+    return lines.split("\n")[:-1]
 
 
 def _places(text: str) -> Iterator[tuple[Place, str]]:

@@ -20,6 +20,7 @@ from ridgeline.audit.home import Home
 from ridgeline.audit.redact import redact
 from ridgeline.audit.sentence import sentence
 from ridgeline.audit.sources import Batch
+from ridgeline.audit.vocabulary import Encode
 from ridgeline.audit.watch.encoder import encoder
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.positions import Positions
@@ -41,18 +42,18 @@ class Lines:
 
     def __init__(self, stock: int, fresh: float, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self._stock, self._fresh, self._made = stock, fresh, 0
+        self._stock, self.fresh, self.made = stock, fresh, 0
 
     def take(self, count: int) -> list[Event]:
         at = time.time_ns()
-        fresh = self._rng.random(count) < self._fresh / 1000
+        fresh = self._rng.random(count) < self.fresh / 1000
         which = self._rng.zipf(1.5, count) % self._stock
         return [self._event(at + k, bool(fresh[k]), int(which[k])) for k in range(count)]
 
     def _event(self, at: int, fresh: bool, which: int) -> Event:
         if fresh:
-            self._made += 1
-            number, words, check = self._made, list[str](), 0
+            self.made += 1
+            number, words, check = self.made, list[str](), 0
             for _ in range(6):  # letters, not digits: a new sentence, not another value of an old one
                 number, rest = divmod(number, len(_WORDS))
                 words.append(_WORDS[rest])
@@ -71,7 +72,16 @@ class Lines:
 class Ours:
     """Ledger, intake, scorer: what `audit watch` is made of."""
 
-    def __init__(self, folder: Path, model: str, device: str, batch: int | None, wait_ms: float = 2.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        device: str,
+        batch: int | None,
+        wait_ms: float = 2.0,
+        encode: Encode | None = None,
+    ) -> None:
+        """`encode`: in place of the model."""
         self._stack = ExitStack()
         self._stack.enter_context(prompt())
         self.ledger = Ledger.create(folder / "log", origin="bench/audit")
@@ -79,7 +89,7 @@ class Ours:
         places = Places(Home(self.ledger.path))
         places.watch.mkdir()
         settings = Settings(batch, wait_ms, model=model, device=device)
-        self.scorer = Scorer(self.ledger, places, settings, (), {})
+        self.scorer = Scorer(self.ledger, places, settings, (), {}, encode)
         self.intake = Intake(self.ledger, self.scorer.backlog, Positions(places.positions, self.ledger), redact)
         self.scorer.start(self.intake)
         self.scorer.ready.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +48,40 @@ def test_as_a_full_sort_has_them(steps, asked):
         assert held.nearest(vectors[asked]) == slow(rows, normal, vectors[asked])
     finally:
         module.MOST = before
+
+
+def filled(count: int, dim: int = 384) -> tuple[Neighbours, np.ndarray]:
+    vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    held = Neighbours()
+    for id, vector in enumerate(vectors):
+        held.learn(id, vector, "family", None)
+        held.mark(id, id % 3 > 0)
+    return held, vectors
+
+
+def test_cosines_are_those_of_float64():
+    held, vectors = filled(2_000)
+    normal = np.arange(2_000) % 3 > 0
+    for asked in vectors[::400]:
+        exact = np.where(normal, vectors.astype(float) @ asked.astype(float), -2.0)
+        order = np.argsort(-exact, kind="stable")[:NEAREST]
+        found = held.nearest(asked)
+        assert [id for id, _ in found] == order.tolist()
+        np.testing.assert_allclose([cosine for _, cosine in found], exact[order], atol=1e-6)
+
+
+def test_it_is_work_of_one_thread_and_wakes_no_others():
+    """A BLAS would have all cores turn in circles between two new sentences."""
+    held, vectors = filled(4_096)
+    time.sleep(0.5)  # those woken by the tests before this one lie down
+    spent, own = time.process_time(), time.thread_time()
+    for vector in vectors[:100]:
+        held.nearest(vector)
+        held.tone(vector)
+        time.sleep(0.002)
+    own = time.thread_time() - own
+    assert time.process_time() - spent - own < 0.25 * own
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=9), max_size=12))

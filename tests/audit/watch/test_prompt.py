@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ridgeline.audit.watch import encoder as encoders
-from ridgeline.audit.watch.prompt import SWITCH_S, prompt, set_aside
+from ridgeline.audit.watch import prompt as module
+from ridgeline.audit.watch.prompt import SWITCH_S, WHOLE_S, Tidy, prompt, set_aside
 
 
 def test_a_process_is_as_before_once_it_is_over():
@@ -20,6 +22,39 @@ def test_a_process_is_as_before_once_it_is_over():
         set_aside()
         assert gc.get_freeze_count() > 0
     assert sys.getswitchinterval() == pytest.approx(before)
+    assert gc.get_freeze_count() == 0
+
+
+class Ring:
+    """Garbage that only a collection finds, once it is let go."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_what_is_learnt_is_set_aside_and_rings_that_were_are_found_in_the_end(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    with prompt():
+        tidy, short, long = Tidy(), Ring(), Ring()
+        gone = [weakref.ref(short), weakref.ref(long)]
+        tidy.now_and_then()
+        assert gc.get_freeze_count() == 0  # not yet
+        clock[0] += 1.5
+        del short
+        kept = [[n] for n in range(5_000)]
+        tidy.now_and_then()
+        assert gc.get_freeze_count() >= len(kept)
+        assert not any(one is kept[7] for one in gc.get_objects())  # what no collection looks at
+        assert gone[0]() is None
+        del long
+        clock[0] += 1.5
+        tidy.now_and_then()
+        assert gone[1]() is not None
+        clock[0] += WHOLE_S
+        tidy.now_and_then()
+        assert gone[1]() is None
+        assert gc.get_freeze_count() >= len(kept)
     assert gc.get_freeze_count() == 0
 
 

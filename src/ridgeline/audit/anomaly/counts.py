@@ -32,10 +32,17 @@ class Counts:
         self._rows: OrderedDict[str, int] = OrderedDict()  # counts → row, oldest first
         self._columns: dict[int, int] = {}  # template → column
         self._matrix: NDArray[np.float32] = np.zeros(FIRST, np.float32)  # log(1 + count)
+        self._sums: NDArray[np.float64] = np.zeros(FIRST[0])  # of its rows
+        self._asked: tuple[str, tuple[float, float]] | None = None  # the last answer, until more is learnt
 
     def surprise(self, counts: Mapping[int, int]) -> tuple[float, float]:
         """In nats, and the distance in [0, 1] to the nearest known session."""
         key = _key(counts)
+        if self._asked is None or self._asked[0] != key:
+            self._asked = key, self._surprise(key, counts)
+        return self._asked[1]
+
+    def _surprise(self, key: str, counts: Mapping[int, int]) -> tuple[float, float]:
         rare = -math.log(self._often.p(key))
         if key in self._often:
             return rare, 0.0
@@ -43,29 +50,30 @@ class Counts:
         return rare - math.log(self._away.p(distance * SCALE)), distance
 
     def distance(self, counts: Mapping[int, int]) -> float:
-        """To the nearest known session: the share of log counts in which they differ (Bray–Curtis)."""
+        """To the nearest known session: the share of log counts in which they differ (Bray–Curtis).
+
+        Only the templates of this session are looked at: with what both have, Σ min(a, b), and with what each has,
+        they differ by Σ a + Σ b − 2 Σ min(a, b). Sums of so few float32 numbers are exact in float64.
+        """
         if not self._rows:
             return 0.0
-        row = np.zeros(self._matrix.shape[1], np.float32)
-        strange = 0.0
-        for template, count in counts.items():
-            column = self._columns.get(template)
-            if column is None:
-                strange += math.log1p(count)
-            else:
-                row[column] = math.log1p(count)
-        known = self._matrix[: len(self._rows)]
-        differ, all = np.abs(known - row).sum(1) + strange, (known + row).sum(1) + strange
-        return float((differ / np.maximum(all, 1e-9)).min())
+        shared = [(self._columns[template], n) for template, n in counts.items() if template in self._columns]
+        columns, own = [column for column, _ in shared], np.log1p([n for _, n in shared]).astype(np.float32)
+        strange = sum(math.log1p(n) for template, n in counts.items() if template not in self._columns)
+        held = len(self._rows)
+        both = np.minimum(self._matrix[:held, columns], own).sum(1, dtype=np.float64)
+        all = self._sums[:held] + own.sum(dtype=np.float64) + strange
+        return float(((all - 2 * both) / np.maximum(all, 1e-9)).min())
 
     def learn(self, counts: Mapping[int, int], distance: float) -> None:
-        key = _key(counts)
+        key, self._asked = _key(counts), None
         self._often.learn(key)
         self._away.add(distance * SCALE)
         if key in self._rows or not 0 < len(counts) <= WIDEST:
             return
         if len(self._columns) + sum(template not in self._columns for template in counts) > WIDEST:
-            self._rows, self._columns, self._matrix = OrderedDict(), {}, np.zeros(FIRST, np.float32)
+            self._rows, self._columns = OrderedDict(), {}
+            self._matrix, self._sums = np.zeros(FIRST, np.float32), np.zeros(FIRST[0])
         row = len(self._rows)
         if row >= MOST:
             row = self._rows.popitem(last=False)[1]
@@ -78,14 +86,16 @@ class Counts:
             rows = 2 * rows if len(self._rows) > rows else rows
             while columns < len(self._columns):
                 columns *= 2
-            grown = np.zeros((rows, columns), np.float32)
+            grown, sums = np.zeros((rows, columns), np.float32), np.zeros(rows)
             grown[: len(self._matrix), : self._matrix.shape[1]] = self._matrix
-            self._matrix = grown
+            sums[: len(self._sums)] = self._sums
+            self._matrix, self._sums = grown, sums
         self._write(row, counts)
 
     def _write(self, row: int, counts: Mapping[int, int]) -> None:
-        for template, count in counts.items():
-            self._matrix[row, self._columns[template]] = math.log1p(count)
+        columns = [self._columns[template] for template in counts]
+        self._matrix[row, columns] = np.log1p(list(counts.values()))
+        self._sums[row] = self._matrix[row, columns].sum(dtype=np.float64)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -102,7 +112,7 @@ class Counts:
         made._often, made._away = Frequencies.restore(state["often"]), Ranks.restore(state["away"])
         made._rows = OrderedDict(map(tuple, state["known"]))
         made._columns = {template: column for column, template in enumerate(state["columns"])}
-        made._matrix = np.zeros(state["shape"], np.float32)  # the same shape: sums are rounded the same
+        made._matrix, made._sums = np.zeros(state["shape"], np.float32), np.zeros(state["shape"][0])
         for key, row in made._rows.items():
             items = (item.partition(":") for item in key.split())
             made._write(row, {int(template): int(count) for template, _, count in items})

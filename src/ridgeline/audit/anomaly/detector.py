@@ -54,7 +54,7 @@ WARM = 100  # judged before the first alert
 TOLD = 0.25  # the score from which on a reason is given
 LABEL = 1.5  # how far beyond the line of alerts an event goes that is just like a bad one
 REMEMBERED = 50_000  # entries that can be labelled
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)

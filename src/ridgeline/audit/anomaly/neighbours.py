@@ -73,7 +73,7 @@ class Neighbours:
         """(template, cosine) of the nearest normal ones, best first; of equal ones the row that comes first."""
         if not self._normal.any():
             return []
-        cosines = np.where(self._normal[: len(self._ids)], self._vectors[: len(self._ids)] @ vector, -2.0)
+        cosines = np.where(self._normal[: len(self._ids)], _products(self._vectors[: len(self._ids)], vector), -2.0)
         found = []
         for _ in range(min(NEAREST, len(cosines))):
             row = int(cosines.argmax())
@@ -92,7 +92,7 @@ class Neighbours:
         if self._voices is None:
             return 0.0
         trouble, routine = self._voices
-        return float((trouble @ vector).max() - (routine @ vector).max())
+        return float(_products(trouble, vector).max() - _products(routine, vector).max())
 
     def listen(self, trouble: Vectors, routine: Vectors) -> None:
         """Give the vectors of TROUBLE and ROUTINE."""
@@ -186,3 +186,13 @@ class Neighbours:
             made._voices = trouble, routine
         made._labels = [(template, actor, bad) for template, actor, bad in state["labels"]]
         return made
+
+
+def _products(rows: Vectors, vector: Vectors) -> Vectors:
+    """rows [n, dim] · vector [dim], by this thread alone.
+
+    A BLAS would wake a thread per core for this millisecond, wait for the last of them, and each would turn in circles
+    for tens of milliseconds afterwards: where new sentences keep coming, that is every core, always.
+    """
+    found: Vectors = np.einsum("ij,j->i", rows, vector)
+    return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from ridgeline.audit.anomaly.history import History, Seen
 from ridgeline.audit.anomaly.sessions import Session
 
 LONGEST = 120
+LISTED, LETTERS = 100, 400  # counts of a session; so many are more than so many letters
 
 
 def of_event(history: History, event: Seen, session: Session, parts: Mapping[str, float]) -> str:
@@ -55,13 +57,14 @@ def of_session(history: History, session: Session, parts: Mapping[str, float]) -
         if part == "counts":
             held = history.counts[session.named]
             _, distance = held.surprise(session.counts)
-            listed = ", ".join(f"{n} × {quoted(text_of(history, t), 60)}" for t, n in session.counts.items())
+            some = islice(session.counts.items(), LISTED)
+            listed = ", ".join(f"{n} × {quoted(text_of(history, t), 60)}" for t, n in some)
             how = (
                 f"no session had these counts (distance to the nearest {distance:.2f})"
                 if distance
                 else "few sessions had these counts"
             )
-            told.append(f"{how}: {listed[:400]}")
+            told.append(f"{how}: {listed[:LETTERS]}")
         elif part == "end":
             told.append(f"it ended with {quoted(text_of(history, session.last))}")
     if session.why and len(told) < len(parts):

@@ -17,6 +17,7 @@ from ridgeline.audit.watch import own
 from ridgeline.audit.watch.aside import Aside
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
+from ridgeline.audit.watch.prompt import Tidy
 from ridgeline.audit.watch.settings import LARGE, SMALL, Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, write_left
 from ridgeline.errors import InputError, RidgelineError, StoreError
@@ -62,6 +63,7 @@ class Scorer:
         self.error: BaseException | None = None
         self._aside: Aside | None = None  # a copy of this process that saves
         self._saved = 0.0  # when the last one began
+        self._tidy = Tidy()
         self._cut = False
         self._thread = threading.Thread(target=self._run, name="audit-scorer", daemon=True)
 
@@ -104,6 +106,7 @@ class Scorer:
                     break
                 self._judge(detector, meaning, piece)
                 self._keep(detector, meaning)
+                self._tidy.now_and_then()
             self._settled(detector, meaning)
             self._save(detector, meaning)
         except BaseException as error:
