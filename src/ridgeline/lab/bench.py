@@ -136,8 +136,9 @@ def _raced(
                     watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
                     budget=lambda race_s=race_s, began=began: race_s(clock() - began),  # type: ignore[misc]
                 )
-                purse.took(clock() - began - race.seconds)
-                yield Line(point, race), (work, held)
+                setup_s = clock() - began - race.seconds
+                purse.took(setup_s)
+                yield Line(point, race, heat_s=2 * setup_s), (work, held)  # a heat races as long as its start took
 
 
 def _recorded(ask: Ask, machine: Mapping[str, Any], version: Mapping[str, Any], line: Line, held: Held) -> Record:

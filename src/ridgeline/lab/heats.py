@@ -22,7 +22,7 @@ from ridgeline.lab.points import Point
 from ridgeline.lab.race import Race
 from ridgeline.lab.verdict import Comparison
 
-START_S = 4.0  # what a heat's processes are thought to take before one has been raced
+START_S = 4.0  # what a first heat is thought to take at least: its processes start anew
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Line:
     point: Point
     race: Race
     looked: bool = False  # whether its rounds were found to be worth a first look, and not to show the same
-    heat_s: float = 0.0  # what its last heat took
+    heat_s: float = 0.0  # what its last heat took, or is thought to take from what its first start took
 
     @property
     def wants(self) -> tuple[int, int | None]:
@@ -52,7 +52,7 @@ class Line:
 
     def next_s(self, rounds: int | None) -> float:
         """What its next heat is thought to take."""
-        whole = self.heat_s or START_S
+        whole = self.heat_s if len(self.race.heats) > 1 else max(self.heat_s, START_S)
         return whole if rounds is None else whole + rounds * self.race.seconds / self.race.heats[0]
 
 
