@@ -133,6 +133,23 @@ def test_what_is_no_saved_detector_is_refused(tmp_path):
         Detector.load(tmp_path / "state", words)
 
 
+def test_vectors_that_differ_by_rounding_alone_come_to_the_same_scores():
+    """As other machines, or other orders of adding, have them."""
+    rng = np.random.default_rng(0)
+
+    def rounded(texts: list[str]) -> np.ndarray:
+        return words(texts) * (1 + rng.choice([-1e-7, 0.0, 1e-7], (len(texts), 1)).astype(np.float32))
+
+    rows = [odd(BASE + i * SECOND) | {"subject": f"{a} {b} {c} {d}"} for i, (a, b, c, d) in enumerate(_quads(400))]
+    plain, other = (in_pieces(Detector(embed), rows, [50]) for embed in (words, rounded))
+    assert [j.score for j in other] == pytest.approx([j.score for j in plain], abs=1e-6)
+
+
+def _quads(count: int) -> list[list[str]]:
+    rng = Random(3)
+    return [rng.choices(["red", "blue", "gray", "teal", "pink", "lime", "navy", "gold"], k=4) for _ in range(count)]
+
+
 def test_templates_are_embedded_once():
     asked: list[str] = []
 

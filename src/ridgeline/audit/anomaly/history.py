@@ -24,6 +24,7 @@ CONTEXTS, SPAN = 4_096, 1_000
 ENOUGH = 20  # events of a template or an action, before it has actors of its own
 STEPS_KEPT = 2_000  # sessions with a template; beyond, the old ones count for half
 START, END = -1, -2
+DIGITS = 5  # of a distance and a tone
 
 
 @dataclass(slots=True)
@@ -75,7 +76,8 @@ class History:
         held = self.neighbours
         near = held.nearest(vector)
         known = self.known[template] = Known(text, near=near)
-        arrival = Arrival(1.0 - near[0][1], held.tone(vector)) if near else None
+        # What differs by rounding alone is equally far, whatever order a machine adds in.
+        arrival = Arrival(round(1.0 - near[0][1], DIGITS), round(held.tone(vector), DIGITS)) if near else None
         if arrival is not None:
             known.meaning, known.tone = held.surprises(action, arrival)
         held.learn(template, vector, action, arrival if learn else None)
