@@ -11,6 +11,8 @@
 namespace ridgeline {
 namespace {
 
+constexpr std::uint64_t kLead = 1;      // slices a rank fills before it takes the others' first one
+constexpr std::uint32_t kAhead = 4;     // slices a root may be ahead of those who take them
 constexpr std::size_t kLook = 64 << 10; // bytes of others' buffers at a time: they stay in the nearest caches
 
 std::size_t given(const Call &call, int ranks) {
@@ -146,6 +148,7 @@ void Collective::run(const Call &given_call) {
   } else {
     const bool look = call.op == Op::broadcast ? Way(headers_[call.root].way) != Way::bounce : all_seen();
     if (look && call.op != Op::reduce) read_round(call);
+    else if (call.op == Op::broadcast) stream(call);
     else hand_round(call);
   }
   Usage &u = usage[int(call.op)];
@@ -253,43 +256,83 @@ void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> 
   together();
 }
 
-// Through the areas, half an area at a time: while one half is read, the other is filled.
+// Through the areas, slice by slice: whoever has filled slice k takes the others' slice k - kLead, so nobody waits for
+// one that is a little behind. A slice is small enough to stay in the caches of the one that fills it until the others
+// have it. Progress counts filled slices. Before slice k is filled, all are known to have filled k - 1 - kLead (that one
+// was taken last), so they have taken k - 2 - 2 * kLead before: with that many places the one for k is free.
 void Collective::hand_round(const Call &call) {
-  const int n = size();
-  const std::size_t one = size_of(call.type), half = kArea / 2, block = call.count * one;
-  const std::size_t lane = call.op == Op::all_to_all ? half / n / 64 * 64 : half;
-  const std::uint64_t step = lane / one;
+  constexpr std::uint64_t places = 2 * kLead + 2;
+  const int n = size(), lanes = call.op == Op::all_to_all ? n : 1;
+  const std::size_t one = size_of(call.type), block = call.count * one;
+  const std::size_t lane = std::min<std::size_t>(slice, kArea / places / lanes) / 64 * 64;
+  const std::uint64_t step = lane / one, slices = (call.count + step - 1) / step;
+  const std::uint32_t base = progress_;
   const char *data = static_cast<const char *>(call.in);
   char *out = static_cast<char *>(call.out);
-  const bool fills = call.op != Op::broadcast || call.root == me_;
-  std::vector<const void *> from(n);
-  std::uint64_t k = 0;
-  for (std::uint64_t at = 0; at < call.count; at += step, ++k) {
-    const std::size_t m = std::min(step, call.count - at);
-    auto lies = [&](int rank, int part) { return segment_.area(members_[rank]) + (k % 2) * half + part * lane; };
+  Line &mine = segment_.line(members_[me_]);
+  auto lies = [&](int rank, std::uint64_t k, int part) {
+    return segment_.area(members_[rank]) + ((k % places) * lanes + part) * lane;
+  };
+  auto bytes = [&](std::uint64_t k) { return std::min(step, call.count - k * step) * one; };
+  auto fill = [&](std::uint64_t k) {
+    const std::size_t at = k * step * one, m = bytes(k);
     if (call.op == Op::all_to_all) {
       for (int p = 0; p < n; ++p)
-        if (p != me_) std::memcpy(lies(me_, p), data + p * block + at * one, m * one);
-    } else if (fills) {
-      std::memcpy(lies(me_, 0), data + at * one, m * one);
+        if (p != me_) std::memcpy(lies(me_, k, p), data + p * block + at, m);
+      std::memcpy(out + me_ * block + at, data + me_ * block + at, m);
+    } else if (call.op == Op::all_gather) {
+      std::memcpy(lies(me_, k, 0), data + at, m);
+      if (out + me_ * block != data) std::memcpy(out + me_ * block + at, data + at, m); // while it is near
+    } else if (call.root != me_) {
+      std::memcpy(lies(me_, k, 0), data + at, m);
     }
-    together();
-    for (int away = 0; away < n; ++away) {
-      const int r = (me_ + away) % n;
-      if (call.op == Op::all_gather || call.op == Op::all_to_all) {
-        char *to = out + r * block + at * one;
-        const char *own = data + (call.op == Op::all_to_all ? me_ * block : 0) + at * one;
-        if (r != me_) std::memcpy(to, lies(r, call.op == Op::all_to_all ? me_ : 0), m * one);
-        else if (to != own) std::memcpy(to, own, m * one);
-      } else if (call.op == Op::broadcast && r == call.root && r != me_) {
-        std::memcpy(out + at * one, lies(r, 0), m * one);
+  };
+  std::vector<const void *> from(n);
+  auto take = [&](std::uint64_t k) {
+    const std::size_t at = k * step * one, m = bytes(k);
+    if (call.op != Op::reduce) {
+      for (int away = 1; away < n; ++away) {
+        const int r = (me_ + away) % n;
+        std::memcpy(out + r * block + at, lies(r, k, call.op == Op::all_to_all ? me_ : 0), m);
       }
+    } else if (call.root == me_) {
+      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at : lies(r, k, 0);
+      loops_.reduce(out + at, from.data(), n, m / one, call.type, call.how);
     }
-    if (call.op == Op::reduce && call.root == me_) {
-      for (int r = 0; r < n; ++r) from[r] = lies(r, 0);
-      loops_.reduce(out + at * one, from.data(), n, m, call.type, call.how);
+  };
+  for (std::uint64_t k = 0; k < slices + kLead; ++k) {
+    if (k < slices) {
+      fill(k);
+      Waiter::raise(mine.progress, mine.waiters, base + std::uint32_t(k) + 1);
     }
+    if (k < kLead) continue;
+    progress_ = base + std::uint32_t(k - kLead) + 1;
+    sync();
+    take(k - kLead);
   }
+}
+
+// A broadcast through the root's area, a ring of slices: the root is some slices ahead of the slowest, and everyone
+// else follows at a pace of its own. Progress counts slices: those the root has filled, those another has taken.
+void Collective::stream(const Call &call) {
+  const std::size_t block = call.count * size_of(call.type), step = std::min<std::size_t>(slice, kArea / kAhead);
+  const std::uint32_t base = progress_, slices = std::uint32_t((block + step - 1) / step);
+  Line &mine = segment_.line(members_[me_]), &roots = segment_.line(members_[call.root]);
+  char *data = static_cast<char *>(call.out);
+  for (std::uint32_t k = 0; k < slices; ++k) {
+    const std::size_t at = k * step, m = std::min(step, block - at);
+    char *lies = segment_.area(members_[call.root]) + (k % kAhead) * step;
+    if (me_ == call.root) {
+      progress_ = base + k - kAhead + 1;
+      if (k >= kAhead) sync();
+      std::memcpy(lies, data + at, m);
+    } else {
+      waiter.until(roots.progress, roots.waiters, base + k + 1, members_[call.root]);
+      std::memcpy(data + at, lies, m);
+    }
+    Waiter::raise(mine.progress, mine.waiters, base + k + 1);
+  }
+  progress_ = base + slices;
 }
 
 void Collective::read_round(const Call &call) {

@@ -44,6 +44,8 @@ public:
   void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns);
   void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns);
 
+  int size() const { return int(members_.size()); }
+  int me() const { return me_; }
   Header header(int rank) const { return segment_.line(members_[rank]).headers[disputed_ % 2]; }
   Header last_header(int rank) const;
   char *arena() const { return segment_.arena(members_[me_]); }
@@ -57,7 +59,6 @@ public:
   Waiter waiter;
 
 private:
-  int size() const { return int(members_.size()); }
   std::uint32_t arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes);
   void together();
   void sync();
@@ -69,8 +70,9 @@ private:
   void reduce_parts(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
   void reduce_seen(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
   void hand_round(const Call &call);
+  void stream(const Call &call);
   void read_round(const Call &call);
-  void put(int set, int to, const std::vector<std::pair<const char *, std::size_t>> &pieces, std::uint64_t whole, Number type);
+  void put(int set, int to, const std::vector<std::pair<const char *, std::size_t>> &pieces);
 
   Segment segment_;
   std::vector<int> members_, pids_;

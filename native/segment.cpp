@@ -16,6 +16,7 @@ namespace ridgeline {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr int kMoment = 400;           // spins: some microseconds
 constexpr int kSpins = 4000;           // some tens of microseconds: as long as a call usually takes
 constexpr int kCrowdedSpins = 30, kYields = 60;
 constexpr std::int64_t kLook = 20'000'000; // ns between two looks at whether the other one still lives
@@ -46,7 +47,8 @@ std::int64_t monotonic_ns() {
 
 std::size_t Segment::context_bytes(int world) {
   const std::size_t n = world, pairs = kChannelSets * n * n;
-  return up(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + up(pairs * sizeof(Channel)) + pairs * kRoom * kFragment;
+  return up(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + up(pairs * sizeof(Channel)) + pairs * kRoom * kFragment +
+         up(n * n * sizeof(Mail));
 }
 
 std::size_t Segment::bytes(int world, std::size_t arena_bytes) {
@@ -67,6 +69,7 @@ Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
   areas_ = slots_ + n * 2 * kSlot;
   channels_ = reinterpret_cast<Channel *>(areas_ + n * kArea);
   fragments_ = areas_ + n * kArea + up(pairs * sizeof(Channel));
+  mails_ = reinterpret_cast<Mail *>(fragments_ + pairs * kRoom * kFragment);
   arenas_ = base_ + kContexts * context_bytes(world);
 }
 
@@ -94,12 +97,16 @@ void Waiter::raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> 
 void Waiter::until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
   if (reached(word.load(std::memory_order_acquire), value)) return;
   const std::int64_t began = monotonic_ns();
-  const int spins = crowded ? kCrowdedSpins : kSpins;
   bool there = false;
-  for (int k = 0; k < spins && !there; ++k) {
-    relax();
-    there = reached(word.load(std::memory_order_acquire), value);
-  }
+  auto spin = [&](int spins) {
+    for (int k = 0; k < spins && !there; ++k) {
+      relax();
+      there = reached(word.load(std::memory_order_acquire), value);
+    }
+  };
+  spin(crowded ? kCrowdedSpins : kMoment);
+  if (!there && takes_long) takes_long();
+  if (!crowded) spin(kSpins);
   for (int k = 0; crowded && k < kYields && !there; ++k) {
     sched_yield();
     there = reached(word.load(std::memory_order_acquire), value);

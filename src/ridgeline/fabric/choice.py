@@ -49,8 +49,9 @@ class Choice:
         self._table = read_table() if self._named == "auto" and ranks > 1 else {}
         self.plain_up_to = self._plain_up_to()
         own = self._named in ("auto", NATIVE)
-        # Operations whose calls all go the engine's own way, whatever their size.
-        self.plain = {"send", "recv", *(op for op in ("all_gather", "broadcast") if own and not self._rows(op))}
+        # Operations whose calls all go the engine's own way: whatever their size, all-reduces up to `plain_up_to`.
+        plain = (op for op in ("all_gather", "broadcast") if own and not self._rows(op))
+        self.plain = {"send", "recv", *plain, *(["all_reduce"] if self.plain_up_to >= 0 else [])}
 
     def _plain_up_to(self) -> int:
         """All-reduces of so many bytes go the engine's own way without asking; −1: none."""
