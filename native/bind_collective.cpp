@@ -208,8 +208,8 @@ void bind_collective(nb::module_ &m) {
         return self.engine.may_look(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
       .def("header", [](Face &self, int rank, bool disputed) -> Told {
-        const Header h = disputed ? self.engine.header(rank) : self.engine.last_header(rank);
-        return {h.sequence, h.op, h.type, h.how, h.count, h.root, h.algorithm, h.stamp};
+        const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.last_said(rank);
+        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp};
       }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
       .def("usage", [](Face &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
         const Usage &u = self.engine.usage[op];
@@ -220,8 +220,12 @@ void bind_collective(nb::module_ &m) {
       .def_prop_ro("arena", [](Face &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
       .def_prop_rw("small", [](Face &self) { return self.engine.small; },
                    [](Face &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("whole", [](Face &self) { return self.engine.whole; },
+                   [](Face &self, std::uint64_t value) { self.engine.whole = value; })
       .def_prop_rw("foreign_from", [](Face &self) { return self.engine.foreign_from; },
                    [](Face &self, std::uint64_t value) { self.engine.foreign_from = value; })
+      .def_prop_rw("foreign_moves_from", [](Face &self) { return self.engine.foreign_moves_from; },
+                   [](Face &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
       .def_prop_rw("slice", [](Face &self) { return self.engine.slice; },
                    [](Face &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
       .def_prop_rw("crowded", [](Face &self) { return self.engine.waiter.crowded; },

@@ -25,7 +25,7 @@ std::size_t given(const Call &call, int ranks) {
 Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
     : waiter(segment_, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes), members_(std::move(members)),
-      pids_(pids), me_(me), headers_(members_.size()), loops_(reduce_loops(chosen())) {
+      pids_(pids), me_(me), where_(members_.size()), from_(members_.size()), loops_(reduce_loops(chosen())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)
     if (rank < 0 || rank >= world) throw std::invalid_argument("there is no such rank");
@@ -38,12 +38,13 @@ void Collective::give_up(int rank) {
   segment_.given_up().compare_exchange_strong(nobody, std::uint32_t(rank) + 1);
 }
 
-Header Collective::last_header(int rank) const {
+std::pair<Called, Where> Collective::last_said(int rank) const {
   const Line &line = segment_.line(members_[rank]);
-  return line.headers[0].stamp > line.headers[1].stamp ? line.headers[0] : line.headers[1];
+  return said(rank, line.where[0].stamp > line.where[1].stamp ? 0 : 1);
 }
 
 void Collective::sync() {
+  if (size() > 2 && waiter.all(members_, me_, progress_)) return;
   for (int rank = 0; rank < size(); ++rank)
     if (rank != me_) {
       Line &line = segment_.line(members_[rank]);
@@ -60,25 +61,27 @@ void Collective::together() {
 // Say what this rank calls, with small data beside it, and compare when all have come.
 std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes) {
   const std::uint32_t sequence = sequence_++;
-  Header &mine = segment_.line(members_[me_]).headers[sequence % 2];
-  mine = {sequence, std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), call.count, call.root,
-          algorithm, 0, 0, monotonic_ns()};
-  const char *data = static_cast<const char *>(call.in);
-  const std::size_t whole = given(call, size());
-  if (data >= arena() && data + whole <= arena() + segment_.arena_bytes()) {
-    mine.way = std::uint32_t(Way::registered);
-    mine.address = data - arena();
-  } else if (foreign && whole >= foreign_from) {
-    mine.way = std::uint32_t(Way::foreign);
-    mine.address = reinterpret_cast<std::uint64_t>(data);
-  }
+  Line &mine = segment_.line(members_[me_]);
   if (bytes) std::memcpy(segment_.slot(members_[me_], sequence), payload, bytes);
+  Where where{sequence, std::uint32_t(Way::bounce), 0, began_};
+  const char *data = static_cast<const char *>(call.in);
+  const std::size_t all = given(call, size());
+  const bool adds = call.op == Op::all_reduce || call.op == Op::reduce_scatter;
+  if (data >= arena() && data + all <= arena() + segment_.arena_bytes()) {
+    where.way = std::uint32_t(Way::registered);
+    where.address = data - arena();
+  } else if (foreign && all >= (adds ? foreign_from : foreign_moves_from)) {
+    where.way = std::uint32_t(Way::foreign);
+    where.address = reinterpret_cast<std::uint64_t>(data);
+  }
+  mine.where[sequence % 2] = where;
+  static_assert(sizeof(Called) == 16, "compared byte by byte");
+  const Called called{std::uint8_t(call.op), std::uint8_t(call.type), std::uint8_t(call.how), std::uint8_t(algorithm),
+                      call.root, call.count};
+  mine.called[sequence % 2] = called;
   together();
-  for (int rank = 0; rank < size(); ++rank) headers_[rank] = segment_.line(members_[rank]).headers[sequence % 2];
   for (int rank = 0; rank < size(); ++rank) {
-    const Header &theirs = headers_[rank];
-    if (theirs.op != mine.op || theirs.type != mine.type || theirs.how != mine.how || theirs.count != mine.count ||
-        theirs.root != mine.root || theirs.algorithm != mine.algorithm) {
+    if (std::memcmp(&segment_.line(members_[rank]).called[sequence % 2], &called, sizeof called)) {
       disputed_ = sequence;
       throw Trouble{Fault::mismatch, members_[rank]};
     }
@@ -86,12 +89,21 @@ std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, cons
   return sequence;
 }
 
+// Where each rank's part of the data begins; parts begin on a cache line.
+std::vector<std::uint64_t> Collective::parts(const Call &call) const {
+  const std::uint64_t n = size(), line = std::max<std::uint64_t>(1, 64 / size_of(call.type));
+  std::vector<std::uint64_t> begin(n + 1);
+  for (std::uint64_t p = 0; p <= n; ++p)
+    begin[p] = call.op == Op::reduce_scatter ? p * call.count : p == n ? call.count : (call.count / line * p / n) * line;
+  return begin;
+}
+
 const char *Collective::seen(int rank, std::uint64_t offset) const {
-  return Way(headers_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + headers_[rank].address + offset : nullptr;
+  return Way(where_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + where_[rank].address + offset : nullptr;
 }
 
 bool Collective::all_seen() const {
-  return std::all_of(headers_.begin(), headers_.end(), [](const Header &h) { return Way(h.way) != Way::bounce; });
+  return std::all_of(where_.begin(), where_.end(), [](const Where &h) { return Way(h.way) != Way::bounce; });
 }
 
 bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t bytes) {
@@ -100,7 +112,7 @@ bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t byte
     return true;
   }
   char *at = static_cast<char *>(to);
-  std::uint64_t from = headers_[rank].address + offset;
+  std::uint64_t from = where_[rank].address + offset;
   while (bytes) {
     iovec here{at, bytes}, there{reinterpret_cast<void *>(from), bytes};
     const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
@@ -123,9 +135,9 @@ bool Collective::may_look(int rank, std::uint64_t address, std::uint64_t expecte
 void Collective::run(const Call &given_call) {
   Call call = given_call;
   const int n = size();
-  const std::size_t size_one = size_of(call.type), block = call.count * size_one;
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + call.timeout_ns;
+  const std::size_t block = call.count * size_of(call.type);
+  began_ = monotonic_ns();
+  waiter.deadline = began_ + call.timeout_ns;
   if (call.op == Op::all_reduce && call.in != call.out && block) {
     std::memcpy(call.out, call.in, block);
     call.in = call.out;
@@ -134,25 +146,23 @@ void Collective::run(const Call &given_call) {
   const bool fits = bytes <= std::min<std::uint64_t>(small, kSlot);
   const bool gives = fits && (call.op != Op::broadcast || call.root == me_);
   const std::uint32_t sequence = arrive(call, 0, call.in, gives ? bytes : 0);
+  for (int rank = 0; !fits && rank < n; ++rank) where_[rank] = segment_.line(members_[rank]).where[sequence % 2];
   if (call.count == 0 || call.op == Op::barrier) {
     // arriving was all
   } else if (fits) {
     small_call(call, sequence);
   } else if (call.op == Op::all_reduce || call.op == Op::reduce_scatter) {
-    std::vector<std::uint64_t> begin(n + 1);
-    const std::uint64_t line = std::max<std::uint64_t>(1, 64 / size_one); // parts begin on a cache line
-    for (int p = 0; p <= n; ++p)
-      begin[p] = call.op == Op::reduce_scatter ? p * call.count : p == n ? call.count : (call.count / line * p / n) * line;
+    const std::vector<std::uint64_t> begin = parts(call);
     if (all_seen()) reduce_seen(call, begin, call.op == Op::all_reduce);
     else reduce_parts(call, begin, call.op == Op::all_reduce);
   } else {
-    const bool look = call.op == Op::broadcast ? Way(headers_[call.root].way) != Way::bounce : all_seen();
+    const bool look = call.op == Op::broadcast ? Way(where_[call.root].way) != Way::bounce : all_seen();
     if (look && call.op != Op::reduce) read_round(call);
     else if (call.op == Op::broadcast) stream(call);
     else hand_round(call);
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
 }
 
 void Collective::small_call(const Call &call, std::uint32_t sequence) {
@@ -161,16 +171,37 @@ void Collective::small_call(const Call &call, std::uint32_t sequence) {
   auto slot = [&](int rank) { return segment_.slot(members_[rank], sequence); };
   char *out = static_cast<char *>(call.out);
   const bool reduces = call.op == Op::all_reduce || call.op == Op::reduce_scatter || (call.op == Op::reduce && call.root == me_);
-  if (reduces) {
-    std::vector<const void *> from(n);
-    for (int r = 0; r < n; ++r) from[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
-    loops_.reduce(out, from.data(), n, call.count, call.type, call.how);
+  if (call.op == Op::all_reduce && block > whole) {
+    reduce_slots(call, sequence);
+  } else if (reduces) {
+    for (int r = 0; r < n; ++r) from_[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
+    loops_.reduce(out, from_.data(), n, call.count, call.type, call.how);
   } else if (call.op == Op::all_gather) {
     for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r), block);
   } else if (call.op == Op::all_to_all) {
     for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r) + me_ * block, block);
   } else if (call.op == Op::broadcast && call.root != me_) {
     std::memcpy(out, slot(call.root), block);
+  }
+}
+
+// Many ranks that all read all of the small data ask for n² times its cache lines. Here part p is rank p's to add, and a
+// second meeting hands the sums round: 2 · n times as many lines. The sum may lie where the part lay in this rank's own
+// slot, for nobody else reads that part of it before.
+void Collective::reduce_slots(const Call &call, std::uint32_t sequence) {
+  const int n = size();
+  const std::size_t one = size_of(call.type);
+  const std::vector<std::uint64_t> begin = parts(call);
+  char *out = static_cast<char *>(call.out);
+  auto lies = [&](int rank, int part) { return segment_.slot(members_[rank], sequence) + begin[part] * one; };
+  if (const std::uint64_t m = begin[me_ + 1] - begin[me_]) {
+    for (int r = 0; r < n; ++r) from_[r] = lies(r, me_);
+    loops_.reduce(lies(me_, me_), from_.data(), n, m, call.type, call.how);
+  }
+  together();
+  for (int away = 0; away < n; ++away) {
+    const int p = (me_ + away) % n;
+    if (const std::uint64_t m = begin[p + 1] - begin[p]) std::memcpy(out + begin[p] * one, lies(p, p), m * one);
   }
 }
 
@@ -227,7 +258,7 @@ void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> 
   char *out = static_cast<char *>(call.out);
   const char *data = static_cast<const char *>(call.in);
   bool push = share;
-  for (const Header &h : headers_) push = push && Way(h.way) == Way::registered;
+  for (const Where &h : where_) push = push && Way(h.way) == Way::registered;
   scratch_.resize(std::max(scratch_.size(), std::size_t(n) * kLook));
   std::vector<const void *> from(n);
   for (std::uint64_t at = begin[me_]; at < begin[me_ + 1]; at += step) {

@@ -36,8 +36,8 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
   Call call = given_call;
   const std::size_t one = size_of(call.type), block = call.count * one;
   if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + call.timeout_ns;
+  began_ = monotonic_ns();
+  waiter.deadline = began_ + call.timeout_ns;
   const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
   const bool aside = call.op == Op::reduce_scatter || call.op == Op::reduce; // others' parts are not to be seen in `out`
   const std::size_t bytes = blocks ? block * n : block;
@@ -115,7 +115,7 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
     }
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
 }
 
 void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns) {

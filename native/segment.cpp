@@ -115,6 +115,28 @@ void Waiter::until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> 
   waited_ns[rank] += monotonic_ns() - began;
 }
 
+bool Waiter::all(const std::vector<int> &ranks, int me, std::uint32_t value) {
+  const std::size_t n = ranks.size();
+  std::int64_t began = 0;
+  const int looks = crowded ? 1 : int(kMoment / n) + 1;
+  for (int k = 0, last = me; k < looks; ++k) {
+    bool there = true;
+    // One after the other in a circle, or all would ask for the same line at once; no load waits for the one before.
+    for (std::size_t away = 1; away < n; ++away) {
+      const int r = ranks[(std::size_t(me) + away) % n];
+      if (!reached(segment_.line(r).progress.load(std::memory_order_relaxed), value)) there = false, last = r;
+    }
+    if (there) {
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (began) waited_ns[last] += monotonic_ns() - began;
+      return true;
+    }
+    if (!began) began = monotonic_ns();
+    relax();
+  }
+  return false;
+}
+
 void Waiter::asleep(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
   waiters.fetch_add(1, std::memory_order_seq_cst);
   struct Leave {

@@ -30,18 +30,23 @@ struct Trouble { // thrown inside the engine, told as numbers at its face
 };
 
 // What a rank is calling: it stands in its line before it says that it has arrived, so all can compare.
-struct Header {
-  std::uint32_t sequence, op, type, how;
-  std::uint64_t count;
+struct Called {
+  std::uint8_t op, type, how, algorithm;
   std::int32_t root;
-  std::uint32_t algorithm, way;
+  std::uint64_t count;
+};
+
+struct Where { // what only errors and long calls ask for
+  std::uint32_t sequence, way;
   std::uint64_t address; // of the data: in the rank's arena (registered), or in its own memory
   std::int64_t stamp;    // CLOCK_MONOTONIC, ns
 };
 
+// Progress and call come in one cache line. Two of each: of an even and an odd call, for a rank is at most one ahead.
 struct alignas(128) Line {
   std::atomic<std::uint32_t> progress, waiters;
-  alignas(128) Header headers[2]; // of an even and an odd call: a rank is at most one call ahead
+  Called called[2];
+  alignas(64) Where where[2];
 };
 
 struct alignas(128) Channel {
@@ -108,6 +113,8 @@ public:
 
   // Until `word` has reached `value`; `rank` (of the world) is who must bring it there. Throws Trouble.
   void until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank);
+  // Whether `ranks` have all brought their progress there; looks for a moment, at all of them at once.
+  bool all(const std::vector<int> &ranks, int me, std::uint32_t value);
   static void raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value);
 
   std::int64_t deadline = 0;            // CLOCK_MONOTONIC, ns

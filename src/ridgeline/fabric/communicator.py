@@ -33,6 +33,8 @@ class Communicator(Group):
         super().__init__(world, config, context=context, members=members)
         self._on_device: DeviceGroup | None = None
         self._engine.crowded = self.size > self._cpus_of_all()
+        # All must go one way: whoever has another table must not wait for a meeting to which nobody comes.
+        self._engine.whole = int(self.all_reduce(np.array([self._ways.whole_bytes], np.int64), "min")[0])
         self._engine.foreign = config.foreign and self._all_may_look()
 
     def all_reduce(

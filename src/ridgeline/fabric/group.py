@@ -16,6 +16,7 @@ from ridgeline.fabric.choice import Choice
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.faults import OPS, sentence
 from ridgeline.fabric.meeting import World
+from ridgeline.fabric.ways import ways
 from ridgeline.native import Collective
 
 CODE = {name: code for code, name in enumerate(OPS)}
@@ -49,14 +50,17 @@ class Group:
             world.fd, world.size, context, world.arena_bytes, self._members, self.rank, world.pids, watched, True
         )
         self._engine.small, self._engine.slice = config.small_bytes, config.slice_bytes
-        self._engine.foreign_from = config.foreign_bytes
+        self._ways = ways(config, self.size)
+        self._engine.foreign_from, self._engine.foreign_moves_from = (
+            self._ways.foreign_bytes,
+            self._ways.foreign_move_bytes,
+        )
         self._timeout = config.timeout
         self._queue: ThreadPoolExecutor | None = None
         self._inside = threading.local()  # .yes on the thread that works the queue off
         self._algorithms: dict[str, dict[str, int]] = {}
         self._closed = False
-        # Operations whose plain arrays go straight into the engine (−1: that array does not): nothing to choose, nothing
-        # under way.
+        # Operations whose plain arrays go straight into the engine: nothing to choose, nothing under way.
         self._straight = frozenset(self._choice.plain)
         self.arena = Arena(self._engine, world.arena_bytes) if context == 0 else None
 
