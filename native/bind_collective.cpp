@@ -1,5 +1,7 @@
 // Python face of the collectives. Memory comes as addresses, for the caller has looked at the arrays; a call answers
 // with a number (0: done), and who was to blame is asked for then.
+#include <mutex>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
@@ -18,24 +20,59 @@ using Steps = nb::ndarray<const std::int32_t, nb::shape<-1, 4>, nb::c_contig, nb
 using Told = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
                         std::int64_t>;
 
+struct Caller;
+
 struct Face {
   Collective engine;
   int blamed = -1;
+  std::mutex turn{}; // one call at a time
+  Caller *caller = nullptr;
 
-  template <class Work> int done(Work work) {
-    try {
-      nb::gil_scoped_release free;
-      work();
-      return 0;
-    } catch (const Trouble &trouble) {
-      blamed = trouble.rank;
-      // A call that all have left at the same place leaves nothing broken behind; any other does.
-      if (trouble.fault != Fault::mismatch && trouble.fault != Fault::given_up) engine.give_up(trouble.rank);
-      if (trouble.fault == Fault::interrupted) throw nb::python_error();
-      return int(trouble.fault);
-    }
-  }
+  template <class Work> int done(std::uint64_t bytes, Work work);
 };
+
+// Who makes a call. A short one keeps the interpreter's lock, for giving it away and back costs a good part of it; that
+// is let go for much data, for a wait of more than a moment, and to wait for another thread's call to end.
+struct Caller {
+  static constexpr std::uint64_t kShort = 16 << 10; // bytes
+
+  Caller(Face &face, std::uint64_t bytes) : face_(face) {
+    if (bytes > kShort) let_go();
+    if (!face.turn.try_lock()) {
+      let_go();
+      face.turn.lock();
+    }
+    face.caller = this;
+  }
+  Caller(const Caller &) = delete;
+  Caller &operator=(const Caller &) = delete;
+  ~Caller() {
+    face_.caller = nullptr;
+    face_.turn.unlock();
+    if (held_) PyEval_RestoreThread(held_);
+  }
+  void let_go() {
+    if (!held_) held_ = PyEval_SaveThread();
+  }
+
+private:
+  Face &face_;
+  PyThreadState *held_ = nullptr;
+};
+
+template <class Work> int Face::done(std::uint64_t bytes, Work work) {
+  try {
+    Caller one(*this, bytes);
+    work();
+    return 0;
+  } catch (const Trouble &trouble) {
+    blamed = trouble.rank;
+    // A call that all have left at the same place leaves nothing broken behind; any other does.
+    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::given_up) engine.give_up(trouble.rank);
+    if (trouble.fault == Fault::interrupted) throw nb::python_error();
+    return int(trouble.fault);
+  }
+}
 
 std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
 void *at(std::uint64_t address) { return reinterpret_cast<void *>(address); }
@@ -79,7 +116,7 @@ struct View {
 int all_reduce_array(Face &self, nb::handle array, int how, double timeout) {
   const View x(array);
   if (!x.fits()) return -1;
-  return self.done([&] {
+  return self.done(x.buffer.len, [&] {
     self.engine.run({Op::all_reduce, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(how), 0, ns(timeout)});
   });
 }
@@ -87,7 +124,7 @@ int all_reduce_array(Face &self, nb::handle array, int how, double timeout) {
 int broadcast_array(Face &self, nb::handle array, int root, double timeout) {
   const View x(array);
   if (!x.fits()) return -1;
-  return self.done([&] {
+  return self.done(x.buffer.len, [&] {
     self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
   });
 }
@@ -95,21 +132,23 @@ int broadcast_array(Face &self, nb::handle array, int root, double timeout) {
 int all_gather_array(Face &self, nb::handle array, nb::handle out, int ranks, double timeout) {
   const View x(array, false), y(out);
   if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks)) return -1;
-  return self.done([&] {
+  return self.done(y.buffer.len, [&] {
     self.engine.run({Op::all_gather, x.buffer.buf, y.buffer.buf, x.count(), Number(x.type), Combine(0), 0, ns(timeout)});
   });
 }
 
+bool other(const Face &self, int rank) { return rank >= 0 && rank < self.engine.size() && rank != self.engine.me(); }
+
 int send_array(Face &self, nb::handle array, int to, double timeout) {
   const View x(array, false);
-  if (!x.fits()) return -1;
-  return self.done([&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
+  if (!x.fits() || !other(self, to)) return -1;
+  return self.done(x.buffer.len, [&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
 }
 
 int receive_array(Face &self, nb::handle array, int from, double timeout) {
   const View x(array);
-  if (!x.fits()) return -1;
-  return self.done([&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
+  if (!x.fits() || !other(self, from)) return -1;
+  return self.done(x.buffer.len, [&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
 }
 
 } // namespace
@@ -129,6 +168,7 @@ void bind_collective(nb::module_ &m) {
            [](Face *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
               const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
              new (self) Face{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
+             self->engine.waiter.takes_long = [self] { self->caller->let_go(); };
              self->engine.waiter.interrupted = [] {
                nb::gil_scoped_acquire hold;
                return PyErr_CheckSignals() != 0;
@@ -143,7 +183,7 @@ void bind_collective(nb::module_ &m) {
       .def("run",
            [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
               double timeout) {
-             return self.done([&] {
+             return self.done(~0ull, [&] {
                self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)});
              });
            },
@@ -151,7 +191,7 @@ void bind_collective(nb::module_ &m) {
       .def("run_steps",
            [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
               double timeout, Steps steps, int chunks, int widest, std::uint32_t algorithm) {
-             return self.done([&] {
+             return self.done(~0ull, [&] {
                self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)}, steps.data(),
                                steps.shape(0), chunks, widest, algorithm);
              });
@@ -159,17 +199,17 @@ void bind_collective(nb::module_ &m) {
            "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "steps"_a, "chunks"_a, "widest"_a,
            "algorithm"_a)
       .def("send", [](Face &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
-        return self.done([&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
+        return self.done(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
       }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a)
       .def("recv", [](Face &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
-        return self.done([&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
+        return self.done(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
       }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a)
       .def("may_look", [](Face &self, int rank, std::uint64_t address, std::uint64_t expected) {
         return self.engine.may_look(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
       .def("header", [](Face &self, int rank, bool disputed) -> Told {
-        const Header h = disputed ? self.engine.header(rank) : self.engine.last_header(rank);
-        return {h.sequence, h.op, h.type, h.how, h.count, h.root, h.algorithm, h.stamp};
+        const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.last_said(rank);
+        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp};
       }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
       .def("usage", [](Face &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
         const Usage &u = self.engine.usage[op];
@@ -180,8 +220,12 @@ void bind_collective(nb::module_ &m) {
       .def_prop_ro("arena", [](Face &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
       .def_prop_rw("small", [](Face &self) { return self.engine.small; },
                    [](Face &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("whole", [](Face &self) { return self.engine.whole; },
+                   [](Face &self, std::uint64_t value) { self.engine.whole = value; })
       .def_prop_rw("foreign_from", [](Face &self) { return self.engine.foreign_from; },
                    [](Face &self, std::uint64_t value) { self.engine.foreign_from = value; })
+      .def_prop_rw("foreign_moves_from", [](Face &self) { return self.engine.foreign_moves_from; },
+                   [](Face &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
       .def_prop_rw("slice", [](Face &self) { return self.engine.slice; },
                    [](Face &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
       .def_prop_rw("crowded", [](Face &self) { return self.engine.waiter.crowded; },

@@ -11,6 +11,8 @@
 namespace ridgeline {
 namespace {
 
+constexpr std::uint64_t kLead = 1;      // slices a rank fills before it takes the others' first one
+constexpr std::uint32_t kAhead = 4;     // slices a root may be ahead of those who take them
 constexpr std::size_t kLook = 64 << 10; // bytes of others' buffers at a time: they stay in the nearest caches
 
 std::size_t given(const Call &call, int ranks) {
@@ -23,7 +25,7 @@ std::size_t given(const Call &call, int ranks) {
 Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
     : waiter(segment_, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes), members_(std::move(members)),
-      pids_(pids), me_(me), headers_(members_.size()), loops_(reduce_loops(chosen())) {
+      pids_(pids), me_(me), where_(members_.size()), from_(members_.size()), loops_(reduce_loops(chosen())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)
     if (rank < 0 || rank >= world) throw std::invalid_argument("there is no such rank");
@@ -36,12 +38,13 @@ void Collective::give_up(int rank) {
   segment_.given_up().compare_exchange_strong(nobody, std::uint32_t(rank) + 1);
 }
 
-Header Collective::last_header(int rank) const {
+std::pair<Called, Where> Collective::last_said(int rank) const {
   const Line &line = segment_.line(members_[rank]);
-  return line.headers[0].stamp > line.headers[1].stamp ? line.headers[0] : line.headers[1];
+  return said(rank, line.where[0].stamp > line.where[1].stamp ? 0 : 1);
 }
 
 void Collective::sync() {
+  if (size() > 2 && waiter.all(members_, me_, progress_)) return;
   for (int rank = 0; rank < size(); ++rank)
     if (rank != me_) {
       Line &line = segment_.line(members_[rank]);
@@ -58,25 +61,27 @@ void Collective::together() {
 // Say what this rank calls, with small data beside it, and compare when all have come.
 std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes) {
   const std::uint32_t sequence = sequence_++;
-  Header &mine = segment_.line(members_[me_]).headers[sequence % 2];
-  mine = {sequence, std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), call.count, call.root,
-          algorithm, 0, 0, monotonic_ns()};
-  const char *data = static_cast<const char *>(call.in);
-  const std::size_t whole = given(call, size());
-  if (data >= arena() && data + whole <= arena() + segment_.arena_bytes()) {
-    mine.way = std::uint32_t(Way::registered);
-    mine.address = data - arena();
-  } else if (foreign && whole >= foreign_from) {
-    mine.way = std::uint32_t(Way::foreign);
-    mine.address = reinterpret_cast<std::uint64_t>(data);
-  }
+  Line &mine = segment_.line(members_[me_]);
   if (bytes) std::memcpy(segment_.slot(members_[me_], sequence), payload, bytes);
+  Where where{sequence, std::uint32_t(Way::bounce), 0, began_};
+  const char *data = static_cast<const char *>(call.in);
+  const std::size_t all = given(call, size());
+  const bool adds = call.op == Op::all_reduce || call.op == Op::reduce_scatter;
+  if (data >= arena() && data + all <= arena() + segment_.arena_bytes()) {
+    where.way = std::uint32_t(Way::registered);
+    where.address = data - arena();
+  } else if (foreign && all >= (adds ? foreign_from : foreign_moves_from)) {
+    where.way = std::uint32_t(Way::foreign);
+    where.address = reinterpret_cast<std::uint64_t>(data);
+  }
+  mine.where[sequence % 2] = where;
+  static_assert(sizeof(Called) == 16, "compared byte by byte");
+  const Called called{std::uint8_t(call.op), std::uint8_t(call.type), std::uint8_t(call.how), std::uint8_t(algorithm),
+                      call.root, call.count};
+  mine.called[sequence % 2] = called;
   together();
-  for (int rank = 0; rank < size(); ++rank) headers_[rank] = segment_.line(members_[rank]).headers[sequence % 2];
   for (int rank = 0; rank < size(); ++rank) {
-    const Header &theirs = headers_[rank];
-    if (theirs.op != mine.op || theirs.type != mine.type || theirs.how != mine.how || theirs.count != mine.count ||
-        theirs.root != mine.root || theirs.algorithm != mine.algorithm) {
+    if (std::memcmp(&segment_.line(members_[rank]).called[sequence % 2], &called, sizeof called)) {
       disputed_ = sequence;
       throw Trouble{Fault::mismatch, members_[rank]};
     }
@@ -84,12 +89,21 @@ std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, cons
   return sequence;
 }
 
+// Where each rank's part of the data begins; parts begin on a cache line.
+std::vector<std::uint64_t> Collective::parts(const Call &call) const {
+  const std::uint64_t n = size(), line = std::max<std::uint64_t>(1, 64 / size_of(call.type));
+  std::vector<std::uint64_t> begin(n + 1);
+  for (std::uint64_t p = 0; p <= n; ++p)
+    begin[p] = call.op == Op::reduce_scatter ? p * call.count : p == n ? call.count : (call.count / line * p / n) * line;
+  return begin;
+}
+
 const char *Collective::seen(int rank, std::uint64_t offset) const {
-  return Way(headers_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + headers_[rank].address + offset : nullptr;
+  return Way(where_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + where_[rank].address + offset : nullptr;
 }
 
 bool Collective::all_seen() const {
-  return std::all_of(headers_.begin(), headers_.end(), [](const Header &h) { return Way(h.way) != Way::bounce; });
+  return std::all_of(where_.begin(), where_.end(), [](const Where &h) { return Way(h.way) != Way::bounce; });
 }
 
 bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t bytes) {
@@ -98,7 +112,7 @@ bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t byte
     return true;
   }
   char *at = static_cast<char *>(to);
-  std::uint64_t from = headers_[rank].address + offset;
+  std::uint64_t from = where_[rank].address + offset;
   while (bytes) {
     iovec here{at, bytes}, there{reinterpret_cast<void *>(from), bytes};
     const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
@@ -121,9 +135,9 @@ bool Collective::may_look(int rank, std::uint64_t address, std::uint64_t expecte
 void Collective::run(const Call &given_call) {
   Call call = given_call;
   const int n = size();
-  const std::size_t size_one = size_of(call.type), block = call.count * size_one;
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + call.timeout_ns;
+  const std::size_t block = call.count * size_of(call.type);
+  began_ = monotonic_ns();
+  waiter.deadline = began_ + call.timeout_ns;
   if (call.op == Op::all_reduce && call.in != call.out && block) {
     std::memcpy(call.out, call.in, block);
     call.in = call.out;
@@ -132,24 +146,23 @@ void Collective::run(const Call &given_call) {
   const bool fits = bytes <= std::min<std::uint64_t>(small, kSlot);
   const bool gives = fits && (call.op != Op::broadcast || call.root == me_);
   const std::uint32_t sequence = arrive(call, 0, call.in, gives ? bytes : 0);
+  for (int rank = 0; !fits && rank < n; ++rank) where_[rank] = segment_.line(members_[rank]).where[sequence % 2];
   if (call.count == 0 || call.op == Op::barrier) {
     // arriving was all
   } else if (fits) {
     small_call(call, sequence);
   } else if (call.op == Op::all_reduce || call.op == Op::reduce_scatter) {
-    std::vector<std::uint64_t> begin(n + 1);
-    const std::uint64_t line = std::max<std::uint64_t>(1, 64 / size_one); // parts begin on a cache line
-    for (int p = 0; p <= n; ++p)
-      begin[p] = call.op == Op::reduce_scatter ? p * call.count : p == n ? call.count : (call.count / line * p / n) * line;
+    const std::vector<std::uint64_t> begin = parts(call);
     if (all_seen()) reduce_seen(call, begin, call.op == Op::all_reduce);
     else reduce_parts(call, begin, call.op == Op::all_reduce);
   } else {
-    const bool look = call.op == Op::broadcast ? Way(headers_[call.root].way) != Way::bounce : all_seen();
+    const bool look = call.op == Op::broadcast ? Way(where_[call.root].way) != Way::bounce : all_seen();
     if (look && call.op != Op::reduce) read_round(call);
+    else if (call.op == Op::broadcast) stream(call);
     else hand_round(call);
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
 }
 
 void Collective::small_call(const Call &call, std::uint32_t sequence) {
@@ -158,16 +171,37 @@ void Collective::small_call(const Call &call, std::uint32_t sequence) {
   auto slot = [&](int rank) { return segment_.slot(members_[rank], sequence); };
   char *out = static_cast<char *>(call.out);
   const bool reduces = call.op == Op::all_reduce || call.op == Op::reduce_scatter || (call.op == Op::reduce && call.root == me_);
-  if (reduces) {
-    std::vector<const void *> from(n);
-    for (int r = 0; r < n; ++r) from[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
-    loops_.reduce(out, from.data(), n, call.count, call.type, call.how);
+  if (call.op == Op::all_reduce && block > whole) {
+    reduce_slots(call, sequence);
+  } else if (reduces) {
+    for (int r = 0; r < n; ++r) from_[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
+    loops_.reduce(out, from_.data(), n, call.count, call.type, call.how);
   } else if (call.op == Op::all_gather) {
     for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r), block);
   } else if (call.op == Op::all_to_all) {
     for (int r = 0; r < n; ++r) std::memcpy(out + r * block, slot(r) + me_ * block, block);
   } else if (call.op == Op::broadcast && call.root != me_) {
     std::memcpy(out, slot(call.root), block);
+  }
+}
+
+// Many ranks that all read all of the small data ask for n² times its cache lines. Here part p is rank p's to add, and a
+// second meeting hands the sums round: 2 · n times as many lines. The sum may lie where the part lay in this rank's own
+// slot, for nobody else reads that part of it before.
+void Collective::reduce_slots(const Call &call, std::uint32_t sequence) {
+  const int n = size();
+  const std::size_t one = size_of(call.type);
+  const std::vector<std::uint64_t> begin = parts(call);
+  char *out = static_cast<char *>(call.out);
+  auto lies = [&](int rank, int part) { return segment_.slot(members_[rank], sequence) + begin[part] * one; };
+  if (const std::uint64_t m = begin[me_ + 1] - begin[me_]) {
+    for (int r = 0; r < n; ++r) from_[r] = lies(r, me_);
+    loops_.reduce(lies(me_, me_), from_.data(), n, m, call.type, call.how);
+  }
+  together();
+  for (int away = 0; away < n; ++away) {
+    const int p = (me_ + away) % n;
+    if (const std::uint64_t m = begin[p + 1] - begin[p]) std::memcpy(out + begin[p] * one, lies(p, p), m * one);
   }
 }
 
@@ -224,7 +258,7 @@ void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> 
   char *out = static_cast<char *>(call.out);
   const char *data = static_cast<const char *>(call.in);
   bool push = share;
-  for (const Header &h : headers_) push = push && Way(h.way) == Way::registered;
+  for (const Where &h : where_) push = push && Way(h.way) == Way::registered;
   scratch_.resize(std::max(scratch_.size(), std::size_t(n) * kLook));
   std::vector<const void *> from(n);
   for (std::uint64_t at = begin[me_]; at < begin[me_ + 1]; at += step) {
@@ -253,43 +287,83 @@ void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> 
   together();
 }
 
-// Through the areas, half an area at a time: while one half is read, the other is filled.
+// Through the areas, slice by slice: whoever has filled slice k takes the others' slice k - kLead, so nobody waits for
+// one that is a little behind. A slice is small enough to stay in the caches of the one that fills it until the others
+// have it. Progress counts filled slices. Before slice k is filled, all are known to have filled k - 1 - kLead (that one
+// was taken last), so they have taken k - 2 - 2 * kLead before: with that many places the one for k is free.
 void Collective::hand_round(const Call &call) {
-  const int n = size();
-  const std::size_t one = size_of(call.type), half = kArea / 2, block = call.count * one;
-  const std::size_t lane = call.op == Op::all_to_all ? half / n / 64 * 64 : half;
-  const std::uint64_t step = lane / one;
+  constexpr std::uint64_t places = 2 * kLead + 2;
+  const int n = size(), lanes = call.op == Op::all_to_all ? n : 1;
+  const std::size_t one = size_of(call.type), block = call.count * one;
+  const std::size_t lane = std::min<std::size_t>(slice, kArea / places / lanes) / 64 * 64;
+  const std::uint64_t step = lane / one, slices = (call.count + step - 1) / step;
+  const std::uint32_t base = progress_;
   const char *data = static_cast<const char *>(call.in);
   char *out = static_cast<char *>(call.out);
-  const bool fills = call.op != Op::broadcast || call.root == me_;
-  std::vector<const void *> from(n);
-  std::uint64_t k = 0;
-  for (std::uint64_t at = 0; at < call.count; at += step, ++k) {
-    const std::size_t m = std::min(step, call.count - at);
-    auto lies = [&](int rank, int part) { return segment_.area(members_[rank]) + (k % 2) * half + part * lane; };
+  Line &mine = segment_.line(members_[me_]);
+  auto lies = [&](int rank, std::uint64_t k, int part) {
+    return segment_.area(members_[rank]) + ((k % places) * lanes + part) * lane;
+  };
+  auto bytes = [&](std::uint64_t k) { return std::min(step, call.count - k * step) * one; };
+  auto fill = [&](std::uint64_t k) {
+    const std::size_t at = k * step * one, m = bytes(k);
     if (call.op == Op::all_to_all) {
       for (int p = 0; p < n; ++p)
-        if (p != me_) std::memcpy(lies(me_, p), data + p * block + at * one, m * one);
-    } else if (fills) {
-      std::memcpy(lies(me_, 0), data + at * one, m * one);
+        if (p != me_) std::memcpy(lies(me_, k, p), data + p * block + at, m);
+      std::memcpy(out + me_ * block + at, data + me_ * block + at, m);
+    } else if (call.op == Op::all_gather) {
+      std::memcpy(lies(me_, k, 0), data + at, m);
+      if (out + me_ * block != data) std::memcpy(out + me_ * block + at, data + at, m); // while it is near
+    } else if (call.root != me_) {
+      std::memcpy(lies(me_, k, 0), data + at, m);
     }
-    together();
-    for (int away = 0; away < n; ++away) {
-      const int r = (me_ + away) % n;
-      if (call.op == Op::all_gather || call.op == Op::all_to_all) {
-        char *to = out + r * block + at * one;
-        const char *own = data + (call.op == Op::all_to_all ? me_ * block : 0) + at * one;
-        if (r != me_) std::memcpy(to, lies(r, call.op == Op::all_to_all ? me_ : 0), m * one);
-        else if (to != own) std::memcpy(to, own, m * one);
-      } else if (call.op == Op::broadcast && r == call.root && r != me_) {
-        std::memcpy(out + at * one, lies(r, 0), m * one);
+  };
+  std::vector<const void *> from(n);
+  auto take = [&](std::uint64_t k) {
+    const std::size_t at = k * step * one, m = bytes(k);
+    if (call.op != Op::reduce) {
+      for (int away = 1; away < n; ++away) {
+        const int r = (me_ + away) % n;
+        std::memcpy(out + r * block + at, lies(r, k, call.op == Op::all_to_all ? me_ : 0), m);
       }
+    } else if (call.root == me_) {
+      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at : lies(r, k, 0);
+      loops_.reduce(out + at, from.data(), n, m / one, call.type, call.how);
     }
-    if (call.op == Op::reduce && call.root == me_) {
-      for (int r = 0; r < n; ++r) from[r] = lies(r, 0);
-      loops_.reduce(out + at * one, from.data(), n, m, call.type, call.how);
+  };
+  for (std::uint64_t k = 0; k < slices + kLead; ++k) {
+    if (k < slices) {
+      fill(k);
+      Waiter::raise(mine.progress, mine.waiters, base + std::uint32_t(k) + 1);
     }
+    if (k < kLead) continue;
+    progress_ = base + std::uint32_t(k - kLead) + 1;
+    sync();
+    take(k - kLead);
   }
+}
+
+// A broadcast through the root's area, a ring of slices: the root is some slices ahead of the slowest, and everyone
+// else follows at a pace of its own. Progress counts slices: those the root has filled, those another has taken.
+void Collective::stream(const Call &call) {
+  const std::size_t block = call.count * size_of(call.type), step = std::min<std::size_t>(slice, kArea / kAhead);
+  const std::uint32_t base = progress_, slices = std::uint32_t((block + step - 1) / step);
+  Line &mine = segment_.line(members_[me_]), &roots = segment_.line(members_[call.root]);
+  char *data = static_cast<char *>(call.out);
+  for (std::uint32_t k = 0; k < slices; ++k) {
+    const std::size_t at = k * step, m = std::min(step, block - at);
+    char *lies = segment_.area(members_[call.root]) + (k % kAhead) * step;
+    if (me_ == call.root) {
+      progress_ = base + k - kAhead + 1;
+      if (k >= kAhead) sync();
+      std::memcpy(lies, data + at, m);
+    } else {
+      waiter.until(roots.progress, roots.waiters, base + k + 1, members_[call.root]);
+      std::memcpy(data + at, lies, m);
+    }
+    Waiter::raise(mine.progress, mine.waiters, base + k + 1);
+  }
+  progress_ = base + slices;
 }
 
 void Collective::read_round(const Call &call) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "reduce.hpp"
@@ -44,21 +45,29 @@ public:
   void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns);
   void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns);
 
-  Header header(int rank) const { return segment_.line(members_[rank]).headers[disputed_ % 2]; }
-  Header last_header(int rank) const;
+  int size() const { return int(members_.size()); }
+  int me() const { return me_; }
+  std::pair<Called, Where> disputed(int rank) const { return said(rank, disputed_); }
+  std::pair<Called, Where> last_said(int rank) const;
   char *arena() const { return segment_.arena(members_[me_]); }
   void give_up(int rank);
 
   std::uint64_t small = 8 << 10;        // up to here data goes through slots
-  std::uint64_t foreign_from = 1 << 20; // from here process_vm_readv, where it is allowed
+  std::uint64_t whole = 8 << 10;        // up to here every rank adds all of it, from there to `small` each adds its part
+  std::uint64_t foreign_from = ~0ull;   // from here reductions use process_vm_readv, where it is allowed
+  std::uint64_t foreign_moves_from = ~0ull; // the same of calls that only move data
   std::uint64_t slice = 128 << 10;      // of one part of the data, when it goes through areas
   bool foreign = false;
   Usage usage[kOps];
   Waiter waiter;
 
 private:
-  int size() const { return int(members_.size()); }
+  std::pair<Called, Where> said(int rank, std::uint32_t sequence) const {
+    const Line &line = segment_.line(members_[rank]);
+    return {line.called[sequence % 2], line.where[sequence % 2]};
+  }
   std::uint32_t arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes);
+  std::vector<std::uint64_t> parts(const Call &call) const;
   void together();
   void sync();
   bool read(int rank, std::uint64_t offset, void *to, std::size_t bytes);
@@ -66,17 +75,21 @@ private:
   bool all_seen() const;
 
   void small_call(const Call &call, std::uint32_t sequence);
+  void reduce_slots(const Call &call, std::uint32_t sequence);
   void reduce_parts(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
   void reduce_seen(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
   void hand_round(const Call &call);
+  void stream(const Call &call);
   void read_round(const Call &call);
-  void put(int set, int to, const std::vector<std::pair<const char *, std::size_t>> &pieces, std::uint64_t whole, Number type);
+  void put(int set, int to, const std::vector<std::pair<const char *, std::size_t>> &pieces);
 
   Segment segment_;
   std::vector<int> members_, pids_;
   int me_;
   std::uint32_t sequence_ = 0, progress_ = 0, disputed_ = 0;
-  std::vector<Header> headers_;
+  std::int64_t began_ = 0; // the call under way
+  std::vector<Where> where_;
+  std::vector<const void *> from_;
   std::vector<char> scratch_;
   ReduceLoops loops_;
 };

@@ -1,5 +1,6 @@
 // Schedules, and send and recv, over channels: put a message, signal, wait.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 
@@ -13,7 +14,7 @@ using Pieces = std::vector<std::pair<const char *, std::size_t>>;
 
 } // namespace
 
-void Collective::put(int set, int to, const Pieces &pieces, std::uint64_t whole, Number type) {
+void Collective::put(int set, int to, const Pieces &pieces) {
   const int from = members_[me_], target = members_[to];
   Channel &channel = segment_.channel(set, from, target);
   const std::uint32_t number = channel.sent.load(std::memory_order_relaxed);
@@ -24,9 +25,6 @@ void Collective::put(int set, int to, const Pieces &pieces, std::uint64_t whole,
     std::memcpy(at + bytes, data, length);
     bytes += length;
   }
-  channel.bytes[number % kRoom] = bytes;
-  channel.whole[number % kRoom] = whole;
-  channel.type[number % kRoom] = std::uint32_t(type);
   Waiter::raise(channel.sent, channel.sent_waiters, number + 1);
 }
 
@@ -38,8 +36,8 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
   Call call = given_call;
   const std::size_t one = size_of(call.type), block = call.count * one;
   if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + call.timeout_ns;
+  began_ = monotonic_ns();
+  waiter.deadline = began_ + call.timeout_ns;
   const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
   const bool aside = call.op == Op::reduce_scatter || call.op == Op::reduce; // others' parts are not to be seen in `out`
   const std::size_t bytes = blocks ? block * n : block;
@@ -76,7 +74,7 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
           const auto [at, m] = piece(c);
           pieces.emplace_back(at, m * one);
         }
-        put(0, peer, pieces, 0, call.type);
+        put(0, peer, pieces);
         continue;
       }
       if (kind == copy_step) {
@@ -117,19 +115,32 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
     }
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
 }
 
 void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns) {
   const std::int64_t began = monotonic_ns();
   waiter.deadline = began + timeout_ns;
   const char *data = static_cast<const char *>(from);
-  std::uint64_t at = 0;
-  do {
-    const std::uint64_t m = std::min<std::uint64_t>(kFragment, bytes - at);
-    put(1, to, {{data + at, m}}, bytes, type);
-    at += m;
-  } while (at < bytes);
+  Mail &mail = segment_.mail(members_[me_], members_[to]);
+  const std::uint32_t number = mail.sent;
+  if (number - mail.known >= kCells) {
+    waiter.until(mail.taken, mail.taken_waiters, number + 1 - kCells, members_[to]);
+    mail.known = mail.taken.load(std::memory_order_acquire);
+  }
+  Cell &cell = mail.cells[number % kCells];
+  const bool fits = bytes <= sizeof cell.data;
+  if (fits && bytes) { // last the line that the receiver looks at, so that it travels once
+    constexpr std::size_t near = 64 - offsetof(Cell, data);
+    if (bytes > near) std::memcpy(cell.data + near, data + near, bytes - near);
+    std::memcpy(cell.data, data, std::min<std::size_t>(near, bytes));
+  }
+  cell.type = std::uint32_t(type);
+  cell.whole = bytes;
+  mail.sent = number + 1;
+  Waiter::raise(cell.number, cell.waiters, number + 1);
+  for (std::uint64_t at = 0; !fits && at < bytes; at += kFragment)
+    put(1, to, {{data + at, std::min<std::uint64_t>(kFragment, bytes - at)}});
   Usage &u = usage[int(Op::send)];
   u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
 }
@@ -138,22 +149,22 @@ void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, s
   const std::int64_t began = monotonic_ns();
   waiter.deadline = began + timeout_ns;
   const int source = members_[from], me = members_[me_];
-  Channel &channel = segment_.channel(1, source, me);
   char *data = static_cast<char *>(to);
-  std::uint64_t at = 0, whole = bytes;
-  bool other = false;
-  do {
-    const std::uint32_t number = channel.taken.load(std::memory_order_relaxed);
-    waiter.until(channel.sent, channel.sent_waiters, number + 1, source);
-    if (at == 0) {
-      whole = channel.whole[number % kRoom];
-      other = whole != bytes || channel.type[number % kRoom] != std::uint32_t(type);
-    }
-    const std::uint64_t m = channel.bytes[number % kRoom];
-    if (!other) std::memcpy(data + at, segment_.fragment(1, source, me, number), m);
-    at += m;
-    Waiter::raise(channel.taken, channel.taken_waiters, number + 1);
-  } while (at < whole);
+  Mail &mail = segment_.mail(source, me);
+  const std::uint32_t number = mail.taken.load(std::memory_order_relaxed);
+  Cell &cell = mail.cells[number % kCells];
+  waiter.until(cell.number, cell.waiters, number + 1, source);
+  const std::uint64_t whole = cell.whole;
+  const bool other = whole != bytes || cell.type != std::uint32_t(type), fits = whole <= sizeof cell.data;
+  if (fits && whole && !other) std::memcpy(data, cell.data, whole);
+  Waiter::raise(mail.taken, mail.taken_waiters, number + 1);
+  for (std::uint64_t at = 0; !fits && at < whole; at += kFragment) { // also what is not wanted leaves the channel
+    Channel &channel = segment_.channel(1, source, me);
+    const std::uint32_t piece = channel.taken.load(std::memory_order_relaxed);
+    waiter.until(channel.sent, channel.sent_waiters, piece + 1, source);
+    if (!other) std::memcpy(data + at, segment_.fragment(1, source, me, piece), std::min<std::uint64_t>(kFragment, whole - at));
+    Waiter::raise(channel.taken, channel.taken_waiters, piece + 1);
+  }
   if (other) throw Trouble{Fault::mismatch, source};
   Usage &u = usage[int(Op::recv)];
   u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;

@@ -16,6 +16,7 @@ namespace ridgeline {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr int kMoment = 400;           // spins: some microseconds
 constexpr int kSpins = 4000;           // some tens of microseconds: as long as a call usually takes
 constexpr int kCrowdedSpins = 30, kYields = 60;
 constexpr std::int64_t kLook = 20'000'000; // ns between two looks at whether the other one still lives
@@ -46,7 +47,8 @@ std::int64_t monotonic_ns() {
 
 std::size_t Segment::context_bytes(int world) {
   const std::size_t n = world, pairs = kChannelSets * n * n;
-  return up(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + up(pairs * sizeof(Channel)) + pairs * kRoom * kFragment;
+  return up(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + up(pairs * sizeof(Channel)) + pairs * kRoom * kFragment +
+         up(n * n * sizeof(Mail));
 }
 
 std::size_t Segment::bytes(int world, std::size_t arena_bytes) {
@@ -67,6 +69,7 @@ Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
   areas_ = slots_ + n * 2 * kSlot;
   channels_ = reinterpret_cast<Channel *>(areas_ + n * kArea);
   fragments_ = areas_ + n * kArea + up(pairs * sizeof(Channel));
+  mails_ = reinterpret_cast<Mail *>(fragments_ + pairs * kRoom * kFragment);
   arenas_ = base_ + kContexts * context_bytes(world);
 }
 
@@ -94,18 +97,44 @@ void Waiter::raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> 
 void Waiter::until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
   if (reached(word.load(std::memory_order_acquire), value)) return;
   const std::int64_t began = monotonic_ns();
-  const int spins = crowded ? kCrowdedSpins : kSpins;
   bool there = false;
-  for (int k = 0; k < spins && !there; ++k) {
-    relax();
-    there = reached(word.load(std::memory_order_acquire), value);
-  }
+  auto spin = [&](int spins) {
+    for (int k = 0; k < spins && !there; ++k) {
+      relax();
+      there = reached(word.load(std::memory_order_acquire), value);
+    }
+  };
+  spin(crowded ? kCrowdedSpins : kMoment);
+  if (!there && takes_long) takes_long();
+  if (!crowded) spin(kSpins);
   for (int k = 0; crowded && k < kYields && !there; ++k) {
     sched_yield();
     there = reached(word.load(std::memory_order_acquire), value);
   }
   if (!there) asleep(word, waiters, value, rank);
   waited_ns[rank] += monotonic_ns() - began;
+}
+
+bool Waiter::all(const std::vector<int> &ranks, int me, std::uint32_t value) {
+  const std::size_t n = ranks.size();
+  std::int64_t began = 0;
+  const int looks = crowded ? 1 : int(kMoment / n) + 1;
+  for (int k = 0, last = me; k < looks; ++k) {
+    bool there = true;
+    // One after the other in a circle, or all would ask for the same line at once; no load waits for the one before.
+    for (std::size_t away = 1; away < n; ++away) {
+      const int r = ranks[(std::size_t(me) + away) % n];
+      if (!reached(segment_.line(r).progress.load(std::memory_order_relaxed), value)) there = false, last = r;
+    }
+    if (there) {
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (began) waited_ns[last] += monotonic_ns() - began;
+      return true;
+    }
+    if (!began) began = monotonic_ns();
+    relax();
+  }
+  return false;
 }
 
 void Waiter::asleep(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -112,6 +113,127 @@ def _unlike(got, wanted, what) -> list:
     return [] if np.array_equal(got, wanted) else [what]
 
 
+def both_ways(comm, cases) -> list:
+    """Small all-reduces (count, dtype, op): what adding in parts gives otherwise than adding whole, in any bit."""
+    wrong = []
+    for k, (count, dtype, op) in enumerate(cases):
+        mine = (values(comm.rank, count, dtype, seed=k) / (1 if dtype[0] in "iu" else 3)).astype(dtype)
+        answers = []
+        for whole in (1 << 62, 0):
+            comm._engine.whole = whole
+            answers.append(comm.all_reduce(mine.copy(), op).tobytes())
+            comm.barrier()
+        wrong += [(count, dtype, op)] if answers[0] != answers[1] else []
+    return wrong
+
+
+def hurried(comm, calls, seed) -> list:
+    """Calls of all lengths without a meeting between them, whose ranks come as late as chance will; the wrong ones."""
+    wrong, chance, late = [], np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
+    for k in range(calls):
+        op, count = (
+            chance.choice(["broadcast", "all_gather", "reduce", "all_to_all", "all_reduce"]),
+            chance.integers(1, 60_000),
+        )
+        root = int(chance.integers(comm.size))
+        everyone = [values(r, int(count), "float32", seed=k) for r in range(comm.size)]
+        x = everyone[comm.rank].copy()
+        if late.random() < 0.2:
+            time.sleep(late.random() * 2e-3)
+        if op == "broadcast":
+            got, wanted = comm.broadcast(x, root), everyone[root]
+        elif op == "all_gather":
+            got, wanted = comm.all_gather(x), np.stack(everyone)
+        elif op == "reduce":
+            got, wanted = comm.reduce(x, root), np.sum(everyone, 0) if comm.rank == root else x.copy()
+        elif op == "all_reduce":
+            got, wanted = comm.all_reduce(x), np.sum(everyone, 0)
+        else:
+            got = comm.all_to_all(np.stack([x + r for r in range(comm.size)]))
+            wanted = np.stack([one + comm.rank for one in everyone])
+        wrong += _unlike(got, wanted, (k, str(op), int(count), root))
+    return wrong
+
+
+def many_messages(comm, counts, each) -> int:
+    """More messages than a mail holds, long and short, before anyone takes one away; how many came wrong."""
+    wrong = 0
+    if comm.rank == 0:
+        for count in counts:
+            for k in range(each):
+                comm.send(np.arange(k, k + count, dtype="i4"), 1)
+    elif comm.rank == 1:
+        time.sleep(0.05)
+        for count in counts:
+            for k in range(each):
+                got = comm.recv(np.empty(count, "i4"), 0)
+                wrong += not np.array_equal(got, np.arange(k, k + count))
+    return wrong
+
+
+def other_lengths(comm) -> list:
+    """A message of another length or type is said and taken away: the next one is right."""
+    said = []
+    for sent, wanted in (
+        ("3f4", "4f4"),
+        ("3f4", "3i4"),
+        ("90000f4", "3f4"),
+        ("3f4", "90000f4"),
+        ("90000f4", "90000i4"),
+    ):
+        if comm.rank == 0:
+            comm.send(np.ones(int(sent[:-2]), sent[-2:]), 1)
+            comm.send(np.full(5, 7, "i8"), 1)
+        else:
+            try:
+                comm.recv(np.empty(int(wanted[:-2]), wanted[-2:]), 0)
+            except fabric.FabricError as error:
+                said.append((str(error), int(comm.recv(np.empty(5, "i8"), 0).sum())))
+    return said
+
+
+def busy_beside(comm) -> int:
+    """How often a thread of rank 1 had a turn while its rank waited half a second for a short message."""
+    turns, done = [0], threading.Event()
+
+    def count() -> None:
+        while not done.is_set():
+            turns[0] += 1
+            time.sleep(0.001)
+
+    if comm.rank == 0:
+        time.sleep(0.5)
+        comm.send(np.ones(2, "f4"), 1)
+        return 0
+    thread = threading.Thread(target=count)
+    thread.start()
+    comm.recv(np.empty(2, "f4"), 0)
+    done.set()
+    thread.join()
+    return turns[0]
+
+
+def threads_call(comm) -> list:
+    """Two threads of rank 0 send, two of rank 1 receive; the values that came, whole ones only."""
+    came: list[int] = []
+
+    def send(first: int) -> None:
+        for k in range(first, first + 300):
+            comm.send(np.full(100, k, "i4"), 1)
+
+    def receive(_: int) -> None:
+        for _ in range(300):
+            got = comm.recv(np.empty(100, "i4"), 0)
+            came.append(int(got[0]) if (got == got[0]).all() else -1)
+
+    started = [threading.Thread(target=receive if comm.rank else send, args=(k * 300,)) for k in range(2)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return sorted(came)
+
+
 def round_trip(comm, counts) -> int:
     """Messages round the ring of ranks, each adding one; how many came back wrong."""
     wrong, right, left = 0, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -197,7 +319,12 @@ def differs(comm, what) -> str:
     odd = comm.rank == 1
     x = np.ones(6, "f4")
     try:
-        if what == "dtype":
+        if what == "length in parts":
+            comm._engine.whole = 0
+            comm.all_reduce(np.ones(7 if odd else 6, "f4"))
+        elif what == "length of much":
+            comm.all_gather(np.ones(700_000 if odd else 600_000, "f4"))
+        elif what == "dtype":
             comm.all_reduce(np.ones(6, "f8") if odd else x)
         elif what == "op":
             comm.broadcast(x) if odd else comm.all_reduce(x)
@@ -211,6 +338,55 @@ def differs(comm, what) -> str:
         comm.all_reduce(x)
         return str(error)
     return "no error"
+
+
+CALLS = {
+    "all_reduce": lambda comm: comm.all_reduce(np.ones(100_000, "f4"), timeout=1.5),
+    "broadcast": lambda comm: comm.broadcast(np.ones(1_000_000, "f4"), timeout=1.5),
+    "all_gather": lambda comm: comm.all_gather(np.ones(1_000_000, "f4"), timeout=1.5),
+    "reduce": lambda comm: comm.reduce(np.ones(1_000_000, "f4"), timeout=1.5),
+    "recv": lambda comm: comm.recv(np.empty(4, "f4"), 1, timeout=1.5),
+    "recv of much": lambda comm: comm.recv(np.empty(1_000_000, "f4"), 1, timeout=1.5),
+    "send": lambda comm: [comm.send(np.ones(4, "f4"), 1, timeout=1.5) for _ in range(20)],
+    "send of much": lambda comm: comm.send(np.ones(1_000_000, "f4"), 1, timeout=1.5),
+}
+
+
+def ends_in(comm, call, how, after) -> tuple:
+    """Rank 1 ends or stands still `after` so many seconds, while the ranks make one call over and over."""
+    if call in ("all_reduce in parts", "all_reduce"):
+        comm._engine.whole = 0
+    many = CALLS.get(call, lambda comm: comm.all_reduce(np.ones(1_000, "f4"), timeout=1.5))
+    one_sided = call.split()[0] in ("recv", "send")
+    comm.barrier()
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), how))
+        signal.setitimer(signal.ITIMER_REAL, after)
+        while one_sided:
+            time.sleep(0.01)
+    until = time.perf_counter() + 10
+    try:
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            many(comm)
+    except fabric.FabricError as error:
+        return str(error), time.perf_counter() - began
+    return "no error", 0.0
+
+
+def interrupted(comm) -> tuple:
+    """Rank 1 is interrupted while it waits for a short message."""
+    if comm.rank == 0:
+        time.sleep(1.0)
+        return "", 0.0
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    began = time.perf_counter()
+    try:
+        comm.recv(np.empty(4, "f4"), 0, timeout=30)
+    except KeyboardInterrupt:
+        return "interrupted", time.perf_counter() - began
+    return "no error", 0.0
 
 
 def ends(comm, how) -> tuple:

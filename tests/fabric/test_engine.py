@@ -73,7 +73,7 @@ def test_all_reduce_by_every_schedule(ranks):
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_megabytes_with_and_without_reading_the_others_memory(foreign):
-    config = fabric.FabricConfig(foreign=foreign, foreign_bytes=1 << 16)
+    config = fabric.FabricConfig(foreign=foreign, foreign_bytes=1 << 16, foreign_move_bytes=1 << 16)
     cases = [(n, "float32", "sum", None, lies) for n in (1 << 20, 1_234_567) for lies in ("plain", "registered")]
     assert fabric.spawn(work.wrong_reductions, 3, args=(cases,), config=config, timeout=120) == [[]] * 3
     counts = ([70_001], {op: [None] for op in fabric.ALGORITHMS})
@@ -89,6 +89,43 @@ def test_the_other_collectives_by_every_algorithm(ranks):
 
 def test_moves_are_right_however_the_data_lies():
     assert fabric.spawn(work.wrong_lies, 3, timeout=60) == [[]] * 3
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_parts_of_small_data_give_the_same_bits_as_the_whole(ranks):
+    cases = [(n, "float32", "sum") for n in (0, 1, 15, 16, 17, 255, 1000, 2048)]
+    cases += [(777, dtype, op) for dtype in TYPES for op in HOW]
+    assert fabric.spawn(work.both_ways, ranks, args=(cases,), timeout=120) == [[]] * ranks
+    config = fabric.FabricConfig(whole_bytes=0)
+    small = [(n, "float32", op, None, lies) for n in (1, 40, 1500) for op in HOW for lies in ("plain", "strided")]
+    assert fabric.spawn(work.wrong_reductions, ranks, args=(small,), config=config, timeout=120) == [[]] * ranks
+
+
+@pytest.mark.parametrize(("ranks", "slice_bytes"), [(2, 4096), (3, 4096), (5, 4096), (3, 65536)])
+def test_slices_are_not_overwritten_before_all_have_taken_them(ranks, slice_bytes):
+    config = fabric.FabricConfig(slice_bytes=slice_bytes)
+    assert fabric.spawn(work.hurried, ranks, args=(150, ranks), config=config, timeout=120) == [[]] * ranks
+
+
+def test_mail_holds_what_nobody_has_taken_yet():
+    assert fabric.spawn(work.many_messages, 3, args=([0, 1, 9, 10, 11, 1033, 1034, 1035], 7), timeout=60) == [0] * 3
+    assert fabric.spawn(work.many_messages, 2, args=([20, 40_000, 1034], 40), timeout=60) == [0] * 2
+
+
+def test_a_message_of_another_length_is_said_and_the_next_is_right():
+    _, said = fabric.spawn(work.other_lengths, 2, timeout=60)
+    assert len(said) == 5
+    for words, total in said:
+        assert "rank 0 sent another length or type than rank 1 receives" in words
+        assert total == 35
+
+
+def test_a_rank_that_waits_lets_its_other_threads_run():
+    assert fabric.spawn(work.busy_beside, 2, timeout=60)[1] > 50
+
+
+def test_threads_of_a_rank_take_turns():
+    assert fabric.spawn(work.threads_call, 2, timeout=60) == [[], list(range(600))]
 
 
 def test_messages_go_round():

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.ranks
         ("reduction", r"\(sum\)", r"\(max\)"),
         ("algorithm", "by tree", "by ring"),
         ("root", "with root 0", "with root 1"),
+        ("length in parts", "of 6 float32", "of 7 float32"),
+        ("length of much", "of 600,000 float32", "of 700,000 float32"),
     ],
 )
 def test_ranks_that_call_different_things_are_told_both_sides_and_go_on(what, ours, theirs):
@@ -45,6 +47,24 @@ def test_a_rank_that_ends_or_stands_still_is_named_to_all_others(how, within):
         assert "all_reduce #" in said
         assert took < within
         assert "rank 1" in again  # and whoever calls once more hears it at once
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("call", ["all_reduce in parts", *work.CALLS])
+def test_a_rank_that_ends_within_any_call_is_named(call, how):
+    told = fabric.spawn(work.ends_in, 3, args=(call, how, 0.2), on_error="collect", timeout=30)
+    assert isinstance(told[1], fabric.RankError)
+    for rank in (0, 2):
+        said, took = told[rank]
+        assert "rank 1" in said, said
+        assert call.split()[0] in said
+        assert took < (1.0 if how == signal.SIGKILL else 2.5)
+
+
+def test_a_rank_that_waits_for_a_short_message_can_be_interrupted():
+    said, took = fabric.spawn(work.interrupted, 2, timeout=30)[1]
+    assert said == "interrupted"
+    assert took < 1.0
 
 
 def test_the_first_failure_is_raised_with_its_rank():

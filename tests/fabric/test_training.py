@@ -13,6 +13,8 @@ from ridgeline.fabric.choice import Choice, table_path
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.tables import tables
 from ridgeline.fabric.tune import tuned_network
+from ridgeline.fabric.tune_ways import begins
+from ridgeline.fabric.ways import NEVER, Ways, ways
 
 
 def test_one_bucket_is_never_hidden_and_many_are():
@@ -77,6 +79,34 @@ def test_tune_keeps_a_network_whose_error_is_known(tmp_path, monkeypatch):
     again = fabric.predict(fabric.schedule("all_reduce", "direct", ranks=2), network=network, nbytes=1 << 16)
     assert again.seconds == pytest.approx(found.seconds["direct"][1 << 16], rel=1e-6)
     assert [e.nbytes for e in found.errors] == [3 << 12, 3 << 14, 3 << 16, 3 << 18]
+    kept = ways(FabricConfig(), 2)
+    assert {name: getattr(kept, name) for name in found.ways} == found.ways
+    assert "whole_bytes" in found.ways
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "wanted"),
+    [
+        ([1, 1, 1], [2, 2, 2], NEVER),
+        ([1, 1, 1], [0.5, 0.5, 0.5], 0),
+        ([1, 1, 1], [0.5, 2, 0.5], 800),  # what is faster here and there again is faster from the last on
+        ([1, 1, 1], [0.5, 0.5, 0.97], NEVER),  # not clearly
+    ],
+)
+def test_a_way_begins_where_it_is_clearly_faster_from_then_on(usual, other, wanted):
+    assert begins([100, 400, 1600], usual=usual, other=other) == wanted
+
+
+def test_ways_are_as_set_then_as_measured_then_as_usual(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert ways(FabricConfig(), 2).whole_bytes == ways(FabricConfig(), 8).whole_bytes == NEVER
+    assert ways(FabricConfig(), 16).whole_bytes < 1024
+    table_path().parent.mkdir(parents=True)
+    table_path().write_text(json.dumps({"ways": {"16": {"whole_bytes": 2000, "foreign_bytes": 7}}}))
+    assert ways(FabricConfig(), 16) == Ways(2000, 7, NEVER)
+    assert ways(FabricConfig(whole_bytes=0, foreign_move_bytes=5), 16) == Ways(0, 7, 5)
+    with pytest.raises(InputError, match="whole_bytes is -2"):
+        FabricConfig(whole_bytes=-2)
 
 
 def test_the_measured_table_chooses_by_size(tmp_path, monkeypatch):

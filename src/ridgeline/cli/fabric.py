@@ -220,8 +220,9 @@ def tune(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure every algorithm on this host: which is fastest for which size, and how well predictions fit."""
+    """Measure algorithms and the engine's own ways on this host: which is fastest when; how well predictions fit."""
     from ridgeline import fabric as engine
+    from ridgeline.fabric.ways import NEVER
     from ridgeline.machine import topology
 
     count = ranks or len(topology().usable_cpus)
@@ -230,7 +231,14 @@ def tune(
     if as_json:
         errors = [{**asdict(e), "relative": e.relative} for e in found.errors]
         print_json(
-            {"ranks": count, "seconds": found.seconds, "choice": found.choice, "errors": errors, "worst": found.worst}
+            {
+                "ranks": count,
+                "seconds": found.seconds,
+                "choice": found.choice,
+                "ways": found.ways,
+                "errors": errors,
+                "worst": found.worst,
+            }
         )
         return
     sizes = sorted(set.intersection(*(set(s) for s in found.seconds.values())))
@@ -241,6 +249,11 @@ def tune(
     for name, seconds in found.seconds.items():
         table.add_row(name, *(_time(seconds[n]) for n in sizes))
     stdout().print(table)
+    first = {name: "never" if n >= NEVER else f"from {n:,} bytes" for name, n in found.ways.items()}
+    told = [f"small data added in parts {first['whole_bytes']}"]
+    if "foreign_bytes" in first:
+        told.append(f"others' memory read in place {first['foreign_bytes']}, moves {first['foreign_move_bytes']}")
+    tell("; ".join(told) + ".")
     tell(f"predictions between these sizes are off by at most {found.worst:.0%}.")
 
 

@@ -46,11 +46,12 @@ class Choice:
 
     def __init__(self, config: FabricConfig, ranks: int) -> None:
         self._named, self._ranks = config.collective_algorithm, ranks
-        self._table = read_table() if self._named == "auto" and ranks > 1 else {}
+        self._table = read_kept().get("choice", {}) if self._named == "auto" and ranks > 1 else {}
         self.plain_up_to = self._plain_up_to()
         own = self._named in ("auto", NATIVE)
-        # Operations whose calls all go the engine's own way, whatever their size.
-        self.plain = {"send", "recv", *(op for op in ("all_gather", "broadcast") if own and not self._rows(op))}
+        # Operations whose calls all go the engine's own way: whatever their size, all-reduces up to `plain_up_to`.
+        plain = (op for op in ("all_gather", "broadcast") if own and not self._rows(op))
+        self.plain = {"send", "recv", *plain, *(["all_reduce"] if self.plain_up_to >= 0 else [])}
 
     def _plain_up_to(self) -> int:
         """All-reduces of so many bytes go the engine's own way without asking; −1: none."""
@@ -88,10 +89,10 @@ def table_path() -> Path:
     return Path(base) / "ridgeline" / "fabric" / f"{fingerprint()}.json"
 
 
-def read_table() -> dict[str, Any]:
-    """op → ranks → rows of (up_to bytes, algorithm); empty where nothing was measured."""
+def read_kept() -> dict[str, Any]:
+    """What `tune` kept. choice: op → ranks → rows of (up_to bytes, algorithm); ways: ranks → `Ways`; networks."""
     try:
-        found: dict[str, Any] = json.loads(table_path().read_text())["choice"]
-    except (OSError, ValueError, KeyError):
+        found: dict[str, Any] = json.loads(table_path().read_text())
+    except (OSError, ValueError):
         return {}
     return found

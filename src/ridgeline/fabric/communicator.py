@@ -33,6 +33,8 @@ class Communicator(Group):
         super().__init__(world, config, context=context, members=members)
         self._on_device: DeviceGroup | None = None
         self._engine.crowded = self.size > self._cpus_of_all()
+        # All must go one way: whoever has another table must not wait for a meeting to which nobody comes.
+        self._engine.whole = int(self.all_reduce(np.array([self._ways.whole_bytes], np.int64), "min")[0])
         self._engine.foreign = config.foreign and self._all_may_look()
 
     def all_reduce(
@@ -50,13 +52,11 @@ class Communicator(Group):
             out is None
             and algorithm is None
             and not async_op
-            and self._queue is None
+            and "all_reduce" in self._straight
+            and op in HOW
             and getattr(array, "nbytes", 1 << 63) <= self._choice.plain_up_to
         ):
-            with self._lock:
-                code = (
-                    self._engine.all_reduce(array, HOW.get(op, -1), timeout or self.config.timeout) if op in HOW else -1
-                )
+            code = self._engine.all_reduce(array, HOW[op], timeout or self._timeout)
             if code == 0:
                 return array
             if code > 0:
@@ -107,11 +107,12 @@ class Communicator(Group):
     ) -> Any:
         """All ranks' arrays [n, …] one after the other: [size, n, …], or into `out` of as many elements."""
         target = like(array, (self.size, *array.shape)) if out is None else out
-        if algorithm is None and not async_op and self._short("all_gather"):
-            with self._lock:
-                code = self._engine.all_gather(array, target, self.size, timeout or self.config.timeout)
-            if self._went("all_gather", code, timeout):
+        if algorithm is None and not async_op and "all_gather" in self._straight:
+            code = self._engine.all_gather(array, target, self.size, timeout or self._timeout)
+            if code == 0:
                 return target
+            if code > 0:
+                self._raise(code, "all_gather", timeout)
         return self._moving("all_gather", array, target, 1, self.size, algorithm, timeout, async_op)
 
     def all_to_all(self, array: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
@@ -132,11 +133,12 @@ class Communicator(Group):
     ) -> Any:
         """The root's array, into everyone's."""
         self._one_of_us(root, "broadcast")
-        if algorithm is None and not async_op and self._short("broadcast"):
-            with self._lock:
-                code = self._engine.broadcast(array, root, timeout or self.config.timeout)
-            if self._went("broadcast", code, timeout):
+        if algorithm is None and not async_op and "broadcast" in self._straight:
+            code = self._engine.broadcast(array, root, timeout or self._timeout)
+            if code == 0:
                 return array
+            if code > 0:
+                self._raise(code, "broadcast", timeout)
         return self._moving("broadcast", array, array, 1, 1, algorithm, timeout, async_op, root)
 
     def barrier(self, *, timeout: float | None = None) -> None:
@@ -145,12 +147,13 @@ class Communicator(Group):
 
     def send(self, array: Any, to: int, *, timeout: float | None = None) -> None:
         """To one rank; may return before it was received."""
-        self._other(to, "send")
-        if self._short("send"):
-            with self._lock:
-                code = self._engine.send_array(array, to, timeout or self.config.timeout)
-            if self._went("send", code, timeout):
+        if "send" in self._straight:
+            code = self._engine.send_array(array, to, timeout or self._timeout)
+            if code == 0:
                 return
+            if code > 0:
+                self._raise(code, "send", timeout)
+        self._other(to, "send")
         if on_device(array):
             self._device().send(array, to)
             return
@@ -159,12 +162,13 @@ class Communicator(Group):
 
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
         """From one rank, into `array`."""
-        self._other(source, "recv")
-        if self._short("recv"):
-            with self._lock:
-                code = self._engine.recv_array(array, source, timeout or self.config.timeout)
-            if self._went("recv", code, timeout):
+        if "recv" in self._straight:
+            code = self._engine.recv_array(array, source, timeout or self._timeout)
+            if code == 0:
                 return array
+            if code > 0:
+                self._raise(code, "recv", timeout)
+        self._other(source, "recv")
         if on_device(array):
             return self._device().recv(array, source)
         one = flat(array, "recv", written=True)
@@ -190,16 +194,6 @@ class Communicator(Group):
         made = Communicator(self._world, self.config, context=context, members=members)
         made._next_context = contexts
         return made
-
-    def _short(self, name: str) -> bool:
-        """Whether a plain array may go straight into the engine: nothing to choose, nothing under way."""
-        return self._queue is None and not self._closed and name in self._choice.plain
-
-    def _went(self, name: str, code: int, timeout: float | None) -> bool:
-        """What the short way answered: done, or (−1) it is no array for it; an error is raised."""
-        if code > 0:
-            self._raise(code, name, timeout)
-        return code == 0
 
     def _reducing(
         self,

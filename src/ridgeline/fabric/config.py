@@ -11,6 +11,7 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.fabric.schedules import ALGORITHMS
 
 PREFIX = "RIDGELINE_FABRIC_"
+AS_MEASURED = -1  # by `ridgeline fabric tune`, else as usual (ways.py)
 NAMES = sorted({"auto", *(name for names in ALGORITHMS.values() for name in names)})
 
 
@@ -22,7 +23,11 @@ class FabricConfig:
     timeout: float = 300.0  # seconds of any wait; the dead are noticed within a second whatever this is
     small_bytes: int = 8 << 10  # up to here data travels beside the call itself, through slots
     slice_bytes: int = 64 << 10  # of a part of the data, where it bounces through shared memory
-    foreign_bytes: int = 64 << 20  # from here the others' memory is read in place (CMA), where that is allowed
+    whole_bytes: int = (
+        AS_MEASURED  # of those, up to here every rank adds all; beyond, each its part, and they meet twice
+    )
+    foreign_bytes: int = AS_MEASURED  # reductions read the others' memory in place (CMA) from here, where allowed
+    foreign_move_bytes: int = AS_MEASURED  # the same of broadcast, all_gather and all_to_all
     foreign: bool = True  # False: never
     arena_bytes: int = 0  # most that fabric.empty gives one rank; 0: half of the machine's memory
 
@@ -31,6 +36,9 @@ class FabricConfig:
             raise unknown("collective algorithm", self.collective_algorithm, NAMES)
         if self.timeout <= 0:
             raise InputError(f"timeout is {self.timeout}; give seconds above 0.")
+        for name in ("whole_bytes", "foreign_bytes", "foreign_move_bytes"):
+            if getattr(self, name) < AS_MEASURED:
+                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more, or {AS_MEASURED} for as measured.")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> FabricConfig:

@@ -16,6 +16,7 @@ from ridgeline.fabric.choice import Choice
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.faults import OPS, sentence
 from ridgeline.fabric.meeting import World
+from ridgeline.fabric.ways import ways
 from ridgeline.native import Collective
 
 CODE = {name: code for code, name in enumerate(OPS)}
@@ -49,12 +50,18 @@ class Group:
             world.fd, world.size, context, world.arena_bytes, self._members, self.rank, world.pids, watched, True
         )
         self._engine.small, self._engine.slice = config.small_bytes, config.slice_bytes
-        self._engine.foreign_from = config.foreign_bytes
-        self._lock, self._calls = threading.Lock(), 0
+        self._ways = ways(config, self.size)
+        self._engine.foreign_from, self._engine.foreign_moves_from = (
+            self._ways.foreign_bytes,
+            self._ways.foreign_move_bytes,
+        )
+        self._timeout = config.timeout
         self._queue: ThreadPoolExecutor | None = None
         self._inside = threading.local()  # .yes on the thread that works the queue off
         self._algorithms: dict[str, dict[str, int]] = {}
         self._closed = False
+        # Operations whose plain arrays go straight into the engine: nothing to choose, nothing under way.
+        self._straight = frozenset(self._choice.plain)
         self.arena = Arena(self._engine, world.arena_bytes) if context == 0 else None
 
     def algorithm(self, op: str, nbytes: int) -> str:
@@ -84,7 +91,7 @@ class Group:
     def close(self) -> None:
         """Let go of threads; the memory goes when nothing looks at it any more."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._straight = True, frozenset()
             if self._queue is not None:
                 self._queue.shutdown(wait=True)
 
@@ -145,8 +152,7 @@ class Group:
             self._queue is not None and not queued and not getattr(self._inside, "yes", False)
         ):  # calls keep their order: behind those that are under way
             return self._queue.submit(lambda: self._do(run, name, timeout, finish, queued=True)).result()
-        with self._lock:
-            code = run(timeout or self.config.timeout)
+        code = run(timeout or self._timeout)
         if code:
             self._raise(code, name, timeout)
         return finish()
@@ -162,6 +168,7 @@ class Group:
 
     def _later(self) -> ThreadPoolExecutor:
         if self._queue is None:
+            self._straight = frozenset()
             self._queue = ThreadPoolExecutor(1, thread_name_prefix="fabric")
         return self._queue
 

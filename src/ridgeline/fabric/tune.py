@@ -9,7 +9,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ridgeline.fabric.launch import spawn
 from ridgeline.fabric.networks import Network
 from ridgeline.fabric.prediction import predict
 from ridgeline.fabric.schedules import ALGORITHMS, schedule
+from ridgeline.fabric.tune_ways import LARGE, SMALL, measured_ways, ways_from
 from ridgeline.store import publish
 
 SIZES = tuple(1 << k for k in range(12, 27, 2))  # measured by every algorithm, and calibrated from, with their doubles
@@ -48,6 +49,7 @@ class Tuned:
     ranks: int
     seconds: dict[str, dict[int, float]]  # algorithm → size → median of the slowest rank
     choice: list[dict[str, Any]]
+    ways: dict[str, Any]  # of `Ways`, those that could be measured
     network: Network
     errors: list[Error]
 
@@ -59,7 +61,10 @@ class Tuned:
 def tune(
     ranks: int, *, keep: bool = True, sizes: Sequence[int] = SIZES, say: Callable[[str], None] = lambda _: None
 ) -> Tuned:
-    """Measure all-reduce among `ranks` ranks of this host; `keep`: later calls and predictions use it."""
+    """Measure all-reduce among `ranks` ranks of this host, and where the engine's own ways begin.
+
+    `keep`: later calls and predictions use it.
+    """
     if ranks < 2:
         raise InputError(f"{ranks} ranks have nothing to tell each other; tune 2 or more.")
     names = [NATIVE, *(a for a in ALGORITHMS["all_reduce"] if a != NATIVE)]
@@ -68,6 +73,9 @@ def tune(
     config = FabricConfig(collective_algorithm=NATIVE)
     curve_sizes = sorted({*sizes, *(2 * n for n in sizes if 2 * n < max(sizes))})
     alone = [*(n for n in curve_sizes if n not in sizes), *between]
+    large = [n for n in LARGE if n <= max(sizes)]
+    ways = ways_from(spawn(measured_ways, ranks, args=(SMALL, large), config=config), SMALL, large)
+    config = replace(config, **ways)
     found = spawn(_measured, ranks, args=(names, list(sizes), alone), config=config)
     slowest = {a: {n: max(one[a][n] for one in found) for n in found[0][a]} for a in names}
     curve = tuple((n / ranks, slowest[NATIVE][n] / (2 * (ranks - 1))) for n in curve_sizes)
@@ -75,7 +83,7 @@ def tune(
     network = Network("host", None, 0.0, fastest, curve=curve)
     made = schedule("all_reduce", NATIVE, ranks=ranks)
     errors = [Error(n, slowest[NATIVE][n], predict(made, network=network, nbytes=n).seconds) for n in between]
-    tuned = Tuned(ranks, slowest, _choice(slowest, sizes), network, errors)
+    tuned = Tuned(ranks, slowest, _choice(slowest, sizes), ways, network, errors)
     if keep:
         _keep(tuned)
     return tuned
@@ -134,6 +142,7 @@ def _keep(tuned: Tuned) -> None:
     except (OSError, ValueError):
         kept = {"choice": {"all_reduce": {}}, "networks": {}}
     kept["choice"]["all_reduce"][str(tuned.ranks)] = tuned.choice
+    kept.setdefault("ways", {})[str(tuned.ranks)] = tuned.ways
     kept["networks"][str(tuned.ranks)] = {**asdict(tuned.network), "worst": tuned.worst}
     with publish(path) as tmp:
         tmp.write_text(json.dumps(kept, indent=1))
