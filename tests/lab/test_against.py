@@ -13,7 +13,7 @@ import pytest
 
 import ridgeline
 from ridgeline.errors import InputError
-from ridgeline.lab import analyse
+from ridgeline.lab import against, analyse
 from ridgeline.lab.against import copied, rival
 from ridgeline.lab.baton import Entrant, Team
 from ridgeline.lab.line import ContenderLost
@@ -34,6 +34,11 @@ def test_a_commit_is_built_and_races_from_its_own_tree_against_a_copy_of_ours(ru
     with Team(entrant):
         pass  # the greeting proves where the code comes from
     with copied() as tree:
+        ours, theirs = (next((Path(one) / "ridgeline").glob("native*.so")) for one in (tree, entrant.tree))
+        if not subprocess.run(
+            ["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "native", "CMakeLists.txt"]
+        ).returncode:
+            assert ours.read_bytes() == theirs.read_bytes(), "equal sources have one module"
         assert len(tree) == len(entrant.tree), "as little as possible is different"
         with Team(Entrant("ridgeline", "ridgeline", tree=tree)):
             pass
@@ -50,6 +55,7 @@ def test_copies_of_runs_that_were_killed_are_swept_away(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     gone = tmp_path / "ridgeline" / "against" / "here-9999999-cpython-311"
     (gone / "src").mkdir(parents=True)
+    monkeypatch.setattr(against, "_put_native", lambda sources, tree, whose: None)
     with copied():
         assert not gone.exists()
 
