@@ -28,7 +28,7 @@ def drawn(live: bool) -> str:
         told.ceiling("CPU memory: copy, 1 thread")
         told.say("p2p does not run on cuda; it is left out.")
         told.start(POINTS, 1)
-        told.case(POINTS[1], 0)
+        told.case(POINTS[1])
         told.progress(0.5, "round 3")
         told.done(make_record({"ridgeline": [1.0] * 6}))
     return console.file.getvalue()
@@ -49,5 +49,5 @@ def test_a_name_in_brackets_is_no_markup():
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with watcher(console, live=True) as told:
         told.start(POINTS, 0)
-        told.case(Point("sort.py", Sort(), Case({"by": "[/red]"}, "cpu")), 0)
+        told.case(Point("sort.py", Sort(), Case({"by": "[/red]"}, "cpu")))
     assert "[/red]" in console.file.getvalue()
