@@ -4,8 +4,8 @@
 
 The commit is checked out beside the cache, its native module is built there, and its process runs from that
 checkout; the interpreter and all libraries are the same. What runs here runs from a copy beside it, with a native
-module built in the same way, and the very same one where its sources are: a package build of them differs in its
-layout, which looked like a change of 2 or 3 % in the shortest calls (benchmarks/records/neoverse-n1-against.txt).
+module built in the same way, and the very same one where its sources are: the same code imported in two ways, and
+short calls into two builds of it, differed by 2 to 3 % (benchmarks/records/neoverse-n1-against.txt).
 """
 
 from __future__ import annotations
