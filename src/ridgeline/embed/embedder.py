@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from ridgeline.embed.batches import Batch, Window, runs_of, window_of
 from ridgeline.embed.config import prompt_of, read_config
-from ridgeline.embed.inputs import FEW, FIRST, length_of, refuse_one, windows
+from ridgeline.embed.inputs import FEW, FIRST, length_of, refuse_one, unreadable, windows
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.embed.place import device_of, dtype_of
 from ridgeline.embed.threads import few_threads
 from ridgeline.embed.tokenizer import load_tokenizer
-from ridgeline.embed.tokens import Tokens
+from ridgeline.embed.tokens import Tokens, joined
 from ridgeline.errors import InputError, unknown
 from ridgeline.machine.clock import now_ns
 from ridgeline.native import give_pages, scatter_rows
@@ -174,7 +174,7 @@ class Embedder:
         """Token numbers as the model's tokenizer gives them, prompt and special tokens included."""
         refuse_one(texts)
         parts = [self._tokens(part, first) for first, part in windows(texts)]
-        return _joined(parts)
+        return joined(parts)
 
     def encode_tokens(
         self, tokens: Tokens, *, batch_tokens: int | str = "auto", progress: Progress | None = None, to: str = "numpy"
@@ -272,7 +272,7 @@ class Embedder:
             with self._lock:
                 tokens = self._tokenizer.encode(texts, self.max_tokens)
         except Exception as error:  # it counts from the start of the window, and some say nothing of where
-            raise _unreadable(texts, first, error) from error
+            raise unreadable(texts, first, error) from error
         self.took["tokenizing"] += now_ns() - began
         self._check(tokens, first)
         long = np.flatnonzero(tokens.lengths >= self.max_tokens)
@@ -385,23 +385,3 @@ def _handed(vectors: Vectors, to: str) -> Any:
     import torch
 
     return torch.from_numpy(vectors)
-
-
-def _joined(parts: list[Tokens]) -> Tokens:
-    if len(parts) == 1:
-        return parts[0]
-    offsets = np.zeros(sum(len(p) for p in parts) + 1, np.int64)
-    if parts:
-        np.cumsum(np.concatenate([p.lengths for p in parts]), out=offsets[1:])
-    return Tokens(np.concatenate([p.ids for p in parts] or [np.zeros(0, np.int32)]), offsets)
-
-
-def _unreadable(texts: list[str], first: int, error: Exception) -> InputError:
-    """Half a surrogate pair is a Python string but no text; the tokenizer cannot say which one it was."""
-    for number, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as why:
-            letter = text[why.start]
-            return InputError(f"text {first + number} holds {letter!r}, half a surrogate pair; mend or replace it.")
-    return InputError(f"the tokenizer failed on texts {first} to {first + len(texts) - 1}: {error}.")

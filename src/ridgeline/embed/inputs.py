@@ -76,3 +76,14 @@ def _pieces(texts: Any) -> Iterator[Iterable[Any]]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 40 else text[:37] + '…'} ({type(value).__name__})" if value is not None else "None"
+
+
+def unreadable(texts: list[str], first: int, error: Exception) -> InputError:
+    """Half a surrogate pair is a Python string but no text; the tokenizer cannot say which one it was."""
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as why:
+            letter = text[why.start]
+            return InputError(f"text {first + number} holds {letter!r}, half a surrogate pair; mend or replace it.")
+    return InputError(f"the tokenizer failed on texts {first} to {first + len(texts) - 1}: {error}.")

@@ -76,3 +76,13 @@ def first_refused(texts: Sequence[Any]) -> int:
         except UnicodeEncodeError:
             return index
     return -1
+
+
+def joined(parts: list[Tokens]) -> Tokens:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.zeros(sum(len(p) for p in parts) + 1, np.int64)
+    if parts:
+        np.cumsum(np.concatenate([p.lengths for p in parts]), out=offsets[1:])
+    return Tokens(np.concatenate([p.ids for p in parts] or [np.zeros(0, np.int32)]), offsets)
