@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ridgeline.kernels import (
     search_batch, search_bytes, search_codes, search_exact, search_inverted, search_lists, search_scan, search_select,
-    search_settle, search_begin, search_finish, search_short,
+    search_settle, search_begin, search_finish, search_margin, search_short, search_sketch,
 )
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
@@ -72,7 +72,7 @@ class Left:  # to another test
 
 KERNELS = json.loads(sys.argv[3])
 for module in (search_batch, search_bytes, search_codes, search_lists, search_scan, search_select, search_settle,
-               search_begin, search_finish):
+               search_begin, search_finish, search_margin, search_sketch):
     for name, kernel in list(vars(module).items()):
         if isinstance(kernel, triton.JITFunction) and name in KERNELS:
             setattr(module, name, Caught(name, kernel) if name in sys.argv[2].split(",") else Left())
@@ -93,6 +93,7 @@ print(json.dumps(found))
 KERNELS = [
     "_scan", "_coarse", "_pick", "_settle", "_rounded", "_maxima", "_again", "_rescore", "_words", "_scan_bytes",
     "_probe", "_scan_lists", "_maxima_of_lists", "_scan_codes", "_prepare", "_nearest", "_finish",
+    "_scan_halves", "_margin", "_scan_again",
 ]  # fmt: skip
 
 
@@ -173,6 +174,26 @@ def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_ti
     for told in found.values():
         assert all(t["wide"] for t in told)
         assert sum(t["early"] for t in told) == sum(t["waits"] for t in told) == 1
+
+
+def test_one_query_over_a_sketch_compiles(tmp_path):
+    calls = """
+answer = empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64")
+sketch = empty(15625, 64, 48, dtype="int32")
+million, finer = empty(1000000, 384, dtype="int8"), empty(1000000, 384)
+for early in (False, True):
+    search_short.sketched(one, True, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=32,
+                          early=early)
+many, bias = empty(1000000, dtype="uint8"), empty(1000000, dtype="float32")
+search_short.sketched(one, False, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=64,
+                      metric="l2", bias=bias, allowed=many, ids=empty(1000000, dtype="int64"))
+"""
+    found = compiled(calls, "_prepare,_scan_halves,_margin,_scan_again,_finish", tmp_path)
+    for name in ("_scan_halves", "_scan_again"):
+        assert all(t["wide"] and t["dp4a"] for t in found[name]), name
+    for name in ("_scan_halves", "_margin", "_scan_again", "_finish"):
+        assert [t["early"] for t in found[name]] == [t["waits"] for t in found[name]] == [False, True, False], name
+    assert all(t["rounded"] for t in found["_margin"])
 
 
 def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):

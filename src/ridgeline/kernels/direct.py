@@ -43,11 +43,13 @@ class Sequel:
         finally:
             _noting.told = None
         self._launches: list[Any] = []
+        lone = 0  # launches that need no address but the first
         for turn, (compiled, programs, arguments) in enumerate(self._kept):
             slots = {place: which for which, t in enumerate(moving) for place, a in enumerate(arguments) if a is t}
+            lone += lone == turn and not any(slots.values())
             # The first one must not begin before all that came earlier has ended.
             self._launches.append(direct(compiled, programs, arguments, slots, early and turn > 0))
-        self._first, self._last = self._launches[:-1], self._launches[-1:]
+        self._first, self._last = self._launches[:lone], self._launches[lone:]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -57,12 +59,12 @@ class Sequel:
     def __call__(self, stream: int, *addresses: int) -> None:
         launch_in_turn(self._launches, stream, *addresses)
 
-    def begin(self, stream: int, *addresses: int) -> None:
-        """All but the last launch, whose tensors may be made meanwhile; addresses that only it needs may be missing."""
-        launch_in_turn(self._first, stream, *addresses)
+    def begin(self, stream: int, address: int) -> None:
+        """The launches that need the first address alone; the tensors of the others may be made meanwhile."""
+        launch_in_turn(self._first, stream, address)
 
     def end(self, stream: int, *addresses: int) -> None:
-        """The last launch."""
+        """The launches from the first on that needs another."""
         launch_in_turn(self._last, stream, *addresses)
 
 

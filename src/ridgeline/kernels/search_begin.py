@@ -12,13 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from ridgeline.kernels import direct, search_bytes
+from ridgeline.kernels import direct, search_bytes, search_sketch
 from ridgeline.kernels.search_bytes import put_words
 from ridgeline.kernels.search_few import keyed, least_of, narrowed, put
 from ridgeline.kernels.search_finish import lines, room
 from ridgeline.kernels.search_keys import NOTHING, place_of
 from ridgeline.kernels.search_queries import measured
 from ridgeline.kernels.search_scan import ROUNDED
+from ridgeline.kernels.search_sketch import put_digits
 
 MOST_LISTS = 8192  # that one program chooses from
 MOST_PROBES = 64
@@ -35,9 +36,11 @@ def prepare(
     grid: tuple[torch.Tensor, torch.Tensor] | None = None,
     *,
     metric: str = "ip",
+    digits: search_sketch.Digits | None = None,
     early: bool = False,
 ) -> tuple[Ready, Words | None]:
-    """queries [1, D] of any float type → as of `search_queries.ready`, and with a grid `search_bytes.words_of`."""
+    """queries [1, D] of any float type → as of `search_queries.ready`, and with a grid `search_bytes.words_of`; into
+    `digits` what a sketch of the codes is scanned with."""
     depth, terms = queries.shape[1], search_bytes.TERMS
     width = triton.cdiv(depth, 16) * 4
     ready = _ready(queries)
@@ -49,8 +52,9 @@ def prepare(
             torch.empty(1, dtype=torch.float32, device=queries.device),
         )
     direct.launch(
-        _prepare, 1, queries, *(grid or (None, None)), *ready, *(words or (None, None, None)), depth, width,
-        triton.next_power_of_2(width), terms, 2.0 if metric == "l2" else 1.0, unit, early, num_warps=WARPS,
+        _prepare, 1, queries, *(grid or (None, None)), *ready, *(words or (None, None, None)),
+        *(digits or (None, None)), depth, width, triton.next_power_of_2(width), terms, 2.0 if metric == "l2" else 1.0,
+        search_sketch.MARGIN, unit, early, num_warps=WARPS,
     )  # fmt: skip
     return ready, words
 
@@ -94,8 +98,9 @@ def _ready(queries: torch.Tensor) -> Ready:
 
 @triton.jit(do_not_specialize_on_alignment=["queries"])
 def _prepare(
-    queries, step, middle, out, norms, words, unit, constant, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr, TERMS: tl.constexpr, FACTOR: tl.constexpr, UNIT: tl.constexpr, EARLY: tl.constexpr,
+    queries, step, middle, out, norms, words, unit, constant, digits, told, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, TERMS: tl.constexpr, FACTOR: tl.constexpr, MARGIN: tl.constexpr, UNIT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -106,6 +111,8 @@ def _prepare(
     tl.store(norms, norm)
     tl.store(out + d, x, mask=there)
     if step is not None:
+        if digits is not None:
+            put_digits(x, word, step, middle, digits, told, DEPTH, WIDTH, FACTOR, MARGIN)
         put_words(x, word, step, middle, words, unit, constant, DEPTH, WIDTH, TERMS, FACTOR)
 
 

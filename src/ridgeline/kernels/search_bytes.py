@@ -22,6 +22,7 @@ TILE = 64
 SHAPE = (64, 32, 4)  # rows in flight at once, words of 4 codes at a time, warps (h200-search-one.txt)
 REGISTERS = 128  # at most; without a bound fewer programs are under way (h200-search-one.txt)
 TERMS = 3
+AGAIN = 528  # programs: four for each multiprocessor of an H200
 INTERPRETED = triton.knobs.runtime.interpret
 
 
@@ -97,6 +98,30 @@ def scan(
     return scores, maxima
 
 
+def scan_again(
+    words: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    codes: torch.Tensor,
+    out: tuple[torch.Tensor, torch.Tensor],
+    done: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    allowed: torch.Tensor | None = None,
+    groups: torch.Tensor | None = None,
+    early: bool = False,
+) -> None:
+    """`scan` of one query into `out`, unless done int32 [1] is not 0: then nothing, at once."""
+    query, unit, constant = words
+    width, count = query.shape[2], codes.shape[0]
+    scores, maxima = out
+    step, chunk, warps = SHAPE
+    tiles = triton.cdiv(count, TILE)
+    direct.launch(
+        _scan_again, min(AGAIN, tiles), codes.view(torch.int32), query, unit, constant, bias, flags(allowed), scores,
+        maxima, count, tiles, done, width, chunk_for(width, chunk), min(step, TILE), TILE, query.shape[1], groups,
+        0 if groups is None else len(groups), not INTERPRETED, early, num_warps=warps, maxnreg=REGISTERS,
+    )  # fmt: skip
+
+
 @triton.jit
 def put_words(
     x, word, step, middle, words, unit, constant, DEPTH: tl.constexpr, WIDTH: tl.constexpr, TERMS: tl.constexpr,
@@ -136,7 +161,7 @@ def _words(
 
 
 @triton.jit
-def _fours(a, b, acc, FAST: tl.constexpr):
+def fours(a, b, acc, FAST: tl.constexpr):
     """acc + the sum of four products of signed bytes."""
     if FAST:
         return tl.inline_asm_elementwise(
@@ -159,11 +184,43 @@ def _scan_bytes(
     program = tl.program_id(0)
     query = program % many
     tile = program // many
+    words += query * (TERMS * WIDTH)
+    scores += query.to(tl.int64) * score_stride
+    maxima += query.to(tl.int64) * maxima_stride
+    _scan_tile(
+        tile, codes, words, tl.load(unit + query), tl.load(constant + query), bias, allowed, scores, maxima, count,
+        WIDTH, CHUNK, STEP, TILE, TERMS, groups, GROUPS, FAST,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["count", "tiles"])
+def _scan_again(
+    codes, words, unit, constant, bias, allowed, scores, maxima, count, tiles, done, WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr, groups, GROUPS: tl.constexpr,
+    FAST: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Of one query, by few programs, which end at once where it is done already."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    if tl.load(done) == 0:
+        size = tl.load(unit)
+        more = tl.load(constant)
+        for begin in range(0, tiles - tl.program_id(0), tl.num_programs(0)):
+            _scan_tile(
+                begin + tl.program_id(0), codes, words, size, more, bias, allowed, scores, maxima, count, WIDTH, CHUNK,
+                STEP, TILE, TERMS, groups, GROUPS, FAST,
+            )  # fmt: skip
+
+
+@triton.jit
+def _scan_tile(
+    tile, codes, words, size, more, bias, allowed, scores, maxima, count, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    STEP: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr, groups, GROUPS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """One query's scores of the rows of one tile, and their best."""
     first = tile.to(tl.int64) * TILE
     left = (count - first).to(tl.int32)
-    words += query * (TERMS * WIDTH)
-    size = tl.load(unit + query)
-    more = tl.load(constant + query)
     best = tl.full([STEP], float("-inf"), tl.float32)
     for begin in tl.static_range(0, TILE, STEP):
         local = begin + tl.arange(0, STEP)
@@ -177,24 +234,24 @@ def _scan_bytes(
             word = start + tl.arange(0, CHUNK)
             if start + CHUNK <= WIDTH:
                 x = tl.load(at + word[None, :])
-                low = _fours(x, tl.load(words + word)[None, :], low, FAST)
-                mid = _fours(x, tl.load(words + WIDTH + word)[None, :], mid, FAST)
+                low = fours(x, tl.load(words + word)[None, :], low, FAST)
+                mid = fours(x, tl.load(words + WIDTH + word)[None, :], mid, FAST)
                 if TERMS == 3:
-                    high = _fours(x, tl.load(words + 2 * WIDTH + word)[None, :], high, FAST)
+                    high = fours(x, tl.load(words + 2 * WIDTH + word)[None, :], high, FAST)
             else:
                 known = word < WIDTH
                 x = tl.load(at + word[None, :], mask=known[None, :], other=0)
-                low = _fours(x, tl.load(words + word, mask=known, other=0)[None, :], low, FAST)
-                mid = _fours(x, tl.load(words + WIDTH + word, mask=known, other=0)[None, :], mid, FAST)
+                low = fours(x, tl.load(words + word, mask=known, other=0)[None, :], low, FAST)
+                mid = fours(x, tl.load(words + WIDTH + word, mask=known, other=0)[None, :], mid, FAST)
                 if TERMS == 3:
-                    high = _fours(x, tl.load(words + 2 * WIDTH + word, mask=known, other=0)[None, :], high, FAST)
+                    high = fours(x, tl.load(words + 2 * WIDTH + word, mask=known, other=0)[None, :], high, FAST)
         score = tl.sum(low, 1).to(tl.float32) + 256.0 * tl.sum(mid, 1).to(tl.float32)
         if TERMS == 3:
             score += 65536.0 * tl.sum(high, 1).to(tl.float32)
         score = finished(score, first + local, inside, bias, allowed, size) + more
-        tl.store(scores + query.to(tl.int64) * score_stride + first + local, score, mask=inside)
+        tl.store(scores + first + local, score, mask=inside)
         best = tl.maximum(best, score)
     top = tl.max(best, 0)
-    tl.store(maxima + query.to(tl.int64) * maxima_stride + tile, top)
+    tl.store(maxima + tile, top)
     if groups is not None:
         join(groups, tile, top, GROUPS)

@@ -63,12 +63,14 @@ def finish(
     middle: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
     groups: torch.Tensor | None = None,
+    done: torch.Tensor | None = None,
     early: bool = False,
 ) -> None:
     """queries float32 [1, D], norms float64 [1], scores and maxima [1, T] of its tiles → out: float32 and int64 [1, k].
 
     As of `search_settle.settle`; with `starts` and `ends` scores stand by tile, else by row. At least the best
     `wanted` rows, k or more of them, are computed in float64. groups: as the scan has left them; they are set back.
+    done int32 [1]: where it is not 0 the answer is there already.
     """
     values, numbers = out
     tiles, k = maxima.shape[1], values.shape[1]
@@ -76,7 +78,7 @@ def finish(
     whole = step_for(tiles * tile, wanted, WHOLE) if tiles * tile <= WHOLE[-1] else 0
     given: tuple[Any, ...] = (
         queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places,
-        groups, torch.empty(2 * room(wanted), dtype=torch.int32, device=queries.device),
+        groups, done, torch.empty(2 * room(wanted), dtype=torch.int32, device=queries.device),
         torch.empty(room(wanted), dtype=torch.int64, device=queries.device), values, numbers,
         scores.shape[1] if starts is None else 0, tiles, k, wanted, rows.stride(0), queries.shape[1], tile,
         lines(wanted), step_for(tiles, wanted, STEPS), whole, room(wanted), many,
@@ -136,13 +138,16 @@ def _narrowed_tiles(maxima, tiles, least, found, wanted, STEP: tl.constexpr, ROO
 
 @triton.jit(do_not_specialize=["count", "k", "wanted"])
 def _finish(
-    queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, groups, found, scratch,
-    values, numbers, count, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,
-    STEP: tl.constexpr, WHOLE: tl.constexpr, ROOM: tl.constexpr, GROUPS: tl.constexpr, EACH: tl.constexpr,
-    CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
+    queries, norms, rows, scores, maxima, starts, ends, ids, step, middle, places, groups, done, found,
+    scratch, values, numbers, count, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr,
+    LINES: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr, ROOM: tl.constexpr, GROUPS: tl.constexpr,
+    EACH: tl.constexpr, CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_wait()
+    if done is not None:  # noqa: SIM102 (both at once would load what is not there)
+        if tl.load(done) != 0:
+            return
     if WHOLE:
         # So few rows that all of them are looked at at once.
         spread = tl.arange(0, WHOLE // LINES)[:, None] * LINES + tl.arange(0, LINES)[None, :]

@@ -50,9 +50,9 @@ def tiles_of_best(
     """Writes to found [ROOM] the tiles in which the best `wanted` rows are; the score those reach, and how many the
     tiles are: more than ROOM where found does not hold them. found [ROOM, 2 · ROOM) is used too. Sets groups back."""
     spread = tl.arange(0, GROUPS // LINES)[:, None] * LINES + tl.arange(0, LINES)[None, :]
-    least = least_of(tl.max(_scores(tl.load(groups + spread)), 0), wanted)
+    least = least_of(tl.max(scores_of(tl.load(groups + spread)), 0), wanted)
     group = tl.arange(0, GROUPS)
-    score = _scores(tl.load(groups + group))
+    score = scores_of(tl.load(groups + group))
     picked = put(found + ROOM, 0, group, (score >= least) & (score > float("-inf")), ROOM)
     tl.debug_barrier()
     tl.store(groups + group, tl.full([GROUPS], LOWEST, tl.int32))
@@ -68,5 +68,5 @@ def tiles_of_best(
 
 
 @triton.jit
-def _scores(number):
+def scores_of(number):
     return (number ^ ((number >> 31) & LAST)).to(tl.float32, bitcast=True)

@@ -8,12 +8,21 @@ launched through `direct`, so that they can be launched again for another query 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
 
-from ridgeline.kernels import search_begin, search_bytes, search_finish, search_groups, search_lists, search_scan
+from ridgeline.kernels import (
+    search_begin,
+    search_bytes,
+    search_finish,
+    search_groups,
+    search_lists,
+    search_margin,
+    search_scan,
+    search_sketch,
+)
 from ridgeline.kernels.search_exact import Grid, candidates_for
 
 Answer = tuple[torch.Tensor, torch.Tensor]
@@ -51,12 +60,8 @@ def flat(
     (ready, norms), words = search_begin.prepare(queries, unit, grid, metric=metric, early=early)
     exact: dict[str, Any] = {}
     tile = search_scan.TILE if words is None else search_bytes.TILE
-    # Tiles that are not there have found nothing: in whole sixteens they are read several at a time.
-    tiles = triton.cdiv(triton.cdiv(len(rows), tile), 16) * 16
-    scores = torch.empty((1, len(rows)), dtype=torch.float32, device=rows.device)
-    maxima = torch.full((1, tiles), float("-inf"), dtype=torch.float32, device=rows.device)
     wanted = candidates or candidates_for(out[0].shape[1])
-    groups = search_groups.made(search_groups.groups_for(tiles, search_finish.lines(wanted)), rows.device)
+    scores, maxima, groups = _room(len(rows), tile, wanted, rows.device)
     if words is None:
         search_scan.scan(
             ready, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), groups=groups, early=early
@@ -70,6 +75,74 @@ def flat(
         wanted=wanted, metric=metric, ids=ids, groups=groups, early=early, **exact,
     )  # fmt: skip
     return norms
+
+
+def sketched(
+    queries: torch.Tensor,
+    unit: bool,
+    rows: torch.Tensor,
+    out: Answer,
+    *,
+    sketch: torch.Tensor,
+    grid: Grid,
+    refine: torch.Tensor,
+    candidates: int,
+    metric: str = "ip",
+    bias: torch.Tensor | None = None,
+    allowed: torch.Tensor | None = None,
+    ids: torch.Tensor | None = None,
+    early: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `flat` of codes with finer rows, by half of each code first; the query's norm [1] and whether that sufficed.
+
+    Five launches: the query made ready, the halves scanned, all rows within a margin of the best settled; and, which
+    end at once where that was enough, the scan of the codes and its finish.
+    """
+    digits = search_sketch.digits_for(sketch)
+    (ready, norms), words = search_begin.prepare(queries, unit, grid, metric=metric, digits=digits, early=early)
+    tiles, tile, _ = sketch.shape
+    scores, maxima, groups = _room(tiles * tile, tile, candidates, rows.device)
+    search_sketch.scan(
+        digits, sketch, len(rows), (scores, maxima), bias=bias, allowed=allowed, groups=groups, early=early
+    )
+    done = search_margin.settle(
+        ready, norms, refine, scores, maxima, cast("torch.Tensor", groups), digits[1], out,
+        tile=tile, wanted=candidates, metric=metric, ids=ids, early=early,
+    )  # fmt: skip
+    scores, maxima, groups = _room(len(rows), search_bytes.TILE, candidates, rows.device)
+    whole = cast("search_begin.Words", words)
+    search_bytes.scan_again(whole, rows, (scores, maxima), done, bias=bias, allowed=allowed, groups=groups, early=early)
+    search_finish.finish(
+        ready, norms, refine, scores, maxima, out, tile=search_bytes.TILE, wanted=candidates, metric=metric, ids=ids,
+        groups=groups, done=done, early=early,
+    )  # fmt: skip
+    return norms, done
+
+
+def fits_sketch(count: int, candidates: int) -> bool:
+    """Whether there are so many rows that their tiles are told to groups, on which the margin stands."""
+    return _groups_for(count, search_sketch.TILE, candidates) > 0
+
+
+def _groups_for(count: int, tile: int, wanted: int) -> int:
+    return search_groups.groups_for(_tiles_for(count, tile), search_finish.lines(wanted))
+
+
+def _tiles_for(count: int, tile: int) -> int:
+    """In whole sixteens: they are read several at a time. Tiles that are not there have found nothing."""
+    size: int = triton.cdiv(triton.cdiv(count, tile), 16) * 16
+    return size
+
+
+def _room(
+    count: int, tile: int, wanted: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """For one query's scores, the best of each tile, and of groups of tiles."""
+    return (
+        torch.empty((1, count), dtype=torch.float32, device=device),
+        torch.full((1, _tiles_for(count, tile)), float("-inf"), dtype=torch.float32, device=device),
+        search_groups.made(_groups_for(count, tile, wanted), device),
+    )
 
 
 def lists(

@@ -47,7 +47,7 @@ class CudaEngine:
     @property
     def nbytes(self) -> int:
         fine = [] if self.refiner is None else [self.refiner.codes.rows]
-        return sum(t.numel() * t.element_size() for t in [*self.stored.tensors(), *fine])
+        return self.replays.nbytes + sum(int(t.nbytes) for t in [*self.stored.tensors(), *fine])
 
     def added(self, vectors: torch.Tensor) -> CudaEngine:
         from ridgeline.search.cuda import spared

@@ -49,6 +49,7 @@ class Steps:
     ask: Ask
     limits: Limits
     early: bool  # kernels begin before the one ahead has ended, and wait for it by themselves
+    sketch: torch.Tensor | None = None  # of the codes, for one query
 
     def __call__(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores, rows and the norms of the queries."""
@@ -77,7 +78,7 @@ class Steps:
         return scores, rows, norms
 
     def is_short(self, queries: torch.Tensor) -> bool:
-        """Whether three launches do it."""
+        """Whether a few launches do it."""
         plain = not self._coded and self.limits.rows is None and not isinstance(self.stored.codec, PartCodes)
         if not plain:
             return False
@@ -86,14 +87,29 @@ class Steps:
         return self._lists is None or search_short.fits_lists(self._lists.centres, self.ask.nprobe)
 
     def short(self, queries: torch.Tensor, out: Answer) -> torch.Tensor:
-        """The same for one query, contiguous, by nothing but three launches; its norm."""
+        """The same for one query, contiguous, by nothing but launches; its norm."""
         codes, lists = self.stored.codes.rows, self._lists
         if lists is not None:
             return search_short.lists(
                 queries, self._unit, lists.centres, lists.starts, lists.longest, codes, self.ask.nprobe, out,
                 early=self.early, **self._words,
             )  # fmt: skip
+        if self.sketch is not None:
+            return self.sketched(queries, out)[0]
         return search_short.flat(queries, self._unit, codes, out, early=self.early, **self._words)
+
+    def sketched(self, queries: torch.Tensor, out: Answer) -> Answer:
+        """The same by half of each code first; its norm, and whether that sufficed."""
+        codes = self.stored.codes.rows
+        return search_short.sketched(
+            queries, self._unit, codes, out, sketch=self.sketch, early=self.early, **self._words
+        )
+
+    @property
+    def may_sketch(self) -> bool:
+        """Whether half of each code may be read first: codes in the order of the rows, many of them, and finer rows."""
+        plain = isinstance(self.stored.codec, ByteCodes) and self._lists is None and "refine" in self._words
+        return plain and search_short.fits_sketch(self.stored.count, self._words["candidates"])
 
     def room(self, device: Any) -> Answer:
         """For the answer to one query."""

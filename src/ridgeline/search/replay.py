@@ -2,14 +2,18 @@
 
 The first search of a shape runs plainly, the second is recorded, all others replay it, on the stream of whoever
 searches; another stream waits for the last one, so one recording serves any number of threads in turn. One query is
-three kernels, launched directly: they read it where it is and write answers where they are to be. Others are a CUDA
+a few kernels, launched directly: they read it where it is and write answers where they are to be. Others are a CUDA
 graph: queries are copied to where it reads them, and answers from where it writes them.
+
+One query over bytes with finer rows beside them reads half of each byte first (`kernels/search_sketch`). The sketch is
+made with the first such recording, and kept if it suffices for most of some stored rows, asked as queries.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +21,15 @@ import torch
 
 from ridgeline.kernels.direct import Sequel
 from ridgeline.kernels.search_queries import handed
+from ridgeline.kernels.search_sketch import sketch_of
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_steps import Answer, Steps
 
 MOST = 8  # shapes kept
 SEEN = 512  # shapes remembered
 LARGEST = 4096  # queries: beyond, launches do not matter
+TRIED = 32  # rows as queries
+ENOUGH = 0.8  # of them: a sketch that does not suffice costs half a scan more
 
 
 class Recording:
@@ -60,7 +67,7 @@ class Recording:
 
 
 class Direct:
-    """The same for one query, as three launches."""
+    """The same for one query, as launches."""
 
     def __init__(self, queries: torch.Tensor, steps: Steps, device: Any, holds: Any) -> None:
         self.holds = holds
@@ -143,6 +150,8 @@ class Replays:
         self._lock = threading.Lock()
         self._seen: set[Hashable] = set()
         self._kept: dict[Hashable, Recorded] = {}
+        self._sketch: torch.Tensor | None = None
+        self._sketching = True  # as long as nothing says that it does not pay
         self.masks: list[Any] = []  # the last filters and ids, as they are on the GPU
 
     def get(self, key: Hashable, holds: Any) -> Recorded | None:
@@ -158,7 +167,37 @@ class Replays:
                 if again:
                     if len(self._kept) >= MOST:
                         self._kept.pop(next(iter(self._kept)))
-                    recording = self._kept[key] = recorded(queries, steps, device, holds)
+                    recording = self._kept[key] = recorded(queries, self._sketched(queries, steps), device, holds)
                 elif len(self._seen) < SEEN:
                     self._seen.add(key)
         return recording(queries) if recording is not None else handed(*steps(queries.to(device)))
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._sketch is None else self._sketch.nbytes
+
+    def _sketched(self, queries: torch.Tensor, steps: Steps) -> Steps:
+        """The same steps, with a sketch where that pays."""
+        if not (self._sketching and steps.is_short(queries) and steps.may_sketch):
+            return steps
+        if self._sketch is None:
+            try:
+                made = replace(steps, sketch=sketch_of(steps.stored.codes.rows))
+                self._sketching = suffices(made)
+            except torch.OutOfMemoryError:
+                self._sketching = False
+            if not self._sketching:
+                return steps
+            self._sketch = made.sketch
+        return replace(steps, sketch=self._sketch)
+
+
+def suffices(steps: Steps) -> bool:
+    """Whether the sketch does for most of some stored rows."""
+    count = steps.stored.count
+    rows = torch.arange(0, count, max(1, count // TRIED))[:TRIED].tolist()
+    enough = 0
+    for row in rows:
+        query = steps.stored.values(torch.tensor([row], device=steps.stored.codes.buffer.device))
+        enough += int(steps.sketched(query, steps.room(query.device))[1])
+    return enough >= ENOUGH * len(rows)
