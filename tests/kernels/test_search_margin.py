@@ -29,7 +29,7 @@ from ridgeline.kernels import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
-quick = settings(deadline=None, max_examples=60 if CUDA else 12, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=60 if CUDA else 8, phases=PHASES, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,6 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_margin, "TILES", 16)
     monkeypatch.setattr(search_margin, "SLOTS", 4)
     monkeypatch.setattr(search_margin, "LONGEST", 64)
-    monkeypatch.setattr(search_margin, "BLOCK", 32)
 
 
 def unpacked(sketch: torch.Tensor, count: int) -> np.ndarray:

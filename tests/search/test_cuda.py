@@ -19,9 +19,20 @@ pytest.importorskip("triton")
 
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
-from ridgeline.kernels import search_settle, search_short  # noqa: E402
-from ridgeline.search import cuda_engine  # noqa: E402
+from ridgeline.kernels import (  # noqa: E402
+    search_bytes,
+    search_finish,
+    search_groups,
+    search_margin,
+    search_settle,
+    search_short,
+    search_sketch,
+)
+from ridgeline.search import cuda_engine, replay  # noqa: E402
 from ridgeline.search.cuda import Cuda  # noqa: E402
+from ridgeline.search.cuda_steps import Steps  # noqa: E402
+from ridgeline.search.engine import Ask  # noqa: E402
+from ridgeline.search.replay import Replays  # noqa: E402
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda:0" if CUDA else "cpu"
@@ -350,3 +361,71 @@ def test_a_recorded_search_takes_numpy_and_still_refuses_what_is_not_finite(spec
         index.search(np.where(np.arange(32) == 2, 1e60, 0.5)[None], 3)
     index.remove([3])
     assert index.search(vectors[3][None], 3)[1][0, 0] != 3
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are many tiles."""
+    monkeypatch.setattr(search_groups, "FEWEST_TILES", 30)
+    monkeypatch.setattr(search_finish, "FEWEST_LINES", 32)
+    monkeypatch.setattr(search_bytes, "TILE", 16)
+    monkeypatch.setattr(search_sketch, "TILE", 16)
+    monkeypatch.setattr(replay, "TRIED", 3)
+
+
+def steps_of(index: Index, ask: Ask, early: bool = False) -> Steps:
+    engine = index._state.engine
+    return Steps(engine.stored, engine.refiner, engine.recipe.metric, ask, engine._limits(ask), early)
+
+
+@pytest.mark.parametrize("metric", METRICS if CUDA else ["l2"])
+def test_half_of_each_byte_finds_what_the_bytes_find(metric: str, small_tiles):
+    vectors = clustered(900, 24)
+    index = built("SQ8,Refine(Flat)", metric, vectors)
+    replays, steps = Replays(), steps_of(index, Ask(5, depth=2))
+    asked = torch.from_numpy(clustered(3, 24, 1)).to(DEVICE)
+    halves = replays._sketched(asked[:1], steps)
+    assert halves.sketch is not None
+    assert replays.nbytes == halves.sketch.numel() * 4
+    assert replays._sketched(asked[:1], steps).sketch is halves.sketch  # made once
+    for query in asked:
+        one, other = steps.room(DEVICE), steps.room(DEVICE)
+        steps.short(query[None], one)
+        halves.short(query[None], other)
+        assert torch.equal(one[1], other[1])
+        torch.testing.assert_close(one[0], other[0])
+
+
+def test_a_sketch_that_says_too_little_is_left(small_tiles, monkeypatch):
+    """All rows lie within the margin: every answer would need the bytes as well."""
+    monkeypatch.setattr(search_margin, "LONGEST", 64)
+    monkeypatch.setattr(replay, "TRIED", 1)
+    index = built("SQ8,Refine(Flat)", "l2", np.ones((500, 24), np.float32))
+    replays, steps = Replays(), steps_of(index, Ask(5, depth=2))
+    query = torch.ones((1, 24), device=DEVICE)
+    assert replays._sketched(query, steps) is steps
+    assert replays._sketched(query, steps) is steps
+    assert replays.nbytes == 0
+
+
+@pytest.mark.parametrize("spec", ["Flat", "SQ8", "SQ8,Refine(SQ8)", "IVF8,SQ8,Refine(Flat)"])
+def test_only_bytes_in_the_order_of_their_rows_with_finer_values_are_sketched(spec: str, small_tiles):
+    index = built(spec, "cosine", clustered(900, 24))
+    steps = steps_of(index, Ask(5, depth=2))
+    assert Replays()._sketched(torch.ones((1, 24), device=DEVICE), steps) is steps
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device here")
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_recorded_search_by_halves_of_bytes_finds_the_best_that_are_left(metric: str, early: bool, monkeypatch):
+    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
+    vectors = torch.from_numpy(clustered(300_000, 48)).cuda()
+    asked = torch.from_numpy(clustered(50, 48, 1)).cuda()
+    index = built("SQ8,Refine(Flat)", metric, vectors, dtype="float16")
+    index.remove(list(range(0, 300_000, 3)))
+    wanted = index.search(asked, 10)[1]
+    got = torch.cat([index.search(q[None], 10)[1] for q in asked])
+    assert index._state.engine.replays.nbytes > 0
+    assert (got % 3 != 0).all()
+    assert (got == wanted).double().mean() >= 0.99

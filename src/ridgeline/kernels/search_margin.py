@@ -18,7 +18,7 @@ import triton.language as tl
 
 from ridgeline.kernels import direct
 from ridgeline.kernels.search_few import least_of, put
-from ridgeline.kernels.search_finish import lines
+from ridgeline.kernels.search_finish import lines, room
 from ridgeline.kernels.search_groups import LOWEST, scores_of
 from ridgeline.kernels.search_scan import ROUNDED
 from ridgeline.kernels.search_settle import exact_of
@@ -27,10 +27,9 @@ PROGRAMS = 128  # at most; all of them under way at once
 EACH = 64  # tiles that a program is worth, at least
 TILES = 256  # looked at at a time
 SLOTS = 8  # tiles with something in them, at a time
-SOME = 16  # rows in float64 at a time
+SOME = 8  # rows in float64 at a time
 DEEP = 128  # elements of a row at a time
 LONGEST = 1024  # list
-BLOCK = 128  # of the list, against as many, at a time
 WARPS = 4
 
 
@@ -55,18 +54,19 @@ def settle(
     [1]: 1 where out, float32 and int64 [1, k], is the answer, 0 where too many rows lie within the margin."""
     values, numbers = out
     tiles, device = scores.shape[1] // tile, queries.device
+    k = values.shape[1]
     programs = max(1, min(PROGRAMS, triton.cdiv(tiles, EACH)))
     done = torch.zeros(1, dtype=torch.int32, device=device)
     given: tuple[Any, ...] = (
         queries, norms, rows, scores, maxima, groups, told, ids,
         torch.empty((programs, TILES), dtype=torch.int32, device=device),
         torch.empty((programs, SLOTS * tile), dtype=torch.int32, device=device),
+        torch.empty(LONGEST, dtype=torch.int32, device=device),
         torch.empty(LONGEST, dtype=torch.float64, device=device),
         torch.empty(LONGEST, dtype=torch.int64, device=device),
         torch.zeros(2, dtype=torch.int32, device=device), done, values, numbers,
-        tiles, values.shape[1], wanted, rows.stride(0), queries.shape[1], tile, lines(wanted),
-        len(groups), TILES, SLOTS, SOME, LONGEST, BLOCK, min(DEEP, triton.next_power_of_2(queries.shape[1])),
-        metric == "l2", early,
+        tiles, k, wanted, rows.stride(0), queries.shape[1], tile, lines(wanted), len(groups), TILES, SLOTS, SOME,
+        LONGEST, lines(k), room(k), min(DEEP, triton.next_power_of_2(queries.shape[1])), metric == "l2", early,
     )  # fmt: skip
     direct.launch(_margin, programs, *given, num_warps=WARPS, **ROUNDED)
     return done
@@ -74,10 +74,10 @@ def settle(
 
 @triton.jit(do_not_specialize=["tiles", "k", "wanted"])
 def _margin(
-    queries, norms, rows, scores, maxima, groups, told, ids, found, picked, exacts, names, state, done, values, numbers,
-    tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,
+    queries, norms, rows, scores, maxima, groups, told, ids, found, picked, kept, exacts, names, state, done, values,
+    numbers, tiles, k, wanted, row_stride, DEPTH: tl.constexpr, TILE: tl.constexpr, LINES: tl.constexpr,
     GROUPS: tl.constexpr, TILES: tl.constexpr, SLOTS: tl.constexpr, SOME: tl.constexpr, LONGEST: tl.constexpr,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
+    FEW: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr, L2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -124,36 +124,48 @@ def _margin(
         tl.store(groups + tl.arange(0, GROUPS), tl.full([GROUPS], LOWEST, tl.int32))
         tl.store(done, (many <= LONGEST).to(tl.int32))
         if many <= LONGEST:
-            _rank(exacts, names, norms, values, numbers, many, k, BLOCK, L2)
+            _rank(exacts, names, kept, norms, values, numbers, many, k, FEW, ROOM, LONGEST, L2)
 
 
 @triton.jit
-def _rank(exacts, names, norms, values, numbers, many, k, BLOCK: tl.constexpr, L2: tl.constexpr):
+def _rank(
+    exacts, names, found, norms, values, numbers, many, k, LINES: tl.constexpr, ROOM: tl.constexpr,
+    LONGEST: tl.constexpr, L2: tl.constexpr,
+):  # fmt: skip
     """The best k of the list, by score and then by name; the rest of k with nothing."""
-    norm = tl.load(norms)
-    fine = norm - norm == 0
-    far = float("-inf")
-    if L2:
-        far = float("inf")
-    for own in range(0, many, BLOCK):
-        slot = own + tl.arange(0, BLOCK)
-        exact = tl.load(exacts + slot, mask=slot < many, other=0, cache_modifier=".cg")
-        name = tl.load(names + slot, mask=slot < many, other=0, cache_modifier=".cg")
-        rank = tl.zeros([BLOCK], tl.float32)  # whole numbers would be counted by way of memory
-        for other in range(0, many, BLOCK):
-            at = other + tl.arange(0, BLOCK)
-            score = tl.load(exacts + at, mask=at < many, other=float("-inf"), cache_modifier=".cg")
-            called = tl.load(names + at, mask=at < many, other=0, cache_modifier=".cg")
+    spread = tl.arange(0, LONGEST // LINES)[:, None] * LINES + tl.arange(0, LINES)[None, :]
+    line = tl.max(tl.load(exacts + spread, mask=spread < many, other=float("-inf")), 0)
+    least = least_of(line, k)
+    every = tl.arange(0, LONGEST)
+    high = (tl.load(exacts + every, mask=every < many, other=float("-inf")) >= least) & (every < many)
+    left = put(found, 0, every, high, LONGEST)
+    tl.debug_barrier()
+    for own in range(0, left, ROOM):  # once, but where many are equal
+        slot = own + tl.arange(0, ROOM)
+        at = tl.load(found + slot, mask=slot < left, other=0)
+        exact = tl.load(exacts + at)
+        name = tl.load(names + at)
+        rank = tl.zeros([ROOM], tl.float32)  # whole numbers would be counted by way of memory
+        for others in range(0, left, ROOM):
+            there = others + tl.arange(0, ROOM) < left
+            other = tl.load(found + others + tl.arange(0, ROOM), mask=there, other=0)
+            score = tl.load(exacts + other, mask=there, other=float("-inf"))
+            called = tl.load(names + other)
             ahead = score[None, :] > exact[:, None]
-            tied = (score[None, :] == exact[:, None]) & (called[None, :] < name[:, None]) & (at < many)[None, :]
+            tied = (score[None, :] == exact[:, None]) & (called[None, :] < name[:, None]) & there[None, :]
             rank += tl.sum(tl.where(ahead | tied, 1.0, 0.0), 1)
         place = rank.to(tl.int32)
         shown = exact
         if L2:
             shown = -exact
-        tl.store(values + place, shown.to(tl.float32), mask=(slot < many) & (place < k))
-        tl.store(numbers + place, name, mask=(slot < many) & (place < k))
-    for first in range(many, k, BLOCK):
-        slot = first + tl.arange(0, BLOCK)
-        tl.store(values + slot, tl.where(fine, far, float("nan")) + tl.zeros([BLOCK], tl.float32), mask=slot < k)
-        tl.store(numbers + slot, tl.full([BLOCK], -1, tl.int64), mask=slot < k)
+        tl.store(values + place, shown.to(tl.float32), mask=(slot < left) & (place < k))
+        tl.store(numbers + place, name, mask=(slot < left) & (place < k))
+    far = float("-inf")
+    if L2:
+        far = float("inf")
+    norm = tl.load(norms)
+    nothing = tl.where(norm - norm == 0, far, float("nan"))
+    for first in range(many, k, ROOM):
+        slot = first + tl.arange(0, ROOM)
+        tl.store(values + slot, nothing + tl.zeros([ROOM], tl.float32), mask=slot < k)
+        tl.store(numbers + slot, tl.full([ROOM], -1, tl.int64), mask=slot < k)

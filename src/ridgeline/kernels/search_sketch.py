@@ -20,8 +20,7 @@ from ridgeline.kernels.search_groups import join
 from ridgeline.kernels.search_scan import finished, flags
 
 TILE = 64
-SHAPE = (64, 16, 4)  # rows in flight at once, words of 8 halves at a time, warps
-REGISTERS: int | None = None
+SHAPE = (64, 64, 4)  # rows in flight at once, words of 8 halves at a time, warps (h200-search-one.txt)
 MARGIN = 3.0  # spreads below the last score that is wanted
 AT_ONCE = 1 << 14  # tiles made at a time
 
@@ -80,7 +79,7 @@ def scan(
     direct.launch(
         _scan_halves, tiles, sketch, *digits, bias, flags(allowed), scores, maxima, count, words,
         min(chunk, triton.next_power_of_2(words)), min(step, tile), tile, groups, 0 if groups is None else len(groups),
-        not INTERPRETED, early, num_warps=warps, maxnreg=REGISTERS,
+        not INTERPRETED, early, num_warps=warps,
     )  # fmt: skip
 
 
