@@ -1,6 +1,6 @@
 """The search kernels on this machine's GPU: right or wrong against float64, and the time of each block shape.
 
-    python benchmarks/search_gpu_sweep.py [--only scan,bytes,batch,lists,whole] [--rows 1000000] [--large]
+    python benchmarks/search_gpu_sweep.py [--only scan,bytes,halves,batch,lists,whole] [--rows 1000000] [--large]
 
 Times are GPU times by CUDA events around replays of a graph, so that Python's share is not in them; medians. Rows
 are clustered unit vectors (4,000 centres, noise 0.9), fp16. `--large` adds one query over 10 M rows.
@@ -18,6 +18,7 @@ import torch
 
 from ridgeline.kernels import (
     search_batch,
+    search_begin,
     search_bytes,
     search_exact,
     search_inverted,
@@ -26,11 +27,14 @@ from ridgeline.kernels import (
     search_scan,
     search_select,
     search_settle,
+    search_short,
+    search_sketch,
 )
 
 DEPTH, K, QUERIES = 384, 10, 1024
 SCAN = [(32, 64, 4), (64, 64, 4), (64, 64, 8), (32, 64, 2), (16, 64, 2), (32, 128, 4), (16, 128, 4), (64, 128, 8)]
 BYTES = [(64, 32, 4), (64, 32, 8), (32, 32, 4), (32, 32, 2), (64, 64, 4), (64, 32, 2)]
+HALVES = [(64, 64, 4), (64, 16, 4), (64, 16, 2), (32, 16, 2), (32, 64, 4), (64, 16, 8)]
 BATCH = [
     (128, 128, 64, 4, 3), (128, 128, 64, 4, 4), (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4),
     (64, 256, 64, 4, 3), (256, 128, 64, 8, 3), (128, 128, 128, 4, 2),
@@ -117,7 +121,7 @@ def swept(name: str, shapes: list[Any], call: Callable[[Any], Any], repeats: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="scan,bytes,batch,lists,whole")
+    parser.add_argument("--only", default="scan,bytes,halves,batch,lists,whole")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--large", action="store_true")
     given = parser.parse_args()
@@ -134,6 +138,13 @@ def main() -> None:
         for terms in (2, 3):
             words = search_bytes.words_of(one, *grid, terms=terms)
             swept(f"bytes x{terms}", BYTES, lambda s, words=words: search_bytes.scan(words, codes, shape=s))
+    if "halves" in only:
+        sketch = search_sketch.sketch_of(codes)
+        digits = search_sketch.digits_for(sketch)
+        search_begin.prepare(one, True, grid, digits=digits)
+        scores, best, groups = search_short.room_for(sketch.shape[0] * sketch.shape[1], sketch.shape[1], 32, one.device)
+        out = scores, best
+        swept("halves", HALVES, lambda s: search_sketch.scan(digits, sketch, given.rows, out, groups=groups, shape=s))
     if "batch" in only:
         small, size, _ = search_batch.rounded(queries, rows.dtype, longest)
         swept("batch", BATCH, lambda s: search_batch.maxima(small, size, rows, shape=s), 2)

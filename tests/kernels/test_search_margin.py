@@ -140,7 +140,7 @@ def test_a_list_that_is_long_enough_is_ranked_in_blocks_and_all_is_set_back_for_
     digits = search_sketch.digits_for(sketch)
     monkeypatch.setattr(search_sketch, "MARGIN", 1e6)
     (ready, norm), _ = search_begin.prepare(queries, False, grid, digits=digits)
-    scores, maxima, groups = search_short._room(len(sketch) * 16, 16, 16, codes.device)
+    scores, maxima, groups = search_short.room_for(len(sketch) * 16, 16, 16, codes.device)
     for _ in range(2):
         out = empty(10)
         search_sketch.scan(digits, sketch, 900, (scores, maxima), groups=groups)

@@ -61,7 +61,7 @@ def flat(
     exact: dict[str, Any] = {}
     tile = search_scan.TILE if words is None else search_bytes.TILE
     wanted = candidates or candidates_for(out[0].shape[1])
-    scores, maxima, groups = _room(len(rows), tile, wanted, rows.device)
+    scores, maxima, groups = room_for(len(rows), tile, wanted, rows.device)
     if words is None:
         search_scan.scan(
             ready, rows, allowed=allowed, l2=metric == "l2", out=(scores, maxima), groups=groups, early=early
@@ -101,7 +101,7 @@ def sketched(
     digits = search_sketch.digits_for(sketch)
     (ready, norms), words = search_begin.prepare(queries, unit, grid, metric=metric, digits=digits, early=early)
     tiles, tile, _ = sketch.shape
-    scores, maxima, groups = _room(tiles * tile, tile, candidates, rows.device)
+    scores, maxima, groups = room_for(tiles * tile, tile, candidates, rows.device)
     search_sketch.scan(
         digits, sketch, len(rows), (scores, maxima), bias=bias, allowed=allowed, groups=groups, early=early
     )
@@ -109,7 +109,7 @@ def sketched(
         ready, norms, refine, scores, maxima, cast("torch.Tensor", groups), digits[1], out,
         tile=tile, wanted=candidates, metric=metric, ids=ids, early=early,
     )  # fmt: skip
-    scores, maxima, groups = _room(len(rows), search_bytes.TILE, candidates, rows.device)
+    scores, maxima, groups = room_for(len(rows), search_bytes.TILE, candidates, rows.device)
     whole = cast("search_begin.Words", words)
     search_bytes.scan_again(whole, rows, (scores, maxima), done, bias=bias, allowed=allowed, groups=groups, early=early)
     search_finish.finish(
@@ -134,7 +134,7 @@ def _tiles_for(count: int, tile: int) -> int:
     return size
 
 
-def _room(
+def room_for(
     count: int, tile: int, wanted: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """For one query's scores, the best of each tile, and of groups of tiles."""

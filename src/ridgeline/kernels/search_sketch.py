@@ -5,7 +5,8 @@ of a row add to its score is a sum of many small terms, as often up as down: its
 within a few spreads of the best are looked at in full (`search_margin`). The query is rounded to a byte per element,
 which adds to the spread what little it does.
 
-    python benchmarks/search_gpu_sweep.py --sketch
+    python benchmarks/search_gpu_sweep.py --only halves
+    python benchmarks/search_halves.py
 """
 
 from __future__ import annotations
