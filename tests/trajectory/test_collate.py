@@ -24,7 +24,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 from ridgeline import TrajectoryDataset, collate, resample  # noqa: E402
 from ridgeline.errors import InputError, MissingExtra  # noqa: E402
 from ridgeline.trajectory import Stream, align, on_device, readers  # noqa: E402
-from ridgeline.trajectory.batch import Batch, Packed  # noqa: E402
+from ridgeline.trajectory.batch import Batch, Packed, Part, packed  # noqa: E402
+from ridgeline.trajectory.places import Places  # noqa: E402
+from ridgeline.trajectory.sample import Where  # noqa: E402
 
 NS = 1_000_000_000
 EPOCH = 1_700_000_000 * NS
@@ -369,3 +371,33 @@ def test_on_a_gpu_without_workers_collate_alone_is_enough():
     batch = next(iter(DataLoader(dataset, 3, collate_fn=collate(hz=2), pin_memory=True)))
     assert batch.values.is_cuda
     assert batch.values[1, :, 0].tolist() == [k / 2 for k in range(9)]
+
+
+def test_places_are_as_many_wheres_and_cross_a_process():
+    wheres = tuple(Where(i, f"log{i // 2}", str(i % 2), 10 * i, 10 * i + 5) for i in range(5))
+    places = pickle.loads(pickle.dumps(Places(wheres)))
+    assert places == wheres
+    assert places == Places(iter(wheres))
+    assert places != wheres[:4]
+    assert hash(places) == hash(wheres)
+    assert places[1:3] == wheres[1:3]
+    assert (places[-1], len(places), places.index(wheres[3])) == (wheres[-1], 5, 3)
+    assert places.indices.tolist() == list(range(5))
+    assert tuple(Places(())) == ()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(0, 7), st.sampled_from(["float32", "float64"]))
+def test_what_was_packed_into_one_buffer_comes_out_of_it(batch: int, ticks: int, dtype: str):
+    rng = np.random.default_rng(ticks)
+    values, times = rng.random((3 * batch, 2)).astype(dtype), rng.integers(0, 99, 3 * batch)
+    part = Part((0, 1), ("a",), (), values[:, ::-1], times, np.arange(batch + 1) * 3)
+    at, lengths = rng.integers(0, 99, (batch, ticks)), np.full(batch, ticks)
+    found = packed([part, part], at, lengths, None, Places(()), None)
+    for got in found.parts:
+        assert got.values.dtype == getattr(torch, dtype)
+        np.testing.assert_array_equal(got.values.numpy(), values[:, ::-1])
+        np.testing.assert_array_equal(got.times.numpy(), times)
+        np.testing.assert_array_equal(got.offsets.numpy(), part.offsets)
+    np.testing.assert_array_equal(found.at.of(found.buffer).numpy(), at)
+    np.testing.assert_array_equal(found.lengths.of(found.buffer).numpy(), lengths)

@@ -1,4 +1,8 @@
-"""A batch of a DataLoader: packed by a worker, then resampled on the device it will be used on."""
+"""A batch of a DataLoader: packed by a worker, then resampled on the device it will be used on.
+
+What a worker packs is one buffer. A tensor that crosses a process is a file to open and memory to map and to pin, and
+each copy to a device is a call: once, and not five times for every clock of the batch.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ from typing import Any
 import numpy as np
 
 from ridgeline.trajectory.channels import affine
+from ridgeline.trajectory.places import Places
 from ridgeline.trajectory.resample import resample
-from ridgeline.trajectory.sample import Layout, Where
+from ridgeline.trajectory.sample import Layout
+from ridgeline.trajectory.timeline import Array
+
+ALIGNED = 256  # bytes: where pieces of a buffer begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +31,7 @@ class Batch:
     lengths: Any  # [B]: how many ticks are no padding
     masks: Mapping[str, Any]  # stream -> [B, T]: this stream is known
     layout: Layout
-    where: tuple[Where, ...]  # [B]
+    where: Places  # [B]
 
     def __getitem__(self, stream: str) -> Any:
         """The columns of one stream: [B, T, D]."""
@@ -76,28 +84,49 @@ class Part:
     offsets: Any  # [B + 1]
 
 
+@dataclass(frozen=True)
+class Piece:
+    """An array's place in a buffer."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def of(self, buffer: Any) -> Any:
+        import torch
+
+        return buffer[self.start : self.stop].view(getattr(torch, self.dtype)).view(self.shape)
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """What a worker sends for a GPU: everything but the resampling."""
 
-    parts: tuple[Part, ...]
-    at: Any  # [B, T]
-    lengths: Any  # [B]
+    buffer: Any  # uint8
+    kept: tuple[Part, ...]  # pieces of the buffer in the place of arrays
+    at: Piece  # [B, T]
+    lengths: Piece  # [B]
     layout: Layout
-    where: tuple[Where, ...]
+    where: Places
     how: How
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(_with(part, lambda piece: piece.of(self.buffer)) for part in self.kept)
 
     def pin_memory(self) -> Packed:
         """In page-locked memory; DataLoader(pin_memory=True) calls this."""
-        return self._moved(lambda tensor: tensor.pin_memory())
+        return replace(self, buffer=self.buffer.pin_memory())
 
     def resample(self) -> Batch:
         """On the device, on the current stream; nothing waits."""
         import torch
 
         device = torch.device(self.how.device)
-        there = self._moved(lambda tensor: tensor.to(device, non_blocking=True))
-        batch, ticks = there.at.shape
+        there = replace(self, buffer=self.buffer.to(device, non_blocking=True))
+        at, lengths = there.at.of(there.buffer), there.lengths.of(there.buffer)
+        batch, ticks = at.shape
         width = len(self.layout.names)
         values = torch.empty((batch, ticks, width), dtype=getattr(torch, self.how.dtype), device=device)
         masks: dict[str, Any] = {}
@@ -108,11 +137,11 @@ class Packed:
             _, mask = resample(
                 part.values,
                 part.times,
-                there.at,
+                at,
                 kind=part.kinds,
                 outside=self.how.outside,
                 max_gap=self.how.max_gap_ns,
-                at_lengths=there.lengths,
+                at_lengths=lengths,
                 offsets=part.offsets,
                 normalize=self.how.scaling(part.columns, width),
                 dtype=values.dtype,
@@ -128,15 +157,37 @@ class Packed:
             masks.update(dict.fromkeys(part.streams, mask))
         shown = list({id(m): m for m in masks.values()}.values())
         known = shown[0] if len(shown) == 1 else torch.stack(shown).all(dim=0)
-        return Batch(values, known, there.at, there.lengths, masks, self.layout, self.where)
-
-    def _moved(self, move: Callable[[Any], Any]) -> Packed:
-        parts = tuple(
-            replace(p, values=move(p.values), times=move(p.times), offsets=move(p.offsets)) for p in self.parts
-        )
-        return replace(self, parts=parts, at=move(self.at), lengths=move(self.lengths))
+        return Batch(values, known, at, lengths, masks, self.layout, self.where)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("values", "mask", "times", "masks", "names"):
             raise AttributeError(f"a batch from a worker has no '{name}' yet; iterate over on_device(loader) instead.")
         raise AttributeError(name)
+
+
+def packed(parts: Sequence[Part], at: Array, lengths: Array, layout: Layout, where: Places, how: How) -> Packed:
+    """Arrays of the CPU into one buffer."""
+    import torch
+
+    arrays: list[Array] = []
+    end = 0
+
+    def piece(array: Array) -> Piece:
+        nonlocal end
+        start, end = end, end + array.nbytes
+        end += -end % ALIGNED
+        arrays.append(array)
+        return Piece(array.dtype.name, array.shape, start, start + array.nbytes)
+
+    kept = tuple(_with(part, piece) for part in parts)
+    pieces = piece(at), piece(lengths)
+    buffer = torch.empty(end, dtype=torch.uint8)
+    at_byte, room = 0, buffer.numpy()
+    for array in arrays:
+        room[at_byte : at_byte + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        at_byte += array.nbytes + -array.nbytes % ALIGNED
+    return Packed(buffer, kept, *pieces, layout, where, how)
+
+
+def _with(part: Part, made: Callable[[Any], Any]) -> Part:
+    return replace(part, values=made(part.values), times=made(part.times), offsets=made(part.offsets))

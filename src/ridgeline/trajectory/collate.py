@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.trajectory.batch import Batch, How, Packed, Part
+from ridgeline.trajectory.batch import Batch, How, Packed, Part, packed
 from ridgeline.trajectory.channels import OUTSIDE
+from ridgeline.trajectory.places import Places
 from ridgeline.trajectory.sample import Layout, Sample, Told
 from ridgeline.trajectory.timeline import MOST_TICKS, Array, grid
 
@@ -36,13 +37,11 @@ class Collate:
     def __call__(self, samples: Sequence[Sample]) -> Batch | Packed:
         from torch.utils.data import get_worker_info
 
-        packed = self.pack(samples)
-        return packed if self.how.device != "cpu" and get_worker_info() is not None else packed.resample()
+        found = self.pack(samples)
+        return found if self.how.device != "cpu" and get_worker_info() is not None else found.resample()
 
     def pack(self, samples: Sequence[Sample]) -> Packed:
         """The samples back to back, with their targets; all of it on the CPU."""
-        from torch import from_numpy
-
         first = samples[0]
         if any(s.layout != first.layout or s.window_ns != first.window_ns for s in samples):
             raise InputError("a batch has samples of datasets with different columns or windows; load them separately.")
@@ -52,10 +51,8 @@ class Collate:
         parts = [_part(samples, members, layout, kept) for members in _clocks(samples)]
         if self.how.outside == "raise":
             _refuse_outside(samples, at, lengths)
-        tensors = [replace(p, **{k: from_numpy(getattr(p, k)) for k in ("values", "times", "offsets")}) for p in parts]
-        where = tuple(s.where for s in samples)
         how = replace(self.how, outside="clamp") if self.how.outside == "raise" else self.how
-        return Packed(tuple(tensors), from_numpy(at), from_numpy(lengths), layout, where, how)
+        return packed(parts, at, lengths, layout, Places(s.where for s in samples), how)
 
     def _targets(self, samples: Sequence[Sample]) -> tuple[Array, Array]:
         """(at [B, T], lengths [B]): ticks from each sample's start on, and how many lie inside it."""

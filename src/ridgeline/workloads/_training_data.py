@@ -58,7 +58,7 @@ def loader_of(case: Case, contender: str, runs: Sequence[Trajectory], device: st
 
         how = collate(steps=case["targets"], device=device, outside="clamp")
         for batch in on_device(DataLoader(TrajectoryDataset(runs), collate_fn=how, **words)):
-            yield [where.index for where in batch.where], batch.values
+            yield batch.where.indices.tolist(), batch.values
         return
     items = _Before(runs, case["targets"]) if contender == "resampled before" else _InWorkers(runs, case["targets"])
     yield from _ahead(iter(DataLoader(items, **words)), device)
