@@ -283,6 +283,28 @@ def test_neighbouring_groups_of_one_kind_are_one_launch():
     ]
 
 
+@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("depth", [32, 30])
+def test_cubic_frames_that_are_read_in_whole_rows_follow_the_reference(depth, dtype, outside):
+    """Some targets of a program at a time: at ends, on stamps, beside NaN, without a frame."""
+    for layout, scaled in (("padded", False), ("packed", True)):
+        case = make(
+            6, 12, 11, [(0, depth, "cubic")], dtype=dtype, clock=torch.float32, outside=outside, layout=layout,
+            ragged=True, duplicates=0.2, holes=0.02, max_gap=7, scaled=scaled,
+        )  # fmt: skip
+        check(case)
+
+
+@pytest.mark.parametrize("by", [1, 2, 3, 7, 50, 64, 641, 65_535, 1_000_003, 2**30, 2**31 - 1])
+def test_rows_are_divided_by_the_number_of_targets_without_a_division(by):
+    times, halvings = resample._division(by)
+    most = 2**31 - 1
+    edges = [k * by + r for k in (0, 1, 2, most // by - 1, most // by) for r in (-1, 0, 1)]
+    rows = [n for n in (*edges, *np.random.default_rng(by).integers(0, most, 1000).tolist(), most - 1) if 0 <= n < most]
+    assert [(n + 1) * (times % 2**32) >> 32 + halvings for n in rows] == [n // by for n in rows]
+
+
 def test_a_cubic_a_hundred_spans_beyond_its_end_keeps_its_digits():
     """The powers of the weight are millions there, and what they multiply nearly cancels."""
     case = make(

@@ -29,14 +29,14 @@ SHAPES = {
     ("packed", 2): (32, 16),
     ("packed", 4): (32, 16),
     ("slerp", 2): (32, 16),
-    ("cubic", 2): (32, 8),
+    ("cubic", 2): (32, 32),
     ("cubic", 4): (32, 32),
     ("cubic", 8): (32, 8),
 }
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
-ROWS = {("cubic", 4): 256}
-REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 80, ("cubic", 4): 72}  # at most
+ROWS = {("cubic", 2): 256, ("cubic", 4): 256}
+REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 64, ("cubic", 4): 72}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
@@ -196,7 +196,18 @@ class _Launch:
             self.refused = True
 
 
-_plans: dict[Any, list[_Launch]] = {}
+class _Blank:
+    """Where there are no frames at all: every result is unknown."""
+
+    direct = None
+
+    def ordinary(self, values: Any, times: Any, at: Any, out: Any, mask: Any, *rest: Any) -> None:
+        out.fill_(math.nan)
+        if mask is not None:
+            mask.fill_(False)
+
+
+_plans: dict[Any, list[Any]] = {}
 _last: Any = None  # the last plain call
 _NOTHING = (None,) * 6
 
@@ -211,11 +222,13 @@ def _plan(
     channels: Channels,
     outside: str,
     max_gap: float | None,
-) -> list[_Launch]:
+) -> list[Any]:
     batch, targets, depth = out.shape
     stamps = values.shape[-2]
     if batch == 0 or targets == 0 or (depth == 0 and mask is None):
         return []
+    if stamps == 0:
+        return [_Blank()]
     packed = offsets is not None
     v_step = (0, *values.stride()) if packed else values.stride()
     t_step = (0, *times.stride()) if packed else times.stride()
@@ -224,13 +237,13 @@ def _plan(
     tensors = (values, times, at, out) if mask is None else (values, times, at, out, mask)
     wide = rows >= 1 << 31 or any(_reach(x) >= 1 << 31 for x in tensors)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
-    plan: list[_Launch] = []
+    plan: list[Any] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
         width = stop - start
         like = ("packed" if packed and kind == "linear" else kind, values.element_size())
         bt, bd = _shape(like, width)
         fixed = (
-            stamps, targets, rows, gap, *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
+            stamps, targets, rows, gap, *_division(targets), *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
             width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt, kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
             not INTERPRETED,
@@ -271,6 +284,13 @@ def _reach(tensor: torch.Tensor) -> int:
 def _divisor(strides: tuple[int, ...], size: int) -> int:
     """What divides the strides of batch and row, up to 16 bytes of elements."""
     return math.gcd(*strides[:-1], 16 // size)
+
+
+def _division(by: int) -> tuple[int, int]:
+    """m, s such that n // by is the upper half of (n + 1)·m, halved s times, for 0 <= n < 2³¹; m as a signed word."""
+    halvings = by.bit_length() - 1
+    times = ((1 << 32 + halvings) - 1) // by
+    return times - (1 << 32 if times >= 1 << 31 else 0), halvings
 
 
 def _gap(limit: float, times: torch.dtype) -> int:

@@ -37,6 +37,26 @@ def _per_root(x, FAST: tl.constexpr):
 
 
 @triton.jit
+def widened(x, C: tl.constexpr, FAST: tl.constexpr):
+    """In the compute type; FAST bfloat16 in one instruction each: left alone, the upper of two takes two."""
+    if FAST and x.dtype == tl.bfloat16:
+        code: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+        return tl.inline_asm_elementwise(code, "=&r,=r,r", [x], tl.float32, is_pure=True, pack=2)
+    return x.to(C)
+
+
+@triton.jit
+def put(to, y, d, d_step, wanted, inside, scale, shift, C: tl.constexpr):
+    """Normalised where that is wanted, in the type of the results, to channels d of the rows that begin at `to`."""
+    if scale is not None:
+        y = y * tl.load(scale + d, mask=inside, other=1)[None, :].to(C)
+    if shift is not None:
+        y = y + tl.load(shift + d, mask=inside, other=0)[None, :].to(C)
+    where = to[:, None] + (d * d_step)[None, :]
+    tl.store(where, y.to(to.dtype.element_ty), mask=wanted[:, None] & inside[None, :])
+
+
+@triton.jit
 def linear(a, b, w):
     return a + (b - a) * w
 
@@ -116,6 +136,17 @@ def cubic_inside(before, a, b, after, whole, far_p, gain_p, far_q, gain_q, FAST:
     left = _inner_slope(a - before, m, far_p, gain_p, FAST)
     right = _inner_slope(after - b, m, far_q, gain_q, FAST)
     return a + m * whole + left + right
+
+
+@triton.jit
+def cubic_end(before, a, b, after, w, has_before, has_after, h_before, h_after, FAST: tl.constexpr):
+    """What is missing from `cubic_inside` where frames before or after are missing (and `inner` had 0 for a share)."""
+    _, left, right = blends(w)
+    slope = _end_slope(
+        tl.where(has_before, h_before, h_after)[:, None], tl.where(has_before[:, None], a - before, after - b), b - a,
+        tl.where(has_before | has_after, 1.0, 0.0).to(w.dtype)[:, None], FAST,
+    )  # fmt: skip
+    return slope * (tl.where(has_before, 0.0, left) + tl.where(has_after, 0.0, right))[:, None]
 
 
 @triton.jit
