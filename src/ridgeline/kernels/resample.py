@@ -22,8 +22,9 @@ from ridgeline.kernels.direct import direct
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
-# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: in float32 its
-# programs take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
+# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: its programs
+# take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
+# `benchmarks/trajectory_cubic_gpu.py` tries its shapes; that of two bytes is chosen by its instructions, not yet timed.
 SHAPES = {
     ("linear", 8): (16, 16),
     ("packed", 2): (32, 16),
@@ -36,7 +37,8 @@ SHAPES = {
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
 ROWS = {("cubic", 2): 256, ("cubic", 4): 256}
-REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 64, ("cubic", 4): 72}  # at most
+AHEAD: dict[tuple[str, int], str] = {}  # frames "read" a turn ahead, or "asked" for ahead of all turns
+REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 72, ("cubic", 4): 72}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
@@ -235,7 +237,7 @@ def _plan(
     m_step = (0, 0) if mask is None else mask.stride()
     rows = batch * targets
     tensors = (values, times, at, out) if mask is None else (values, times, at, out, mask)
-    wide = rows >= 1 << 31 or any(_reach(x) >= 1 << 31 for x in tensors)
+    wide = rows >= (1 << 31) - 1024 or any(_reach(x) >= 1 << 31 for x in tensors)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
     plan: list[Any] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
@@ -244,7 +246,8 @@ def _plan(
         bt, bd = _shape(like, width)
         fixed = (
             stamps, targets, rows, gap, *_division(targets), *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
-            width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt, kind, outside, max_gap is not None, wide,
+            width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt,
+            AHEAD.get(like, "") if width <= bd else "", kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
             not INTERPRETED,
         )  # fmt: skip
