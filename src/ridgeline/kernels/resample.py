@@ -24,21 +24,20 @@ from ridgeline.kernels.direct import direct
 # found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
 # costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: its programs
 # take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
-# `benchmarks/trajectory_cubic_gpu.py` tries its shapes; that of two bytes is chosen by its instructions, not yet timed.
+# `benchmarks/trajectory_cubic_gpu.py` tries its shapes.
 SHAPES = {
     ("linear", 8): (16, 16),
     ("packed", 2): (32, 16),
     ("packed", 4): (32, 16),
     ("slerp", 2): (32, 16),
-    ("cubic", 2): (32, 32),
+    ("cubic", 2): (32, 16),
     ("cubic", 4): (32, 32),
     ("cubic", 8): (32, 8),
 }
 USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
 ROWS = {("cubic", 2): 256, ("cubic", 4): 256}
-AHEAD: dict[tuple[str, int], str] = {}  # frames "read" a turn ahead, or "asked" for ahead of all turns
-REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 72, ("cubic", 4): 72}  # at most
+REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 72, ("cubic", 4): 80}  # at most
 INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
 TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
@@ -247,7 +246,7 @@ def _plan(
         fixed = (
             stamps, targets, rows, gap, *_division(targets), *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
             width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt,
-            AHEAD.get(like, "") if width <= bd else "", kind, outside, max_gap is not None, wide,
+            kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
             not INTERPRETED,
         )  # fmt: skip

@@ -21,14 +21,10 @@ LIVE, OPEN, BEFORE, AFTER = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4), t
 @triton.jit
 def targets(
     values, out, scale, shift, live, open_, wanted, has_p, has_q, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q,
-    v_channel, o_channel, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr, AHEAD: tl.constexpr,
+    v_channel, o_channel, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr,
     V_STEP: tl.constexpr, O_STEP: tl.constexpr, EXTEND: tl.constexpr, FAST: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """All channels of all targets [BT], BR at a time, from the frames at o_p, o_a, o_c and o_q to the row at o_to.
-
-    AHEAD "read": the frames of the next turn are read before those of this one are mixed. "asked": all that begin here
-    are sent for from memory at once.
-    """
+    """All channels of all targets [BT], BR at a time, from the frames at o_p, o_a, o_c and o_q to the row at o_to."""
     TURNS: tl.constexpr = BT // BR
     seen = tl.where(live, LIVE, 0) | tl.where(open_, OPEN, 0) | tl.where(has_p, BEFORE, 0) | tl.where(has_q, AFTER, 0)
     at_an_end = open_ & ((has_p & has_q) == 0)
@@ -39,34 +35,18 @@ def targets(
     weights = (whole, far_p, gain_p, far_q, gain_q)
     places = (_steps(o_a, V_STEP), _steps(o_c, V_STEP), _steps(o_p, V_STEP), _steps(o_q, V_STEP))
     o_to = _steps(o_to, O_STEP)
-    if AHEAD == "asked" and FAST:
-        _ask(values + o_a)
-        _ask(values + o_c)
-        _ask(values + o_p)
-        _ask(values + o_q)
-    if AHEAD == "read":
-        following = _frames(values, _four(places, 0, BR), 0, v_channel, D, BD, V_STEP)
     for turn in tl.static_range(TURNS):
         some = _of(seen, turn, BR)
         to = _of(o_to, turn, BR).to(tl.int64) * O_STEP
         end = (ends >> turn) & 1
         weight = _five(weights, turn, BR)
-        if AHEAD == "read":
-            frames = following
-            if turn + 1 < TURNS:
-                following = _frames(values, _four(places, turn + 1, BR), 0, v_channel, D, BD, V_STEP)
+        here = _four(places, turn, BR)
+        for start in range(0, D, BD):
+            frames = _frames(values, here, start, v_channel, D, BD, V_STEP)
             _mix(
-                frames, out, scale, shift, some, end, to, weight, (w, h_p, h_q), turn, 0, o_channel, D, BD, BR, EXTEND,
-                FAST, C,
+                frames, out, scale, shift, some, end, to, weight, (w, h_p, h_q), turn, start, o_channel, D, BD, BR,
+                EXTEND, FAST, C,
             )  # fmt: skip
-        else:
-            here = _four(places, turn, BR)
-            for start in range(0, D, BD):
-                frames = _frames(values, here, start, v_channel, D, BD, V_STEP)
-                _mix(
-                    frames, out, scale, shift, some, end, to, weight, (w, h_p, h_q), turn, start, o_channel, D, BD, BR,
-                    EXTEND, FAST, C,
-                )  # fmt: skip
     none = wanted & (live == 0)
     if tl.max(none.to(tl.int32), 0) > 0:
         for turn in tl.static_range(TURNS):
@@ -96,13 +76,6 @@ def _of(x, turn, BR: tl.constexpr):
     if x.shape[0] == BR:
         return x
     return tl.gather(x, turn * BR + tl.arange(0, BR), 0)
-
-
-@triton.jit
-def _ask(where):
-    """Into the GPU's cache, without waiting."""
-    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
-    tl.inline_asm_elementwise(code, "=r,l", [where.to(tl.int64)], tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -103,7 +103,6 @@ def resample(
     BT: tl.constexpr,
     BD: tl.constexpr,
     BR: tl.constexpr,
-    AHEAD: tl.constexpr,
     KIND: tl.constexpr,
     OUTSIDE: tl.constexpr,
     GAP: tl.constexpr,
@@ -229,7 +228,7 @@ def resample(
         h_q = kinds.over(tl.where(has_q, after - right, span).to(C), span.to(C), FAST)
         cubic.targets(
             values, out, scale, shift, live, open_, wanted, has_p, has_q, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q,
-            v_channel, o_channel, D, BT, BD, BR, AHEAD, V_STEP, O_STEP, EXTEND, FAST, C,
+            v_channel, o_channel, D, BT, BD, BR, V_STEP, O_STEP, EXTEND, FAST, C,
         )  # fmt: skip
         return
 
