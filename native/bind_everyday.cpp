@@ -4,6 +4,7 @@
 
 #include "bind.hpp"
 #include "resample.hpp"
+#include "team.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -65,12 +66,27 @@ bool everyday(nb::handle values, nb::handle times, nb::handle at, nb::handle out
   return resample(job, isa, 0, check) < 0;
 }
 
+// The same into an array of its own. The way there is long when caches are cold: threads that will help are woken first.
+nb::object fresh(nb::handle values, nb::handle times, nb::handle at, bool check, nb::handle empty) {
+  std::int64_t batch, targets, channels;
+  {
+    const View v(values, 3, 0), t(at, 2, 0);
+    if (!v.ok || !t.ok) return nb::none();
+    rouse(v.raw.len < 2 * kBytesPerThread ? 1 : 3);
+    batch = v.size(0), targets = t.size(1), channels = v.size(2);
+  }
+  nb::object out = empty(nb::make_tuple(batch, targets, channels), values.attr("dtype"));
+  return everyday(values, times, at, out, check) ? out : nb::none();
+}
+
 } // namespace
 
 void bind_everyday(nb::module_ &m) {
   m.def("resample_everyday", everyday, "values"_a, "times"_a, "at"_a, "out"_a, "check"_a,
         "values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if "
         "they are not that, or the stamps not in order: `resample` says what is wrong.");
+  m.def("resample_fresh", fresh, "values"_a, "times"_a, "at"_a, "check"_a, "empty"_a,
+        "resample_everyday into an array that `empty`, numpy's, makes: that array, or None.");
 }
 
 } // namespace ridgeline

@@ -53,6 +53,9 @@ struct ResampleLoops {
   std::int64_t (*disorder)(const ResampleJob &job, std::int64_t from, std::int64_t to);
 };
 
+// Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
+constexpr std::int64_t kBytesPerThread = 1 << 20;
+
 // With `check` the stamps are looked at first, a piece at a time while they are at hand: the answer is the first
 // trajectory out of order, or -1, and if there is one `out` holds nothing of use. Threads 0: as many as the work is worth.
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check);

@@ -129,10 +129,11 @@ template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t fr
     if (job.lengths) n = std::min(n, job.lengths[b]);
     const T *row = times + b * job.time_stride[0] + first * step;
     Count bad = n > 0 && !(row[0] == row[0]);
-    if (step == 1)
-      for (std::int64_t i = 1; i < n; ++i) bad |= !(row[i] >= row[i - 1]); // no early way out: the loop is vectorised
-    else
-      for (std::int64_t i = 1; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
+    std::int64_t i = 1;
+    if (step == 1) // no early way out, and eight at a time: the loop is vectorised
+      for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; ++k) bad |= !(row[i + k] >= row[i + k - 1]);
+    for (; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
     if (bad) return b;
   }
   return -1;

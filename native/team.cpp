@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@ namespace ridgeline {
 namespace {
 
 constexpr int kSpins = 4000; // a moment, so that a loop that calls again and again finds the team awake
+constexpr int kSpinsAhead = 16 * kSpins; // who was roused ahead of a call waits longer for it
 
 inline void breathe() {
 #if defined(__x86_64__)
@@ -53,9 +55,9 @@ public:
     {
       std::lock_guard lock(door);
       closing = true;
+      for (auto &member : members) member->bell.notify_one();
     }
-    bell.notify_all();
-    for (auto &member : members) member.join();
+    for (auto &member : members) member->thread.join();
   }
 
   void grow(int wanted) {
@@ -65,9 +67,13 @@ public:
     for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&most, own);
     pthread_sigmask(SIG_SETMASK, &most, &before);
     try {
+      std::lock_guard lock(door);
+      members.reserve(wanted);
       while (int(members.size()) < wanted) {
-        members.emplace_back([this] { wait_and_work(); });
-        pthread_setname_np(members.back().native_handle(), "ridgeline");
+        auto next = std::make_unique<Member>();
+        next->thread = std::thread([this, me = next.get()] { wait_and_work(*me); });
+        pthread_setname_np(next->thread.native_handle(), "ridgeline");
+        members.push_back(std::move(next));
       }
     } catch (const std::exception &) { // no more threads or memory to be had: those that are here do the work
     }
@@ -77,23 +83,55 @@ public:
   void run(int others, const std::function<void()> &job) {
     work = &job;
     seats = std::min<int>(others, members.size());
-    wake(2);
+    wake(std::min<int>(2, seats));
     job();
     seats = 0; // whoever has not begun stays out
+    for (auto &member : members) let_back(*member);
     for (int k = 0; inside;)
       if (k < kSpins) ++k, breathe();
       else std::this_thread::yield(); // whoever is still inside may be waiting for this very CPU
   }
 
+  // The first ones wake the next: the caller goes to work instead of ringing for everybody.
+  void wake(int most, bool ahead = false) {
+    if (most < 1 || asleep == 0) return;
+    const int here = sched_getcpu();
+    std::lock_guard lock(door);
+    for (auto &member : members) {
+      if (!member->sleeps) continue;
+      if (member->cpu == here) send_aside(*member, here);
+      member->sleeps = false;
+      member->ahead = ahead;
+      --asleep;
+      member->bell.notify_one();
+      if (--most == 0) return;
+    }
+  }
+
   const Place place;
 
 private:
-  // The first ones wake the next: the caller goes to work instead of ringing for everybody.
-  void wake(int most) {
-    for (int k = std::min({most, sleeping.load(), seats.load()}); k > 0; --k) {
-      std::lock_guard lock(door);
-      bell.notify_one();
-    }
+  struct Member {
+    std::thread thread;
+    std::condition_variable bell;
+    bool sleeps = false; // and nobody has rung for it
+    bool ahead = false;  // whoever rang has not called yet
+    int cpu = -1;        // where it fell asleep
+    pid_t id = 0;
+    std::atomic<bool> aside{false};
+  };
+
+  // Where every CPU is taken, if only by another library's threads that spin, a woken thread stays on the CPU it slept
+  // on. If that is the caller's own it would wait there until the caller is done: it is kept off until it has begun.
+  void send_aside(Member &member, int here) {
+    cpu_set_t others = place.cpus;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) && sched_setaffinity(member.id, sizeof others, &others) == 0) member.aside = true;
+  }
+  void let_back(Member &member) { // both the member and the caller may do it: when either goes on, it is done
+    if (!member.aside) return;
+    sched_setaffinity(member.id, sizeof place.cpus, &place.cpus);
+    member.aside = false;
   }
 
   bool take_seat() {
@@ -103,31 +141,49 @@ private:
     return false;
   }
 
-  void wait_and_work() {
-    for (;;) {
-      for (int k = 0; k < kSpins && seats == 0; ++k) breathe();
+  void wait_and_work(Member &me) {
+    me.id = pid_t(syscall(SYS_gettid));
+    for (int patience = kSpins;;) {
+      for (int k = 0; k < patience && seats == 0; ++k) breathe();
+      patience = kSpins;
       if (seats == 0) {
-        std::unique_lock lock(door);
-        ++sleeping;
-        bell.wait(lock, [this] { return seats > 0 || closing; });
-        --sleeping;
-        if (closing) return;
+        if (!sleep(me)) return;
+        if (me.ahead) {
+          patience = kSpinsAhead;
+          continue;
+        }
       }
       ++inside; // before the seat: the caller takes the seats away first and then waits for those inside
       if (take_seat()) {
-        wake(2);
+        wake(std::min<int>(2, seats));
         (*work)();
       }
       --inside;
     }
   }
 
-  std::vector<std::thread> members;
+  // Until somebody rings; false: the team is no more.
+  bool sleep(Member &me) {
+    std::unique_lock lock(door);
+    me.cpu = sched_getcpu();
+    me.sleeps = true;
+    ++asleep; // before the seats are looked at once more: whoever offers them looks here afterwards
+    if (seats > 0) {
+      me.sleeps = me.ahead = false;
+      --asleep;
+    }
+    me.bell.wait(lock, [&] { return !me.sleeps || closing; });
+    const bool on = !closing;
+    lock.unlock();
+    let_back(me);
+    return on;
+  }
+
+  std::vector<std::unique_ptr<Member>> members;
   std::mutex door;
-  std::condition_variable bell;
   bool closing = false;
   const std::function<void()> *work = nullptr;
-  std::atomic<int> seats{0}, inside{0}, sleeping{0};
+  std::atomic<int> seats{0}, inside{0}, asleep{0};
 };
 
 // Never destroyed at exit: the threads sleep in it until the process is gone. Made when the module is loaded, not at
@@ -146,6 +202,11 @@ void forget() { // in the child of a fork there are no threads, and a lock may h
 int usable_cpus() {
   cpu_set_t cpus{};
   return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+void rouse(int threads) {
+  std::unique_lock mine(*turn, std::defer_lock);
+  if (threads > 1 && mine.try_lock() && team) team->wake(std::min(2, threads - 1), true);
 }
 
 void together(int threads, const std::function<void()> &work) {

@@ -13,4 +13,7 @@ int usable_cpus(); // those the calling thread may run on
 // while the team is at work, works alone. After a fork the child forms a team of its own.
 void together(int threads, const std::function<void()> &work);
 
+// Ahead of `together`, by a caller that has other things to do first: the first of the threads wake up meanwhile.
+void rouse(int threads);
+
 } // namespace ridgeline

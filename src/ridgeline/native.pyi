@@ -50,6 +50,11 @@ def resample_everyday(values: object, times: object, at: object, out: object, ch
     values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if they are not that, or the stamps not in order: `resample` says what is wrong.
     """
 
+def resample_fresh(values: object, times: object, at: object, check: bool, empty: object) -> object:
+    """
+    resample_everyday into an array that `empty`, numpy's, makes: that array, or None.
+    """
+
 class Launch:
     """
     A compiled GPU kernel with its parameters ready; called with a stream and addresses.

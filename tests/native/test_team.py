@@ -202,6 +202,30 @@ def test_the_team_runs_where_its_caller_may_run():
     """)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
+    alone("""
+        import subprocess
+        everywhere = os.sched_getaffinity(0)
+        spin = [sys.executable, '-c', 'import os, signal; signal.alarm(50)\\nwhile os.getppid() == %d: pass' % os.getpid()]
+        others = [subprocess.Popen(spin) for _ in everywhere]  # no CPU is free: nobody is moved without being told
+        try:
+            values = np.ones((64, 100, 128), np.float32)  # large enough to be roused ahead of the call
+            times, at = np.tile(np.arange(100.0), (64, 1)), np.tile(np.arange(50.0), (64, 1))
+            for k in range(150):
+                if k % 2:
+                    fill(threads=3)
+                else:
+                    assert (native.resample_fresh(values, times, at, True, np.empty) == 1).all()
+                for task in members():
+                    assert os.sched_getaffinity(task) == everywhere
+        finally:
+            for one in others:
+                one.kill()
+                one.wait()
+    """)
+
+
 def test_the_team_takes_memory_by_its_callers_policy():
     alone("""
         from ridgeline.machine import numa

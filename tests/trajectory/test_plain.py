@@ -183,6 +183,9 @@ def test_the_everyday_door_takes_nothing_else():
         (values.tolist(), times, at, out),
     ):
         assert not door(*wrong, True)
+        if wrong[3] is out and wrong[2].shape[1] == 5:  # the others are wrong only beside where the answer would go
+            assert native.resample_fresh(*wrong[:3], True, np.empty) is None
+    assert native.resample_fresh(values, times[:, ::-1], at, True, np.empty) is None
     assert (out == -7).all()
     assert (resample(values, times.astype(">f8"), at) == 1).all()
 

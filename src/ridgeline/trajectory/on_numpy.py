@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.native import first_disorder, resample_everyday
+from ridgeline.native import first_disorder, resample_fresh
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
@@ -25,11 +25,7 @@ def resample_plain(values: Any, times: Any, at: Any, check: bool) -> Any:
 
     None if it is not that: then the ordinary way has the words for what is wrong, or the patience for what is rare.
     """
-    shape = values.shape
-    if len(shape) != 3 or at.ndim != 2 or values.dtype not in NAMES:
-        return None
-    out = np.empty((shape[0], at.shape[1], shape[2]), values.dtype)
-    return out if resample_everyday(values, times, at, out, check) else None
+    return resample_fresh(values, times, at, check, np.empty)
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
