@@ -66,7 +66,7 @@ bool everyday(nb::handle values, nb::handle times, nb::handle at, nb::handle out
   return resample(job, isa, 0, check) < 0;
 }
 
-// The same into an array of its own. The way there is long when caches are cold: threads that will help are woken first.
+// The same into an array of its own. The way there is long when caches are cold: who will help is woken first.
 nb::object fresh(nb::handle values, nb::handle times, nb::handle at, bool check, nb::handle empty) {
   std::int64_t batch, targets, channels;
   {

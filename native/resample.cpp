@@ -24,15 +24,9 @@ private:
   std::atomic<std::int64_t> value{-1};
 };
 
-constexpr std::int64_t kSmallestPiece = 32 << 10;
-
-static std::int64_t bytes(const ResampleJob &job) { // of one trajectory
-  const std::int64_t size = job.value_type == ValueType::f64 ? 8 : job.value_type == ValueType::f32 ? 4 : 2;
-  return (job.stamps + job.targets) * job.channels * size;
-}
-
 static int threads_for(const ResampleJob &job) {
-  const std::int64_t wanted = job.batch * bytes(job) / kBytesPerThread;
+  const std::int64_t size = job.value_type == ValueType::f64 ? 8 : job.value_type == ValueType::f32 ? 4 : 2;
+  const std::int64_t wanted = job.batch * (job.stamps + job.targets) * job.channels * size / kBytesPerThread;
   return wanted > 1 ? int(std::min<std::int64_t>(usable_cpus(), wanted)) : 1;
 }
 
@@ -40,19 +34,15 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) 
   const ResampleLoops loop = resample_loops_of(isa);
   if (threads <= 0) threads = threads_for(job);
   const std::int64_t n = std::max<std::int64_t>(1, std::min<std::int64_t>(threads, job.batch));
-  // Pieces from one counter, smaller towards the end: a thread that comes late or is held up leaves its share to the
-  // others, and nobody waits long for the last piece.
-  const std::int64_t least = std::max<std::int64_t>(1, kSmallestPiece / std::max<std::int64_t>(1, bytes(job)));
+  // Small pieces from one counter: a thread that comes late or is held up leaves its share to the others.
+  const std::int64_t piece = std::max<std::int64_t>(1, job.batch / (8 * n));
   std::atomic<std::int64_t> next{0};
   First fault;
   together(int(n), [&] {
-    for (std::int64_t from = next, to;;) {
-      if (from >= job.batch) break;
-      to = std::min(job.batch, from + std::max(least, (job.batch - from) / (4 * n)));
-      if (!next.compare_exchange_weak(from, to)) continue;
+    for (std::int64_t from; (from = next.fetch_add(piece)) < job.batch;) {
+      const std::int64_t to = std::min(job.batch, from + piece);
       if (check) fault.note(loop.disorder(job, from, to));
       if (fault < 0) loop.rows(job, from, to);
-      from = next;
     }
   });
   return fault;

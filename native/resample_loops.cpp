@@ -130,10 +130,14 @@ template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t fr
     const T *row = times + b * job.time_stride[0] + first * step;
     Count bad = n > 0 && !(row[0] == row[0]);
     std::int64_t i = 1;
-    if (step == 1) // no early way out, and eight at a time: the loop is vectorised
+    // No early way out, and floats eight at a time: the loops are vectorised.
+    if (std::is_floating_point_v<T> && step == 1)
       for (; i + 8 <= n; i += 8)
         for (int k = 0; k < 8; ++k) bad |= !(row[i + k] >= row[i + k - 1]);
-    for (; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
+    if (step == 1)
+      for (; i < n; ++i) bad |= !(row[i] >= row[i - 1]);
+    else
+      for (; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
     if (bad) return b;
   }
   return -1;
