@@ -72,7 +72,7 @@ nb::object fresh(nb::handle values, nb::handle times, nb::handle at, bool check,
   {
     const View v(values, 3, 0), t(at, 2, 0);
     if (!v.ok || !t.ok) return nb::none();
-    rouse(v.raw.len < 2 * kBytesPerThread ? 1 : 3);
+    if (v.size(0) > 1 && v.raw.len >= 2 * kBytesPerThread) rouse(3);
     batch = v.size(0), targets = t.size(1), channels = v.size(2);
   }
   nb::object out = empty(nb::make_tuple(batch, targets, channels), values.attr("dtype"));
