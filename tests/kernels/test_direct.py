@@ -64,3 +64,27 @@ def test_what_was_launched_once_is_launched_again_with_other_tensors(monkeypatch
     sequel(5, 1000)
     assert made == [(False, 7, 5, {0: 1000}), (early, 8, 5, {1: 1000})]
     assert [t is moving for t in sequel.tensors] == [True, False, False, True]
+
+
+def test_launches_that_need_the_first_tensor_alone_go_ahead_of_the_others(monkeypatch):
+    """Whichever of them writes the answer first, all from there on wait for the place of it."""
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(direct, "direct", lambda compiled, programs, *_: programs)
+    monkeypatch.setattr(direct, "launch_in_turn", lambda some, _, *at: made.extend((n, len(at)) for n in some))
+    kernel = Kernel({"a": "*fp32", "b": "*fp32"})
+    query, answer, fixed = torch.ones(4), torch.ones(4), torch.ones(4)
+
+    def work() -> None:
+        direct.launch(kernel, 7, query, fixed)
+        direct.launch(kernel, 8, query, answer)
+        direct.launch(kernel, 9, query, fixed)
+
+    sequel = direct.Sequel(work, [query, answer])
+    sequel.begin(5, 1000)
+    sequel.end(5, 1000, 2000)
+    assert made == [(7, 1), (8, 2), (9, 2)]
+    made.clear()
+    lone = direct.Sequel(lambda: direct.launch(kernel, 3, query, fixed), [query, answer])
+    lone.begin(5, 1000)
+    lone.end(5, 1000, 2000)
+    assert made == [(3, 1)]

@@ -423,9 +423,9 @@ def test_a_recorded_search_by_halves_of_bytes_finds_the_best_that_are_left(metri
     vectors = torch.from_numpy(clustered(300_000, 48)).cuda()
     asked = torch.from_numpy(clustered(50, 48, 1)).cuda()
     index = built("SQ8,Refine(Flat)", metric, vectors, dtype="float16")
-    index.remove(list(range(0, 300_000, 3)))
+    index.remove(list(range(0, 300_000, 10)))  # too few to be swept away: they are masked
     wanted = index.search(asked, 10)[1]
     got = torch.cat([index.search(q[None], 10)[1] for q in asked])
     assert index._state.engine.replays.nbytes > 0
-    assert (got % 3 != 0).all()
+    assert (got % 10 != 0).all()
     assert (got == wanted).double().mean() >= 0.99

@@ -43,13 +43,14 @@ class Sequel:
         finally:
             _noting.told = None
         self._launches: list[Any] = []
-        lone = 0  # launches that need no address but the first
+        more: list[int] = []  # launches that need another address than the first
         for turn, (compiled, programs, arguments) in enumerate(self._kept):
             slots = {place: which for which, t in enumerate(moving) for place, a in enumerate(arguments) if a is t}
-            lone += lone == turn and not any(slots.values())
+            more += [turn] if any(which > 0 for which in slots.values()) else []
             # The first one must not begin before all that came earlier has ended.
             self._launches.append(direct(compiled, programs, arguments, slots, early and turn > 0))
-        self._first, self._last = self._launches[:lone], self._launches[lone:]
+        split = more[0] if more else len(self._launches)
+        self._first, self._last = self._launches[:split], self._launches[split:]
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -93,6 +93,11 @@ def run(
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
+        if not values.shape[-2]:  # no frame at all: every result is unknown
+            out.fill_(math.nan)
+            if mask is not None:
+                mask.fill_(False)
+            return None
         if len(_plans) >= PLANS:
             _plans.clear()
         plan = _plans[key] = _plan(values, times, at, out, mask, offsets, channels, outside, max_gap)
@@ -197,18 +202,7 @@ class _Launch:
             self.refused = True
 
 
-class _Blank:
-    """Where there are no frames at all: every result is unknown."""
-
-    direct = None
-
-    def ordinary(self, values: Any, times: Any, at: Any, out: Any, mask: Any, *rest: Any) -> None:
-        out.fill_(math.nan)
-        if mask is not None:
-            mask.fill_(False)
-
-
-_plans: dict[Any, list[Any]] = {}
+_plans: dict[Any, list[_Launch]] = {}
 _last: Any = None  # the last plain call
 _NOTHING = (None,) * 6
 
@@ -223,13 +217,11 @@ def _plan(
     channels: Channels,
     outside: str,
     max_gap: float | None,
-) -> list[Any]:
+) -> list[_Launch]:
     batch, targets, depth = out.shape
     stamps = values.shape[-2]
     if batch == 0 or targets == 0 or (depth == 0 and mask is None):
         return []
-    if stamps == 0:
-        return [_Blank()]
     packed = offsets is not None
     v_step = (0, *values.stride()) if packed else values.stride()
     t_step = (0, *times.stride()) if packed else times.stride()
@@ -238,7 +230,7 @@ def _plan(
     tensors = (values, times, at, out) if mask is None else (values, times, at, out, mask)
     wide = rows >= (1 << 31) - 1024 or any(_reach(x) >= 1 << 31 for x in tensors)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
-    plan: list[Any] = []
+    plan: list[_Launch] = []
     for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
         width = stop - start
         like = ("packed" if packed and kind == "linear" else kind, values.element_size())
