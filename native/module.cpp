@@ -1,4 +1,6 @@
 // The Python face of native/: arguments are checked here, the GIL is released, the loops do the work.
+#include <atomic>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +9,7 @@
 #include "bandwidth.hpp"
 #include "bind.hpp"
 #include "isa.hpp"
+#include "lender.hpp"
 #include "spin.hpp"
 
 namespace nb = nanobind;
@@ -73,6 +76,13 @@ NB_MODULE(native, m) {
     nb::gil_scoped_release free;
     return spin(steps, seed);
   }, "steps"_a, "seed"_a = 1, "A busy loop of `steps` dependent steps with a known answer.");
+
+  m.def("lent_threads", [] {
+    std::atomic<int> count{0};
+    nb::gil_scoped_release free;
+    on_lent_threads([&] { ++count; });
+    return count.load();
+  }, "How many of OpenMP's threads would work for the caller, itself among them; 0 if nobody lends.");
 
   bind_resample(m);
   bind_everyday(m);

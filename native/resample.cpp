@@ -32,10 +32,12 @@ static int threads_for(const ResampleJob &job) {
 
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) {
   const ResampleLoops loop = resample_loops_of(isa);
-  if (threads <= 0) threads = threads_for(job);
+  const bool asked = threads > 0;
+  if (!asked) threads = threads_for(job);
   const std::int64_t n = std::max<std::int64_t>(1, std::min<std::int64_t>(threads, job.batch));
+  const std::int64_t awake = n > 1 && !asked ? std::min<std::int64_t>(usable_cpus(), job.batch) : n;
   // Small pieces from one counter: a thread that comes late or is held up leaves its share to the others.
-  const std::int64_t piece = std::max<std::int64_t>(1, job.batch / (8 * n));
+  const std::int64_t piece = std::max<std::int64_t>(1, job.batch / (4 * awake + 4 * n));
   std::atomic<std::int64_t> next{0};
   First fault;
   together(int(n), [&] {
@@ -44,7 +46,7 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) 
       if (check) fault.note(loop.disorder(job, from, to));
       if (fault < 0) loop.rows(job, from, to);
     }
-  });
+  }, int(awake));
   return fault;
 }
 

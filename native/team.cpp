@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -14,7 +15,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "lender.hpp"
 
 namespace ridgeline {
 namespace {
@@ -46,6 +50,12 @@ struct Place {
     return CPU_EQUAL(&cpus, &other.cpus) && policy == other.policy && nodes == other.nodes;
   }
 };
+
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
 
 class Team {
 public:
@@ -106,6 +116,14 @@ public:
       member->bell.notify_one();
       if (--most == 0) return;
     }
+  }
+
+  double cpu_seconds() const { // of all members
+    double sum = 0;
+    clockid_t clock;
+    for (auto &member : members)
+      if (pthread_getcpuclockid(member->thread.native_handle(), &clock) == 0) sum += seconds_of(clock);
+    return sum;
   }
 
   const Place place;
@@ -186,13 +204,61 @@ private:
   std::atomic<int> seats{0}, inside{0}, asleep{0};
 };
 
+// Whose threads are asked. When threads of this process that are neither ours nor the caller keep CPUs busy around our
+// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead. Back to our own when nobody
+// comes or the caller is kept waiting, as where CPUs are shared with other processes, and after a while in any case: who
+// asks them makes them spin, needed or not.
+class Habit {
+public:
+  bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
+
+  // Before a call that our own team will do; `wanted` threads, the caller among them.
+  void look_around(const Team *team, int wanted) {
+    const auto now = Clock::now();
+    const auto passed = now - since;
+    const bool again = pthread_equal(watcher, pthread_self());
+    if (left > 0 || now < settled || (again && passed < kWatch)) return;
+    const double others = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - seconds_of(CLOCK_THREAD_CPUTIME_ID) -
+                          (team ? team->cpu_seconds() : 0);
+    const double busy = (others - burnt) / std::chrono::duration<double>(passed).count(); // CPUs
+    if (again && passed < kRecent && 2 * busy > wanted - 1) left = kCalls;
+    since = now, burnt = others, watcher = pthread_self();
+  }
+
+  void after_lent(bool well) {
+    waits = well ? 0 : waits + 1;
+    if (--left > 0 && waits < kWaits) return;
+    settled = Clock::now() + (waits < kWaits ? kSettle : kRest);
+    left = waits = 0;
+  }
+  void nobody_lends() {
+    left = waits = 0;
+    settled = Clock::now() + kRest;
+  }
+
+private:
+  using Clock = std::chrono::steady_clock;
+  // What a running thread has used is known by the system's tick; what was long ago says nothing.
+  static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
+  static constexpr int kCalls = 400, kWaits = 3;
+  static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
+  static constexpr Clock::duration kRest = std::chrono::seconds(2);
+
+  int left = 0, waits = 0;
+  Clock::time_point since{}, settled{};
+  double burnt = 0;
+  pthread_t watcher{};
+};
+
 // Never destroyed at exit: the threads sleep in it until the process is gone. Made when the module is loaded, not at
 // the first call: a child forked in the middle of that would wait for it for ever.
 Team *team = nullptr;
+Habit habit; // of whoever has the turn
 std::mutex *turn = new std::mutex;
 
 void forget() { // in the child of a fork there are no threads, and a lock may have been held
   team = nullptr;
+  habit = {};
   turn = new std::mutex;
 }
 [[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, forget);
@@ -206,13 +272,24 @@ int usable_cpus() {
 
 void rouse(int threads) {
   std::unique_lock mine(*turn, std::defer_lock);
-  if (threads > 1 && mine.try_lock() && team) team->wake(std::min(2, threads - 1), true);
+  if (threads > 1 && mine.try_lock() && team && !habit.elsewhere()) team->wake(std::min(2, threads - 1), true);
 }
 
-void together(int threads, const std::function<void()> &work) {
+void together(int threads, const std::function<void()> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
+  habit.look_around(team, threads);
+  if (habit.elsewhere()) {
+    const int wanted = std::max(threads, awake) - 1;
+    std::atomic<int> seats{wanted};
+    const std::function<void()> if_wanted = [&, caller = pthread_self()] {
+      if (pthread_equal(pthread_self(), caller) || (Place::here() == place && seats.fetch_sub(1) > 0)) work();
+    };
+    const Lent lent = on_lent_threads(if_wanted);
+    if (lent.done) return habit.after_lent(!lent.waited && seats < wanted);
+    habit.nobody_lends();
+  }
   if (team && !(team->place == place)) {
     delete team;
     team = nullptr;

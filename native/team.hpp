@@ -11,7 +11,10 @@ int usable_cpus(); // those the calling thread may run on
 // takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.
 // The threads run where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller,
 // while the team is at work, works alone. After a fork the child forms a team of its own.
-void together(int threads, const std::function<void()> &work);
+//
+// Where another library's threads keep the CPUs busy they do the work themselves (lender.hpp), up to `awake` of them if
+// that is more: they need no waking.
+void together(int threads, const std::function<void()> &work, int awake = 0);
 
 // Ahead of `together`, by a caller that has other things to do first: the first of the threads wake up meanwhile.
 void rouse(int threads);

@@ -35,6 +35,11 @@ def time_mix(mix: str, bytes: int, cpus: Sequence[int], passes: int = 1, repeats
 def spin(steps: int, seed: int = 1) -> int:
     """A busy loop of `steps` dependent steps with a known answer."""
 
+def lent_threads() -> int:
+    """
+    How many of OpenMP's threads would work for the caller, itself among them; 0 if nobody lends.
+    """
+
 def resample(values: Annotated[NDArray, dict(device='cpu', writable=False)], times: Annotated[NDArray, dict(device='cpu', writable=False)], at: Annotated[NDArray, dict(device='cpu', writable=False)], out: Annotated[NDArray, dict(device='cpu')], mask: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')] | None, lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, at_lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, channels: Sequence[tuple[int, int, str]], outside: str, gap_float: float | None, gap_int: int | None, scale: Annotated[NDArray, dict(device='cpu', writable=False)] | None, shift: Annotated[NDArray, dict(device='cpu', writable=False)] | None, value_type: str, out_is_wide: bool, threads: int, check: bool = False, isa: str = '') -> int:
     """
     values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resample. With `check` the first trajectory whose stamps are not in order, or -1.

@@ -326,3 +326,62 @@ def test_signals_are_left_to_the_programs_own_threads_but_not_faults():
             fill(threads=3)
         assert caught
     """)
+
+
+BORROWING = """
+def tasks():
+    return len(os.listdir('/proc/self/task'))
+
+def spent_beside(busy, seconds=1.0):
+    '''Many short calls, with a thread beside them that burns a CPU or does not; how many threads came into being.'''
+    fill(threads=2)
+    stop = threading.Event()
+    def burn():
+        while not stop.is_set():
+            native.spin(2_000_000) if busy else time.sleep(0.002)
+    beside = [threading.Thread(target=burn) for _ in range(2)]
+    for one in beside: one.start()
+    before, until = tasks(), time.monotonic() + seconds
+    while time.monotonic() < until and tasks() == before:
+        fill(batch=64, threads=2, seed=3)
+        time.sleep(0 if busy else 0.0005)
+    came = tasks() - before
+    for _ in range(50):
+        fill(batch=64, threads=2, seed=4)
+    stop.set()
+    for one in beside: one.join()
+    return came
+"""
+
+
+def test_openmp_lends_its_threads_to_the_first_thread_alone_and_not_after_a_fork():
+    pytest.importorskip("torch")
+    alone("""
+        assert native.lent_threads() == 0, 'nobody is there to lend'
+        import torch
+        torch.set_num_threads(3)
+        assert [native.lent_threads() for _ in range(50)] == [3] * 50
+        torch.set_num_threads(2)
+        assert native.lent_threads() == 2
+        elsewhere = []
+        other = threading.Thread(target=lambda: elsewhere.append(native.lent_threads()))
+        other.start(), other.join()
+        assert elsewhere == [0]
+        def in_the_child():
+            assert native.lent_threads() == 0
+            fill(threads=2)
+        ended_well(child(in_the_child))
+        assert torch.arange(1_000_000).sum() == 499_999_500_000  # its owner has them back
+        torch.set_num_threads(1)
+        assert native.lent_threads() == 0
+    """)
+
+
+def test_beside_busy_threads_of_this_process_openmps_are_asked_and_answers_stay_right():
+    pytest.importorskip("torch")
+    alone(BORROWING + "import torch; torch.set_num_threads(4); came = spent_beside(True); assert came == 3, came")
+
+
+def test_beside_idle_threads_openmps_are_left_alone():
+    pytest.importorskip("torch")
+    alone(BORROWING + "import torch; torch.set_num_threads(4); came = spent_beside(False, 0.3); assert came == 0, came")

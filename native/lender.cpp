@@ -1,0 +1,83 @@
+#include "lender.hpp"
+
+#include <chrono>
+#include <string_view>
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace ridgeline {
+namespace {
+
+// GCC's runtime by its own names; LLVM's and Intel's answer to them, too.
+struct OpenMP {
+  void (*parallel)(void (*)(void *), void *, unsigned threads, unsigned flags) = nullptr;
+  int (*threads)() = nullptr;
+  int (*inside)() = nullptr;
+};
+
+template <class Function> void look_up(void *library, const char *name, Function &to) {
+  to = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+// Of the runtimes in this process torch's own, and if it has none in its folder, the only one there is.
+struct Search {
+  const char *torchs = nullptr, *any = nullptr;
+  int count = 0;
+};
+
+int look_at(dl_phdr_info *library, std::size_t, void *search) {
+  const std::string_view path = library->dlpi_name ? library->dlpi_name : "";
+  const std::string_view file = path.substr(path.find_last_of('/') + 1);
+  Search &found = *static_cast<Search *>(search);
+  const auto is = [&](std::string_view name) { return file.substr(0, name.size()) == name; };
+  if (!is("libgomp") && !is("libomp") && !is("libiomp5")) return 0;
+  found.any = library->dlpi_name, ++found.count;
+  if (path.find("/torch") != path.npos) found.torchs = library->dlpi_name;
+  return 0;
+}
+
+OpenMP find() {
+  Search search;
+  dl_iterate_phdr(look_at, &search);
+  const char *path = search.torchs ? search.torchs : search.count == 1 ? search.any : nullptr;
+  void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr; // held from now on: the pointers stay good
+  OpenMP found;
+  if (!library) return found;
+  look_up(library, "GOMP_parallel", found.parallel);
+  look_up(library, "omp_get_max_threads", found.threads);
+  look_up(library, "omp_in_parallel", found.inside);
+  return found;
+}
+
+bool forked = false; // its threads are gone, and it does not know
+[[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+
+} // namespace
+
+Lent on_lent_threads(const std::function<void()> &work) {
+  if (forked || pid_t(syscall(SYS_gettid)) != getpid()) return {};
+  static OpenMP openmp; // by one thread only
+  if (!openmp.parallel) openmp = find();
+  if (!openmp.parallel || !openmp.threads || !openmp.inside || openmp.threads() < 2 || openmp.inside()) return {};
+
+  using Clock = std::chrono::steady_clock;
+  struct Errand {
+    const std::function<void()> &work;
+    pthread_t caller;
+    Clock::time_point ended;
+  } errand{work, pthread_self(), {}};
+  const auto run = [](void *argument) {
+    Errand &errand = *static_cast<Errand *>(argument);
+    errand.work();
+    if (pthread_equal(pthread_self(), errand.caller)) errand.ended = Clock::now();
+  };
+  const auto began = Clock::now();
+  openmp.parallel(run, &errand, 0, 0); // as many threads as its owner would: with fewer it would send some away
+  return {true, Clock::now() - errand.ended > errand.ended - began};
+}
+
+} // namespace ridgeline

@@ -1,0 +1,18 @@
+// Threads that belong to another library: OpenMP's, as torch brings it. They spin for milliseconds after each of its
+// operations, on every CPU, and threads of ours that are woken meanwhile wait behind them.
+#pragma once
+
+#include <functional>
+
+namespace ridgeline {
+
+struct Lent {
+  bool done = false;   // false: nobody lends, and nothing was done
+  bool waited = false; // the caller was through with its share for longer than its share had taken
+};
+
+// All threads of OpenMP's that are the caller's, the caller among them, run `work`; it must not throw. Nobody lends to a
+// thread other than the process's first (OpenMP would make new ones for it), inside OpenMP's own work, or after a fork.
+Lent on_lent_threads(const std::function<void()> &work);
+
+} // namespace ridgeline
