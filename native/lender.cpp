@@ -1,5 +1,7 @@
 #include "lender.hpp"
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <string_view>
 
@@ -7,6 +9,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace ridgeline {
@@ -53,6 +56,15 @@ OpenMP find() {
   return found;
 }
 
+// Some of those who lent last; 0: nobody yet. By one thread only, but for the lenders' own names.
+std::array<std::atomic<pid_t>, 2> lenders{};
+
+std::int64_t used_by(pid_t thread) { // nanoseconds of CPU time; -1: it is no more
+  timespec now{};
+  const clockid_t clock = clockid_t(~unsigned(thread) << 3 | 6); // as pthread_getcpuclockid would name it
+  return clock_gettime(clock, &now) == 0 ? std::int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec : -1;
+}
+
 bool forked = false; // its threads are gone, and it does not know
 [[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
@@ -68,16 +80,29 @@ Lent on_lent_threads(const std::function<void()> &work) {
   struct Errand {
     const std::function<void()> &work;
     pthread_t caller;
-    Clock::time_point ended;
-  } errand{work, pthread_self(), {}};
+    Clock::time_point ended{};
+    std::atomic<std::size_t> came{0};
+  } errand{work, pthread_self()};
   const auto run = [](void *argument) {
     Errand &errand = *static_cast<Errand *>(argument);
+    const bool lent = !pthread_equal(pthread_self(), errand.caller);
+    if (const std::size_t k = lent ? errand.came++ : lenders.size(); k < lenders.size())
+      lenders[k] = pid_t(syscall(SYS_gettid));
     errand.work();
-    if (pthread_equal(pthread_self(), errand.caller)) errand.ended = Clock::now();
+    if (!lent) errand.ended = Clock::now();
   };
   const auto began = Clock::now();
   openmp.parallel(run, &errand, 0, 0); // as many threads as its owner would: with fewer it would send some away
   return {true, Clock::now() - errand.ended > errand.ended - began};
+}
+
+bool lenders_awake() {
+  if (!lenders[0]) return true;
+  std::array<std::int64_t, 2> before{};
+  for (std::size_t k = 0; k < lenders.size(); ++k) before[k] = lenders[k] ? used_by(lenders[k]) : -1;
+  for (std::size_t k = 0; k < lenders.size(); ++k)
+    if (before[k] >= 0 && used_by(lenders[k]) > before[k]) return true;
+  return false;
 }
 
 } // namespace ridgeline

@@ -15,4 +15,8 @@ struct Lent {
 // thread other than the process's first (OpenMP would make new ones for it), inside OpenMP's own work, or after a fork.
 Lent on_lent_threads(const std::function<void()> &work);
 
+// Whether who lent last is running at this moment, spinning or at work: asleep they are slow to come. True if nobody has
+// lent yet.
+bool lenders_awake();
+
 } // namespace ridgeline

@@ -205,9 +205,9 @@ private:
 };
 
 // Whose threads are asked. When threads of this process that are neither ours nor the caller keep CPUs busy around our
-// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead. Back to our own when nobody
-// comes or the caller is kept waiting, as where CPUs are shared with other processes, and after a while in any case: who
-// asks them makes them spin, needed or not.
+// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead, as long as they are awake. Back
+// to our own when nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, and after a
+// while in any case: who asks them makes them spin, needed or not.
 class Habit {
 public:
   bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
@@ -218,8 +218,8 @@ public:
     const auto passed = now - since;
     const bool again = pthread_equal(watcher, pthread_self());
     if (left > 0 || now < settled || (again && passed < kWatch)) return;
-    const double others = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - seconds_of(CLOCK_THREAD_CPUTIME_ID) -
-                          (team ? team->cpu_seconds() : 0);
+    const double ours = (team ? team->cpu_seconds() : 0) + seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    const double others = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - ours; // last: a thread's time grows when it is asked
     const double busy = (others - burnt) / std::chrono::duration<double>(passed).count(); // CPUs
     if (again && passed < kRecent && 2 * busy > wanted - 1) left = kCalls;
     since = now, burnt = others, watcher = pthread_self();
@@ -280,7 +280,7 @@ void together(int threads, const std::function<void()> &work, int awake) {
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
   habit.look_around(team, threads);
-  if (habit.elsewhere()) {
+  if (habit.elsewhere() && lenders_awake()) {
     const int wanted = std::max(threads, awake) - 1;
     std::atomic<int> seats{wanted};
     const std::function<void()> if_wanted = [&, caller = pthread_self()] {
