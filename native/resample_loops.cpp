@@ -9,62 +9,91 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-constexpr int kAhead = 512, kLinesAhead = 4; // bytes and cache lines; more or fewer were slower
+constexpr int kAhead = 640, kLinesAhead = 5; // bytes and cache lines; more or fewer were slower
+constexpr int kUnrolled = 16;                // channels
 
 template <class V, class O, class C>
 inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict out, std::int64_t channels) {
-  for (std::int64_t d = 0; d < channels; ++d) {
+  const auto one = [&](std::int64_t d) {
     const C from = wide(a[d]);
     narrow(from + (wide(b[d]) - from) * w, out[d]);
-  }
+  };
+  std::int64_t d = 0;
+  for (; d + kUnrolled <= channels; d += kUnrolled)
+    for (int k = 0; k < kUnrolled; ++k) one(d + k);
+  for (; d < channels; ++d) one(d);
 }
 
-// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths, the
-// channels of each target at once, so that the search for the next one is already under way meanwhile.
-template <class V, class O, class T>
-void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O *out, std::int64_t out_step,
-               std::int64_t channels, std::uint8_t *mask) {
+// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths.
+template <class V, class T> class Merge {
+public:
   using C = typename ComputeOf<V>::type;
-  const T *const first = track.times, *const end = first + track.n;
-  const T *next = first + 1; // the first stamp after the target
-  if (mask) std::memset(mask, 1, count);
-  for (std::int64_t k = 0; k < count; ++k, out += out_step) {
-    const T t = targets[k];
+  struct Found { // no left: the target is no number
+    const V *left, *right;
+    C w;
+  };
+
+  explicit Merge(const Track<V, T> &of) : track(of), first(of.times), end(first + of.n), next(first + 1) {}
+
+  [[gnu::always_inline]] inline Found find(T t) {
     bool before = false;
-    if (!(next[-1] <= t)) { // it went back, or lies before the first stamp, or is no number
-      if (!(t == t)) {
-        for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
-        if (mask) mask[k] = 0;
-        continue;
-      }
+    if (__builtin_expect(!(next[-1] <= t), 0)) { // it went back, or lies before the first stamp, or is no number
+      if (!(t == t)) return {nullptr, nullptr, 0};
       const std::int64_t left = track.bisect(t, -1, next - first - 1);
       before = left < 0;
       next = first + (before ? track.last_of(0) : left) + 1;
     } else {
       // Four stamps at a time, counted rather than branched on: the next target is one to four stamps on, and
       // which of them no predictor knows.
-      int passed = 4;
+      std::int64_t passed = 4;
       const auto four = [&] {
         passed = (next[0] <= t) + (next[1] <= t) + (next[2] <= t) + (next[3] <= t);
         next += passed;
       };
-      if (next + 8 <= end) four(); // by far the most often; once more is what the loop is for
-      if (passed == 4)
+      if (__builtin_expect(next + 8 <= end, 1)) four(); // by far the most often; once more is what the loop is for
+      if (__builtin_expect(passed == 4, 0)) {
         for (int near = 0; near < 32 && passed == 4 && next + 4 <= end; ++near) four();
-      if (passed == 4 && next + 4 <= end) next = first + track.bisect(t, next - first - 1, track.n) + 1; // far ahead
-      if (next + 4 > end)
-        while (next < end && *next <= t) ++next;
+        if (passed == 4 && next + 4 <= end) next = first + track.bisect(t, next - first - 1, track.n) + 1; // far ahead
+        else
+          while (next < end && *next <= t) ++next;
+      }
     }
-    const V *a = track.values + (next - first - 1) * track.value_step;
+    const V *left = track.values + (next - first - 1) * track.value_step, *right = left + track.value_step;
     for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
-      __builtin_prefetch(reinterpret_cast<const char *>(a) + kAhead + 64 * line);
+      __builtin_prefetch(reinterpret_cast<const char *>(left) + kAhead + 64 * line);
+    if (next + 1 < end && __builtin_expect(next[1] == next[0], 0)) // of equal stamps the last counts, here as on the left
+      right = track.values + track.last_of(next - first) * track.value_step;
     // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
-    const C w = before || next == end ? C(0) : C(double(t - next[-1]) / double(next[0] - next[-1]));
-    if (w == 0) {
-      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(a[d]), out[d]);
-    } else { // of equal stamps the last counts, on the right as on the left
-      mix(a, track.values + track.last_of(next - first) * track.value_step, w, out, channels);
+    return {left, right, before || next == end ? C(0) : C(double(t - next[-1]) / double(next[0] - next[-1]))};
+  }
+
+private:
+  const Track<V, T> &track;
+  const T *const first, *const end;
+  const T *next; // the first stamp after the target before
+};
+
+// A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
+template <class V, class O, class T>
+void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O *out, std::int64_t out_step,
+               std::int64_t channels, std::uint8_t *mask) {
+  using C = typename ComputeOf<V>::type;
+  if (mask) std::memset(mask, 1, count);
+  if (count == 0) return;
+  Merge<V, T> merge(track);
+  auto now = merge.find(targets[0]);
+  for (std::int64_t k = 0; k < count; ++k, out += out_step) {
+    auto then = now;
+    if (k + 1 < count) then = merge.find(targets[k + 1]);
+    if (now.w != 0) { // or no number, which spans that are infinite make
+      mix(now.left, now.right, now.w, out, channels);
+    } else if (now.left) {
+      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(now.left[d]), out[d]);
+    } else {
+      for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
+      if (mask) mask[k] = 0;
     }
+    now = then;
   }
 }
 

@@ -334,6 +334,7 @@ def tasks():
 
 def spent_beside(busy, seconds=1.0):
     '''Many short calls, with a thread beside them that burns a CPU or does not; how many threads came into being.'''
+    time.sleep(0.3)  # libraries' threads spin for a while after they were made
     fill(threads=2)
     stop = threading.Event()
     def burn():
