@@ -48,7 +48,8 @@ bool set_types(ResampleJob &job, char value, char time, std::size_t time_size) {
   }
 }
 
-bool everyday(nb::handle values, nb::handle times, nb::handle at, nb::handle out, bool check) {
+// `beforehand`: nothing is written unless all stamps are in order.
+bool into(nb::handle values, nb::handle times, nb::handle at, nb::handle out, bool check, bool beforehand) {
   const View v(values, 3, 0), s(times, 2, 0), t(at, 2, 0), o(out, 3, PyBUF_WRITABLE);
   if (!v.ok || !s.ok || !t.ok || !o.ok || t.type() != s.type() || o.type() != v.type()) return false;
   ResampleJob job{};
@@ -63,7 +64,12 @@ bool everyday(nb::handle values, nb::handle times, nb::handle at, nb::handle out
   job.outside = Outside::clamp;
   const Isa isa = chosen();
   nb::gil_scoped_release free;
-  return resample(job, isa, 0, check) < 0;
+  if (check && beforehand && first_disorder(job, isa) >= 0) return false;
+  return resample(job, isa, 0, check && !beforehand) < 0;
+}
+
+bool everyday(nb::handle values, nb::handle times, nb::handle at, nb::handle out, bool check) {
+  return into(values, times, at, out, check, true);
 }
 
 // The same into an array of its own. The way there is long when caches are cold: who will help is woken first.
@@ -76,7 +82,7 @@ nb::object fresh(nb::handle values, nb::handle times, nb::handle at, bool check,
     batch = v.size(0), targets = t.size(1), channels = v.size(2);
   }
   nb::object out = empty(nb::make_tuple(batch, targets, channels), values.attr("dtype"));
-  return everyday(values, times, at, out, check) ? out : nb::none();
+  return into(values, times, at, out, check, false) ? out : nb::none();
 }
 
 } // namespace
@@ -84,7 +90,7 @@ nb::object fresh(nb::handle values, nb::handle times, nb::handle at, bool check,
 void bind_everyday(nb::module_ &m) {
   m.def("resample_everyday", everyday, "values"_a, "times"_a, "at"_a, "out"_a, "check"_a,
         "values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if "
-        "they are not that, or the stamps not in order: `resample` says what is wrong.");
+        "they are not that, or the stamps not in order, and then nothing was written: `resample` says what is wrong.");
   m.def("resample_fresh", fresh, "values"_a, "times"_a, "at"_a, "check"_a, "empty"_a,
         "resample_everyday into an array that `empty`, numpy's, makes: that array, or None.");
 }

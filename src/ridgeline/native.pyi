@@ -52,7 +52,7 @@ def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)]
 
 def resample_everyday(values: object, times: object, at: object, out: object, check: bool) -> bool:
     """
-    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if they are not that, or the stamps not in order: `resample` says what is wrong.
+    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if they are not that, or the stamps not in order, and then nothing was written: `resample` says what is wrong.
     """
 
 def resample_fresh(values: object, times: object, at: object, check: bool, empty: object) -> object:

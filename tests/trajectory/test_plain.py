@@ -309,3 +309,31 @@ def test_unchecked_disorder_stays_inside_the_arrays(isa):
         found = room(values, at)
         directly(values, times, at, found, isa)
         assert (np.isnan(found) | (np.abs(found - 1) < 1e-9)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("check", [True, False])
+def test_into_an_array_of_the_callers_own(dtype, check):
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal((40, 30, 6)).astype(dtype)
+    times = np.cumsum(rng.uniform(0.1, 1, (40, 30)), 1)
+    at = rng.uniform(0, 20, (40, 25))
+    wanted = resample(values, times, at)
+    apart, turned = np.full((40, 25, 12), 9, dtype)[:, :, ::2], np.empty((25, 40, 6), dtype).swapaxes(0, 1)
+    for out in (np.empty_like(wanted), apart, turned):
+        assert resample(values, times, at, out=out, check=check) is out
+        same(out, wanted)
+    wider = np.empty((40, 25, 6), np.float64)
+    assert resample(values, times, at, out=wider, check=check) is wider
+    assert np.allclose(wider, wanted, atol=4e-3)
+    with pytest.raises(InputError, match=r"out has shape \[40, 25, 5\]"):
+        resample(values, times, at, out=np.empty((40, 25, 5), dtype), check=check)
+
+
+def test_stamps_out_of_order_leave_the_callers_array_as_it_was():
+    values, times = np.ones((64, 40, 33), np.float32), np.tile(np.arange(40.0), (64, 1))
+    times[63, 20] = 3
+    out = np.full((64, 50, 33), 7, np.float32)
+    with pytest.raises(InputError, match=r"times of trajectory 63 are not sorted: index 20 is 3\.0 after 19\.0"):
+        resample(values, times, np.tile(np.linspace(0, 39, 50), (64, 1)), out=out)
+    assert (out == 7).all()

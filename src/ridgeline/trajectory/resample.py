@@ -68,9 +68,10 @@ def resample(
         and outside == "clamp"
         and quaternion == "xyzw"
         and not (sort or return_mask)
-        and max_gap is lengths is at_lengths is offsets is normalize is dtype is out is None
+        and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
+        and (out is None or type(out) is ndarray)
     ):
-        answer = resample_plain(values, times, at, check)
+        answer = resample_plain(values, times, at, check, out)
         if answer is not None:
             return answer
     torch = sys.modules.get("torch")
