@@ -55,6 +55,25 @@ def test_by_vectors_and_by_ease_as_a_full_sort_would(seen, k, monkeypatch):
     assert (rows >= 0).sum() == (want >= 0).sum()
 
 
+@pytest.mark.parametrize("k", [1, 5, 31, 40])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_few_users_on_a_cpu_are_ranked_as_many_are(seen, k, count, monkeypatch):
+    some = seen.taken(np.arange(count))
+    rng = np.random.default_rng(3)
+    ranker = ranking.ByVectors(Semantic(rng.normal(size=(ITEMS, 6)).astype(np.float32)).items)
+    few = ranker.users(some)
+    rows, scores = ranker.best(few, some, k)
+    monkeypatch.setattr(ranking, "FEW_USERS", 0)
+    many = ranker.users(some)
+    assert isinstance(few, np.ndarray)
+    assert np.allclose(few, many, atol=1e-6)
+    want, best = ranker.best(many, some, k)
+    assert rows.dtype == want.dtype
+    assert scores.dtype == best.dtype == np.float32
+    assert np.array_equal(rows, want)
+    assert np.allclose(scores, best, atol=1e-6)
+
+
 def test_somebody_who_has_seen_everything_gets_nothing():
     users, items = np.nonzero(np.ones((2, 4)))
     nothing = np.zeros(len(users))

@@ -6,7 +6,8 @@
 What items are (vectors, EASE's weights) goes to the device once, histories as row and column numbers, never as a
 matrix; only the answers come back. On a GPU products in float16 find a few more items than asked, and products in
 float32 decide between those. For a few users a GPU would wait for the host more than it works: the host makes their
-profiles and decides, and the device is asked one thing, once.
+profiles and decides, and the device is asked one thing, once. On a CPU NumPy does all of it for them: torch's threads
+take longer to meet than to work.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ByVectors:
     def users(self, liked: Histories) -> Any:
         """The weighted means of what they liked: float32 [n, dim] of unit length, 0 without likes. On the device, but
         for a few users, whose answers begin here."""
-        if self._narrow and _few(liked):
+        if _few(liked) and (self._narrow or not _gpu(self.device)):
             return _profiles(self._host, liked)
         import torch
         from torch.nn.functional import embedding_bag
@@ -64,8 +65,11 @@ class ByVectors:
         """(items int64 [n, k], scores float32 [n, k]) by products; seen ones left out, −1 where none is left."""
         import torch
 
-        if self._narrow and _few(seen) and isinstance(users, np.ndarray):
-            return self._best_of_few(users, seen, k, done)
+        if _few(seen) and isinstance(users, np.ndarray):
+            if not _gpu(self.device):
+                return self._best_here(users, seen, k, done)
+            if self._narrow:
+                return self._best_of_few(users, seen, k, done)
         left = self._there(users) if isinstance(users, np.ndarray) else users
 
         def scores(first: int, last: int) -> Any:
@@ -75,6 +79,21 @@ class ByVectors:
             return torch.einsum("ukd,ud->uk", self._items[rows], left[first:last])
 
         return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device, done)
+
+    def _best_here(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
+        """By NumPy, on a CPU."""
+        _checked(len(users), seen, k)
+        k = min(k, seen.width)
+        scores = np.stack([self._host @ user for user in np.asarray(users, np.float32)])
+        done("products with all items")
+        scores[seen.users, seen.items] = -np.inf
+        done("masking what was seen")
+        rows = np.argpartition(scores, seen.width - k, axis=1)[:, seen.width - k :]
+        values = np.take_along_axis(scores, rows, 1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        rows, values = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
+        done("top-k")
+        return np.where(np.isneginf(values), -1, rows), values
 
     def _best_of_few(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
         """One way there, one back: what the device finds is scored here."""

@@ -32,7 +32,7 @@ from ridgeline.machine import Placement, topology
 from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.ease import MOST
 from ridgeline.recommend.models.taste import taste
-from ridgeline.recommend.ranking import ByEase, ByVectors, Done
+from ridgeline.recommend.ranking import FEW_USERS, ByEase, ByVectors, Done
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles
@@ -231,7 +231,7 @@ def _ours(case: Case, device: str) -> Any:
         return lambda users, done=_unheard: ease.best(users, users, k, done=done)
     model = semantic(case["items"], case["dim"])
     ranker = ByVectors(model.items, device)
-    profiles_of = model.users if device == "cpu" else ranker.users
+    profiles_of = model.users if device == "cpu" and case["users"] > FEW_USERS else ranker.users
 
     def best(users: Histories, done: Done = _unheard) -> Any:
         vectors = profiles_of(users)
