@@ -38,6 +38,26 @@ template <class Work> void share(std::int64_t n, std::int64_t piece, int threads
   else take();
 }
 
+// What a probe's arrays say, checked; `places`: rows of codes.
+Probe probe_of(const Sieve &sieve, const Rows &lists, const Rows &offsets, const Rows &rows, std::size_t places,
+               const std::optional<Floats> &added, const std::optional<Floats> &biases, const std::optional<Flags> &allowed) {
+  if (sieve.queries() != 1) throw std::invalid_argument("a probe is for one query");
+  if (offsets.shape(0) < 1 || rows.shape(0) != places) throw std::invalid_argument("rows and codes differ in length");
+  const std::int64_t count = std::int64_t(offsets.shape(0)) - 1, *ends = offsets.data();
+  for (std::size_t k = 0; k < lists.shape(0); ++k) {
+    const std::int64_t list = lists.data()[k];
+    if (list < 0 || list >= count) throw std::invalid_argument("there is no such list");
+    if (ends[list] < 0 || ends[list] > ends[list + 1] || ends[list + 1] > std::int64_t(places))
+      throw std::invalid_argument("a list lies outside the codes");
+    if (allowed)
+      for (std::int64_t p = ends[list]; p < ends[list + 1]; ++p)
+        if (rows.data()[p] < 0 || rows.data()[p] >= std::int64_t(allowed->shape(0)))
+          throw std::invalid_argument("allowed is shorter than the rows");
+  }
+  return {lists.data(), std::int64_t(lists.shape(0)), data_of(added, lists.shape(0), "added"), ends, rows.data(),
+          data_of(biases, places, "biases"), allowed ? allowed->data() : nullptr};
+}
+
 void inside(const Rows &rows, std::int64_t count) {
   for (std::size_t i = 0; i < rows.shape(0); ++i)
     if (rows.data()[i] < 0 || rows.data()[i] >= count) throw std::invalid_argument("a row lies outside the vectors");
@@ -75,6 +95,51 @@ void bind_sieve(nb::module_ &m) {
          "biases"_a.none() = nb::none(), "first"_a = 0, "rows"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
          "threads"_a = 1, "isa"_a = "",
          "Take in scores [queries, columns]; `which` [queries] must name each query once.")
+      .def("probe", [](Sieve &self, Floats query, Scores values, Rows lists, Rows offsets, Rows rows,
+                       std::optional<Floats> biases, std::optional<Flags> allowed, int threads, const std::string &isa) {
+        const std::size_t d = query.shape(0);
+        if (values.shape(1) != d) throw std::invalid_argument("query and values differ in dimension");
+        const Probe probe = probe_of(self, lists, offsets, rows, values.shape(0), {}, biases, allowed);
+        const Isa set = parse(isa);
+        auto *dots = sieve_loops(set).dots;
+        nb::gil_scoped_release free;
+        self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
+          dots(query.data(), values.data() + from * d, d, to - from, out);
+        }, set, threads);
+      }, "query"_a.noconvert(), "values"_a.noconvert(), "lists"_a.noconvert(), "offsets"_a.noconvert(),
+         "rows"_a.noconvert(), "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(), "threads"_a = 1,
+         "isa"_a = "",
+         "Take in query · values [n, d] of some `lists`; list l is values[offsets[l]:offsets[l + 1]], and `rows` their rows.")
+      .def("probe_bytes", [](Sieve &self, Floats query, Codes codes, Rows lists, Rows offsets, Rows rows, float added,
+                             std::optional<Floats> biases, std::optional<Flags> allowed, int threads, const std::string &isa) {
+        const std::size_t d = query.shape(0);
+        if (codes.shape(1) != d) throw std::invalid_argument("query and codes differ in dimension");
+        Probe probe = probe_of(self, lists, offsets, rows, codes.shape(0), {}, biases, allowed);
+        const std::vector<float> all(lists.shape(0), added);
+        probe.added = all.data();
+        const Isa set = parse(isa);
+        auto *dot = sieve_loops(set).dot_bytes;
+        nb::gil_scoped_release free;
+        self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
+          for (std::int64_t r = from; r < to; ++r) out[r - from] = dot(query.data(), codes.data() + r * d, d);
+        }, set, threads);
+      }, "query"_a.noconvert(), "codes"_a.noconvert(), "lists"_a.noconvert(), "offsets"_a.noconvert(),
+         "rows"_a.noconvert(), "added"_a, "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
+         "threads"_a = 1, "isa"_a = "", "The same of bytes [n, d], `added` to every score.")
+      .def("probe_parts", [](Sieve &self, Scores tables, Codes codes, Rows lists, Rows offsets, Rows rows, Floats added,
+                             std::optional<Floats> biases, std::optional<Flags> allowed, int threads, const std::string &isa) {
+        const std::size_t parts = codes.shape(1);
+        if (tables.shape(0) != parts || tables.shape(1) != 256) throw std::invalid_argument("tables must be [parts, 256]");
+        const Probe probe = probe_of(self, lists, offsets, rows, codes.shape(0), added, biases, allowed);
+        const Isa set = parse(isa);
+        auto *look_up = sieve_loops(set).look_up;
+        nb::gil_scoped_release free;
+        self.probe(probe, [&](std::int64_t from, std::int64_t to, float *out) {
+          look_up(tables.data(), codes.data() + from * parts, parts, to - from, out);
+        }, set, threads);
+      }, "tables"_a.noconvert(), "codes"_a.noconvert(), "lists"_a.noconvert(), "offsets"_a.noconvert(),
+         "rows"_a.noconvert(), "added"_a.noconvert(), "biases"_a.none() = nb::none(), "allowed"_a.none() = nb::none(),
+         "threads"_a = 1, "isa"_a = "", "The same of tables [parts, 256] and codes [n, parts]; `added` [lists] to a list's.")
       .def("candidates", [](Sieve &self) {
         self.settle();
         const std::int64_t queries = self.queries();

@@ -72,6 +72,23 @@ void Sieve::sift(const ScoreBlock &block, Isa isa, int threads) {
   else work();
 }
 
+void Sieve::probe(const Probe &probe, const Scoring &score, Isa isa, int threads) {
+  std::vector<std::int64_t> starts(probe.count + 1, 0);
+  const auto low = [&](std::int64_t k) { return probe.offsets[probe.lists[k]]; };
+  for (std::int64_t k = 0; k < probe.count; ++k) starts[k + 1] = starts[k] + probe.offsets[probe.lists[k] + 1] - low(k);
+  std::vector<float> scores(starts[probe.count]);
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t k; (k = next.fetch_add(1)) < probe.count;)
+      score(low(k), low(k) + starts[k + 1] - starts[k], scores.data() + starts[k]);
+  };
+  if (threads > 1 && probe.count > 1) together(int(std::min<std::int64_t>(threads, probe.count)), work);
+  else work();
+  for (std::int64_t k = 0; k < probe.count; ++k)
+    sift({scores.data() + starts[k], 1, starts[k + 1] - starts[k], nullptr, probe.added ? probe.added + k : nullptr,
+          probe.biases ? probe.biases + low(k) : nullptr, 0, probe.rows + low(k), probe.allowed}, isa, 1);
+}
+
 void Sieve::settle() {
   for (Lane &lane : lanes_) compact(lane);
 }

@@ -84,6 +84,30 @@ double distance(const float *q, const float *x, std::int64_t d) {
   });
 }
 
+// Four rows at a time: what is loaded of the query serves all of them.
+template <int Rows> inline void dots_of(const float *q, const float *x, std::int64_t d, float *out) {
+  Floats sums[Rows][2] = {};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= d; i += 2 * kLanes)
+    for (int half = 0; half < 2; ++half) {
+      const Floats with = load(q + i + half * kLanes);
+      for (int r = 0; r < Rows; ++r) sums[r][half] += with * load(x + r * d + i + half * kLanes);
+    }
+  for (int r = 0; r < Rows; ++r) {
+    const Floats both = sums[r][0] + sums[r][1];
+    float sum = 0;
+    for (std::int64_t u = 0; u < kLanes; ++u) sum += both[u];
+    for (std::int64_t k = i; k < d; ++k) sum += q[k] * x[r * d + k];
+    out[r] = sum;
+  }
+}
+
+void dots(const float *q, const float *x, std::int64_t d, std::int64_t n, float *out) {
+  std::int64_t r = 0;
+  for (; r + 4 <= n; r += 4) dots_of<4>(q, x + r * d, d, out + r);
+  for (; r < n; ++r) dots_of<1>(q, x + r * d, d, out + r);
+}
+
 float dot_bytes(const float *q, const std::uint8_t *codes, std::int64_t d) {
   float part[kWidth] = {}, rest = 0;
   std::int64_t i = 0;
@@ -111,7 +135,7 @@ void look_up(const float *tables, const std::uint8_t *codes, std::int64_t parts,
 } // namespace
 
 extern const SieveLoops loops_of_sieve;
-const SieveLoops loops_of_sieve{above, dot, distance, dot_bytes, look_up};
+const SieveLoops loops_of_sieve{above, dot, distance, dots, dot_bytes, look_up};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

@@ -38,6 +38,9 @@ class Family(Protocol):
     @property
     def count(self) -> int: ...
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]: ...
+    def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+        """The same for one query [1, d], straight into the sieve; False, and nothing done, where blocks do as well."""
+
     def slack(self, queries: Floats) -> Wide:
         """[queries] twice the largest error of a score; infinite where float32 will not do."""
 
@@ -47,6 +50,9 @@ class Values(Protocol):
 
     def plain(self) -> Floats | None:
         """float32 [count, d], where they are kept so."""
+
+    def stored(self, rows: Whole) -> tuple[Floats, Whole] | None:
+        """(float32 [n, d], where in it those rows are), where values are kept so."""
 
     def decoded(self, rows: Whole) -> Floats: ...
 
@@ -58,13 +64,14 @@ def candidates(
     if not np.isfinite(slack).all():
         return _everything(len(queries), family.count, allowed)
     sieve = Sieve(min(k, max(1, family.count)), slack)
+    if len(queries) == 1 and family.probe(sieve, queries, nprobe, allowed):
+        return sieve.candidates()
     crew = threads()
     for block in family.blocks(queries, nprobe, allowed):
         sieve.sift(
             block.scores, block.which, block.offsets, block.biases, block.first, block.rows, allowed, threads=crew
         )
-    offsets, rows = sieve.candidates()
-    return offsets, rows
+    return sieve.candidates()
 
 
 def candidates_within(
@@ -98,9 +105,9 @@ def candidates_within(
 def rescored(values: Values, queries: Floats, offsets: Whole, rows: Whole, squared: bool) -> Wide:
     """Inner products or squared distances of the candidates with the stored values, in float64."""
     out = np.empty(len(rows))
-    plain, crew = values.plain(), threads()
-    if plain is not None:
-        rescore(queries, plain, offsets, rows, out, squared, threads=crew)
+    stored, crew = values.stored(rows), threads()
+    if stored is not None:
+        rescore(queries, stored[0], offsets, stored[1], out, squared, threads=crew)
         return out
     begin = 0
     while begin < len(queries):
@@ -122,6 +129,8 @@ def rescored(values: Values, queries: Floats, offsets: Whole, rows: Whole, squar
 def ranked(offsets: Whole, rows: Whole, scores: Wide, k: int, squared: bool, ids: Array | None) -> tuple[Wide, Whole]:
     """(scores [q, k], rows [q, k]): each query's best k, equal scores by id; where none is left, ∓∞ and −1."""
     queries = len(offsets) - 1
+    if queries == 1:
+        return _best(rows, scores, k, squared, ids)
     order, owner, position = _ordered(offsets, rows, scores, squared, ids)
     best = np.full((queries, k), np.inf if squared else -np.inf)
     found = np.full((queries, k), -1, np.int64)
@@ -129,6 +138,15 @@ def ranked(offsets: Whole, rows: Whole, scores: Wide, k: int, squared: bool, ids
     chosen = order[kept]
     best[owner[kept], position[kept]] = scores[chosen]
     found[owner[kept], position[kept]] = rows[chosen]
+    return best, found
+
+
+def _best(rows: Whole, scores: Wide, k: int, squared: bool, ids: Array | None) -> tuple[Wide, Whole]:
+    """`ranked` of one query."""
+    order = np.lexsort((rows if ids is None else ids[rows], scores if squared else -scores))[:k]
+    best, found = np.full((1, k), np.inf if squared else -np.inf), np.full((1, k), -1, np.int64)
+    best[0, : len(order)] = scores[order]
+    found[0, : len(order)] = rows[order]
     return best, found
 
 
@@ -158,6 +176,10 @@ class Decoded:
     def plain(self) -> Floats | None:
         plain = self.codec.name == "Flat" and self.codes.dtype == np.float32 and self.codes.flags.c_contiguous
         return self.codes if plain else None
+
+    def stored(self, rows: Whole) -> tuple[Floats, Whole] | None:
+        plain = self.plain()
+        return None if plain is None else (plain, rows)
 
     def decoded(self, rows: Whole) -> Floats:
         return np.ascontiguousarray(self.codec.decode(self.codes[rows]))

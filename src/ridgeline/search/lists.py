@@ -2,7 +2,7 @@
 
 Rows that were added together form a segment, sorted by list. Segments of like size are merged, so there are never
 more than a few, and adding a row costs a logarithmic number of moves. A batch reads each list once, for all queries
-that want it.
+that want it; one query's lists are read by one native call.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from ridgeline.native import look_up
+from ridgeline.native import Sieve, look_up
 from ridgeline.search.arrays import Array, Flags, Floats, Whole, Wide, threads
 from ridgeline.search.blocks import Block, reach_of
-from ridgeline.search.codecs import Codec, PartCodec
+from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, PartCodec
 from ridgeline.search.kmeans import nearest
 from ridgeline.search.metric import norms, slack
 from ridgeline.search.scan import Product, byte_reach, half_squares
 
-_ONLY = np.zeros(1, np.int64)  # the queries that want a list, where there is one query
+ALONE = 1 << 20  # bytes: waking a thread costs as much as reading so many
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class Lists:
     def plain(self) -> Floats | None:
         return None
 
+    def stored(self, rows: Whole) -> tuple[Floats, Whole] | None:
+        if len(self.segments) != 1 or not self._floats:
+            return None
+        return self.segments[0].codes, self.segments[0].places[rows]
+
     def added(self, vectors: Floats) -> Lists:
         homes = nearest(vectors, self.centres)
         codes = self.codec.encode(vectors - self.centres[homes] if self._residual else vectors)
@@ -110,7 +115,7 @@ class Lists:
     def slack(self, queries: Floats) -> Wide:
         reach = reach_of(queries, self.longest, self.longest**2 / 2 if self.distances else 0.0)
         if self._residual:  # centre and remainder are added up apart: together they may be longer than the row
-            reach = reach + norms(queries) * (self.longest + 2 * float(norms(self.centres).max(initial=0.0)))
+            reach = reach + norms(queries) * (self.longest + 2 * self._farthest)
         return slack(queries.shape[1], reach + byte_reach(self.codec, queries))
 
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]:
@@ -134,6 +139,38 @@ class Lists:
                     offsets = np.ascontiguousarray(products[which, number])
                     yield Block(_looked_up(tables, which, codes), 0, rows, which, offsets, biases)
 
+    def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+        """By the codec's own loop over all lists; not for values in float16, which are multiplied as float32."""
+        codec = self.codec
+        if not (self._floats or isinstance(codec, ByteCodec | PartCodec)):
+            return False
+        products = query @ self.centres.T
+        wanted = np.ascontiguousarray(self._chosen(products, nprobe)[0])
+        for segment in self.segments:
+            looked = segment.codes.nbytes * len(wanted) // max(1, len(self.centres))
+            where = (wanted, segment.offsets, segment.rows)
+            more = (segment.biases, allowed, threads() if looked > ALONE else 1)
+            if isinstance(codec, PartCodec):
+                sieve.probe_parts(codec.tables(query)[0], segment.codes, *where, products[0, wanted], *more)
+            elif isinstance(codec, ByteCodec):
+                sieve.probe_bytes(query[0] * codec.step, segment.codes, *where, float(query[0] @ codec.base), *more)
+            else:
+                sieve.probe(query[0], segment.codes, *where, *more)
+        return True
+
+    @property
+    def _floats(self) -> bool:
+        return isinstance(self.codec, FlatCodec) and self.codec.empty().dtype == np.float32
+
+    @cached_property
+    def _halves(self) -> Floats:
+        """‖centre‖²/2"""
+        return np.asarray(np.einsum("ij,ij->i", self.centres, self.centres) / 2)
+
+    @cached_property
+    def _farthest(self) -> float:
+        return float(norms(self.centres).max(initial=0.0))
+
     @property
     def _residual(self) -> bool:
         return isinstance(self.codec, PartCodec)
@@ -142,21 +179,19 @@ class Lists:
         values = self.codec.decode(codes)
         return values + self.centres[homes] if self._residual else values
 
+    def _chosen(self, products: Floats, nprobe: int) -> Whole:
+        """[queries, nprobe] the nearest lists, in no order."""
+        lists = len(self.centres)
+        if nprobe >= lists:
+            return np.broadcast_to(np.arange(lists), products.shape)
+        scores = products - self._halves if self.distances else products
+        return np.argpartition(-scores, nprobe - 1, axis=1)[:, :nprobe]
+
     def _probed(self, products: Floats, nprobe: int) -> list[tuple[int, Whole]]:
         """(list, queries that want it), by list."""
-        lists = len(self.centres)
-        nprobe = min(nprobe, lists)
-        scores = products
-        if self.distances:
-            scores = products - np.einsum("ij,ij->i", self.centres, self.centres) / 2
-        if nprobe == lists:
-            chosen = np.broadcast_to(np.arange(lists), scores.shape)
-        else:
-            chosen = np.argpartition(-scores, nprobe - 1, axis=1)[:, :nprobe]
-        if len(products) == 1:  # sorting is for batches: it would take longer than the scan
-            return [(number, _ONLY) for number in chosen[0].tolist()]
+        chosen = self._chosen(products, nprobe)
         numbers = chosen.ravel()
-        owners = np.repeat(np.arange(len(products)), nprobe)
+        owners = np.repeat(np.arange(len(products)), chosen.shape[1])
         order = np.argsort(numbers, kind="stable")
         present, starts = np.unique(numbers[order], return_index=True)
         return list(zip(present.tolist(), np.split(owners[order], starts[1:]), strict=True))
