@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "bind.hpp"
+#include "one_query.hpp"
 #include "sieve.hpp"
 #include "team.hpp"
 
@@ -155,6 +156,37 @@ void bind_sieve(nb::module_ &m) {
         const std::size_t ends[1] = {std::size_t(queries + 1)}, total[1] = {std::size_t(offsets[queries])};
         return nb::make_tuple(Given(offsets, 1, ends, own_offsets), Given(rows, 1, total, own_rows));
       }, "(offsets [queries + 1], rows): the rows kept for query q are rows[offsets[q]:offsets[q + 1]].");
+
+  nb::class_<OneQuery>(m, "OneQuery", "One query over lists of float32 vectors, from the query to its ranked rows.")
+      .def("__init__", [](OneQuery *self, Scores centres, std::optional<Floats> halves, Scores values, Rows offsets, Rows rows,
+                          std::optional<Floats> biases, bool unit, bool squared, std::int64_t nprobe, std::int64_t k,
+                          double longest, double rounding, double underflow, double too_large, std::int64_t more_terms) {
+        const std::size_t lists = centres.shape(0), dim = centres.shape(1), places = values.shape(0);
+        if (values.shape(1) != dim || rows.shape(0) != places || offsets.shape(0) != lists + 1)
+          throw std::invalid_argument("centres, values, rows and offsets do not fit");
+        const std::int64_t *ends = offsets.data();
+        for (std::size_t l = 0; l < lists; ++l)
+          if (ends[l] > ends[l + 1]) throw std::invalid_argument("offsets must not fall");
+        if (ends[0] != 0 || ends[lists] != std::int64_t(places)) throw std::invalid_argument("offsets do not end with rows");
+        if (nprobe < 1 || k < 1) throw std::invalid_argument("k and nprobe must be 1 or more");
+        new (self) OneQuery{unit, squared, std::int64_t(dim), std::int64_t(lists), nprobe, k, centres.data(),
+                            data_of(halves, lists, "halves"), values.data(), ends, rows.data(),
+                            data_of(biases, places, "biases"), longest, rounding, underflow, too_large, more_terms};
+      }, "centres"_a.noconvert(), "halves"_a.none(), "values"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(),
+         "biases"_a.none(), "unit"_a, "squared"_a, "nprobe"_a, "k"_a, "longest"_a, "rounding"_a, "underflow"_a,
+         "too_large"_a, "more_terms"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+         nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
+         "The arrays of search/lists.py, and what search/metric.py knows of float32.")
+      .def("__call__", [](const OneQuery &self, Floats query, Array<float, 1> scores, Array<std::int64_t, 1> found,
+                          const std::string &isa) {
+        const std::size_t k = std::size_t(self.k);
+        if (query.shape(0) != std::size_t(self.dim) || scores.shape(0) != k || found.shape(0) != k)
+          throw std::invalid_argument("shapes do not fit");
+        const Isa set = parse(isa);
+        nb::gil_scoped_release free;
+        return self.search(query.data(), scores.data(), found.data(), set);
+      }, "query"_a.noconvert(), "scores"_a.noconvert(), "found"_a.noconvert(), "isa"_a = "",
+         "Best scores [k] and rows [k] of query [d]; False: it is not finite, or too large for sums in float32.");
 
   m.def("rescore", [](Scores queries, Scores vectors, Rows offsets, Rows rows, Array<double, 1> out, bool squared,
                       int threads, const std::string &isa) {

@@ -86,7 +86,8 @@ void Sieve::probe(const Probe &probe, const Scoring &score, Isa isa, int threads
   else work();
   for (std::int64_t k = 0; k < probe.count; ++k)
     sift({scores.data() + starts[k], 1, starts[k + 1] - starts[k], nullptr, probe.added ? probe.added + k : nullptr,
-          probe.biases ? probe.biases + low(k) : nullptr, 0, probe.rows + low(k), probe.allowed}, isa, 1);
+          probe.biases ? probe.biases + low(k) : nullptr, low(k), probe.rows ? probe.rows + low(k) : nullptr,
+          probe.allowed}, isa, 1);
 }
 
 void Sieve::settle() {

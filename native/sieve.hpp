@@ -27,7 +27,7 @@ struct Probe {
   std::int64_t count;
   const float *added;          // [count] to all scores of a list, or null
   const std::int64_t *offsets; // list l is places offsets[l] to offsets[l + 1]
-  const std::int64_t *rows;    // [places] the row at each
+  const std::int64_t *rows;    // [places] the row at each, or null: a place is a row
   const float *biases;         // [places], or null
   const std::uint8_t *allowed; // [all rows], or null
 };

@@ -163,6 +163,21 @@ class Sieve:
         (offsets [queries + 1], rows): the rows kept for query q are rows[offsets[q]:offsets[q + 1]].
         """
 
+class OneQuery:
+    """
+    One query over lists of float32 vectors, from the query to its ranked rows.
+    """
+
+    def __init__(self, centres: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], halves: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, unit: bool, squared: bool, nprobe: int, k: int, longest: float, rounding: float, underflow: float, too_large: float, more_terms: int) -> None:
+        """
+        The arrays of search/lists.py, and what search/metric.py knows of float32.
+        """
+
+    def __call__(self, query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], scores: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], found: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], isa: str = '') -> bool:
+        """
+        Best scores [k] and rows [k] of query [d]; False: it is not finite, or too large for sums in float32.
+        """
+
 def rescore(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], squared: bool = False, threads: int = 1, isa: str = '') -> None:
     """
     Inner products, or squared distances, of float32 values in float64: out[i] for the query whose offsets hold i.

@@ -17,6 +17,7 @@ from ridgeline.search.inputs import finite_norms, is_tensor, matrix
 from ridgeline.search.kmeans import kmeans, nearest
 from ridgeline.search.lists import Lists, Segment
 from ridgeline.search.metric import norms, unit
+from ridgeline.search.one_query import OnLists
 from ridgeline.search.scan import Scan
 from ridgeline.search.spec import fitting
 
@@ -70,6 +71,20 @@ class CpuEngine:
             return parts[0]
         empty = (np.empty((0, ask.k)), np.empty((0, ask.k), np.int64))
         return np.concatenate([s for s, _ in [empty, *parts]]), np.concatenate([r for _, r in [empty, *parts]])
+
+    def door(self, queries: Floats, ask: Ask) -> OnLists | None:
+        """A shorter way for the next query like this one."""
+        family = self.family
+        if len(queries) != 1 or self.refiner is not None:
+            return None
+        if not isinstance(family, Lists) or not OnLists.fits(family, ask):
+            return None
+        metric = self.recipe.metric
+
+        def otherwise(query: Any) -> tuple[Wide, Whole]:
+            return self.search(Cpu().take_in(query, self.recipe.dim, metric, "queries"), ask)
+
+        return OnLists(family, metric, ask, otherwise)
 
     def within(self, queries: Floats, radius: float, ask: Ask) -> tuple[Whole, Wide, Whole]:
         """With a refiner, what the coarse codes find is held against the radius by the finer values."""

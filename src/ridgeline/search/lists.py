@@ -71,7 +71,7 @@ class Lists:
         return None
 
     def stored(self, rows: Whole) -> tuple[Floats, Whole] | None:
-        if len(self.segments) != 1 or not self._floats:
+        if len(self.segments) != 1 or not self.floats:
             return None
         return self.segments[0].codes, self.segments[0].places[rows]
 
@@ -142,7 +142,7 @@ class Lists:
     def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         """By the codec's own loop over all lists; not for values in float16, which are multiplied as float32."""
         codec = self.codec
-        if not (self._floats or isinstance(codec, ByteCodec | PartCodec)):
+        if not (self.floats or isinstance(codec, ByteCodec | PartCodec)):
             return False
         products = query @ self.centres.T
         wanted = np.ascontiguousarray(self._chosen(products, nprobe)[0])
@@ -159,11 +159,11 @@ class Lists:
         return True
 
     @property
-    def _floats(self) -> bool:
+    def floats(self) -> bool:
         return isinstance(self.codec, FlatCodec) and self.codec.empty().dtype == np.float32
 
     @cached_property
-    def _halves(self) -> Floats:
+    def halves(self) -> Floats:
         """‖centre‖²/2"""
         return np.asarray(np.einsum("ij,ij->i", self.centres, self.centres) / 2)
 
@@ -184,7 +184,7 @@ class Lists:
         lists = len(self.centres)
         if nprobe >= lists:
             return np.broadcast_to(np.arange(lists), products.shape)
-        scores = products - self._halves if self.distances else products
+        scores = products - self.halves if self.distances else products
         return np.argpartition(-scores, nprobe - 1, axis=1)[:, :nprobe]
 
     def _probed(self, products: Floats, nprobe: int) -> list[tuple[int, Whole]]:

@@ -45,11 +45,13 @@ def open_door(state: State, words: Any, given: Any, ask: Ask) -> None:
 
 
 def _host_door(state: State, recording: Any) -> Any:
+    counted = _counted(state.rows)
+
     def door(query: Any) -> tuple[Any, Any]:
         scores, rows = recording.on_host(query)
         if np.isnan(scores[0, 0]):
             finite_norms(matrix(query, None, "queries"), "queries")  # says why
-        return scores, ids_of(state.rows, rows)
+        return scores, rows if counted else ids_of(state.rows, rows)
 
     return door
 
