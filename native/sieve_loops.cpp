@@ -84,19 +84,25 @@ double distance(const float *q, const float *x, std::int64_t d) {
   });
 }
 
-// Four rows at a time: what is loaded of the query serves all of them.
+// Four rows at a time: what is loaded of the query serves all of them, and the four to come are fetched meanwhile.
+constexpr int kUnrolled = RIDGELINE_BYTES < 32 ? 64 / RIDGELINE_BYTES : 2;
+constexpr std::int64_t kStep = kUnrolled * kLanes, kLine = 16; // floats
+
 template <int Rows> inline void dots_of(const float *q, const float *x, std::int64_t d, float *out) {
-  Floats sums[Rows][2] = {};
+  Floats sums[Rows][kUnrolled] = {};
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= d; i += 2 * kLanes)
-    for (int half = 0; half < 2; ++half) {
-      const Floats with = load(q + i + half * kLanes);
-      for (int r = 0; r < Rows; ++r) sums[r][half] += with * load(x + r * d + i + half * kLanes);
+  for (; i + kStep <= d; i += kStep) {
+    for (int r = 0; r < Rows; ++r)
+      for (std::int64_t line = 0; line < kStep; line += kLine) __builtin_prefetch(x + (Rows + r) * d + i + line);
+    for (int u = 0; u < kUnrolled; ++u) {
+      const Floats with = load(q + i + u * kLanes);
+      for (int r = 0; r < Rows; ++r) sums[r][u] += with * load(x + r * d + i + u * kLanes);
     }
+  }
   for (int r = 0; r < Rows; ++r) {
-    const Floats both = sums[r][0] + sums[r][1];
+    for (int u = 1; u < kUnrolled; ++u) sums[r][0] += sums[r][u];
     float sum = 0;
-    for (std::int64_t u = 0; u < kLanes; ++u) sum += both[u];
+    for (std::int64_t u = 0; u < kLanes; ++u) sum += sums[r][0][u];
     for (std::int64_t k = i; k < d; ++k) sum += q[k] * x[r * d + k];
     out[r] = sum;
   }
