@@ -5,6 +5,8 @@ python -m pytest tests/search/test_one_query.py
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -99,6 +101,28 @@ def test_ids_of_the_callers_own_and_rows_that_are_added_and_removed():
     for _ in range(2):
         assert index.search(vectors[550:551], 3, nprobe=9)[1][0, 0] == 9_050
         assert 3 not in index.search(query, 3, nprobe=9)[1]
+
+
+def test_an_index_from_files_is_asked_the_same_way(tmp_path):
+    vectors = clustered(500, 24)
+    inverted(vectors, "cosine").save(tmp_path / "index")
+    index = Index.load(tmp_path / "index", device="cpu")
+    wanted = index.search(np.repeat(vectors[9:10], 2, 0), 6)
+    for _ in range(2):
+        scores, ids = index.search(vectors[9:10], 6)
+        assert np.array_equal(ids[0], wanted[1][0])
+        assert np.allclose(scores[0], wanted[0][0], rtol=1e-6)
+    assert len(doors(index)) == 1
+
+
+def test_several_threads_ask_at_once():
+    vectors = clustered(3_000, 200)
+    index = inverted(vectors, "l2", 12)
+    wanted = index.search(vectors[:40], 5, nprobe=6)[1]
+    index.search(vectors[:1], 5, nprobe=6)
+    with ThreadPoolExecutor(6) as crew:
+        found = list(crew.map(lambda k: index.search(vectors[k : k + 1], 5, nprobe=6)[1][0], [*range(40)] * 5))
+    assert np.array_equal(found, np.tile(wanted, (5, 1)))
 
 
 def test_queries_of_other_types_and_layouts():
