@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "resample_kinds.hpp"
 
@@ -19,6 +20,14 @@ inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict
     narrow(from + (wide(b[d]) - from) * w, out[d]);
   };
   std::int64_t d = 0;
+#if defined(__aarch64__)
+  if constexpr (std::is_same_v<V, F16>)
+    for (; d + 8 <= channels; d += 8) {
+      const Eight from = wide_8(a + d), to = wide_8(b + d);
+      narrow_8({vfmaq_n_f32(from.low, vsubq_f32(to.low, from.low), w),
+                vfmaq_n_f32(from.high, vsubq_f32(to.high, from.high), w)}, out + d);
+    }
+#endif
   for (; d + kUnrolled <= channels; d += kUnrolled)
     for (int k = 0; k < kUnrolled; ++k) one(d + k);
   for (; d < channels; ++d) one(d);

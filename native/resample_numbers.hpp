@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
@@ -30,12 +34,20 @@ inline std::uint32_t to_bits(float f) {
 inline double wide(double v) { return v; }
 inline float wide(float v) { return v; }
 inline float wide(BF16 v) { return from_bits(std::uint32_t(v.bits) << 16); }
+#if defined(__aarch64__) // has instructions for it, and compilers use them for many at a time
+inline float wide(F16 v) {
+  __fp16 h;
+  std::memcpy(&h, &v.bits, 2);
+  return h;
+}
+#else
 inline float wide(F16 v) {
   // Exponent and mantissa move into place, then one multiplication mends the bias, subnormals included.
   const std::uint32_t sign = std::uint32_t(v.bits & 0x8000) << 16, rest = v.bits & 0x7fff;
   if (rest >= 0x7c00) return from_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
   return from_bits(sign | to_bits(from_bits(rest << 13) * 0x1p112f));
 }
+#endif
 
 inline void narrow(double v, double &to) { to = v; }
 inline void narrow(float v, float &to) { to = v; }
@@ -43,6 +55,14 @@ inline void narrow(float v, BF16 &to) {
   const std::uint32_t u = to_bits(v);
   to.bits = (u & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
+#if defined(__aarch64__)
+inline void narrow(float v, F16 &to) {
+  const __fp16 h = v;
+  std::uint16_t bits;
+  std::memcpy(&bits, &h, 2);
+  to.bits = v == v ? bits : 0x7e00;
+}
+#else
 inline void narrow(float v, F16 &to) {
   const std::uint32_t u = to_bits(v), sign = u >> 16 & 0x8000;
   const float magnitude = std::fabs(v);
@@ -55,6 +75,23 @@ inline void narrow(float v, F16 &to) {
     to.bits = sign | ((m + 0xfff + (m >> 13 & 1) - (112u << 23)) >> 13);
   }
 }
+#endif
+
+#if defined(__aarch64__) // eight at a time: compilers convert them one by one
+struct Eight {
+  float32x4_t low, high;
+};
+inline Eight wide_8(const F16 *from) {
+  const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(&from->bits));
+  return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
+}
+inline void narrow_8(Eight v, float *to) { vst1q_f32(to, v.low), vst1q_f32(to + 4, v.high); }
+inline void narrow_8(Eight v, F16 *to) {
+  const uint16x8_t bits = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.low), v.high));
+  const uint16x8_t is = vmovn_high_u32(vmovn_u32(vceqq_f32(v.low, v.low)), vceqq_f32(v.high, v.high)); // a number
+  vst1q_u16(&to->bits, vbslq_u16(is, bits, vdupq_n_u16(0x7e00)));
+}
+#endif
 
 template <class V> struct ComputeOf { using type = float; };
 template <> struct ComputeOf<double> { using type = double; };
