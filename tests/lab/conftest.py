@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,12 @@ def say(capsys, monkeypatch, tmp_path):
     return command
 
 
+@cache
+def _this_machine() -> dict:
+    """Read once: a hundred files of the system's are more than an example of Hypothesis's has time for."""
+    return facts()
+
+
 def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None = None, **changes) -> Record:
     """A record with these samples (nanoseconds, one per turn)."""
     good = {"ok": True, "error": 0.0, "quality": {}, "note": ""}
@@ -81,7 +88,7 @@ def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None
             "working_set": None, "threads": 1, "launches": 1,
         },
         "placement": ({"node": None, "cpus": [0], "memory": "local", "gpu": None},),
-        "machine": facts(),
+        "machine": dict(_this_machine()),
         "code": {"ridgeline": "0", "commit": "c" * 40, "dirty": False, "tree": "t", "python": "3", "libraries": {}},
         "plan": {},
         "race": {"rounds": 1, "ended": "budget"},
