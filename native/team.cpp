@@ -231,9 +231,9 @@ public:
     settled = Clock::now() + (waits < kWaits ? kSettle : kRest);
     left = waits = 0;
   }
-  void nobody_lends() {
+  void stay_at_home(bool for_long = false) { // until busy threads are seen again
     left = waits = 0;
-    settled = Clock::now() + kRest;
+    if (for_long) settled = Clock::now() + kRest;
   }
 
 private:
@@ -280,7 +280,8 @@ void together(int threads, const std::function<void()> &work, int awake) {
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
   habit.look_around(team, threads);
-  if (habit.elsewhere() && lenders_awake()) {
+  if (habit.elsewhere() && !lenders_awake()) habit.stay_at_home();
+  if (habit.elsewhere()) {
     const int wanted = std::max(threads, awake) - 1;
     std::atomic<int> seats{wanted};
     const std::function<void()> if_wanted = [&, caller = pthread_self()] {
@@ -288,7 +289,7 @@ void together(int threads, const std::function<void()> &work, int awake) {
     };
     const Lent lent = on_lent_threads(if_wanted);
     if (lent.done) return habit.after_lent(!lent.waited && seats < wanted);
-    habit.nobody_lends();
+    habit.stay_at_home(true);
   }
   if (team && !(team->place == place)) {
     delete team;
