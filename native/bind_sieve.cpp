@@ -211,6 +211,17 @@ void bind_sieve(nb::module_ &m) {
      "out"_a.noconvert(), "squared"_a = false, "threads"_a = 1, "isa"_a = "",
      "Inner products, or squared distances, of float32 values in float64: out[i] for the query whose offsets hold i.");
 
+  m.def("dot_floats", [](Floats query, Scores values, Array<float, 1> out, int threads, const std::string &isa) {
+    const std::int64_t d = std::int64_t(values.shape(1)), n = std::int64_t(values.shape(0));
+    if (query.shape(0) != values.shape(1) || out.shape(0) != values.shape(0)) throw std::invalid_argument("shapes do not fit");
+    const SieveLoops loops = sieve_loops(parse(isa));
+    nb::gil_scoped_release free;
+    share(n, 256, threads, [&](std::int64_t from, std::int64_t to) {
+      loops.dots(query.data(), values.data() + from * d, d, to - from, out.data() + from);
+    });
+  }, "query"_a.noconvert(), "values"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "isa"_a = "",
+     "out [n] = values [n, d] · query [d], in float32.");
+
   m.def("dot_bytes", [](Floats query, Codes codes, Array<float, 1> out, int threads, const std::string &isa) {
     const std::int64_t d = std::int64_t(codes.shape(1)), n = std::int64_t(codes.shape(0));
     if (query.shape(0) != codes.shape(1) || out.shape(0) != codes.shape(0)) throw std::invalid_argument("shapes do not fit");

@@ -183,6 +183,9 @@ def rescore(queries: Annotated[NDArray[numpy.float32], dict(shape=(None, None), 
     Inner products, or squared distances, of float32 values in float64: out[i] for the query whose offsets hold i.
     """
 
+def dot_floats(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
+    """out [n] = values [n, d] · query [d], in float32."""
+
 def dot_bytes(query: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], threads: int = 1, isa: str = '') -> None:
     """out [n] = codes [n, d] · query [d], in float32."""
 

@@ -204,3 +204,16 @@ def test_engines_open_the_door_for_one_query_only():
     assert isinstance(engine, CpuEngine)
     index.search(vectors[:2], 3)
     assert not doors(index)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("rows", "dim"), [(0, 4), (1, 1), (3, 7), (5, 64), (1_001, 33), (700, 384)])
+def test_products_of_one_query_with_many_rows(isa, threads, rows, dim):
+    rng = np.random.default_rng(rows)
+    query, values = rng.standard_normal(dim).astype(np.float32), rng.standard_normal((rows, dim)).astype(np.float32)
+    out = np.empty(rows, np.float32)
+    native.dot_floats(query, values, out, threads, isa)
+    assert np.allclose(out, values.astype(np.float64) @ query, atol=1e-4)
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        native.dot_floats(query, values, np.empty(rows + 1, np.float32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.web import Axis
@@ -30,6 +30,7 @@ values = st.floats(1e-12, 1e15)
     st.booleans(),
     st.sampled_from(["", "s", "B/s"]),
 )
+@example([1.000000000001, 0.5], "linear", False, "")
 def test_an_axis_holds_its_values_and_its_ticks_stand_apart_on_it(held, kind, across, unit):
     start, end = (40.0, 600.0) if across else (300.0, 20.0)
     scale = scaled(Axis(unit=unit, scale=kind), held, start, end)

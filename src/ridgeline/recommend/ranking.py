@@ -6,12 +6,13 @@
 What items are (vectors, EASE's weights) goes to the device once, histories as row and column numbers, never as a
 matrix; only the answers come back. On a GPU products in float16 find a few more items than asked, and products in
 float32 decide between those. For a few users a GPU would wait for the host more than it works: the host makes their
-profiles and decides, and the device is asked one thing, once. On a CPU NumPy does all of it for them: torch's threads
-take longer to meet than to work.
+profiles and decides, and the device is asked one thing, once. On a CPU the threads of torch or BLAS would take longer
+to meet than to work: native loops and NumPy do all of it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
+from ridgeline.native import dot_floats
 from ridgeline.recommend.data import Real, Whole
 from ridgeline.recommend.histories import Histories
 from ridgeline.recommend.models.taste import HALF, taste
@@ -81,10 +83,12 @@ class ByVectors:
         return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device, done)
 
     def _best_here(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
-        """By NumPy, on a CPU."""
+        """On a CPU."""
         _checked(len(users), seen, k)
-        k = min(k, seen.width)
-        scores = np.stack([self._host @ user for user in np.asarray(users, np.float32)])
+        k, crew = min(k, seen.width), len(os.sched_getaffinity(0))
+        scores = np.empty((len(users), len(self._host)), np.float32)
+        for user, out in zip(np.ascontiguousarray(users, np.float32), scores, strict=True):
+            dot_floats(user, self._host, out, crew)
         done("products with all items")
         scores[seen.users, seen.items] = -np.inf
         done("masking what was seen")
@@ -247,7 +251,7 @@ def _few(users: Histories) -> bool:
 def _profiles(items: NDArray[Any], liked: Histories) -> Real:
     """`ByVectors.users` by the host."""
     weights, bounds = taste(liked), liked.starts
-    found = np.stack([weights[a:b] @ items[liked.items[a:b]] for a, b in pairwise(bounds)])
+    found = np.stack([(weights[a:b, None] * items[liked.items[a:b]]).sum(0) for a, b in pairwise(bounds)])
     length = np.linalg.norm(found, axis=1, keepdims=True)
     return np.asarray(np.where(length > 1e-12, found / np.maximum(length, 1e-12), 0.0), np.float32)
 

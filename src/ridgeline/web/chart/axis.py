@@ -104,7 +104,7 @@ def _linear_range(values: list[float], zero: bool) -> tuple[float, float]:
         low, high = low - room, high + room
     step = _nice((high - low) / 5)
     # From zero or round numbers outwards, so that the first and last tick stand at the ends.
-    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return min(low, math.floor(low / step + 1e-9) * step), max(high, math.ceil(high / step - 1e-9) * step)
 
 
 def _log_range(values: list[float]) -> tuple[float, float]:
