@@ -179,6 +179,26 @@ def test_other_indexes_and_filters_keep_the_ordinary_way(spec):
     assert not doors(lists)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("spec", ["IVF9,Flat", "IVF9,SQ8", "IVF9,PQ4", "IVF9,PQ4,Refine(Flat)"])
+def test_lists_read_by_one_call_give_what_lists_read_one_by_one_give(spec, metric):
+    """Alone a query goes through `Lists.probe`, beside another through blocks; two segments, a filter or none."""
+    vectors = clustered(900, 16)
+    index = Index(spec, metric=metric, device="cpu")
+    index.train(vectors)
+    index.add(vectors[:800])
+    index.add(vectors[800:])
+    assert len(index._state.engine.family.segments) == 2
+    allowed = np.arange(900) % 3 > 0
+    for row in range(0, 900, 90):
+        query = vectors[row : row + 1] + np.float32(0.01)
+        for where in (None, allowed):
+            wanted = index.search(np.repeat(query, 2, 0), 7, nprobe=4, where=where)
+            scores, ids = index.search(query, 7, nprobe=4, where=where)
+            assert np.array_equal(ids[0], wanted[1][0])
+            assert np.allclose(scores[0], wanted[0][0], rtol=1e-6, atol=1e-6)
+
+
 def test_the_native_call_refuses_what_does_not_fit():
     centres, values = np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32)
     offsets, rows = np.array([0, 1, 3]), np.arange(3)

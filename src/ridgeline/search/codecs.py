@@ -115,7 +115,8 @@ class PartCodec:
         return codes
 
     def decode(self, codes: Array) -> Floats:
-        values: Floats = self.words[np.arange(self.parts), codes].reshape(len(codes), -1)
+        width = self.parts * self.words.shape[2]  # said, for there may be no codes to find it from
+        values: Floats = self.words[np.arange(self.parts), codes].reshape(len(codes), width)
         return values
 
     def tables(self, queries: Floats) -> Floats:
