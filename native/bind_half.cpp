@@ -3,12 +3,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bind.hpp"
 #include "half.hpp"
+#include "half_words.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,6 +21,7 @@ namespace {
 using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRow = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Offsets = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void refuse_other_cpus() {
@@ -32,12 +35,30 @@ Activation parse_activation(const std::string &word) {
   throw std::invalid_argument("no activation '" + word + "'; there are: relu, gelu, tanh");
 }
 
-HalfLinear linear(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out) {
+void fit(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out) {
   const auto shape = [](std::size_t a, std::size_t b) { return "[" + std::to_string(a) + ", " + std::to_string(b) + "]"; };
   if (weight.shape(0) != out || weight.shape(1) != in)
     throw std::invalid_argument("a weight is " + shape(weight.shape(0), weight.shape(1)) + ", not " + shape(out, in));
   if (bias.shape(0) != out) throw std::invalid_argument("there must be one bias per row of the weight");
+}
+
+HalfLinear linear(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out) {
+  fit(weight, bias, in, out);
   return HalfLinear(weight.data(), bias.data(), in, out);
+}
+
+// Rows of queries, keys and values, the queries scaled: the first third. Zeros up to so much room for a row.
+std::vector<float> scaled(const float *from, std::size_t rows, std::size_t width, float scale, std::size_t room) {
+  std::vector<float> to(rows * room);
+  for (std::size_t r = 0; r < rows; ++r, from += width)
+    for (std::size_t k = 0; k < width; ++k) to[r * room + k] = k < width / 3 ? from[k] * scale : from[k];
+  return to;
+}
+
+HalfLinear linear_scaled(ConstRows weight, ConstRow bias, std::size_t in, std::size_t out, float scale) {
+  fit(weight, bias, in, out);
+  return HalfLinear(scaled(weight.data(), 1, out * in, scale, out * in).data(),
+                    scaled(bias.data(), 1, out, scale, out).data(), in, out);
 }
 
 HalfNorm norm_of(ConstRow weight, ConstRow bias, std::size_t width) {
@@ -51,35 +72,62 @@ void make(HalfStack *at, std::size_t hidden, std::size_t heads, std::size_t widt
   refuse_other_cpus();
   if (!hidden || !heads || !width || width % 16)
     throw std::invalid_argument("the width of a head must be a multiple of 16");
-  new (at) HalfStack{hidden, heads, width, scale, epsilon, parse_activation(activation), {}};
+  constexpr float kLog2 = 1.44269504f; // of e
+  new (at) HalfStack{hidden, heads, width, scale * kLog2, epsilon, parse_activation(activation), {}, {}};
 }
 
 void add(HalfStack &to, ConstRows qkv, ConstRow qkv_bias, ConstRows out, ConstRow out_bias, ConstRow out_norm,
          ConstRow out_norm_bias, ConstRows up, ConstRow up_bias, ConstRows down, ConstRow down_bias, ConstRow down_norm,
          ConstRow down_norm_bias) {
   const std::size_t hidden = to.hidden, mixed = to.heads * to.width, inner = up.shape(0);
-  to.layers.push_back({linear(qkv, qkv_bias, hidden, 3 * mixed), linear(out, out_bias, mixed, hidden),
+  to.layers.push_back({linear_scaled(qkv, qkv_bias, hidden, 3 * mixed, to.scale), linear(out, out_bias, mixed, hidden),
                        norm_of(out_norm, out_norm_bias, hidden), linear(up, up_bias, hidden, inner),
                        linear(down, down_bias, inner, hidden), norm_of(down_norm, down_norm_bias, hidden)});
 }
 
-void call(const HalfStack &stack, Rows rows, Offsets offsets, int threads) {
-  if (rows.shape(1) != stack.hidden)
-    throw std::invalid_argument("rows must be [tokens, " + std::to_string(stack.hidden) + "]");
-  const std::size_t tokens = rows.shape(0), texts = offsets.shape(0) - 1;
-  if (!offsets.shape(0) || offsets.data()[0] != 0 || std::size_t(offsets.data()[texts]) != tokens)
-    throw std::invalid_argument("offsets must run from 0 to the number of tokens");
-  for (std::size_t k = 0; k < texts; ++k)
-    if (offsets.data()[k] > offsets.data()[k + 1]) throw std::invalid_argument("offsets must not fall");
-  nb::gil_scoped_release free;
-  through_layers(stack, rows.data(), offsets.data(), texts, threads);
+HalfTable table(ConstRows of, std::size_t width) {
+  if (of.shape(1) != width || !of.shape(0))
+    throw std::invalid_argument("a table must be [rows, " + std::to_string(width) + "]");
+  return {of.data(), of.shape(0), width};
 }
 
-void norm(Rows values, ConstRow weight, ConstRow bias, float epsilon, int threads) {
-  refuse_other_cpus();
-  const HalfNorm by = norm_of(weight, bias, values.shape(1));
+void begin(HalfStack &stack, ConstRows words, ConstRows places, ConstRow weight, ConstRow bias, std::int64_t padding) {
+  if (padding < -1 || padding >= std::int64_t(places.shape(0))) throw std::invalid_argument("padding is no place");
+  stack.words = std::make_shared<HalfWords>(table(words, stack.hidden), table(places, stack.hidden),
+                                            norm_of(weight, bias, stack.hidden), padding);
+}
+
+void keep(HalfStack &stack, ConstRows factors, ConstRows by_places, ConstRow by_ones, ConstRow rest) {
+  const std::size_t out = 3 * stack.heads * stack.width, count = by_places.shape(0);
+  if (!stack.words) throw std::invalid_argument("there are no tables yet; begin with them");
+  if (count != stack.words->places.count || by_places.shape(1) != out || by_ones.shape(0) != out)
+    throw std::invalid_argument("products must be as wide as the factors have rows, one for each place");
+  HalfLinear by_words = linear_scaled(factors, rest, stack.hidden, out, stack.scale);
+  std::fill(by_words.bias.begin(), by_words.bias.end(), 0);
+  const auto all = [&](const float *from, std::size_t rows) { return scaled(from, rows, out, stack.scale, by_words.out); };
+  auto places = all(by_places.data(), count), ones = all(by_ones.data(), 1), others = all(rest.data(), 1);
+  stack.words->products = std::make_unique<HalfProducts>(std::move(by_words), std::move(places), std::move(ones),
+                                                         std::move(others), stack.words->words);
+}
+
+void call(const HalfStack &stack, Ids ids, Offsets offsets, Rows rows, int threads) {
+  if (!stack.words) throw std::invalid_argument("there are no tables yet; begin with them");
+  const std::size_t tokens = ids.shape(0), texts = offsets.shape(0) - 1;
+  if (rows.shape(0) != tokens || rows.shape(1) != stack.hidden)
+    throw std::invalid_argument("rows must be [tokens, " + std::to_string(stack.hidden) + "]");
+  if (!offsets.shape(0) || offsets.data()[0] != 0 || std::size_t(offsets.data()[texts]) != tokens)
+    throw std::invalid_argument("offsets must run from 0 to the number of tokens");
+  const std::int64_t most = std::int64_t(stack.words->places.count) - stack.words->padding - 1;
+  for (std::size_t k = 0; k < texts; ++k) {
+    const std::int64_t length = offsets.data()[k + 1] - offsets.data()[k];
+    if (length < 0) throw std::invalid_argument("offsets must not fall");
+    if (length > most) throw std::invalid_argument("text " + std::to_string(k) + " has more tokens than there are places");
+  }
+  for (std::size_t k = 0; k < tokens; ++k)
+    if (ids.data()[k] < 0 || std::size_t(ids.data()[k]) >= stack.words->words.count)
+      throw std::invalid_argument("token " + std::to_string(ids.data()[k]) + " is no row of the words");
   nb::gil_scoped_release free;
-  norm_rows(values.data(), values.shape(0), values.shape(1), by.weight.data(), by.bias.data(), epsilon, threads);
+  through_layers(stack, ids.data(), offsets.data(), texts, threads, rows.data());
 }
 
 } // namespace
@@ -93,10 +141,14 @@ void bind_half(nb::module_ &m) {
            "out_norm"_a.noconvert(), "out_norm_bias"_a.noconvert(), "up"_a.noconvert(), "up_bias"_a.noconvert(),
            "down"_a.noconvert(), "down_bias"_a.noconvert(), "down_norm"_a.noconvert(), "down_norm_bias"_a.noconvert(),
            "One more layer; weights are [out, in], and rounded here.")
-      .def("__call__", call, "rows"_a.noconvert(), "offsets"_a.noconvert(), "threads"_a = 1,
-           "rows [tokens, hidden] through all layers, in place; text k is offsets[k] to offsets[k + 1].");
-  m.def("norm_rows", norm, "values"_a.noconvert(), "weight"_a.noconvert(), "bias"_a.noconvert(), "epsilon"_a,
-        "threads"_a = 1, "Rows of values [n, width] with mean 0 and variance 1, times weight plus bias, in place.");
+      .def("begin", begin, "words"_a.noconvert(), "places"_a.noconvert(), "norm"_a.noconvert(), "norm_bias"_a.noconvert(),
+           "padding"_a = -1, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+           "What a token is: a row of words plus one of places, normed. padding: a word that is not counted, as in RoBERTa.")
+      .def("keep", keep, "factors"_a.noconvert(), "by_places"_a.noconvert(), "by_ones"_a.noconvert(), "rest"_a.noconvert(),
+           "Keep each word's product with the first layer's factors (the norm's weight within). by_places: the places' own,\n"
+           "by_ones: those of a row of ones; rest: what does not depend on the token.")
+      .def("__call__", call, "ids"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), "threads"_a = 1,
+           "ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].");
 }
 
 } // namespace ridgeline

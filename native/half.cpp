@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "half_words.hpp"
 #include "team.hpp"
 
 #if RIDGELINE_HALF
@@ -23,52 +24,23 @@ namespace ridgeline {
 #if RIDGELINE_HALF
 namespace {
 
-constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
-
 constexpr std::size_t kTokens = 192;  // that go through the layers together: 2 MiB of buffers
 constexpr std::size_t kTextsEach = 4; // for each thread at least, or threads share steps instead of texts
-constexpr std::size_t kNormed = 64;   // rows a thread takes at a time
 constexpr int kSpins = 4000;          // a moment
 
-template <class Work> void share(int threads, std::size_t pieces, const Work &work) {
-  std::atomic<std::size_t> next{0};
-  const auto all = [&] {
-    for (std::size_t k; (k = next.fetch_add(1)) < pieces;) work(k);
-  };
-  if (threads < 2 || pieces < 2) all();
-  else together(threads, all);
-}
-
-// rows [tokens, hidden] → [tokens / 8][features][8], zeros where there is none.
-void arrange(const float *rows, std::size_t tokens, std::size_t hidden, std::size_t features, Half *to) {
-  for (std::size_t first = 0; first < tokens; first += kLanes, to += features * kLanes) {
-    std::fill(to + hidden / 8 * 8 * kLanes, to + features * kLanes, Half(0));
-    for (std::size_t f = 0; f < hidden; f += 8) {
-      Eight from[8] = {}, turned[8];
-      for (std::size_t i = 0; i < std::min(kLanes, tokens - first); ++i) {
-        const float *row = rows + (first + i) * hidden;
-        float some[8] = {};
-        if (f + 8 > hidden) std::copy(row + f, row + hidden, some);
-        from[i] = narrow(load(f + 8 > hidden ? some : row + f));
-      }
-      turn(from, turned);
-      for (std::size_t i = 0; i < 8; ++i) vst1q_f16(to + (f + i) * kLanes, turned[i]);
+// x [features][8] → the rows of up to eight tokens.
+void leave(const Half *x, std::size_t tokens, std::size_t hidden, float *rows) {
+  for (std::size_t f = 0; f < hidden; f += 8) {
+    Eight columns[8], turned[8];
+    for (std::size_t i = 0; i < 8; ++i) columns[i] = vld1q_f16(x + (f + i) * kLanes);
+    turn(columns, turned);
+    for (std::size_t i = 0; i < tokens; ++i) {
+      const Wide found = widen(turned[i]);
+      float *to = rows + i * hidden + f, some[8];
+      store(f + 8 > hidden ? some : to, found);
+      if (f + 8 > hidden) std::copy(some, some + (hidden - f), to);
     }
   }
-}
-
-void arrange_back(const Half *from, std::size_t tokens, std::size_t hidden, std::size_t features, float *rows) {
-  for (std::size_t first = 0; first < tokens; first += kLanes, from += features * kLanes)
-    for (std::size_t f = 0; f < hidden; f += 8) {
-      Eight columns[8], turned[8];
-      for (std::size_t i = 0; i < 8; ++i) columns[i] = vld1q_f16(from + (f + i) * kLanes);
-      turn(columns, turned);
-      for (std::size_t i = 0; i < std::min(kLanes, tokens - first); ++i) {
-        float some[8];
-        store(some, widen(turned[i]));
-        std::copy(some, some + std::min<std::size_t>(8, hidden - f), rows + (first + i) * hidden + f);
-      }
-    }
 }
 
 // Memory in large pages, where the system has them.
@@ -98,16 +70,15 @@ private:
 // pieces are done, whoever did them. A thread that wakes late finds the first steps done and helps with the others.
 class Passage {
 public:
-  void run(const HalfStack &of, float *rows, const std::int64_t *where, std::size_t count, int threads) {
-    stack = &of, offsets = where, texts = count;
-    const std::size_t tokens = at(texts), features = up_to(stack->hidden, kShort);
-    groups = up_to(tokens, kLanes) / kLanes;
-    steps = std::vector<Step>(kSteps * stack->layers.size());
-    lay_out(features);
-    arrange(rows, tokens, stack->hidden, features, x);
+  void run(const HalfStack &of, const std::int32_t *of_tokens, const std::int64_t *where, std::size_t count, int threads,
+           float *to) {
+    stack = &of, ids = of_tokens, offsets = where, texts = count, rows = to;
+    tokens = at(texts), features = up_to(stack->hidden, kShort), groups = up_to(tokens, kLanes) / kLanes;
+    steps = std::vector<Step>(kSteps * stack->layers.size() + 2);
+    lay_out();
+    count_places();
     if (threads < 2) walk();
     else together(threads, [this] { walk(); });
-    arrange_back(x, tokens, stack->hidden, features, rows);
   }
 
 private:
@@ -118,8 +89,11 @@ private:
 
   void walk() {
     Step *step = steps.data();
+    take(*step++, groups, [&](std::size_t g) { enter(g); });
     for (const HalfLayer &layer : stack->layers) {
-      take(*step++, panels(layer.qkv), [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); });
+      const bool known = &layer == &stack->layers.front() && stack->words->products; // by enter()
+      take(*step++, known ? 0 : panels(layer.qkv),
+           [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); });
       take(*step++, texts * stack->heads, [&](std::size_t k) {
         const std::size_t text = k / stack->heads, first = at(text), last = at(text + 1);
         if (first < last) attend(*stack, layer, k % stack->heads, qkv, first, last, mixed);
@@ -127,6 +101,27 @@ private:
       add_norm_of(step, layer.out, mixed, layer.out_norm);
       take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); });
       add_norm_of(step, layer.down, wide, layer.down_norm);
+    }
+    take(*step, groups, [&](std::size_t g) {
+      leave(x + g * features * kLanes, in_group(g), stack->hidden, rows + g * kLanes * stack->hidden);
+    });
+  }
+
+  void enter(std::size_t g) {
+    const HalfWords &words = *stack->words;
+    Half *known = words.products ? qkv + g * words.products->out() * kLanes : nullptr;
+    words.enter({ids + g * kLanes, places.data() + g * kLanes, in_group(g), {}, {}}, stack->epsilon,
+                reinterpret_cast<std::uint16_t *>(x + g * features * kLanes), reinterpret_cast<std::uint16_t *>(known));
+  }
+
+  // BERT counts its places from 0; RoBERTa from behind its padding, and padding written in a text does not count.
+  void count_places() {
+    places.resize(tokens);
+    const std::int32_t padding = std::int32_t(stack->words->padding);
+    for (std::size_t text = 0; text < texts; ++text) {
+      std::int32_t place = padding;
+      for (std::size_t k = at(text); k < at(text + 1); ++k)
+        places[k] = padding >= 0 && ids[k] == padding ? padding : ++place;
     }
   }
 
@@ -143,11 +138,12 @@ private:
       if (spins > kSpins) std::this_thread::yield(); // who has the last piece may be waiting for this very CPU
   }
 
+  std::size_t in_group(std::size_t g) const { return std::min(kLanes, tokens - g * kLanes); }
   std::size_t at(std::size_t text) const { return std::size_t(offsets[text] - offsets[0]); } // its first token
 
   // All five in one block of large pages: in small ones they need more entries than the first TLB has (48), and a panel
   // takes a third longer.
-  void lay_out(std::size_t features) {
+  void lay_out() {
     std::size_t most[5] = {features}; // of numbers for each token: x, qkv, mixed, wide, sums
     for (const HalfLayer &layer : stack->layers) {
       const std::size_t wanted[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in,
@@ -162,25 +158,15 @@ private:
   }
 
   const HalfStack *stack = nullptr;
+  const std::int32_t *ids = nullptr;
   const std::int64_t *offsets = nullptr;
-  std::size_t texts = 0, groups = 0;
+  std::size_t texts = 0, tokens = 0, features = 0, groups = 0;
+  float *rows = nullptr;
+  std::vector<std::int32_t> places; // by token
   std::vector<Step> steps;
   Block room;
   Half *x = nullptr, *qkv = nullptr, *mixed = nullptr, *wide = nullptr, *sums = nullptr;
 };
-
-inline float total(const float *row, std::size_t width, float off, bool squared) {
-  float32x4_t sums[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-  std::size_t k = 0;
-  for (; k + 8 <= width; k += 8)
-    for (std::size_t i = 0; i < 2; ++i) {
-      const float32x4_t v = vsubq_f32(vld1q_f32(row + k + 4 * i), vdupq_n_f32(off));
-      sums[i] = squared ? vfmaq_f32(sums[i], v, v) : vaddq_f32(sums[i], v);
-    }
-  float sum = vaddvq_f32(vaddq_f32(sums[0], sums[1]));
-  for (; k < width; ++k) sum += squared ? (row[k] - off) * (row[k] - off) : row[k] - off;
-  return sum;
-}
 
 } // namespace
 
@@ -207,42 +193,40 @@ void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std:
       v = v + widen(sums + ((span * groups + group) * layer.out + f) * kLanes);
     store(values + f * kLanes, v);
     sum = sum + v;
+    squares = fma(squares, v, v); // float32 has digits enough for a difference of squares of what float16 could hold
   }
-  const Wide mean = sum * share;
-  for (std::size_t f = 0; f < hidden; ++f) {
-    const Wide off = load(values + f * kLanes) - mean;
-    squares = fma(squares, off, off);
-  }
-  const Wide scale = each(fma(all(epsilon), squares, share),
-                          [](float32x4_t v) { return vdivq_f32(vdupq_n_f32(1.0f), vsqrtq_f32(v)); });
+  const Wide mean = sum * share, variance = squares * share - mean * mean;
+  const Wide scale = each(variance, [=](float32x4_t v) { // of equal numbers it may be a little below 0
+    return vdivq_f32(vdupq_n_f32(1.0f), vsqrtq_f32(vaddq_f32(vmaxq_f32(v, vdupq_n_f32(0)), vdupq_n_f32(epsilon))));
+  });
+  const Wide off = all(0) - mean * scale;
   for (std::size_t f = 0; f < hidden; ++f)
-    vst1q_f16(x + f * kLanes, narrow(fma(all(by.bias[f]), (load(values + f * kLanes) - mean) * scale, all(by.weight[f]))));
+    vst1q_f16(x + f * kLanes, narrow(fma(all(by.bias[f]), fma(off, load(values + f * kLanes), scale), all(by.weight[f]))));
 }
 
-void through_layers(const HalfStack &stack, float *rows, const std::int64_t *offsets, std::size_t texts, int threads) {
+void through_layers(const HalfStack &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
+                    int threads, float *rows) {
   const std::size_t tokens = std::size_t(offsets[texts]), crew = std::size_t(std::max(threads, 1));
+  if (stack.words->products) stack.words->products->prepare(ids, tokens, threads);
   const bool apart = threads < 2 || texts >= kTextsEach * crew;
   const std::size_t each = apart ? crew : 1, parts = up_to(tokens, each * kTokens) / kTokens; // a multiple of the crew
-  const auto cut = [&](std::size_t part) { // the text with which a part begins
-    return std::size_t(std::lower_bound(offsets, offsets + texts, std::int64_t(tokens * part / parts)) - offsets);
+  struct Part {
+    std::size_t first, last, tokens; // texts
   };
-  share(apart ? threads : 1, parts, [&](std::size_t part) {
+  std::vector<Part> found;
+  for (std::size_t part = 1, first = 0; part <= parts; ++part) {
+    const std::int64_t *cut = std::lower_bound(offsets, offsets + texts, std::int64_t(tokens * part / parts));
+    const std::size_t last = part < parts ? std::size_t(cut - offsets) : texts;
+    if (first < last) found.push_back({first, last, std::size_t(offsets[last] - offsets[first])});
+    first = last;
+  }
+  // The large ones first: what is left at the end is small, and no thread waits long for another.
+  std::stable_sort(found.begin(), found.end(), [](const Part &a, const Part &b) { return a.tokens > b.tokens; });
+  share(apart ? threads : 1, found.size(), [&](std::size_t k) {
     thread_local Passage passage;
-    const std::size_t first = cut(part), last = part + 1 < parts ? cut(part + 1) : texts;
-    float *begin = rows + std::size_t(offsets[first]) * stack.hidden;
-    if (first < last) passage.run(stack, begin, offsets + first, last - first, apart ? 1 : threads);
-  });
-}
-
-void norm_rows(float *values, std::size_t rows, std::size_t width, const float *weight, const float *bias, float epsilon,
-               int threads) {
-  share(threads, (rows + kNormed - 1) / kNormed, [=](std::size_t piece) {
-    for (std::size_t r = piece * kNormed; r < std::min(rows, (piece + 1) * kNormed); ++r) {
-      float *row = values + r * width;
-      const float mean = total(row, width, 0, false) / float(width);
-      const float scale = 1 / std::sqrt(total(row, width, mean, true) / float(width) + epsilon);
-      for (std::size_t k = 0; k < width; ++k) row[k] = (row[k] - mean) * scale * weight[k] + bias[k];
-    }
+    const std::size_t begin = std::size_t(offsets[found[k].first]);
+    passage.run(stack, ids + begin, offsets + found[k].first, found[k].last - found[k].first, apart ? 1 : threads,
+                rows + begin * stack.hidden);
   });
 }
 
@@ -250,8 +234,7 @@ void norm_rows(float *values, std::size_t rows, std::size_t width, const float *
 
 bool half_here() { return false; }
 HalfLinear::HalfLinear(const float *, const float *, std::size_t terms, std::size_t rows) : in(terms), out(rows) {}
-void through_layers(const HalfStack &, float *, const std::int64_t *, std::size_t, int) {}
-void norm_rows(float *, std::size_t, std::size_t, const float *, const float *, float, int) {}
+void through_layers(const HalfStack &, const std::int32_t *, const std::int64_t *, std::size_t, int, float *) {}
 
 #endif
 } // namespace ridgeline

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 // Set in the files that are compiled for these instructions (CMakeLists.txt); the others see declarations only.
@@ -36,20 +37,20 @@ struct HalfLayer {
   HalfNorm down_norm;
 };
 
+class HalfWords; // half_words.hpp
+
 struct HalfStack {
   std::size_t hidden, heads, width; // the width of a head is a multiple of 16
-  float scale, epsilon;             // of attention, of norms
+  float scale, epsilon;             // of queries: a score is the binary logarithm of a share; of norms
   Activation activation;
   std::vector<HalfLayer> layers;
+  std::shared_ptr<HalfWords> words; // what tokens are before the first layer
 };
 
 bool half_here(); // compiled in, and this CPU has the instructions
 
-// rows [tokens, hidden] through all layers, in place; text k is offsets[k] to offsets[k + 1].
-void through_layers(const HalfStack &stack, float *rows, const std::int64_t *offsets, std::size_t texts, int threads);
-
-// Rows [rows, width] of mean 0 and variance 1, times weight plus bias, in place.
-void norm_rows(float *values, std::size_t rows, std::size_t width, const float *weight, const float *bias, float epsilon,
-               int threads);
+// ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].
+void through_layers(const HalfStack &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
+                    int threads, float *rows);
 
 } // namespace ridgeline

@@ -11,18 +11,33 @@
 namespace ridgeline {
 namespace {
 
-constexpr int kFew = 16; // terms: a head is at most some dozens wide
+constexpr int kFew = 16;            // terms: a head is at most some dozens wide
+constexpr std::size_t kSummed = 8; // shares in float16, then float32
 
-// Scores [keys][8] → 2^(scale · (score - highest)), and 1 / their sum, for each of 8 queries.
-Wide shares(Half *scores, std::size_t keys, float scale) {
+// 2ʸ for y ≤ 0, off by less than 6e-4 of it, and nothing below 2^-24: 2ⁿ · 2^f with |f| ≤ ½, by a polynomial. Adding
+// 1561 = 1536 + 25 rounds to a whole number and leaves n + 25 in the lowest bits, which are the exponent of 2^(n + 10).
+inline Eight power_of_two(Eight y) {
+  const auto same = [](float v) { return vdupq_n_f16(Half(v)); };
+  y = most(y, same(-25)); // NaN stays
+  const Eight whole = y + same(1561), f = y - (whole - same(1561));
+  const Eight power = vreinterpretq_f16_u16(vshlq_n_u16(vreinterpretq_u16_f16(whole), 10));
+  const Eight root = fma(same(0.99992807f), fma(same(0.69326101f), fma(same(0.24261114f), same(0.05517155f), f), f), f);
+  return root * power * same(0x1p-10f);
+}
+
+// Scores [keys][8] → 2^(score - highest), and 1 / their sum, for each of 8 queries.
+Wide shares(Half *scores, std::size_t keys) {
   Eight highest = vld1q_f16(scores);
   for (std::size_t k = 1; k < keys; ++k) highest = most(highest, vld1q_f16(scores + k * kLanes));
-  const Wide top = widen(highest), by = all(scale);
   Wide sum = all(0);
-  for (std::size_t k = 0; k < keys; ++k) {
-    const Wide share = each((widen(scores + k * kLanes) - top) * by, power_of_two);
-    vst1q_f16(scores + k * kLanes, narrow(share));
-    sum = sum + share;
+  for (std::size_t first = 0; first < keys; first += kSummed) {
+    Eight some = vdupq_n_f16(0);
+    for (std::size_t k = first; k < std::min(keys, first + kSummed); ++k) {
+      const Eight share = power_of_two(vld1q_f16(scores + k * kLanes) - highest);
+      vst1q_f16(scores + k * kLanes, share);
+      some = some + share;
+    }
+    sum = sum + widen(some);
   }
   return each(sum, [](float32x4_t s) { return vdivq_f32(vdupq_n_f32(1.0f), s); });
 }
@@ -31,7 +46,6 @@ Wide shares(Half *scores, std::size_t keys, float scale) {
 
 void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, const Half *qkv, std::size_t first,
             std::size_t last, Half *mixed) {
-  constexpr float kLog2 = 1.44269504f;
   const std::size_t width = stack.width, inner = stack.heads * width, at = head * width;
   const std::size_t begin = first / kLanes, end = (last + kLanes - 1) / kLanes;
   const std::size_t before = first - begin * kLanes, beyond = last - begin * kLanes; // keys of this text
@@ -54,12 +68,12 @@ void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, co
 
   for (std::size_t g = begin; g < end; ++g) {
     for (std::size_t k = begin; k < end; ++k)
-      tile<8, kFew>(kNothing, feature(k, inner + at), kLanes, feature(g, at), width, scores + (k - begin) * 8 * kLanes);
+      tile_8<kFew>(kNothing, feature(k, inner + at), kLanes, feature(g, at), width, scores + (k - begin) * 8 * kLanes);
     Half *mine = scores + before * kLanes; // a text's sums begin with its first key, wherever it lies
-    const Wide inverse = shares(mine, beyond - before, stack.scale * kLog2);
+    const Wide inverse = shares(mine, beyond - before);
     std::fill(scores + beyond * kLanes, scores + keys * kLanes, Half(0));
     for (std::size_t d = 0; d < width; d += 8)
-      tile<8, kFew>(kNothing, values + before * width + d, width, mine, terms, sums + d * kLanes);
+      tile_8<kFew>(kNothing, values + before * width + d, width, mine, terms, sums + d * kLanes);
     Half *to = mixed + (g * layer.out.in + at) * kLanes;
     const std::size_t low = g == begin ? before : 0, high = std::min(kLanes, last - g * kLanes);
     for (std::size_t d = 0; d < width; ++d, to += kLanes) {

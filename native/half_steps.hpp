@@ -5,9 +5,25 @@
 
 #if RIDGELINE_HALF
 
+#include <atomic>
+
+#include "team.hpp"
+
 namespace ridgeline {
 
 constexpr std::size_t kRows = 12; // outputs of a tile
+
+constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
+
+// Pieces of work, by so many threads.
+template <class Work> void share(int threads, std::size_t pieces, const Work &work) {
+  std::atomic<std::size_t> next{0};
+  const auto all = [&] {
+    for (std::size_t k; (k = next.fetch_add(1)) < pieces;) work(k);
+  };
+  if (threads < 2 || pieces < 2) all();
+  else together(threads, all);
+}
 
 inline std::size_t panels(const HalfLinear &layer) { return (layer.out + kRows - 1) / kRows; }
 inline std::size_t spans(const HalfLinear &layer) { return (layer.in + kSpan - 1) / kSpan; }

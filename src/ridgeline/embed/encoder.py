@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layer, Layers, Packed, layers_for
+from ridgeline.embed.layers import Layer, Layers, Packed, Words, layers_for
 from ridgeline.embed.weights import read_dense, read_encoder
 
 
@@ -29,10 +29,10 @@ class Encoder:
 
     def __init__(self, config: Config, layers: Layers, head: Head, weights: dict[str, Any]) -> None:
         self.config, self.layers, self.head = config, layers, head
-        self.word = layers.placed(weights["word"])
-        self.position = layers.placed(weights["position"] + weights["type"])
-        self.embed_norm = layers.norm_of(weights["embed_norm.weight"], weights["embed_norm.bias"])
-        self.stack = layers.stack_of([self._layer(weights, i) for i in range(config.layers)])
+        position = weights["position"] + weights["type"]  # texts have only one type
+        norm = layers.norm_of(weights["embed_norm.weight"], weights["embed_norm.bias"])
+        self.words = Words(layers.placed(weights["word"]), layers.placed(position), norm)
+        self.stack = layers.stack_of(self.words, [self._layer(weights, i) for i in range(config.layers)])
 
     @property
     def dim(self) -> int:
@@ -45,8 +45,7 @@ class Encoder:
 
     def hidden(self, ids: Any, packed: Packed) -> Any:
         """The last hidden state of every token [T, hidden]."""
-        x = self.layers.embed(ids, packed, self.word, self.position, self.embed_norm)
-        return self.layers.through(x, self.stack, packed)
+        return self.layers.hidden(ids, packed, self.words, self.stack)
 
     def vectors(self, hidden: Any, packed: Packed) -> Any:
         """Pool, and what the model's folder and the caller want after it."""

@@ -43,6 +43,15 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What tokens are before the first layer: a row of each table, added, and the norm."""
+
+    word: Any
+    position: Any
+    norm: Norm
+
+
+@dataclass(frozen=True)
 class Layer:
     qkv: Linear
     out: Linear
@@ -67,16 +76,26 @@ class Layers:
     def norm_of(self, weight: Any, bias: Any) -> Norm:
         return Norm(self.placed(weight), self.placed(bias), self.config.epsilon)
 
-    def stack_of(self, layers: list[Layer]) -> Any:
-        """All layers, once they are prepared: what `through` takes."""
+    def stack_of(self, words: Words, layers: list[Layer]) -> Any:
+        """All layers, once they are prepared: what `hidden` takes."""
         return layers
 
     def placed(self, tensor: Any) -> Any:
         return tensor.to(self.device, self.dtype).contiguous()
 
-    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
-        """ids [T] → hidden [T, hidden]. `position` already holds the token type: texts have only one."""
-        hidden = F.embedding(ids, word) + F.embedding(self.positions(ids, packed), position)
+    def hidden(self, ids: Any, packed: Packed, words: Words, stack: Any) -> Any:
+        """ids [T] → [T, hidden], after all layers."""
+        x = self.embed(ids, packed, words)
+        for layer in stack:
+            mixed = self.attention(self.linear(x, layer.qkv), packed)
+            x = self.add_norm(mixed, layer.out, x, layer.out_norm)
+            x = self.add_norm(self.up(x, layer.up), layer.down, x, layer.down_norm)
+        return x
+
+    def embed(self, ids: Any, packed: Packed, words: Words) -> Any:
+        """ids [T] → [T, hidden], before the first layer."""
+        hidden = F.embedding(ids, words.word) + F.embedding(self.positions(ids, packed), words.position)
+        norm = words.norm
         return F.layer_norm(hidden, (hidden.shape[1],), norm.weight, norm.bias, norm.epsilon)
 
     def positions(self, ids: Any, packed: Packed) -> Any:
@@ -92,14 +111,6 @@ class Layers:
         before = F.pad(real.cumsum(0), (1, 0))
         within = before[1:] - torch.repeat_interleave(before[starts], lengths, output_size=len(ids))
         return within * real + padding
-
-    def through(self, x: Any, stack: Any, packed: Packed) -> Any:
-        """hidden [T, hidden] → the same after all layers."""
-        for layer in stack:
-            mixed = self.attention(self.linear(x, layer.qkv), packed)
-            x = self.add_norm(mixed, layer.out, x, layer.out_norm)
-            x = self.add_norm(self.up(x, layer.up), layer.down, x, layer.down_norm)
-        return x
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return F.linear(x, layer.weight, layer.bias)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm, Packed
+from ridgeline.embed.layers import Layers, Linear, Norm, Packed, Words
 from ridgeline.kernels import encoder
 
 _KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
@@ -34,9 +34,10 @@ class GpuLayers(Layers):
         """In float32: the kernels compute in it, and there are few of them."""
         return Norm(weight.to(self.device, torch.float32), bias.to(self.device, torch.float32), self.config.epsilon)
 
-    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
-        told = None if self.config.padding is None else self.positions(ids, packed)
-        return encoder.embed(ids, packed.offsets, word, position, norm.weight, norm.bias, norm.epsilon, told)
+    def embed(self, ids: Any, packed: Packed, words: Words) -> Any:
+        told, norm = None if self.config.padding is None else self.positions(ids, packed), words.norm
+        tables = (words.word, words.position, norm.weight, norm.bias)
+        return encoder.embed(ids, packed.offsets, *tables, norm.epsilon, told)
 
     def up(self, x: Any, layer: Linear) -> Any:
         if self.dtype != torch.float32 and encoder.multiplies(layer.weight, len(x)):

@@ -1,8 +1,8 @@
-"""float16 on an ARM CPU: all layers in one call of our own (`native/half.cpp`), what is before and after in float32.
+"""float16 on an ARM CPU: from tokens to what leaves the last layer in one call of our own (`native/half.cpp`).
 
 Libraries sum in float16, too, which over 1,536 terms took cosines down to 0.9999; here sums leave float16 after a few
 terms. Between the steps of a layer nothing is rearranged, nothing waits for other threads, and what texts need stays in
-their core's cache.
+their core's cache. Of the first layer's products those that depend on a word alone are kept.
 """
 
 from __future__ import annotations
@@ -13,44 +13,46 @@ import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layer, Layers, Linear, Norm, Packed
+from ridgeline.embed.layers import Layer, Layers, Linear, Packed, Words
 from ridgeline.errors import InputError
-from ridgeline.native import HalfStack, half_here, norm_rows
+from ridgeline.native import HalfStack, half_here
 
 WIDTH = 16  # of a head: a multiple of it, with zeros where it is none
 TOKENS = 8  # per thread: as many lie side by side
+MOST_KEPT = 256 << 20  # bytes of words' products
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
 
 
 class HalfLayers(Layers):
-    """What goes into the layers and comes out of them is float32."""
+    """Tables of words and places, and what comes out of the layers, are float32."""
 
     def __init__(self, config: Config, device: Any) -> None:
         super().__init__(config, device, torch.float32)
 
-    def stack_of(self, layers: list[Layer]) -> HalfStack:
+    def stack_of(self, words: Words, layers: list[Layer]) -> HalfStack:
         heads = self.config.heads
         width = self.config.hidden // heads
         more = -width % WIDTH
         activation = _ACTIVATIONS.get(self.config.activation, "tanh")
         stack = HalfStack(self.config.hidden, heads, width + more, width**-0.5, self.config.epsilon, activation)
+        padding = -1 if self.config.padding is None else self.config.padding
+        word, position, weight, bias = _arrays(words.word, words.position, words.norm.weight, words.norm.bias)
+        stack.begin(word, position, weight, bias, padding)
         for layer in layers:
             qkv, out = _wider(layer.qkv, heads, more), layer.out
+            if layer is layers[0] and 2 * len(words.word) * len(qkv.bias) <= MOST_KEPT:
+                stack.keep(*_arrays(*_first_products(words, qkv)))
             if more:  # zeros meet zeros
                 columns = out.weight.view(-1, heads, width)
                 out = Linear(F.pad(columns, (0, more)).flatten(1), out.bias)
             parts = (qkv, out, layer.out_norm, layer.up, layer.down, layer.down_norm)
-            stack.add(*(tensor.numpy() for part in parts for tensor in (part.weight, part.bias)))
+            stack.add(*_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
         return stack
 
-    def through(self, x: Any, stack: HalfStack, packed: Packed) -> Any:
-        stack(x.numpy(), packed.offsets.numpy(), _threads(len(x)))
-        return x
-
-    def embed(self, ids: Any, packed: Packed, word: Any, position: Any, norm: Norm) -> Any:
-        hidden = F.embedding(ids, word).add_(F.embedding(self.positions(ids, packed), position))
-        norm_rows(hidden.numpy(), norm.weight.numpy(), norm.bias.numpy(), norm.epsilon, _threads(len(hidden)))
-        return hidden
+    def hidden(self, ids: Any, packed: Packed, words: Words, stack: HalfStack) -> Any:
+        rows = torch.empty(len(ids), self.config.hidden)
+        stack(ids.int().numpy(), packed.offsets.numpy(), rows.numpy(), _threads(len(ids)))
+        return rows
 
     def pool(self, *words: Any) -> Any:
         """What left the range of float16 (65,504) would be no vector; it is said, never returned."""
@@ -67,6 +69,16 @@ def works() -> bool:
 
 def _threads(tokens: int) -> int:
     return max(1, min(int(torch.get_num_threads()), -(-tokens // TOKENS)))
+
+
+def _arrays(*tensors: Any) -> list[Any]:
+    return [tensor.numpy() for tensor in tensors]
+
+
+def _first_products(words: Words, qkv: Linear) -> tuple[Any, ...]:
+    """What of the first layer's queries, keys and values does not depend on the text (`native/half_words.hpp`)."""
+    factors = qkv.weight * words.norm.weight
+    return factors, words.position @ factors.T, factors.sum(1), qkv.weight @ words.norm.bias + qkv.bias
 
 
 def _wider(qkv: Linear, heads: int, more: int) -> Linear:
