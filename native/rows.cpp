@@ -30,6 +30,26 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
   else together(threads, work);
 }
 
+void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, float *to,
+               int threads) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t k; (k = next.fetch_add(1)) < texts;) {
+      float *__restrict sum = to + k * width;
+      std::fill(sum, sum + width, 0.0f);
+      for (std::int64_t r = offsets[k]; r < offsets[k + 1]; ++r) {
+        const float *__restrict row = rows + std::size_t(r) * width;
+        for (std::size_t f = 0; f < width; ++f) sum[f] += row[f];
+      }
+      const float share = 1 / float(offsets[k + 1] - offsets[k]);
+      for (std::size_t f = 0; f < width; ++f) sum[f] *= share;
+    }
+  };
+  const std::size_t bytes = texts ? std::size_t(offsets[texts] - offsets[0]) * width * sizeof(float) : 0;
+  if (threads < 2 || bytes < kAlone) work();
+  else together(threads, work);
+}
+
 void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
                std::int64_t *starts, std::int64_t *order) {
   const auto length = [&](std::int64_t k) { return offsets[k + 1] - offsets[k]; };

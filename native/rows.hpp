@@ -1,4 +1,5 @@
-// Rows of memory moved by several threads: results to where they belong, texts into the order of their lengths.
+// Rows of memory moved by several threads: results to where they belong, texts into the order of their lengths; and the
+// mean of each text's rows.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,9 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
 // packed [all], starts [texts + 1], order [texts].
 void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
                std::int64_t *starts, std::int64_t *order);
+
+// The mean of rows offsets[k] to offsets[k + 1] [·, width], for every k [texts, width]; of no rows it is NaN.
+void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, float *to, int threads);
 
 // Have the kernel give fresh memory its pages now. What is in it stays, also if another thread writes meanwhile.
 void give_pages(std::byte *memory, std::size_t bytes);

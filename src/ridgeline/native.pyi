@@ -96,6 +96,11 @@ class WordPiece:
 def scatter_rows(to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
     """to[rows] = source, float32 [n, width]; a row named twice holds either."""
 
+def mean_rows(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
+    """
+    to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32; of no rows it is NaN.
+    """
+
 def give_pages(memory: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """
     Have the kernel give fresh memory its pages now, not at the first write; its values stay.

@@ -11,7 +11,6 @@ from tests.embed.tiny import TEXTS, WORDS, Reference
 
 from ridgeline import Embedder, errors
 from ridgeline.embed import Tokens, inputs
-from ridgeline.embed import embedder as module
 from ridgeline.embed.encoder import Encoder
 from ridgeline.embed.place import cpu_flags, device_of, dtype_of
 
@@ -264,7 +263,7 @@ class Small:
 
     def __init__(self, encoder: Encoder, room: int) -> None:
         self.encoder, self.room, self.refused = encoder, room, []
-        self.dim = encoder.dim
+        self.dim, self.layers = encoder.dim, encoder.layers
 
     def __call__(self, ids, packed):
         import torch
@@ -323,6 +322,8 @@ def test_threads_may_share_an_embedder(embedder, wanted):
 
 
 def test_it_says_what_it_is(embedder):
+    import torch
+
     assert "dim=32" in repr(embedder)
     assert (embedder.device, embedder.dtype, embedder.dim) == ("cpu", "float32", 32)
-    assert module.BATCH_TOKENS.keys() == {"cpu", "cuda"}
+    assert embedder._encoder.layers.budget == 256 * max(2, torch.get_num_threads())  # tokens to a batch

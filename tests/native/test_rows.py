@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.native import give_pages, scatter_rows, sort_by_length
+from ridgeline.native import give_pages, mean_rows, scatter_rows, sort_by_length
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
@@ -70,3 +70,38 @@ def test_memory_keeps_its_values_when_it_is_given_its_pages():
     give_pages(memory)
     np.testing.assert_array_equal(memory.ravel(), np.arange(10_000))
     give_pages(np.empty((0, 4), np.float32))
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 70), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_means_are_those_of_float64(lengths, width, threads, seed):
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rows = np.random.default_rng(seed).standard_normal((offsets[-1], width), np.float32)
+    found = np.full((len(lengths), width), 7, np.float32)
+    mean_rows(rows, offsets, found, threads)
+    for k, length in enumerate(lengths):
+        wanted = rows[offsets[k] : offsets[k + 1]].astype(float).mean(0) if length else np.full(width, np.nan)
+        np.testing.assert_allclose(found[k], wanted, atol=2e-6)
+
+
+def test_means_are_the_same_by_any_number_of_threads():
+    rows = np.random.default_rng(1).standard_normal((9_000, 128), np.float32)
+    offsets = np.arange(0, 9_001, 30)
+    one, four = (np.empty((300, 128), np.float32) for _ in range(2))
+    mean_rows(rows, offsets, one, 1)
+    mean_rows(rows, offsets, four, 4)
+    np.testing.assert_array_equal(one, four)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "shape", "said"),
+    [
+        ([0, 4], (1, 3), "as wide as"),
+        ([0, 4], (2, 2), "must be"),
+        ([0, 3], (1, 2), "must run"),
+        ([1, 4], (1, 2), "must run"),
+        ([0, 5, 4], (2, 2), "must not fall"),
+    ],
+)
+def test_means_of_what_is_not_there_are_refused(offsets, shape, said):
+    with pytest.raises(ValueError, match=said):
+        mean_rows(np.zeros((4, 2), np.float32), np.array(offsets), np.zeros(shape, np.float32))

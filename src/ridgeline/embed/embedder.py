@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
 
-# Per CPU thread: what stays in a core's cache (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
-BATCH_TOKENS = {"cpu": 256, "cuda": 131_072}
 LARGE = 16 << 20  # bytes of vectors
 AHEAD = 2  # windows tokenized while one is being encoded
 
@@ -342,7 +340,7 @@ class Embedder:
         from ridgeline.embed.flow import Flow
 
         if batch_tokens == "auto":
-            budget = self._budget or auto_budget(self._device)
+            budget = self._budget or self._open().layers.budget
         elif isinstance(batch_tokens, int) and batch_tokens > 0:
             budget = batch_tokens
         else:
@@ -363,14 +361,6 @@ class Embedder:
 
     def __repr__(self) -> str:
         return f"Embedder({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, dim={self.dim})"
-
-
-def auto_budget(device: Any) -> int:
-    """Tokens per batch where the caller leaves it to us."""
-    import torch
-
-    per_unit = BATCH_TOKENS[device.type]
-    return per_unit * max(2, torch.get_num_threads()) if device.type == "cpu" else per_unit
 
 
 def _load(config: Any, device: Any, dtype: Any, width: int | None, normalize: bool) -> Encoder:

@@ -7,7 +7,7 @@ changes. Hidden states are `[T, hidden]`: the tokens of all texts one after the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -64,10 +64,18 @@ class Layer:
 class Layers:
     """Plain torch: right on every device, and what the others are compared with."""
 
+    # Per CPU thread: what stays in a core's cache (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
+    batch_tokens: ClassVar = {"cpu": 256, "cuda": 131_072}
     by_offsets = False  # whether the device alone knows where texts end, so that a recording serves texts of any length
 
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         self.config, self.device, self.dtype = config, device, dtype
+
+    @property
+    def budget(self) -> int:
+        """Tokens per batch where the caller leaves it to us."""
+        each = self.batch_tokens[self.device.type]
+        return each * max(2, torch.get_num_threads()) if self.device.type == "cpu" else each
 
     def linear_of(self, weight: Any, bias: Any) -> Linear:
         """Prepare a linear layer, once."""
