@@ -11,6 +11,7 @@
 #include "bind.hpp"
 #include "half.hpp"
 #include "half_words.hpp"
+#include "rows.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -110,11 +111,11 @@ void keep(HalfStack &stack, ConstRows factors, ConstRows by_places, ConstRow by_
                                                          std::move(others), stack.words->words);
 }
 
-void call(const HalfStack &stack, Ids ids, Offsets offsets, Rows rows, int threads) {
+void fit(const HalfStack &stack, Ids ids, Offsets offsets, Rows rows, std::size_t count) {
   if (!stack.words) throw std::invalid_argument("there are no tables yet; begin with them");
   const std::size_t tokens = ids.shape(0), texts = offsets.shape(0) - 1;
-  if (rows.shape(0) != tokens || rows.shape(1) != stack.hidden)
-    throw std::invalid_argument("rows must be [tokens, " + std::to_string(stack.hidden) + "]");
+  if (rows.shape(0) != count || rows.shape(1) != stack.hidden)
+    throw std::invalid_argument("rows must be [" + std::to_string(count) + ", " + std::to_string(stack.hidden) + "]");
   if (!offsets.shape(0) || offsets.data()[0] != 0 || std::size_t(offsets.data()[texts]) != tokens)
     throw std::invalid_argument("offsets must run from 0 to the number of tokens");
   const std::int64_t most = std::int64_t(stack.words->places.count) - stack.words->padding - 1;
@@ -126,8 +127,21 @@ void call(const HalfStack &stack, Ids ids, Offsets offsets, Rows rows, int threa
   for (std::size_t k = 0; k < tokens; ++k)
     if (ids.data()[k] < 0 || std::size_t(ids.data()[k]) >= stack.words->words.count)
       throw std::invalid_argument("token " + std::to_string(ids.data()[k]) + " is no row of the words");
+}
+
+void call(const HalfStack &stack, Ids ids, Offsets offsets, Rows rows, int threads) {
+  fit(stack, ids, offsets, rows, ids.shape(0));
   nb::gil_scoped_release free;
+  through_layers(stack, ids.data(), offsets.data(), offsets.shape(0) - 1, threads, rows.data());
+}
+
+void means(const HalfStack &stack, Ids ids, Offsets offsets, Rows to, bool unit, int threads) {
+  const std::size_t texts = offsets.shape(0) - 1;
+  fit(stack, ids, offsets, to, texts);
+  nb::gil_scoped_release free;
+  std::vector<float> rows(ids.shape(0) * stack.hidden);
   through_layers(stack, ids.data(), offsets.data(), texts, threads, rows.data());
+  mean_rows(rows.data(), offsets.data(), texts, stack.hidden, unit, to.data(), threads);
 }
 
 } // namespace
@@ -148,7 +162,9 @@ void bind_half(nb::module_ &m) {
            "Keep each word's product with the first layer's factors (the norm's weight within). by_places: the places' own,\n"
            "by_ones: those of a row of ones; rest: what does not depend on the token.")
       .def("__call__", call, "ids"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), "threads"_a = 1,
-           "ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].");
+           "ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].")
+      .def("means", means, "ids"_a.noconvert(), "offsets"_a.noconvert(), "to"_a.noconvert(), "unit"_a, "threads"_a = 1,
+           "ids [tokens] → the mean of each text's rows [texts, hidden], of unit length if asked.");
 }
 
 } // namespace ridgeline

@@ -32,7 +32,7 @@ void scatter(Floats to, ConstNumbers rows, ConstFloats from, int threads) {
                reinterpret_cast<const std::byte *>(from.data()), to.shape(1) * sizeof(float), threads);
 }
 
-void mean(ConstFloats rows, ConstNumbers offsets, Floats to, int threads) {
+void mean(ConstFloats rows, ConstNumbers offsets, Floats to, bool unit, int threads) {
   const std::size_t texts = to.shape(0);
   if (offsets.shape(0) != texts + 1 || to.shape(1) != rows.shape(1))
     throw std::invalid_argument("offsets must be [texts + 1], and means as wide as the rows");
@@ -41,7 +41,7 @@ void mean(ConstFloats rows, ConstNumbers offsets, Floats to, int threads) {
   for (std::size_t k = 0; k < texts; ++k)
     if (offsets.data()[k] > offsets.data()[k + 1]) throw std::invalid_argument("offsets must not fall");
   nb::gil_scoped_release free;
-  mean_rows(rows.data(), offsets.data(), texts, rows.shape(1), to.data(), threads);
+  mean_rows(rows.data(), offsets.data(), texts, rows.shape(1), unit, to.data(), threads);
 }
 
 void sorted(ConstTokens ids, ConstNumbers offsets, Tokens packed, Numbers starts, Numbers order) {
@@ -61,8 +61,8 @@ void sorted(ConstTokens ids, ConstNumbers offsets, Tokens packed, Numbers starts
 void bind_rows(nb::module_ &m) {
   m.def("scatter_rows", scatter, "to"_a.noconvert(), "rows"_a.noconvert(), "source"_a.noconvert(), "threads"_a = 1,
         "to[rows] = source, float32 [n, width]; a row named twice holds either.");
-  m.def("mean_rows", mean, "rows"_a.noconvert(), "offsets"_a.noconvert(), "to"_a.noconvert(), "threads"_a = 1,
-        "to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32; of no rows it is NaN.");
+  m.def("mean_rows", mean, "rows"_a.noconvert(), "offsets"_a.noconvert(), "to"_a.noconvert(), "unit"_a = false,
+        "threads"_a = 1, "to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32, of unit length if asked; of no rows it is NaN.");
   m.def("give_pages", [](Floats memory) {
     nb::gil_scoped_release free;
     give_pages(reinterpret_cast<std::byte *>(memory.data()), memory.size() * sizeof(float));

@@ -7,8 +7,6 @@
 namespace ridgeline {
 namespace {
 
-constexpr std::size_t kLine = 64; // of a cache, in bytes
-
 // max(x, 0) - t·Φ(-t), t = |x| up to 3.75: off by less than 4e-4 below 0, and little more than float16 itself above. Φ
 // is a polynomial, 1e-4 off, as a product of quadratics: summed by its powers it would lose its digits in float16.
 inline Eight gelu(Eight x) {
@@ -59,11 +57,8 @@ void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::siz
   const std::size_t row = panel * kRows, rows = std::min(kRows, layer.out - row);
   const Half *weight = reinterpret_cast<const Half *>(layer.weight.data()) + row * layer.in;
   const Half *bias = reinterpret_cast<const Half *>(layer.bias.data()) + row;
-  const std::size_t fetched = (kSpan * kRows * sizeof(Half) / kLine + groups - 1) / groups; // lines, for each group
   for (std::size_t span = 0; span < layer.in; span += kSpan) {
-    const char *next = reinterpret_cast<const char *>(weight + (span + kSpan) * kRows); // factors wanted next
     for (std::size_t g = 0; g < groups; ++g) {
-      for (std::size_t k = 0; k < fetched; ++k, next += kLine) __builtin_prefetch(next, 0, 2);
       Half *to = sums + ((span / kSpan * groups + g) * layer.out + row) * kLanes, part[kRows * kLanes];
       tile_12<kShort>(span ? kNothing : bias, weight + span * kRows, x + (g * layer.in + span) * kLanes,
                       std::min(kSpan, layer.in - span), rows < kRows ? part : to, layer.in * kLanes);

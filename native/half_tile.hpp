@@ -48,7 +48,9 @@ constexpr Half kNothing[12] = {};               // to start with
   ROW(op, 12, 3, 0, 4) ROW(op, 13, 3, 0, 5) ROW(op, 14, 3, 0, 6) ROW(op, 15, 3, 0, 7)
 
 // 12 rows, two terms at a time: 24 factors are three registers. FIRST adds what the terms before came to on the way.
-#define TWO "ldp q3, q4, [%[x]], #32\n ldp q0, q1, [%[w]]\n ldr q2, [%[w], #32]\n add %[w], %[w], #48\n"
+#define TWO                                                                                                            \
+  "ldp q3, q4, [%[x]], #32\n ldp q0, q1, [%[w]]\n ldr q2, [%[w], #32]\n"                                               \
+  "prfm pldl1keep, [%[w], %[next]]\n add %[w], %[w], #48\n"
 #define FETCH "prfm pldl1keep, [%[x], %[ahead]]\n"
 #define ODD(op)                                                                                                        \
   ROW(op, 8, 3, 0, 0) ROW(op, 9, 3, 0, 1) ROW(op, 10, 3, 0, 2) ROW(op, 11, 3, 0, 3)                                    \
@@ -74,17 +76,18 @@ inline void tile_8(const Half *start, const Half *w, std::size_t step, const Hal
                : CLOBBERED);
 }
 
-// The same for 12 rows whose factors lie one term after the other. What lies so far ahead of x is fetched on the way,
-// for the next tile.
+// The same for 12 rows whose factors lie one term after the other. On the way is fetched what will be wanted next: what
+// lies so far ahead of x, and the factors that follow these.
 template <int Short>
 inline void tile_12(const Half *start, const Half *w, const Half *x, std::size_t terms, Half *to, std::size_t ahead) {
   static_assert(Short % 4 == 0);
+  const std::size_t next = 2 * 12 * terms;
   asm volatile(BEGIN_8 BEGIN_4 TWO FETCH ODD("fmul") EVEN "b 2f\n"
                "1:\n" TWO FETCH FIRST_12 EVEN
                "2:\n" TWO ODD("fmla") EVEN ".rept %c[more]\n" TWO FETCH ODD("fmla") EVEN TWO ODD("fmla") EVEN ".endr\n"
                "subs %[terms], %[terms], %[few]\n b.ne 1b\n" ADD_8 ADD_4 STORE_8 STORE_4
                : [start] "+&r"(start), [w] "+&r"(w), [x] "+&r"(x), [terms] "+&r"(terms)
-               : [to] "r"(to), [ahead] "r"(2 * ahead), [few] "i"(Short), [more] "i"(Short / 4 - 1)
+               : [to] "r"(to), [next] "r"(next), [ahead] "r"(2 * ahead), [few] "i"(Short), [more] "i"(Short / 4 - 1)
                : CLOBBERED);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kPage = 4096;         // the smallest there are; where they are larger most touches cost nothing
 constexpr std::size_t kPiece = 256 << 10;   // bytes a thread takes at a time
 constexpr std::size_t kAlone = 1 << 20;     // bytes: below this waking others takes longer
+constexpr double kShortest = 1e-12;         // a vector: torch's
 constexpr std::int64_t kCounted = 1 << 16;  // lengths up to this are sorted by counting
 } // namespace
 
@@ -30,7 +32,7 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
   else together(threads, work);
 }
 
-void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, float *to,
+void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, bool unit, float *to,
                int threads) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -41,7 +43,13 @@ void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts
         const float *__restrict row = rows + std::size_t(r) * width;
         for (std::size_t f = 0; f < width; ++f) sum[f] += row[f];
       }
-      const float share = 1 / float(offsets[k + 1] - offsets[k]);
+      float share = 1 / float(offsets[k + 1] - offsets[k]);
+      if (unit) {
+        double squares = 0;
+        for (std::size_t f = 0; f < width; ++f) squares += double(sum[f]) * sum[f];
+        const double length = std::sqrt(squares) * share;
+        share = float(share / (length < kShortest ? kShortest : length)); // NaN stays
+      }
       for (std::size_t f = 0; f < width; ++f) sum[f] *= share;
     }
   };

@@ -16,8 +16,10 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
 void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
                std::int64_t *starts, std::int64_t *order);
 
-// The mean of rows offsets[k] to offsets[k + 1] [·, width], for every k [texts, width]; of no rows it is NaN.
-void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, float *to, int threads);
+// The mean of rows offsets[k] to offsets[k + 1] [·, width], for every k [texts, width]; of no rows it is NaN. `unit`: made
+// as long as 1, unless it is shorter than 1e-12.
+void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts, std::size_t width, bool unit, float *to,
+               int threads);
 
 // Have the kernel give fresh memory its pages now. What is in it stays, also if another thread writes meanwhile.
 void give_pages(std::byte *memory, std::size_t bytes);

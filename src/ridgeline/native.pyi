@@ -96,9 +96,9 @@ class WordPiece:
 def scatter_rows(to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
     """to[rows] = source, float32 [n, width]; a row named twice holds either."""
 
-def mean_rows(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
+def mean_rows(rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], unit: bool = False, threads: int = 1) -> None:
     """
-    to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32; of no rows it is NaN.
+    to[k] = the mean of rows[offsets[k]:offsets[k + 1]], float32, of unit length if asked; of no rows it is NaN.
     """
 
 def give_pages(memory: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
@@ -141,6 +141,11 @@ class HalfStack:
     def __call__(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
         """
         ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].
+        """
+
+    def means(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], unit: bool, threads: int = 1) -> None:
+        """
+        ids [tokens] → the mean of each text's rows [texts, hidden], of unit length if asked.
         """
 
 class Sieve:

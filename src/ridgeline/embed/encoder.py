@@ -43,15 +43,23 @@ class Encoder:
         with torch.inference_mode():
             return self.vectors(self.hidden(ids, packed), packed)
 
+    def direct(self, ids: Any, offsets: Any) -> Any:
+        """The same from arrays to an array, if the layers know a short way; else None."""
+        return self.layers.means(ids, offsets, self.stack) if self._at_once and self.config.pooling == "mean" else None
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether pooling ends with the norm."""
+        return self.head.normalize and not self.head.dense and self.head.width is None
+
     def hidden(self, ids: Any, packed: Packed) -> Any:
         """The last hidden state of every token [T, hidden]."""
         return self.layers.hidden(ids, packed, self.words, self.stack)
 
     def vectors(self, hidden: Any, packed: Packed) -> Any:
         """Pool, and what the model's folder and the caller want after it."""
-        at_once = self.head.normalize and not self.head.dense and self.head.width is None
-        found = self.layers.pool(hidden, packed, self.config.pooling, at_once)
-        if at_once:
+        found = self.layers.pool(hidden, packed, self.config.pooling, self._at_once)
+        if self._at_once:
             return found
         for weight, bias, activation in self.head.dense:
             found = activation(torch.nn.functional.linear(found, weight, bias))

@@ -161,6 +161,10 @@ class Layers:
             found = parts[0] if len(parts) == 1 else torch.cat(parts)
         return self.normalised(found) if unit else found
 
+    def means(self, ids: Any, offsets: Any, stack: Any) -> Any:
+        """int32 [T] and int64 [n + 1], arrays → unit means [n, hidden], an array; None where there is no such short way."""
+        return None
+
     def normalised(self, vectors: Any) -> Any:
         """Rows of unit length; a row of zeros stays one."""
         return F.normalize(vectors, dim=1)

@@ -63,13 +63,22 @@ class HalfLayers(Layers):
         """What left the range of float16 (65,504) would be no vector; it is said, never returned."""
         if mode == "mean":
             found = torch.empty(len(packed.offsets) - 1, hidden.shape[1])
-            mean_rows(hidden.numpy(), packed.offsets.numpy(), found.numpy(), int(torch.get_num_threads()))
-            found = self.normalised(found) if unit else found
+            mean_rows(hidden.numpy(), packed.offsets.numpy(), found.numpy(), unit, int(torch.get_num_threads()))
         else:
             found = super().pool(hidden, packed, mode, unit)
-        if not np.isfinite(found.numpy()).all():
-            raise InputError("a value of this model lies beyond the range of float16; use dtype='float32'.")
+        _refuse_beyond(found.numpy())
         return found
+
+    def means(self, ids: Any, offsets: Any, stack: HalfStack) -> Any:
+        found = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
+        stack.means(ids, offsets, found, True, _threads(len(ids)))
+        _refuse_beyond(found)
+        return found
+
+
+def _refuse_beyond(vectors: Any) -> None:
+    if not np.isfinite(vectors).all():
+        raise InputError("a value of this model lies beyond the range of float16; use dtype='float32'.")
 
 
 def works() -> bool:
