@@ -26,6 +26,7 @@ namespace {
 
 constexpr std::size_t kTokens = 192;  // that go through the layers together: 2 MiB of buffers
 constexpr std::size_t kTextsEach = 4; // for each thread at least, or threads share steps instead of texts
+constexpr std::size_t kPanels = 16;   // a thread takes in a row, at most
 constexpr int kSpins = 4000;          // a moment
 
 // x [features][8] → the rows of up to eight tokens.
@@ -72,7 +73,7 @@ class Passage {
 public:
   void run(const HalfStack &of, const std::int32_t *of_tokens, const std::int64_t *where, std::size_t count, int threads,
            float *to) {
-    stack = &of, ids = of_tokens, offsets = where, texts = count, rows = to;
+    stack = &of, ids = of_tokens, offsets = where, texts = count, rows = to, crew = std::size_t(std::max(threads, 1));
     tokens = at(texts), features = up_to(stack->hidden, kShort), groups = up_to(tokens, kLanes) / kLanes;
     steps = std::vector<Step>(kSteps * stack->layers.size() + 2);
     lay_out();
@@ -93,13 +94,13 @@ private:
     for (const HalfLayer &layer : stack->layers) {
       const bool known = &layer == &stack->layers.front() && stack->words->products; // by enter()
       take(*step++, known ? 0 : panels(layer.qkv),
-           [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); });
+           [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); }, some(panels(layer.qkv)));
       take(*step++, texts * stack->heads, [&](std::size_t k) {
         const std::size_t text = k / stack->heads, first = at(text), last = at(text + 1);
         if (first < last) attend(*stack, layer, k % stack->heads, qkv, first, last, mixed);
       });
       add_norm_of(step, layer.out, mixed, layer.out_norm);
-      take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); });
+      take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); }, some(panels(layer.up)));
       add_norm_of(step, layer.down, wide, layer.down_norm);
     }
     take(*step, groups, [&](std::size_t g) {
@@ -126,14 +127,21 @@ private:
   }
 
   void add_norm_of(Step *&step, const HalfLinear &layer, const Half *from, const HalfNorm &by) {
-    take(*step++, panels(layer), [&](std::size_t p) { product(layer, p, from, groups, sums); });
+    take(*step++, panels(layer), [&](std::size_t p) { product(layer, p, from, groups, sums); }, some(panels(layer)));
     take(*step++, groups, [&](std::size_t g) {
       add_norm(layer, sums, g, groups, by, stack->hidden, stack->epsilon, x + g * layer.out * kLanes);
     });
   }
 
-  template <class Work> static void take(Step &step, std::size_t pieces, const Work &work) {
-    for (std::size_t k; (k = step.next.fetch_add(1)) < pieces; step.done.fetch_add(1)) work(k);
+  // Of so many panels a thread takes some in a row: each has the factors of the next one fetched.
+  std::size_t some(std::size_t all) const { return std::clamp<std::size_t>(all / (2 * crew), 1, kPanels); }
+
+  template <class Work> static void take(Step &step, std::size_t pieces, const Work &work, std::size_t each = 1) {
+    for (std::size_t first; (first = step.next.fetch_add(each)) < pieces;) {
+      const std::size_t last = std::min(pieces, first + each);
+      for (std::size_t k = first; k < last; ++k) work(k);
+      step.done.fetch_add(last - first);
+    }
     for (int spins = 0; step.done < pieces; ++spins)
       if (spins > kSpins) std::this_thread::yield(); // who has the last piece may be waiting for this very CPU
   }
@@ -160,7 +168,7 @@ private:
   const HalfStack *stack = nullptr;
   const std::int32_t *ids = nullptr;
   const std::int64_t *offsets = nullptr;
-  std::size_t texts = 0, tokens = 0, features = 0, groups = 0;
+  std::size_t texts = 0, tokens = 0, features = 0, groups = 0, crew = 1;
   float *rows = nullptr;
   std::vector<std::int32_t> places; // by token
   std::vector<Step> steps;
