@@ -66,16 +66,19 @@ inline Eight fma(Eight sum, Eight a, Eight b) {
   return sum;
 }
 inline Eight least(Eight a, Eight b) {
-  asm("fmin %0.8h, %0.8h, %1.8h" : "+w"(a) : "w"(b));
-  return a;
+  Eight found;
+  asm("fmin %0.8h, %1.8h, %2.8h" : "=w"(found) : "w"(a), "w"(b));
+  return found;
 }
 inline Eight most(Eight a, Eight b) {
-  asm("fmax %0.8h, %0.8h, %1.8h" : "+w"(a) : "w"(b));
-  return a;
+  Eight found;
+  asm("fmax %0.8h, %1.8h, %2.8h" : "=w"(found) : "w"(a), "w"(b));
+  return found;
 }
 inline Eight size(Eight a) {
-  asm("fabs %0.8h, %0.8h" : "+w"(a));
-  return a;
+  Eight found;
+  asm("fabs %0.8h, %1.8h" : "=w"(found) : "w"(a));
+  return found;
 }
 
 struct Wide { // eight numbers in float32

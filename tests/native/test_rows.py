@@ -72,14 +72,22 @@ def test_memory_keeps_its_values_when_it_is_given_its_pages():
     give_pages(np.empty((0, 4), np.float32))
 
 
-@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 70), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_means_are_those_of_float64(lengths, width, threads, seed):
+@given(
+    st.lists(st.integers(0, 40), max_size=30),
+    st.integers(1, 70),
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(0, 2**32 - 1),
+)
+def test_means_are_those_of_float64(lengths, width, unit, threads, seed):
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     rows = np.random.default_rng(seed).standard_normal((offsets[-1], width), np.float32)
     found = np.full((len(lengths), width), 7, np.float32)
-    mean_rows(rows, offsets, found, threads)
+    mean_rows(rows, offsets, found, unit, threads)
     for k, length in enumerate(lengths):
         wanted = rows[offsets[k] : offsets[k + 1]].astype(float).mean(0) if length else np.full(width, np.nan)
+        if unit:
+            wanted = wanted / np.linalg.norm(wanted)
         np.testing.assert_allclose(found[k], wanted, atol=2e-6)
 
 
@@ -87,9 +95,15 @@ def test_means_are_the_same_by_any_number_of_threads():
     rows = np.random.default_rng(1).standard_normal((9_000, 128), np.float32)
     offsets = np.arange(0, 9_001, 30)
     one, four = (np.empty((300, 128), np.float32) for _ in range(2))
-    mean_rows(rows, offsets, one, 1)
-    mean_rows(rows, offsets, four, 4)
+    mean_rows(rows, offsets, one, True, 1)
+    mean_rows(rows, offsets, four, True, 4)
     np.testing.assert_array_equal(one, four)
+
+
+def test_a_mean_of_nothing_but_zeros_stays_one():
+    found = np.ones((1, 3), np.float32)
+    mean_rows(np.zeros((2, 3), np.float32), np.array([0, 2]), found, True)
+    np.testing.assert_array_equal(found, 0)
 
 
 @pytest.mark.parametrize(

@@ -303,10 +303,11 @@ class Embedder:
 
         from ridgeline.embed.layers import Packed
 
-        if (found := self._played(tokens)) is not None:
+        found: Vectors | None = self._played(tokens)
+        if found is None:
+            found = self._open().direct(tokens.ids, tokens.offsets)
+        if found is not None:
             return found
-        if (quickly := self._open().direct(tokens.ids, tokens.offsets)) is not None:
-            return quickly
         ids, offsets = (torch.from_numpy(a.copy()).to(self._device) for a in (tokens.ids, tokens.offsets))
         quick = self._device.type == "cpu" and self._dtype == torch.bfloat16
         with few_threads(len(ids)) if quick else nullcontext():

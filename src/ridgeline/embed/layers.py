@@ -162,7 +162,7 @@ class Layers:
         return self.normalised(found) if unit else found
 
     def means(self, ids: Any, offsets: Any, stack: Any) -> Any:
-        """int32 [T] and int64 [n + 1], arrays → unit means [n, hidden], an array; None where there is no such short way."""
+        """Arrays of ids and offsets → unit means [n, hidden], an array; None where there is no such short way."""
         return None
 
     def normalised(self, vectors: Any) -> Any:

@@ -19,7 +19,7 @@ from ridgeline.errors import InputError
 from ridgeline.native import HalfStack, half_here, mean_rows
 
 WIDTH = 16  # of a head: a multiple of it, with zeros where it is none
-TOKENS = 8  # per thread: as many lie side by side
+TOKENS, THREADS = 8, 2  # so many lie side by side and are worth so many threads
 MOST_KEPT = 256 << 20  # bytes of words' products
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
 
@@ -87,7 +87,7 @@ def works() -> bool:
 
 
 def _threads(tokens: int) -> int:
-    return max(1, min(int(torch.get_num_threads()), -(-tokens // TOKENS)))
+    return max(1, min(int(torch.get_num_threads()), THREADS * -(-tokens // TOKENS)))
 
 
 def _arrays(*tensors: Any) -> list[Any]:
