@@ -1,21 +1,22 @@
 """Embedding on this CPU against every other backend that is installed, in one interleaved run.
 
-    python benchmarks/embed_cpu.py [--sweep | --types] [--dtype auto] [--rounds 7] [--count 256] [--only 16 32]
+    python benchmarks/embed_cpu.py [--sweep | --types | --cosines FILMS] [--dtype auto] [--rounds 7] [--count 256]
 
-Needs `make peers` (not for --sweep and --types: our budgets of tokens, and our type against our float32); some minutes
-on two cores. Texts are random words of the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their
-settings are those of the workload (docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our
-type), transformers compiled (texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. Each
-gets the best of its batch sizes, found first; all take turns, in an order that rotates. Ratios are medians of their
-time / our time: on a shared machine only those mean anything. With --one-core everything has one CPU and one thread,
-and CPU time is counted: what others do on the machine matters little then. Cosines are with our float32. ONNX Runtime
-needs `onnx` to export the model; where that is missing, --onnx takes a file from elsewhere (it lies in
-~/.cache/ridgeline/peers after a race).
+Needs `make peers`; some minutes on two cores. (Not for --sweep, our budgets of tokens; --types, our type against our
+float32; --cosines, how near it comes to it over MovieLens's movies.csv and hostile texts.) Texts are random words of
+the vocabulary, 16, 32 and 128 tokens long, and mixtures. Backends and their settings are those of the workload
+(docs/embed.md): sentence-transformers in float32 (bfloat16, too, where that is our type), transformers compiled
+(texts of one length), ONNX Runtime int8, OpenVINO in our type, and our own float32. Each gets the best of its batch
+sizes, found first; all take turns, in an order that rotates. Ratios are medians of their time / our time: on a shared
+machine only those mean anything. With --one-core everything has one CPU and one thread, and CPU time is counted: what
+others do on the machine matters little then. Cosines are with our float32. ONNX Runtime needs `onnx` to export the
+model; where that is missing, --onnx takes a file from elsewhere (it lies in ~/.cache/ridgeline/peers after a race).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import random
 import statistics
@@ -41,6 +42,7 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--sweep", action="store_true", help="try budgets of tokens instead of racing")
     what.add_argument("--types", action="store_true", help="race the type against our own float32")
+    what.add_argument("--cosines", type=Path, help="how near the type comes to our own float32: a movies.csv")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=256, help="texts of a set; a quarter of it where they are long")
@@ -63,6 +65,8 @@ def main() -> None:
         sweep(ours, sets, options.rounds)
     elif options.types:
         types(ours, sets, options.rounds)
+    elif options.cosines:
+        cosines(ours, options.cosines)
     else:
         race(ours, sets, options)
 
@@ -192,6 +196,29 @@ def types(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
         ratio = statistics.median(t / o for t, o in zip(first, second, strict=True))
         told = f"float32 / {ours.dtype}: ratio {ratio:.2f}   lowest cosine {cosine:.6f}"
         print(f"{name:24} {told}   best {len(texts) / min(second):.1f} texts/s", flush=True)
+
+
+def cosines(ours: Any, films: Path) -> None:
+    with films.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
+    sets = {"films": [f"{row['title']}. Genres: {row['genres'].replace('|', ', ')}" for row in rows]}
+    for name, texts in {**sets, "others": hostile(ours)}.items():
+        found = (unit(ours.encode(texts)) * unit(wide.encode(texts))).sum(1)
+        print(f"{name} {len(texts)} lowest cosine {found.min():.7f} mean {found.mean():.7f}", flush=True)
+
+
+def hostile(ours: Any) -> list[str]:
+    """Random words, random characters of all planes, and what has broken encoders: 509 texts."""
+    draw = random.Random(5)  # noqa: S311  # the same texts every time
+    planes = ((0x20, 0x7E), (0xA0, 0x2FFF), (0x3000, 0xD7FF), (0x10000, 0x1FFFF))
+    words = [text for texts in texts_of(ours, 64).values() for text in texts]
+    signs = ["".join(chr(draw.randint(*draw.choice(planes))) for _ in range(draw.randint(1, 200))) for _ in range(275)]
+    known = ["", " ", "a", "a" * 300, "the " * 300, "1 " * 200, "!?" * 100, "\u200b\x00tab\tnl\n", "e\u0301 vs é"]
+    few = [
+        " ".join(draw.choices(words[0].split(), k=k % 3 + 1)) for k in range(509 - len(words) - len(signs) - len(known))
+    ]
+    return [*words, *signs, *known, *few]
 
 
 def alternate(this: Callable[[], Any], other: Callable[[], Any], rounds: int) -> tuple[list[float], list[float]]:

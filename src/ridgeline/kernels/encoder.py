@@ -19,9 +19,12 @@ ELEMENTS = 2048  # per program of a row kernel; whole rows, so at least one
 # Shapes by benchmarks/records/h200-embed-sweep.txt. Of a product: tokens, columns, step along the depth, warps, stages;
 # and the tokens from which it pays.
 ACTIVATE, PAYS = (128, 256, 64, 8, 4), 16_384
-# Of attention, by the longest text: queries and keys at a time, warps.
+# Of attention, by the longest text: queries and keys at a time, warps. float32 is multiplied without tensor cores, and
+# what does not fit into registers costs twenty times as much.
 ATTENTION = {16: (16, 16, 1), 32: (32, 32, 2), 64: (64, 32, 2)}
 LONG = (128, 64, 4)
+WIDE_ATTENTION = {16: (16, 16, 1), 32: (32, 32, 1)}
+WIDE_LONG = (64, 32, 2)
 
 
 def embed(
@@ -107,7 +110,9 @@ def attention(qkv: torch.Tensor, offsets: torch.Tensor, heads: int, longest: int
     """qkv [T, 3 · heads · depth], offsets [n + 1] → [T, heads · depth]; no text has more than `longest` tokens."""
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     out = torch.empty((tokens, width), dtype=qkv.dtype, device=qkv.device)
-    queries, keys, warps = next((shape for most, shape in ATTENTION.items() if longest <= most), LONG)
+    wide = qkv.dtype == torch.float32
+    shapes, long = (WIDE_ATTENTION, WIDE_LONG) if wide else (ATTENTION, LONG)
+    queries, keys, warps = next((shape for most, shape in shapes.items() if longest <= most), long)
     grid = (offsets.shape[0] - 1, heads, triton.cdiv(longest, queries))
     if tokens:
         texts.attention[grid](
