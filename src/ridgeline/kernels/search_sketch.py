@@ -21,7 +21,7 @@ from ridgeline.kernels.search_groups import join
 from ridgeline.kernels.search_scan import finished, flags
 
 TILE = 64
-SHAPE = (64, 64, 4)  # rows in flight at once, words of 8 halves at a time, warps (h200-search-one.txt)
+SHAPE = (32, 64, 4)  # rows in flight at once, words of 8 halves at a time, warps (h200-search-sweep.txt)
 MARGIN = 3.0  # spreads below the last score that is wanted
 AT_ONCE = 1 << 14  # tiles made at a time
 
