@@ -164,6 +164,28 @@ def test_a_text_is_the_same_to_the_last_bit_alone_and_among_others(seed, lengths
         np.testing.assert_array_equal(one, all_of_them[part])
 
 
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32 - 1), st.lists(st.integers(1, 30), min_size=1, max_size=9), st.booleans(), st.integers(1, 3)
+)
+def test_means_are_those_of_the_rows(seed, lengths, unit, threads):
+    stack = made(front(seed, 90, 40), [weights(seed, 40, 32, 60)], 40, 2, 16)
+    ids, offsets = texts(seed, lengths, 90)
+    rows = through(stack, ids, offsets, 40).astype(float)
+    wanted = np.stack([rows[a:b].mean(0) for a, b in pairwise(offsets)])
+    if unit:
+        wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    found = np.empty((len(lengths), 40), np.float32)
+    stack.means(ids, offsets, found, unit, threads)
+    np.testing.assert_allclose(found, wanted, atol=3e-6)
+
+
+def test_means_for_another_number_of_texts_are_refused():
+    stack = made(front(1, 9, 24), [weights(1, 24, 16, 20)], 24, 1, 16)
+    with pytest.raises(ValueError, match=r"rows must be \[1, 24\]"):
+        stack.means(np.zeros(3, np.int32), np.array([0, 3]), np.zeros((2, 24), np.float32), True)
+
+
 def test_callers_at_the_same_time_get_what_one_gets():
     begin, layers = front(1, 4_000, 64), [weights(k, 64, 64, 96) for k in range(2)]
     calls = [texts(seed, [9, 30, 1, 17] * 8, 4_000) for seed in range(12)]
