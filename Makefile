@@ -57,7 +57,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -U 'pip>=25.1'
 	$(PIP) install -q -c constraints.txt $$(grep '^torch==' constraints.txt)
-	$(PIP) install -q -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(PIP) install -q -c constraints.txt scikit-build-core nanobind numpy cmake ninja
 	@touch $@
 
 # The extension is built by the package's own build; --group dev brings the rest.

@@ -5,7 +5,7 @@ namespace nanobind { class module_; }
 
 namespace ridgeline {
 void bind_resample(nanobind::module_ &m);
-void bind_everyday(nanobind::module_ &m);
+void bind_door(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);
 void bind_rows(nanobind::module_ &m);

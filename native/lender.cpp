@@ -71,7 +71,8 @@ bool forked = false; // its threads are gone, and it does not know
 } // namespace
 
 Lent on_lent_threads(const std::function<void()> &work) {
-  if (forked || pid_t(syscall(SYS_gettid)) != getpid()) return {};
+  static thread_local const bool first = pid_t(syscall(SYS_gettid)) == getpid();
+  if (forked || !first) return {};
   static OpenMP openmp; // by one thread only
   if (!openmp.parallel) openmp = find();
   if (!openmp.parallel || !openmp.threads || !openmp.inside || openmp.threads() < 2 || openmp.inside()) return {};

@@ -11,7 +11,7 @@ namespace RIDGELINE_ISA {
 namespace {
 
 constexpr int kAhead = 640, kLinesAhead = 5; // bytes and cache lines; more or fewer were slower
-constexpr int kUnrolled = 16;                // channels
+constexpr int kMany = 32, kSome = 16; // channels that are mixed without a loop
 
 template <class V, class O, class C>
 inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict out, std::int64_t channels) {
@@ -28,58 +28,96 @@ inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict
                 vfmaq_n_f32(from.high, vsubq_f32(to.high, from.high), w)}, out + d);
     }
 #endif
-  for (; d + kUnrolled <= channels; d += kUnrolled)
-    for (int k = 0; k < kUnrolled; ++k) one(d + k);
+  for (; d + kMany <= channels; d += kMany)
+    for (int k = 0; k < kMany; ++k) one(d + k);
+  if (__builtin_expect(d == channels, 1)) return;
+  for (; d + kSome <= channels; d += kSome)
+    for (int k = 0; k < kSome; ++k) one(d + k);
   for (; d < channels; ++d) one(d);
 }
 
-// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths.
+// The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths. What a
+// target needs besides its mixing is what such a call takes longer than moving its bytes, so it is little, and all of it
+// is kept in registers.
 template <class V, class T> class Merge {
 public:
   using C = typename ComputeOf<V>::type;
-  struct Found { // no left: the target is no number
-    const V *left, *right;
-    C w;
-  };
 
-  explicit Merge(const Track<V, T> &of) : track(of), first(of.times), end(first + of.n), next(first + 1) {}
+  explicit Merge(const Track<V, T> &of)
+      : left(of.values), right(left), track(of), step(of.value_step), first(of.times), end(first + of.n),
+        four_from_end(of.n < 4 ? first : end - 4), next(first + 1), before(first[0]) {}
 
-  [[gnu::always_inline]] inline Found find(T t) {
-    bool before = false;
-    if (__builtin_expect(!(next[-1] <= t), 0)) { // it went back, or lies before the first stamp, or is no number
-      if (!(t == t)) return {nullptr, nullptr, 0};
-      const std::int64_t left = track.bisect(t, -1, next - first - 1);
-      before = left < 0;
-      next = first + (before ? track.last_of(0) : left) + 1;
-    } else {
-      // Four stamps at a time, counted rather than branched on: the next target is one to four stamps on, and
-      // which of them no predictor knows.
-      std::int64_t passed = 4;
-      const auto four = [&] {
-        passed = (next[0] <= t) + (next[1] <= t) + (next[2] <= t) + (next[3] <= t);
-        next += passed;
-      };
-      if (__builtin_expect(next + 8 <= end, 1)) four(); // by far the most often; once more is what the loop is for
+  // Where the target falls: `left`, `right` and how much of `right`; no `left` if it is no number.
+  [[gnu::always_inline]] inline C find(T t) {
+    if (__builtin_expect(!(t >= before), 0)) return find_back(t);
+    before = t;
+    // Four stamps at a time, counted rather than branched on: the next target is one to four stamps on, and which of
+    // them no predictor knows.
+    if (__builtin_expect(next <= four_from_end, 1)) {
+      const std::int64_t passed = four(next, t);
+      next += passed, left += passed * step;
       if (__builtin_expect(passed == 4, 0)) {
-        for (int near = 0; near < 32 && passed == 4 && next + 4 <= end; ++near) four();
-        if (passed == 4 && next + 4 <= end) next = first + track.bisect(t, next - first - 1, track.n) + 1; // far ahead
-        else
-          while (next < end && *next <= t) ++next;
+        next = walk_on(track, next, t);
+        left = track.values + (next - first - 1) * step;
       }
+    } else {
+      for (; next < end && *next <= t; ++next) left += step;
     }
-    const V *left = track.values + (next - first - 1) * track.value_step, *right = left + track.value_step;
-    for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
-      __builtin_prefetch(reinterpret_cast<const char *>(left) + kAhead + 64 * line);
-    if (next + 1 < end && __builtin_expect(next[1] == next[0], 0)) // of equal stamps the last counts, here as on the left
-      right = track.values + track.last_of(next - first) * track.value_step;
-    // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
-    return {left, right, before || next == end ? C(0) : C(double(t - next[-1]) / double(next[0] - next[-1]))};
+    return share(t);
   }
 
+  const V *left, *right;
+
 private:
+  // The rare cases are functions that do not know the merge: what an address was taken of is kept in memory.
+  [[gnu::noinline]] static const T *walk_on(const Track<V, T> &track, const T *next, T t) {
+    const T *const end = track.times + track.n;
+    std::int64_t passed = 4;
+    for (int near = 0; near < 32 && passed == 4 && end - next >= 4; ++near) next += passed = four(next, t);
+    if (passed == 4 && end - next >= 4) // far ahead
+      return track.times + track.bisect(t, next - track.times - 1, track.n) + 1;
+    while (next < end && *next <= t) ++next;
+    return next;
+  }
+  [[gnu::noinline]] static std::int64_t place_of(const Track<V, T> &track, T t) { return track.bisect(t, -1, track.n); }
+
+  [[gnu::always_inline]] static inline std::int64_t four(const T *next, T t) {
+    std::int64_t passed = next[0] <= t; // as wide as what it is added to
+    passed += next[1] <= t, passed += next[2] <= t, passed += next[3] <= t;
+    return passed;
+  }
+
+  inline C find_back(T t) { // it went back, or lies before the first stamp, or is no number
+    if (!(t == t)) {
+      left = nullptr;
+      before = std::numeric_limits<T>::max(); // the next one is looked for from anywhere
+      return 0;
+    }
+    const std::int64_t place = place_of(track, t), here = place < 0 ? track.last_of(0) : place;
+    next = first + here + 1, left = track.values + here * step;
+    before = place < 0 ? first[0] : t;
+    return place < 0 ? (right = left, C(0)) : share(t);
+  }
+
+  [[gnu::always_inline]] inline C share(T t) {
+    for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
+      __builtin_prefetch(reinterpret_cast<const char *>(left) + kAhead + 64 * line);
+    right = left + step;
+    if (__builtin_expect(next + 1 < end, 1)) {
+      if (__builtin_expect(next[1] == next[0], 0)) // of equal stamps the last counts, here as on the left
+        right = track.values + track.last_of(next - first) * step;
+    } else if (next == end) {
+      return 0;
+    }
+    // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
+    return C(double(t - next[-1]) / double(next[0] - next[-1]));
+  }
+
   const Track<V, T> &track;
-  const T *const first, *const end;
+  const std::int64_t step;
+  const T *const first, *const end, *const four_from_end;
   const T *next; // the first stamp after the target before
+  T before;      // that target; no smaller one goes on from here
 };
 
 // A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
@@ -90,19 +128,19 @@ void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O
   if (mask) std::memset(mask, 1, count);
   if (count == 0) return;
   Merge<V, T> merge(track);
-  auto now = merge.find(targets[0]);
+  C next_share = merge.find(targets[0]);
   for (std::int64_t k = 0; k < count; ++k, out += out_step) {
-    auto then = now;
-    if (k + 1 < count) then = merge.find(targets[k + 1]);
-    if (now.w != 0) { // or no number, which spans that are infinite make
-      mix(now.left, now.right, now.w, out, channels);
-    } else if (now.left) {
-      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(now.left[d]), out[d]);
+    const V *left = merge.left, *right = merge.right;
+    const C w = next_share;
+    if (k + 1 < count) next_share = merge.find(targets[k + 1]);
+    if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
+      mix(left, right, w, out, channels);
+    } else if (left) {
+      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(left[d]), out[d]);
     } else {
       for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
       if (mask) mask[k] = 0;
     }
-    now = then;
   }
 }
 

@@ -212,6 +212,16 @@ class Habit {
 public:
   bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
 
+  // Whether those who lend should be asked first if they are awake: that takes as long as a small call. Who was awake a
+  // moment ago most likely still is, so of calls that follow each other closely every fourth asks.
+  bool asks() {
+    const auto now = Clock::now();
+    const bool near = now - called < kNear;
+    called = now;
+    unasked = near ? (unasked + 1) % 4 : 0;
+    return unasked == 0;
+  }
+
   // Before a call that our own team will do; `wanted` threads, the caller among them.
   void look_around(const Team *team, int wanted) {
     const auto now = Clock::now();
@@ -243,9 +253,10 @@ private:
   static constexpr int kCalls = 400, kWaits = 3;
   static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
   static constexpr Clock::duration kRest = std::chrono::seconds(2);
+  static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
 
-  int left = 0, waits = 0;
-  Clock::time_point since{}, settled{};
+  int left = 0, waits = 0, unasked = 0;
+  Clock::time_point since{}, settled{}, called{};
   double burnt = 0;
   pthread_t watcher{};
 };
@@ -280,7 +291,7 @@ void together(int threads, const std::function<void()> &work, int awake) {
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
   habit.look_around(team, threads);
-  if (habit.elsewhere() && !lenders_awake()) habit.stay_at_home();
+  if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
     const int wanted = std::max(threads, awake) - 1;
     std::atomic<int> seats{wanted};

@@ -3,7 +3,7 @@ The CPU's hot loops, chosen for this CPU's instruction set at run time.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -50,14 +50,9 @@ def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)]
     The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.
     """
 
-def resample_everyday(values: object, times: object, at: object, out: object, check: bool) -> bool:
+def resample_door(otherwise: Any, text: str) -> Any:
     """
-    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D], linear and held at the ends; False if they are not that, or the stamps not in order, and then nothing was written: `resample` says what is wrong.
-    """
-
-def resample_fresh(values: object, times: object, at: object, check: bool, empty: object) -> object:
-    """
-    resample_everyday into an array that `empty`, numpy's, makes: that array, or None.
+    A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.
     """
 
 class Launch:

@@ -18,6 +18,7 @@ COMMON = """
 import contextlib, os, resource, signal, sys, threading, time
 import numpy as np
 from numpy.random import default_rng  # at once: an import that another thread has begun never ends in a forked child
+import ridgeline
 from ridgeline import native
 
 def fill(batch=24, stamps=50, channels=5, targets=80, threads=2, seed=0):
@@ -216,7 +217,7 @@ def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
                 if k % 2:
                     fill(threads=3)
                 else:
-                    assert (native.resample_fresh(values, times, at, True, np.empty) == 1).all()
+                    assert (ridgeline.resample(values, times, at) == 1).all()
                 for task in members():
                     assert os.sched_getaffinity(task) == everywhere
         finally:

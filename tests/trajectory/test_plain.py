@@ -5,7 +5,12 @@ python -m pytest tests/trajectory/test_plain.py
 
 from __future__ import annotations
 
+import copy
+import gc
+import inspect
 import os
+import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +24,15 @@ from ridgeline.errors import InputError
 ISAS = native.instruction_sets()
 TOLERANCE = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-13}
 EPOCH_NS = 1_700_000_000_000_000_000
+
+
+def otherwise(*given, **named):
+    return "the ordinary way"
+
+
+DOOR = native.resample_door(
+    otherwise, "otherwise(*given, **named)\n--\n\nSays so."
+)  # what it does by itself, and what not
 
 
 def directly(values, times, at, out, isa="", threads=1, check=False, mask=None, lengths=None, offsets=None):
@@ -148,20 +162,19 @@ def test_the_everyday_door_agrees_with_the_reference(case):
     for frozen in (values, times, at):
         frozen.flags.writeable = False
     found, general = room(values, at), room(values, at)
-    assert native.resample_everyday(values, times, at, found, True)
+    assert DOOR(values, times, at, out=found) is found
     near(found, wanted)
     directly(values, times, at, general)
     same(found, general)
     back = room(values, at)[:, ::-1]  # rows in another order, channels apart
-    assert native.resample_everyday(np.asfortranarray(values), times, np.asfortranarray(at), back, True)
+    assert DOOR(np.asfortranarray(values), times, np.asfortranarray(at), out=back) is back
     same(found, np.ascontiguousarray(back))
 
 
 def test_the_everyday_door_takes_nothing_else():
     values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
     out = room(values, at)
-    door = native.resample_everyday
-    assert door(values, times, at, out, True)
+    assert DOOR(values, times, at, out=out) is out
     frozen = out.copy()
     frozen.flags.writeable = False
     record = np.ones((2, 3), [("t", "f8"), ("more", "i4")])["t"]  # stamps that do not lie a whole number of them apart
@@ -182,12 +195,72 @@ def test_the_everyday_door_takes_nothing_else():
         (values, times[:, ::-1], at, room(values, at)),  # not in order
         (values.tolist(), times, at, out),
     ):
-        assert not door(*wrong, True)
+        assert DOOR(*wrong[:3], out=wrong[3]) == "the ordinary way"
         if wrong[3] is out and wrong[2].shape[1] == 5:  # the others are wrong only beside where the answer would go
-            assert native.resample_fresh(*wrong[:3], True, np.empty) is None
-    assert native.resample_fresh(values, times[:, ::-1], at, True, np.empty) is None
+            assert DOOR(*wrong[:3]) == "the ordinary way"
+    assert DOOR(values, times[:, ::-1], at) == "the ordinary way"
     assert (out == -7).all()
     assert (resample(values, times.astype(">f8"), at) == 1).all()
+
+
+def test_the_door_does_itself_what_says_no_more_than_the_defaults():
+    values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
+    usual = {name: given.default for name, given in inspect.signature(resample).parameters.items()}
+    assert len(usual) == 16
+    for name, default in list(usual.items())[3:]:
+        assert (DOOR(values, times, at, **{name: default}) == 1).all()
+        assert DOOR(values, times, at, **{name: "another"}) == "the ordinary way"
+    assert (DOOR(values, times, at, check=False, kind="".join(["lin", "ear"])) == 1).all()
+    for few in ((), (values,), (values, times), (values, times, at, at)):
+        assert DOOR(*few) == "the ordinary way"
+    for named in ({"typo": 1}, {"typo": None}, {"values": values}, {"kind": None}, {"kind": ["linear"]}, {"check": 0}):
+        assert DOOR(values, times, at, **named) == "the ordinary way"
+    with pytest.raises(TypeError, match="typo"):
+        resample(values, times, at, typo=None)
+    with pytest.raises(TypeError, match="at"):
+        resample(values, times)
+    assert (resample(values=values, times=times, at=at) == 1).all()
+
+
+def test_the_door_looks_like_the_function_behind_it():
+    assert list(inspect.signature(resample).parameters)[:4] == ["values", "times", "at", "kind"]
+    assert inspect.signature(resample).parameters["check"].default is True
+    assert "Of duplicate stamps the last wins." in (resample.__doc__ or "")
+    assert resample.__name__ == "resample"
+    assert pickle.loads(pickle.dumps(resample)) is resample
+    assert copy.deepcopy(resample) is resample
+
+
+def test_the_door_lets_errors_through_and_keeps_nothing():
+    values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
+
+    def fails(*given, **named):
+        raise ZeroDivisionError(len(given))
+
+    with pytest.raises(ZeroDivisionError, match="3"):
+        native.resample_door(fails, "fails()\n--\n\n")(values, times, at, kind="cubic")
+    out = np.empty((2, 5, 4), np.float32)
+    gc.collect()
+    before = [sys.getrefcount(a) for a in (values, times, at, out, values.dtype)]
+    for _ in range(100):
+        DOOR(values, times, at)
+        DOOR(values, times, at, out=out)
+        DOOR(values, times[:, ::-1], at)
+        DOOR(values, times, at[:1], out=out)
+    assert [sys.getrefcount(a) for a in (values, times, at, out, values.dtype)] == before
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("batch", [1, 2, 15, 16, 17, 63, 64, 65, 257])
+@pytest.mark.parametrize("threads", [1, 2, 3, 64, 100])
+def test_every_trajectory_is_done_once_whoever_does_it(isa, batch, threads):
+    values = np.arange(batch, dtype=np.float32).repeat(6).reshape(batch, 2, 3)
+    times, at = np.tile(np.arange(2.0), (batch, 1)), np.tile([0.0, 0.5, 1.0], (batch, 1))
+    out = room(values, at)
+    assert directly(values, times, at, out, isa, threads, check=True) == -1
+    assert (out == np.arange(batch)[:, None, None]).all()
+    times[batch // 2, 1] = -1
+    assert directly(values, times, at, room(values, at), isa, threads, check=True) == batch // 2
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.native import first_disorder, resample_everyday, resample_fresh
+from ridgeline.native import first_disorder
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
@@ -18,16 +18,6 @@ NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes lon
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
 BYTES_PER_THREAD = 1 << 20  # waking a thread, on cores that others may be using, costs as much as moving this
 EXACT_IN_FLOAT64 = 2**53
-
-
-def resample_plain(values: Any, times: Any, at: Any, check: bool, out: Any) -> Any:
-    """The everyday call, arrays [B, S, D], [B, S], [B, T], perhaps [B, T, D], nothing else said, without formalities.
-
-    None if it is not that: then the ordinary way has the words for what is wrong, or the patience for what is rare.
-    """
-    if out is None:
-        return resample_fresh(values, times, at, check, np.empty)
-    return out if resample_everyday(values, times, at, out, check) else None
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:

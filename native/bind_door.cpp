@@ -1,0 +1,150 @@
+// resample's front door: the everyday call goes straight from Python's arguments to the loops, everything else to the
+// function behind it. After other work has swept the caches every line of code on the way is a trip to memory, so there
+// is little of it: no interpreter, no buffer protocol, arrays as numpy keeps them.
+#include <cstring>
+
+#include <nanobind/nanobind.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include "bind.hpp"
+#include "resample.hpp"
+#include "team.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+namespace {
+
+constexpr const char *kBehind = "otherwise"; // the function behind the door, by its name in `self`
+
+// What was said by name: `out` and `check`, and of the rest nothing but what would have held anyway.
+struct Said {
+  PyObject *out = nullptr;
+  bool check = true, plain = true;
+
+  void hear(PyObject *name, PyObject *value) {
+    const auto is = [&](const char *word) { return PyUnicode_CompareWithASCIIString(name, word) == 0; };
+    const auto means = [&](const char *word) {
+      return PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, word) == 0;
+    };
+    if (is("out")) out = value == Py_None ? nullptr : value;
+    else if (is("check")) plain &= value == Py_True || value == Py_False, check = value == Py_True;
+    else if (is("kind")) plain &= means("linear");
+    else if (is("outside")) plain &= means("clamp");
+    else if (is("quaternion")) plain &= means("xyzw");
+    else if (is("sort") || is("return_mask")) plain &= value == Py_False;
+    else plain &= value == Py_None && (is("max_gap") || is("lengths") || is("at_lengths") || is("offsets") ||
+                                       is("normalize") || is("dtype"));
+  }
+};
+
+// An array of numbers in this machine's own order, whose items lie a whole number of them apart; else not `ok`.
+struct Array {
+  Array(PyObject *object, int dimensions) : raw(reinterpret_cast<PyArrayObject *>(object)) {
+    ok = PyArray_CheckExact(object) && PyArray_NDIM(raw) == dimensions && PyArray_ISALIGNED(raw) && PyArray_ISNOTSWAPPED(raw);
+    for (int k = 0; ok && k < dimensions; ++k) ok = PyArray_STRIDE(raw, k) % PyArray_ITEMSIZE(raw) == 0;
+  }
+  int type() const { return PyArray_TYPE(raw); }
+  std::int64_t size(int k) const { return PyArray_DIM(raw, k); }
+  void strides(std::int64_t *to) const {
+    for (int k = 0; k < PyArray_NDIM(raw); ++k) to[k] = PyArray_STRIDE(raw, k) / PyArray_ITEMSIZE(raw);
+  }
+
+  PyArrayObject *const raw;
+  bool ok;
+};
+
+bool set_types(ResampleJob &job, int value, int time) {
+  switch (value) {
+  case NPY_HALF: job.value_type = ValueType::f16; break;
+  case NPY_FLOAT: job.value_type = ValueType::f32; break;
+  case NPY_DOUBLE: job.value_type = ValueType::f64; break;
+  default: return false;
+  }
+  switch (time) {
+  case NPY_FLOAT: job.time_type = TimeType::f32; return true;
+  case NPY_DOUBLE: job.time_type = TimeType::f64; return true;
+  case NPY_LONG: job.time_type = TimeType::i64; return sizeof(long) == 8;
+  case NPY_LONGLONG: job.time_type = TimeType::i64; return true;
+  default: return false;
+  }
+}
+
+// The answer; null, without an error, where the call is not the everyday one, its stamps are not in order, or its arrays
+// do not fit: then nothing was written that anybody has seen.
+PyObject *everyday(PyObject *const *args, const Said &said) {
+  const Array values(args[0], 3), times(args[1], 2), at(args[2], 2);
+  if (!values.ok || !times.ok || !at.ok || times.type() != at.type()) return nullptr;
+  ResampleJob job{};
+  job.batch = values.size(0), job.stamps = values.size(1), job.channels = values.size(2), job.targets = at.size(1);
+  if (!set_types(job, values.type(), times.type()) || times.size(0) != job.batch || times.size(1) != job.stamps ||
+      at.size(0) != job.batch)
+    return nullptr;
+  // The way to memory of its own is long when caches are cold: who will help is woken first.
+  if (job.batch > 1 && PyArray_NBYTES(values.raw) >= 2 * kBytesPerThread) rouse(3);
+  nb::object room;
+  if (said.out) {
+    room = nb::borrow(said.out);
+  } else {
+    npy_intp shape[] = {npy_intp(job.batch), npy_intp(job.targets), npy_intp(job.channels)};
+    PyArray_Descr *type = PyArray_DESCR(values.raw);
+    Py_INCREF(type); // goes over to the array
+    room = nb::steal(PyArray_Empty(3, shape, type, 0));
+    if (!room.is_valid()) return PyErr_Clear(), nullptr; // no memory: the ordinary way will say so
+  }
+  const Array out(room.ptr(), 3);
+  if (!out.ok || out.type() != values.type() || out.size(0) != job.batch || out.size(1) != job.targets ||
+      out.size(2) != job.channels || !PyArray_ISWRITEABLE(out.raw))
+    return nullptr;
+  job.values = PyArray_DATA(values.raw), job.times = PyArray_DATA(times.raw), job.at = PyArray_DATA(at.raw);
+  job.out = PyArray_DATA(out.raw);
+  values.strides(job.value_stride), times.strides(job.time_stride), at.strides(job.at_stride), out.strides(job.out_stride);
+  job.groups = {{0, job.channels, Kind::linear}};
+  job.outside = Outside::clamp;
+  const Isa isa = chosen();
+  bool done;
+  {
+    nb::gil_scoped_release free;
+    const bool beforehand = said.out && said.check; // not a word into the caller's own array unless all are in order
+    done = !(beforehand && first_disorder(job, isa) >= 0) && resample(job, isa, 0, said.check && !beforehand) < 0;
+  }
+  return done ? room.release().ptr() : nullptr;
+}
+
+PyObject *enter(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+  if (count == 3) {
+    Said said;
+    for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); ++k) said.hear(PyTuple_GET_ITEM(names, k), args[3 + k]);
+    if (said.plain)
+      if (PyObject *answer = everyday(args, said)) return answer;
+  }
+  PyObject *behind = PyDict_GetItemString(PyModule_GetDict(self), kBehind); // borrowed
+  return PyObject_Vectorcall(behind, args, std::size_t(count), names);
+}
+
+nb::object door(nb::callable otherwise, const char *text) {
+  static const bool ready = _import_array() >= 0;
+  if (!ready) throw nb::python_error();
+  const nb::object name = otherwise.attr("__name__"), home = otherwise.attr("__module__");
+  // A built-in function that is found by its module and name when it is pickled; it lives as long as the process.
+  nb::object self = nb::steal(PyModule_NewObject(home.ptr()));
+  self.attr(kBehind) = otherwise;
+  auto *method = new PyMethodDef{strdup(PyUnicode_AsUTF8(name.ptr())),
+                                 reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(enter)),
+                                 METH_FASTCALL | METH_KEYWORDS, strdup(text)};
+  return nb::steal(PyCFunction_NewEx(method, self.ptr(), home.ptr()));
+}
+
+} // namespace
+
+void bind_door(nb::module_ &m) {
+  m.def("resample_door", door, "otherwise"_a, "text"_a,
+        nb::sig("def resample_door(otherwise: typing.Any, text: str) -> typing.Any"),
+        "A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear "
+        "and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.");
+}
+
+} // namespace ridgeline
