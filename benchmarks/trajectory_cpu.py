@@ -5,7 +5,7 @@
 The order alternates; ratios are medians over the rounds. "small" is a call of two frames: nearly all of it is the way
 in and out. After torch has swept the caches that way costs many times what it costs in a loop. "bytes" resamples
 nothing: torch's threads, awake already, add every second frame to the one before it, so they read all values and write
-as much as the answer has. It is a yardstick of what the memory allows; frames that no target needs could be left out.
+as much as the answer has. It is what torch makes of the memory, not what the memory allows.
 """
 
 from __future__ import annotations
