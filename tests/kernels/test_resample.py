@@ -370,3 +370,19 @@ def test_on_a_gpu_a_call_can_be_captured_and_replayed():
     resample.run(case.values, case.times, case.at, out, channels=case.channels)
     graph.replay()
     torch.testing.assert_close(out, again, rtol=0, atol=0)
+
+
+@gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_way_gives_the_bits_of_the_ordinary_one(kind):
+    import ridgeline
+
+    values = torch.randn(8, 30, 16, device="cuda")
+    times = torch.rand(8, 30, device="cuda").cumsum(1)
+    at = torch.rand(8, 20, device="cuda") * 15
+    short = torch.empty(8, 20, 16, device="cuda")
+    assert ridgeline.resample(values, times, at, kind=kind, out=short, check=False) is short
+    assert torch.equal(short, ridgeline.resample(values, times, at, kind=kind))
+    if kind == "slerp":
+        with pytest.raises(ridgeline.errors.InputError, match="four channels each"):
+            ridgeline.resample(values[..., :6], times, at, kind=kind, out=short[..., :6], check=False)

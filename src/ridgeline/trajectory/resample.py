@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from ridgeline.native import resample_door
-from ridgeline.trajectory.channels import Kinds
+from ridgeline.trajectory.channels import KINDS, Kinds
 from ridgeline.trajectory.on_numpy import resample_numpy
 
 __all__ = ["resample"]
 
 _run: Any = None  # the GPU's engine, once it has been imported,
-_ONE_LAUNCH = frozenset(("linear", "previous", "nearest", "cubic", "angle"))  # slerp wants channels by fours
 _again: Any = None  # and its shorter way for the call before once more
 
 
@@ -81,7 +80,7 @@ def resample(
             not check
             and out is not None
             and type(kind) is str
-            and kind in _ONE_LAUNCH
+            and kind in KINDS
             and outside == "clamp"
             and not (sort or return_mask)
             and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
@@ -95,7 +94,12 @@ def resample(
                 from ridgeline.kernels.resample import run as _run
             if kind == "linear" and _again(values, times, at, out):
                 return out
-            if values.dim() == 3 == out.dim() and times.dim() == 2 == at.dim() and times.dtype == at.dtype:
+            if (
+                values.dim() == 3 == out.dim()
+                and times.dim() == 2 == at.dim()
+                and times.dtype == at.dtype
+                and (kind != "slerp" or values.shape[2] % 4 == 0)
+            ):
                 _run(values, times, at, out, channels=() if kind == "linear" else ((0, values.shape[2], kind),))
                 return out
         from ridgeline.trajectory.on_torch import resample_torch as engine
