@@ -90,7 +90,7 @@ private:
   inline C find_back(T t) { // it went back, or lies before the first stamp, or is no number
     if (!(t == t)) {
       left = nullptr;
-      before = std::numeric_limits<T>::max(); // the next one is looked for from anywhere
+      before = t; // nothing goes on from here, infinity neither: the next one is looked for anew
       return 0;
     }
     const std::int64_t place = place_of(track, t), here = place < 0 ? track.last_of(0) : place;

@@ -280,6 +280,24 @@ def test_from_every_place_to_every_other(isa, clock, stamps):
     np.testing.assert_allclose(found[0, :, 0], np.interp(at, times, values[0, :, 0]), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("clock", ["float32", "float64"])
+@pytest.mark.parametrize("stamps", [[0.0], [0.0, 1.0], [0.0, 0.0, 1.0, 2.0, 2.0], range(20)])
+def test_whatever_follows_whatever(isa, clock, stamps):
+    """Targets that are no numbers, infinite, the largest there are, and ordinary ones: each after each other."""
+    times = np.array([stamps], clock)
+    most = np.finfo(clock).max
+    places = [np.nan, np.inf, -np.inf, most, -most, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 18.5, 19.0, 40.0]
+    at = np.array([[(first, second, third) for first in places for second in places for third in places]], clock)
+    at = at.reshape(1, -1)
+    values = np.random.default_rng(0).standard_normal((1, times.shape[1], 3)).astype(np.float32)
+    found, mask = room(values, at), np.full(at.shape, 7, np.uint8)
+    directly(values, times, at, found, isa, mask=mask)
+    with np.errstate(invalid="ignore"):
+        near(found, resample_one(values[0], times[0], at[0])[0][None])
+    assert np.array_equal(mask, at == at)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("span", [1e-300, 1e-50, 1.0, 1e50, 1e300])
 def test_spans_beyond_float32_are_divided_before_they_are_narrowed(dtype, span):
