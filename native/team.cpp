@@ -96,10 +96,10 @@ public:
     wake(std::min<int>(2, seats));
     job();
     seats = 0; // whoever has not begun stays out
-    for (auto &member : members) let_back(*member);
     for (int k = 0; inside;)
       if (k < kSpins) ++k, breathe();
       else std::this_thread::yield(); // whoever is still inside may be waiting for this very CPU
+    for (auto &member : members) let_back(*member); // last: those inside send others aside
   }
 
   // The first ones wake the next: the caller goes to work instead of ringing for everybody.
