@@ -10,7 +10,6 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-constexpr int kAhead = 640, kLinesAhead = 5; // bytes and cache lines; more or fewer were slower
 constexpr int kMany = 32, kSome = 16; // channels that are mixed without a loop
 
 template <class V, class O, class C>
@@ -36,16 +35,58 @@ inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict
   for (; d < channels; ++d) one(d);
 }
 
+// How many channels a frame has, and how far frames lie apart: known while compiling for the usual ones, side by side.
+// Every instruction less lets the processor see farther ahead, and more of its waits for memory run at once.
+template <std::int64_t Channels> struct Fixed {
+  static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels;
+};
+struct Any {
+  std::int64_t channels, step, out_step;
+  bool side_by_side() const { return step == channels && out_step == channels; }
+};
+
+// Fetches frames before the targets reach them. It walks at the pace the targets have on average and is set right now and
+// then: what to fetch does not wait for what the merge finds.
+class Ahead {
+public:
+  static constexpr std::int64_t kSteps = 32; // targets after which it is set right
+
+  Ahead(std::int64_t bytes, std::int64_t targets)
+      : pace(bytes / targets), start(std::max<std::int64_t>(1024, 2 * pace)), many(pace > kLine) {}
+
+  void set(const void *frame) { at = static_cast<const char *>(frame) + start; }
+  [[gnu::always_inline]] inline void fetch() {
+    __builtin_prefetch(at);
+    if (many)
+      for (int line = 1; line < kLines; ++line) __builtin_prefetch(at + kLine * line);
+    at += pace;
+  }
+
+private:
+  static constexpr std::int64_t kLine = 64, kLines = 4; // bytes; neither more lines nor another start was faster
+  const std::int64_t pace, start;                       // bytes per target; bytes ahead
+  const bool many;
+  const char *at = nullptr;
+};
+
+// Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
+template <class V, class O, class T> struct Regular {
+  const V *values;
+  const T *times, *targets;
+  O *out;
+  std::int64_t n, wanted, value_stride, time_stride, target_stride, out_stride;
+};
+
 // The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths. What a
 // target needs besides its mixing is what such a call takes longer than moving its bytes, so it is little, and all of it
 // is kept in registers.
-template <class V, class T> class Merge {
+template <class V, class T, class Shape> class Merge {
 public:
   using C = typename ComputeOf<V>::type;
 
-  explicit Merge(const Track<V, T> &of)
-      : left(of.values), right(left), track(of), step(of.value_step), first(of.times), end(first + of.n),
-        four_from_end(of.n < 4 ? first : end - 4), next(first + 1), before(first[0]) {}
+  Merge(const V *frames, const T *times, std::int64_t n, const Shape &as)
+      : left(frames), right(frames), values(frames), shape(as), first(times), end(times + n),
+        four_from_end(n < 4 ? times : end - 4), next(times + 1), before(times[0]) {}
 
   // Where the target falls: `left`, `right` and how much of `right`; no `left` if it is no number.
   [[gnu::always_inline]] inline C find(T t) {
@@ -55,13 +96,13 @@ public:
     // them no predictor knows.
     if (__builtin_expect(next <= four_from_end, 1)) {
       const std::int64_t passed = four(next, t);
-      next += passed, left += passed * step;
+      next += passed, left += passed * shape.step;
       if (__builtin_expect(passed == 4, 0)) {
-        next = walk_on(track, next, t);
-        left = track.values + (next - first - 1) * step;
+        next = walk_on(first, end, next, t);
+        left = frame(next - 1);
       }
     } else {
-      for (; next < end && *next <= t; ++next) left += step;
+      for (; next < end && *next <= t; ++next) left += shape.step;
     }
     return share(t);
   }
@@ -69,17 +110,26 @@ public:
   const V *left, *right;
 
 private:
+  const V *frame(const T *stamp) const { return values + (stamp - first) * shape.step; }
+
   // The rare cases are functions that do not know the merge: what an address was taken of is kept in memory.
-  [[gnu::noinline]] static const T *walk_on(const Track<V, T> &track, const T *next, T t) {
-    const T *const end = track.times + track.n;
+  static Track<V, T> track(const T *first, const T *end) { return {nullptr, first, end - first, 0, 0, 1}; }
+  [[gnu::noinline]] static const T *walk_on(const T *first, const T *end, const T *next, T t) {
     std::int64_t passed = 4;
     for (int near = 0; near < 32 && passed == 4 && end - next >= 4; ++near) next += passed = four(next, t);
     if (passed == 4 && end - next >= 4) // far ahead
-      return track.times + track.bisect(t, next - track.times - 1, track.n) + 1;
+      return first + track(first, end).bisect(t, next - first - 1, end - first) + 1;
     while (next < end && *next <= t) ++next;
     return next;
   }
-  [[gnu::noinline]] static std::int64_t place_of(const Track<V, T> &track, T t) { return track.bisect(t, -1, track.n); }
+  // The stamp that t does not come before, or the last of those at the beginning.
+  [[gnu::noinline]] static const T *search(const T *first, const T *end, T t) {
+    const std::int64_t place = track(first, end).bisect(t, -1, end - first);
+    return place < 0 ? last_of(first, end, first) : first + place;
+  }
+  [[gnu::noinline]] static const T *last_of(const T *first, const T *end, const T *stamp) {
+    return first + track(first, end).last_of(stamp - first);
+  }
 
   [[gnu::always_inline]] static inline std::int64_t four(const T *next, T t) {
     std::int64_t passed = next[0] <= t; // as wide as what it is added to
@@ -93,19 +143,17 @@ private:
       before = t; // nothing goes on from here, infinity neither: the next one is looked for anew
       return 0;
     }
-    const std::int64_t place = place_of(track, t), here = place < 0 ? track.last_of(0) : place;
-    next = first + here + 1, left = track.values + here * step;
-    before = place < 0 ? first[0] : t;
-    return place < 0 ? (right = left, C(0)) : share(t);
+    const T *const here = search(first, end, t);
+    const bool outside = t < *first;
+    next = here + 1, left = frame(here);
+    before = outside ? *first : t;
+    return outside ? (right = left, C(0)) : share(t);
   }
 
   [[gnu::always_inline]] inline C share(T t) {
-    for (int line = 0; line < kLinesAhead; ++line) // where the targets to come will read
-      __builtin_prefetch(reinterpret_cast<const char *>(left) + kAhead + 64 * line);
-    right = left + step;
+    right = left + shape.step;
     if (__builtin_expect(next + 1 < end, 1)) {
-      if (__builtin_expect(next[1] == next[0], 0)) // of equal stamps the last counts, here as on the left
-        right = track.values + track.last_of(next - first) * step;
+      if (__builtin_expect(next[1] == next[0], 0)) right = frame(last_of(first, end, next)); // the last counts
     } else if (next == end) {
       return 0;
     }
@@ -113,34 +161,63 @@ private:
     return C(double(t - next[-1]) / double(next[0] - next[-1]));
   }
 
-  const Track<V, T> &track;
-  const std::int64_t step;
+  const V *const values;
+  const Shape shape;
   const T *const first, *const end, *const four_from_end;
   const T *next; // the first stamp after the target before
   T before;      // that target; no smaller one goes on from here
 };
 
-// A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
-template <class V, class O, class T>
-void plain_row(const Track<V, T> &track, const T *targets, std::int64_t count, O *out, std::int64_t out_step,
-               std::int64_t channels, std::uint8_t *mask) {
+// Nothing is stored but the answer, not even a register on the stack: stores elsewhere between two trajectories cost a
+// Neoverse-N1 its way of writing whole cache lines unread.
+template <class V, class O, class T, class Shape>
+[[gnu::noinline]] void plain_rows(const Regular<V, O, T> &at, std::int64_t rows, const Shape shape) {
   using C = typename ComputeOf<V>::type;
-  if (mask) std::memset(mask, 1, count);
-  if (count == 0) return;
-  Merge<V, T> merge(track);
-  C next_share = merge.find(targets[0]);
-  for (std::int64_t k = 0; k < count; ++k, out += out_step) {
-    const V *left = merge.left, *right = merge.right;
-    const C w = next_share;
-    if (k + 1 < count) next_share = merge.find(targets[k + 1]);
-    if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
-      mix(left, right, w, out, channels);
-    } else if (left) {
-      for (std::int64_t d = 0; d < channels; ++d) narrow(wide(left[d]), out[d]);
-    } else {
-      for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
-      if (mask) mask[k] = 0;
+  Ahead ahead(at.n * shape.step * std::int64_t(sizeof(V)), at.wanted);
+  for (std::int64_t b = 0; b < rows; ++b) {
+    asm volatile("" ::: "memory"); // what is the same for all is read again: kept, it would have to be kept on the stack
+    O *out = at.out + b * at.out_stride;
+    const auto put = [&](const V *left, const V *right, C w) __attribute__((always_inline)) {
+      if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
+        mix(left, right, w, out, shape.channels);
+      } else if (left) {
+        for (std::int64_t d = 0; d < shape.channels; ++d) narrow(wide(left[d]), out[d]);
+      } else {
+        for (std::int64_t d = 0; d < shape.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
+      }
+      out += shape.out_step;
+    };
+    const V *const values = at.values + b * at.value_stride;
+    ahead.set(values);
+    Merge<V, T, Shape> merge(values, at.times + b * at.time_stride, at.n, shape);
+    const T *target = at.targets + b * at.target_stride, *const last = target + at.wanted - 1;
+    // A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
+    C share = merge.find(*target);
+    while (target < last) {
+      for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
+        ahead.fetch();
+        const V *left = merge.left, *right = merge.right;
+        const C w = share;
+        share = merge.find(*++target);
+        put(left, right, w);
+      }
+      if (merge.left) ahead.set(merge.left);
     }
+    ahead.fetch();
+    put(merge.left, merge.right, share);
+  }
+}
+
+// The usual numbers of channels: an arm, an arm with a gripper, two arms, and the powers of two.
+template <class Do> void by_channels(const Any &any, Do run) {
+  switch (any.channels) {
+  case 7: return run(Fixed<7>{});
+  case 8: return run(Fixed<8>{});
+  case 14: return run(Fixed<14>{});
+  case 16: return run(Fixed<16>{});
+  case 32: return run(Fixed<32>{});
+  case 64: return run(Fixed<64>{});
+  default: return run(any);
   }
 }
 
@@ -152,20 +229,38 @@ template <class V, class O, class T> void rows(const ResampleJob &job, std::int6
   const bool plain = job.groups.size() == 1 && job.groups[0].kind == Kind::linear && job.outside == Outside::clamp &&
                      !job.has_gap && !scale && job.value_stride[2] == 1 && job.out_stride[2] == 1 &&
                      job.time_stride[1] == 1 && job.at_stride[1] == 1;
+  const auto plainly = [&](std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t n) {
+    const Regular<V, O, T> at{values + b * job.value_stride[0] + first * job.value_stride[1],
+                              times + b * job.time_stride[0] + first,
+                              targets + b * job.at_stride[0],
+                              static_cast<O *>(job.out) + b * job.out_stride[0],
+                              n, job.targets, job.value_stride[0], job.time_stride[0], job.at_stride[0], job.out_stride[0]};
+    const Any any{job.channels, job.value_stride[1], job.out_stride[1]};
+    const auto run = [&](auto shape) { plain_rows(at, rows, shape); };
+    if (at.wanted == 0) return;
+    if (job.mask) // only what is no number has no answer
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t k = 0; k < at.wanted; ++k) {
+          const T t = at.targets[row * at.target_stride + k];
+          job.mask[(b + row) * job.targets + k] = t == t;
+        }
+    if constexpr (std::is_same_v<V, C>) any.side_by_side() ? by_channels(any, run) : run(any);
+    else run(any);
+  };
+  if (plain && job.stamps > 0 && !job.offsets && !job.lengths && !job.at_lengths) return plainly(from, to - from, 0, job.stamps);
   for (std::int64_t b = from; b < to; ++b) {
     const std::int64_t first = job.offsets ? job.offsets[b] : 0;
     std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
     if (job.lengths) n = std::min(n, job.lengths[b]);
+    const std::int64_t wanted = job.at_lengths ? std::min(job.targets, job.at_lengths[b]) : job.targets;
+    if (plain && n > 0 && wanted == job.targets) {
+      plainly(b, 1, first, n);
+      continue;
+    }
     Track<V, T> track{values + b * job.value_stride[0] + first * job.value_stride[1],
                       times + b * job.time_stride[0] + first * job.time_stride[1],
                       n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
-    const std::int64_t wanted = job.at_lengths ? std::min(job.targets, job.at_lengths[b]) : job.targets;
     const T *row = targets + b * job.at_stride[0];
-    if (plain && n > 0 && wanted == job.targets) {
-      plain_row(track, row, wanted, static_cast<O *>(job.out) + b * job.out_stride[0], job.out_stride[1], job.channels,
-                job.mask ? job.mask + b * job.targets : nullptr);
-      continue;
-    }
     std::int64_t hint = -1;
     for (std::int64_t k = 0; k < job.targets; ++k) {
       Spot<C> at{0, 0, 0, false};
