@@ -72,8 +72,7 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) 
   First fault;
   together(int(n), [&] {
     parts.share([&](std::int64_t from, std::int64_t to) {
-      if (check) fault.note(loop.disorder(job, from, to));
-      if (fault < 0) loop.rows(job, from, to);
+      if (fault < 0 || from < fault) fault.note(loop.rows(job, from, to, check));
     });
   }, int(awake));
   return fault;

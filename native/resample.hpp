@@ -48,15 +48,15 @@ struct ResampleJob {
 
 // Over trajectories [from, to).
 struct ResampleLoops {
-  void (*rows)(const ResampleJob &job, std::int64_t from, std::int64_t to);
-  // The first one with a stamp that is smaller than the one before it, or not a number; -1 if none has.
+  // With `check` up to the first one out of order; both tell which: -1 if all stamps rise and are numbers.
+  std::int64_t (*rows)(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check);
   std::int64_t (*disorder)(const ResampleJob &job, std::int64_t from, std::int64_t to);
 };
 
 // Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
 constexpr std::int64_t kBytesPerThread = 1 << 20;
 
-// With `check` the stamps are looked at first, a piece at a time while they are at hand: the answer is the first
+// With `check` the stamps are looked at first, a trajectory at a time while they are at hand: the answer is the first
 // trajectory out of order, or -1, and if there is one `out` holds nothing of use. Threads 0: as many as the work is worth.
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check);
 std::int64_t first_disorder(const ResampleJob &job, Isa isa);

@@ -69,6 +69,30 @@ private:
   const char *at = nullptr;
 };
 
+// Whether every stamp and the one before it are as `right(now, before)` says, and all are numbers. Contiguous ones without
+// an early way out, and floats eight at a time: the loops are vectorised.
+template <class T, class Right> inline bool all_stamps(const T *stamps, std::int64_t n, std::int64_t step, Right right) {
+  using Count = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>; // as wide as a stamp: nothing to narrow
+  Count bad = n > 0 && !(stamps[0] == stamps[0]);
+  std::int64_t i = 1;
+  if (std::is_floating_point_v<T> && step == 1)
+    for (; i + 8 <= n; i += 8)
+      for (int k = 0; k < 8; ++k) bad |= !right(stamps[i + k], stamps[i + k - 1]);
+  if (step == 1)
+    for (; i < n; ++i) bad |= !right(stamps[i], stamps[i - 1]);
+  else
+    for (; i < n; ++i) bad |= !right(stamps[i * step], stamps[(i - 1) * step]);
+  return !bad;
+}
+template <class T> inline bool in_order(const T *stamps, std::int64_t n, std::int64_t step) {
+  return all_stamps(stamps, n, step, [](T now, T before) { return now >= before; });
+}
+template <class T> inline bool all_differ(const T *stamps, std::int64_t n) { // and are in order
+  return all_stamps(stamps, n, 1, [](T now, T before) { return now > before; });
+}
+
+inline bool one_clock(const ResampleJob &job) { return job.time_stride[0] == 0 && !job.offsets && !job.lengths; }
+
 // Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
 template <class V, class O, class T> struct Regular {
   const V *values;
@@ -79,8 +103,8 @@ template <class V, class O, class T> struct Regular {
 
 // The everyday case, all channels linear, ends held, stamps and channels contiguous: a merge without side paths. What a
 // target needs besides its mixing is what such a call takes longer than moving its bytes, so it is little, and all of it
-// is kept in registers.
-template <class V, class T, class Shape> class Merge {
+// is kept in registers. `Differ`: no two stamps are known to be equal.
+template <class V, class T, class Shape, bool Differ> class Merge {
 public:
   using C = typename ComputeOf<V>::type;
 
@@ -152,11 +176,9 @@ private:
 
   [[gnu::always_inline]] inline C share(T t) {
     right = left + shape.step;
-    if (__builtin_expect(next + 1 < end, 1)) {
-      if (__builtin_expect(next[1] == next[0], 0)) right = frame(last_of(first, end, next)); // the last counts
-    } else if (next == end) {
-      return 0;
-    }
+    if (__builtin_expect(next == end, 0)) return 0;
+    if (!Differ && next + 1 < end && __builtin_expect(next[1] == next[0], 0)) // of equal ones the last counts
+      right = frame(last_of(first, end, next));
     // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
     return C(double(t - next[-1]) / double(next[0] - next[-1]));
   }
@@ -170,46 +192,60 @@ private:
 
 // Nothing is stored but the answer, not even a register on the stack: stores elsewhere between two trajectories cost a
 // Neoverse-N1 its way of writing whole cache lines unread.
-template <class V, class O, class T, class Shape>
-[[gnu::noinline]] void plain_rows(const Regular<V, O, T> &at, std::int64_t rows, const Shape shape) {
+template <bool Differ, class V, class O, class T, class Shape>
+[[gnu::always_inline]] inline void plain_row(const V *values, const T *times, std::int64_t n, const T *target,
+                                             std::int64_t wanted, O *out, Ahead &ahead, const Shape &shape) {
   using C = typename ComputeOf<V>::type;
+  const auto put = [&](const V *left, const V *right, C w) __attribute__((always_inline)) {
+    if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
+      mix(left, right, w, out, shape.channels);
+    } else if (left) {
+      for (std::int64_t d = 0; d < shape.channels; ++d) narrow(wide(left[d]), out[d]);
+    } else {
+      for (std::int64_t d = 0; d < shape.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
+    }
+    out += shape.out_step;
+  };
+  ahead.set(values);
+  Merge<V, T, Shape, Differ> merge(values, times, n, shape);
+  const T *const last = target + wanted - 1;
+  // A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
+  C share = merge.find(*target);
+  while (target < last) {
+    for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
+      ahead.fetch();
+      const V *left = merge.left, *right = merge.right;
+      const C w = share;
+      share = merge.find(*++target);
+      put(left, right, w);
+    }
+    if (merge.left) ahead.set(merge.left);
+  }
+  ahead.fetch();
+  put(merge.left, merge.right, share);
+}
+
+// With `check` it ends before the first trajectory that is out of order; returns how many there were before it.
+template <class V, class O, class T, class Shape>
+[[gnu::noinline]] std::int64_t plain_rows(const Regular<V, O, T> &at, std::int64_t rows, bool check, const Shape shape) {
   Ahead ahead(at.n * shape.step * std::int64_t(sizeof(V)), at.wanted);
   for (std::int64_t b = 0; b < rows; ++b) {
     asm volatile("" ::: "memory"); // what is the same for all is read again: kept, it would have to be kept on the stack
-    O *out = at.out + b * at.out_stride;
-    const auto put = [&](const V *left, const V *right, C w) __attribute__((always_inline)) {
-      if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
-        mix(left, right, w, out, shape.channels);
-      } else if (left) {
-        for (std::int64_t d = 0; d < shape.channels; ++d) narrow(wide(left[d]), out[d]);
-      } else {
-        for (std::int64_t d = 0; d < shape.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
-      }
-      out += shape.out_step;
-    };
     const V *const values = at.values + b * at.value_stride;
-    ahead.set(values);
-    Merge<V, T, Shape> merge(values, at.times + b * at.time_stride, at.n, shape);
-    const T *target = at.targets + b * at.target_stride, *const last = target + at.wanted - 1;
-    // A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
-    C share = merge.find(*target);
-    while (target < last) {
-      for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
-        ahead.fetch();
-        const V *left = merge.left, *right = merge.right;
-        const C w = share;
-        share = merge.find(*++target);
-        put(left, right, w);
-      }
-      if (merge.left) ahead.set(merge.left);
+    const T *const times = at.times + b * at.time_stride, *const targets = at.targets + b * at.target_stride;
+    O *const out = at.out + b * at.out_stride;
+    if (check && all_differ(times, at.n)) {
+      plain_row<true>(values, times, at.n, targets, at.wanted, out, ahead, shape);
+    } else {
+      if (check && !in_order(times, at.n, 1)) return b;
+      plain_row<false>(values, times, at.n, targets, at.wanted, out, ahead, shape);
     }
-    ahead.fetch();
-    put(merge.left, merge.right, share);
   }
+  return rows;
 }
 
 // The usual numbers of channels: an arm, an arm with a gripper, two arms, and the powers of two.
-template <class Do> void by_channels(const Any &any, Do run) {
+template <class Do> std::int64_t by_channels(const Any &any, Do run) {
   switch (any.channels) {
   case 7: return run(Fixed<7>{});
   case 8: return run(Fixed<8>{});
@@ -221,14 +257,15 @@ template <class Do> void by_channels(const Any &any, Do run) {
   }
 }
 
-template <class V, class O, class T> void rows(const ResampleJob &job, std::int64_t from, std::int64_t to) {
+template <class V, class O, class T>
+std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
   using C = typename ComputeOf<V>::type;
   const V *values = static_cast<const V *>(job.values);
   const T *times = static_cast<const T *>(job.times), *targets = static_cast<const T *>(job.at);
   const C *scale = static_cast<const C *>(job.scale), *shift = static_cast<const C *>(job.shift);
   const bool plain = job.groups.size() == 1 && job.groups[0].kind == Kind::linear && job.outside == Outside::clamp &&
                      !job.has_gap && !scale && job.value_stride[2] == 1 && job.out_stride[2] == 1 &&
-                     job.time_stride[1] == 1 && job.at_stride[1] == 1;
+                     job.time_stride[1] == 1 && job.at_stride[1] == 1 && job.targets > 0;
   const auto plainly = [&](std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t n) {
     const Regular<V, O, T> at{values + b * job.value_stride[0] + first * job.value_stride[1],
                               times + b * job.time_stride[0] + first,
@@ -236,27 +273,32 @@ template <class V, class O, class T> void rows(const ResampleJob &job, std::int6
                               static_cast<O *>(job.out) + b * job.out_stride[0],
                               n, job.targets, job.value_stride[0], job.time_stride[0], job.at_stride[0], job.out_stride[0]};
     const Any any{job.channels, job.value_stride[1], job.out_stride[1]};
-    const auto run = [&](auto shape) { plain_rows(at, rows, shape); };
-    if (at.wanted == 0) return;
+    const auto run = [&](auto shape) { return plain_rows(at, rows, check, shape); };
     if (job.mask) // only what is no number has no answer
       for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t k = 0; k < at.wanted; ++k) {
           const T t = at.targets[row * at.target_stride + k];
           job.mask[(b + row) * job.targets + k] = t == t;
         }
-    if constexpr (std::is_same_v<V, C>) any.side_by_side() ? by_channels(any, run) : run(any);
-    else run(any);
+    if constexpr (std::is_same_v<V, C>) {
+      if (any.side_by_side()) return by_channels(any, run);
+    }
+    return run(any);
   };
-  if (plain && job.stamps > 0 && !job.offsets && !job.lengths && !job.at_lengths) return plainly(from, to - from, 0, job.stamps);
+  if (plain && job.stamps > 0 && !job.offsets && !job.lengths && !job.at_lengths) {
+    const std::int64_t done = plainly(from, to - from, 0, job.stamps);
+    return from + done < to ? from + done : -1;
+  }
   for (std::int64_t b = from; b < to; ++b) {
     const std::int64_t first = job.offsets ? job.offsets[b] : 0;
     std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
     if (job.lengths) n = std::min(n, job.lengths[b]);
     const std::int64_t wanted = job.at_lengths ? std::min(job.targets, job.at_lengths[b]) : job.targets;
     if (plain && n > 0 && wanted == job.targets) {
-      plainly(b, 1, first, n);
+      if (plainly(b, 1, first, n) == 0) return b;
       continue;
     }
+    if (check && (b == from || !one_clock(job)) && !in_order(times + b * job.time_stride[0] + first * job.time_stride[1], n, job.time_stride[1])) return b;
     Track<V, T> track{values + b * job.value_stride[0] + first * job.value_stride[1],
                       times + b * job.time_stride[0] + first * job.time_stride[1],
                       n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
@@ -279,47 +321,36 @@ template <class V, class O, class T> void rows(const ResampleJob &job, std::int6
       }
     }
   }
+  return -1;
 }
 
-template <class V, class O> void by_time(const ResampleJob &job, std::int64_t from, std::int64_t to) {
+template <class V, class O> std::int64_t by_time(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
   switch (job.time_type) {
-  case TimeType::f32: return rows<V, O, float>(job, from, to);
-  case TimeType::f64: return rows<V, O, double>(job, from, to);
-  case TimeType::i64: return rows<V, O, std::int64_t>(job, from, to);
+  case TimeType::f32: return rows<V, O, float>(job, from, to, check);
+  case TimeType::f64: return rows<V, O, double>(job, from, to, check);
+  case TimeType::i64: return rows<V, O, std::int64_t>(job, from, to, check);
   }
 }
 
 template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t from, std::int64_t to) {
   const T *times = static_cast<const T *>(job.times);
-  using Count = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>; // as wide as a stamp: nothing to narrow
   const std::int64_t step = job.time_stride[1];
-  if (job.time_stride[0] == 0 && !job.offsets && !job.lengths) to = std::min(to, from + 1); // one clock for all
+  if (one_clock(job)) to = std::min(to, from + 1);
   for (std::int64_t b = from; b < to; ++b) {
     const std::int64_t first = job.offsets ? job.offsets[b] : 0;
     std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
     if (job.lengths) n = std::min(n, job.lengths[b]);
-    const T *row = times + b * job.time_stride[0] + first * step;
-    Count bad = n > 0 && !(row[0] == row[0]);
-    std::int64_t i = 1;
-    // No early way out, and floats eight at a time: the loops are vectorised.
-    if (std::is_floating_point_v<T> && step == 1)
-      for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; ++k) bad |= !(row[i + k] >= row[i + k - 1]);
-    if (step == 1)
-      for (; i < n; ++i) bad |= !(row[i] >= row[i - 1]);
-    else
-      for (; i < n; ++i) bad |= !(row[i * step] >= row[(i - 1) * step]);
-    if (bad) return b;
+    if (!in_order(times + b * job.time_stride[0] + first * step, n, step)) return b;
   }
   return -1;
 }
 
-void all_rows(const ResampleJob &job, std::int64_t from, std::int64_t to) {
+std::int64_t all_rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
   switch (job.value_type) {
-  case ValueType::f16: return job.out_is_wide ? by_time<F16, float>(job, from, to) : by_time<F16, F16>(job, from, to);
-  case ValueType::bf16: return job.out_is_wide ? by_time<BF16, float>(job, from, to) : by_time<BF16, BF16>(job, from, to);
-  case ValueType::f32: return by_time<float, float>(job, from, to);
-  case ValueType::f64: return by_time<double, double>(job, from, to);
+  case ValueType::f16: return job.out_is_wide ? by_time<F16, float>(job, from, to, check) : by_time<F16, F16>(job, from, to, check);
+  case ValueType::bf16: return job.out_is_wide ? by_time<BF16, float>(job, from, to, check) : by_time<BF16, BF16>(job, from, to, check);
+  case ValueType::f32: return by_time<float, float>(job, from, to, check);
+  case ValueType::f64: return by_time<double, double>(job, from, to, check);
   }
 }
 
