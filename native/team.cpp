@@ -51,14 +51,6 @@ struct Place {
   }
 };
 
-// Of a thread that lends itself, as it was when it was last asked.
-const Place &place_of_lender(bool anew) {
-  static thread_local Place known;
-  static thread_local bool asked = false;
-  if (anew || !asked) known = Place::here(), asked = true;
-  return known;
-}
-
 double seconds_of(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
@@ -220,8 +212,8 @@ class Habit {
 public:
   bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
 
-  // Whether those who lend should be asked first if they are awake, and where they may run: that takes as long as a small
-  // call. What was so a moment ago most likely still is, so of calls that follow each other closely every fourth asks.
+  // Whether those who lend should be asked first if they are awake: that takes as long as a small call. Who was awake a
+  // moment ago most likely still is, so of calls that follow each other closely every fourth asks.
   bool asks() {
     const auto now = Clock::now();
     const bool near = now - called < kNear;
@@ -299,13 +291,12 @@ void together(int threads, const std::function<void()> &work, int awake) {
   if (threads < 2 || !mine.try_lock()) return work();
   const Place place = Place::here();
   habit.look_around(team, threads);
-  const bool anew = habit.elsewhere() && habit.asks();
-  if (anew && !lenders_awake()) habit.stay_at_home();
+  if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
     const int wanted = std::max(threads, awake) - 1;
     std::atomic<int> seats{wanted};
     const std::function<void()> if_wanted = [&, caller = pthread_self()] {
-      if (pthread_equal(pthread_self(), caller) || (place_of_lender(anew) == place && seats.fetch_sub(1) > 0)) work();
+      if (pthread_equal(pthread_self(), caller) || (Place::here() == place && seats.fetch_sub(1) > 0)) work();
     };
     const Lent lent = on_lent_threads(if_wanted);
     if (lent.done) return habit.after_lent(!lent.waited && seats < wanted);
