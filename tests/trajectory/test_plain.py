@@ -23,6 +23,7 @@ from ridgeline.errors import InputError
 
 ISAS = native.instruction_sets()
 TOLERANCE = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-13}
+WIDTHS = [7, 8, 14, 16, 32, 64]  # whose loops are compiled for them
 EPOCH_NS = 1_700_000_000_000_000_000
 
 
@@ -70,7 +71,7 @@ def batches(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     batch = draw(st.sampled_from([1, 1, 2, 5]))
     stamps = draw(st.integers(1, 12) | st.integers(1, 300))
-    channels = draw(st.integers(1, 5) | st.integers(1, 70))
+    channels = draw(st.integers(1, 5) | st.integers(1, 70) | st.sampled_from(WIDTHS))
     dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
     clock = draw(st.sampled_from(["float32", "float64", "int64"]))
     steps = rng.choice(draw(st.sampled_from([[1], [0, 1, 2], [0, 0, 1, 7], [3, 5, 50]])), (batch, stamps))
@@ -315,6 +316,26 @@ def test_memory_around_the_answer_is_left_alone():
             resample(values.astype(dtype), times, at, out=whole[..., 20:-20])
             assert (whole[..., :20] == -7).all()
             assert (whole[..., -20:] == -7).all()
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 9, 33, 128])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("clock", ["float32", "float64", "int64"])
+def test_widths_known_while_compiling_and_all_others(width, dtype, clock):
+    rng = np.random.default_rng(width)
+    steps = rng.choice([0, 1, 2, 9], (6, 150))
+    steps[::2] = np.maximum(steps[::2], 1)  # every other trajectory has no equal stamps
+    values, times = rng.standard_normal((6, 150, width)).astype(dtype), np.cumsum(steps, 1).astype(clock)
+    at = np.sort(rng.integers(-3, int(times.max()) + 3, (6, 70)), 1).astype(clock)
+    for stamps in (times, np.broadcast_to(times[:1], times.shape), np.broadcast_to(times[1:2], times.shape)):
+        wanted = np.array([resample_one(*row)[0] for row in zip(values, stamps, at, strict=True)])
+        for isa in ISAS:
+            for check in (True, False):
+                found, ordinary = room(values, at), room(values, at, 2)
+                assert directly(values, stamps, at, found, isa, 2, check) == -1
+                near(found, wanted)
+                directly(values, stamps, at, ordinary, isa, 2, check)
+                same(found, ordinary)
 
 
 def disordered(batch, stamps, bad, clock="float64"):
