@@ -68,7 +68,8 @@ def test_every_kind_agrees_with_the_reference(kind, clock, data):
     assert found.dtype == np.dtype(dtype)
     assert np.array_equal(shown, mask)
     tolerance = TOLERANCE[dtype] * (30 if outside == "extrapolate" else 1) * (20 if kind == "cubic" else 1)
-    close(found, wanted, tolerance, kind)
+    most = float(np.finfo(dtype).max)  # a cubic leaves float16's range soon after the last stamp: infinite there
+    close(np.clip(found.astype(np.float64), -most, most), np.clip(wanted, -most, most), tolerance, kind)
 
 
 @settings(max_examples=60, deadline=None)
