@@ -331,7 +331,7 @@ template <class V, class O> std::int64_t by_time(const ResampleJob &job, std::in
   switch (job.time_type) {
   case TimeType::f32: return rows<V, O, float>(job, from, to, check);
   case TimeType::f64: return rows<V, O, double>(job, from, to, check);
-  case TimeType::i64: return rows<V, O, std::int64_t>(job, from, to, check);
+  default: return rows<V, O, std::int64_t>(job, from, to, check);
   }
 }
 
@@ -349,11 +349,15 @@ template <class T> std::int64_t disorder(const ResampleJob &job, std::int64_t fr
 }
 
 std::int64_t all_rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
+  const auto narrow_or_wide = [&](auto value) {
+    using V = decltype(value);
+    return job.out_is_wide ? by_time<V, float>(job, from, to, check) : by_time<V, V>(job, from, to, check);
+  };
   switch (job.value_type) {
-  case ValueType::f16: return job.out_is_wide ? by_time<F16, float>(job, from, to, check) : by_time<F16, F16>(job, from, to, check);
-  case ValueType::bf16: return job.out_is_wide ? by_time<BF16, float>(job, from, to, check) : by_time<BF16, BF16>(job, from, to, check);
+  case ValueType::f16: return narrow_or_wide(F16{});
+  case ValueType::bf16: return narrow_or_wide(BF16{});
   case ValueType::f32: return by_time<float, float>(job, from, to, check);
-  case ValueType::f64: return by_time<double, double>(job, from, to, check);
+  default: return by_time<double, double>(job, from, to, check);
   }
 }
 
