@@ -57,6 +57,8 @@ def test_ranking_is_taken_apart_and_names_what_limits_it(task, users):
     assert set(found.stages) == wanted | ({"user profiles"} if task != "ease" else set())
     assert 0.4 < sum(found.stages.values()) < 2.5, "the whole of a step, as the weather has it"
     assert found.limit, found.measure
+    run.extras()
+    assert workload.check(case, run.result()).ok, "the answer stays that of the last timed step"
     assert "stages_ns" not in workload.prepare(case_of(task), NUMPY, Placement()).extras()
 
 

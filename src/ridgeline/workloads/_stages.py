@@ -45,11 +45,13 @@ class Laps:
             torch.cuda.synchronize(self._device)
 
 
-def taken_apart(step: Callable[[Laps], object], device: str) -> dict[str, list[int]]:
-    """A step stage by stage, some times after a first one that warms up."""
+def taken_apart(reset: Callable[[], None], step: Callable[[Laps], object], device: str) -> dict[str, list[int]]:
+    """A step stage by stage, some times after a first one that warms up, each after a reset like the timed ones."""
+    reset()
     step(Laps(device))
     found: list[Counter[str]] = []
     while not found or (len(found) < MOST and sum(sum(ns.values()) for ns in found) < MOST_NS):
+        reset()
         laps = Laps(device)
         step(laps)
         found.append(laps.ns)

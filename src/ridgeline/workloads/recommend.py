@@ -143,19 +143,19 @@ class Recommend:
             state["turn"] += 1
 
         def step() -> None:
-            state["found"] = find(state["drawn"])
+            state["found"] = state["turn"] - 1, find(state["drawn"])
 
         def result() -> dict[str, Any]:
+            turn, found = state["found"]
             if case["task"] == "users":
-                return {"turn": state["turn"] - 1, "vectors": np.asarray(state["found"])}
-            rows, scores = state["found"]
-            return {"turn": state["turn"] - 1, "rows": np.asarray(rows), "scores": np.asarray(scores)}
+                return {"turn": turn, "vectors": np.asarray(found)}
+            rows, scores = found
+            return {"turn": turn, "rows": np.asarray(rows), "scores": np.asarray(scores)}
 
         def extras() -> dict[str, Any]:
             told: dict[str, Any] = peaks(case.device)
             if contender == OURS and case["task"] != "users":
-                drawn = state["drawn"]
-                told["stages_ns"] = taken_apart(lambda laps: find(drawn, laps), device)
+                told["stages_ns"] = taken_apart(reset, lambda laps: find(state["drawn"], laps), device)
             return told
 
         reset()
