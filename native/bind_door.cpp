@@ -10,7 +10,6 @@
 
 #include "bind.hpp"
 #include "resample.hpp"
-#include "team.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -73,6 +72,41 @@ bool set_types(ResampleJob &job, int value, int time) {
   }
 }
 
+// Into the caller's own array: not a word unless all stamps are in order.
+PyObject *into(PyObject *room, ResampleJob &job, int type, bool check) {
+  const Array out(room, 3);
+  if (!out.ok || out.type() != type || out.size(0) != job.batch || out.size(1) != job.targets ||
+      out.size(2) != job.channels || !PyArray_ISWRITEABLE(out.raw))
+    return nullptr;
+  job.out = PyArray_DATA(out.raw), out.strides(job.out_stride);
+  nb::object held = nb::borrow(room);
+  bool done;
+  {
+    nb::gil_scoped_release free;
+    const Isa isa = chosen();
+    done = !(check && first_disorder(job, isa) >= 0) && resample(job, isa, 0, false) < 0;
+  }
+  return done ? held.release().ptr() : nullptr;
+}
+
+// Into an array of its own. The way to its memory is long when caches are cold: those who help come meanwhile.
+PyObject *into_new(PyArray_Descr *type, ResampleJob &job, bool check) {
+  nb::object room;
+  PyThreadState *without_lock = nullptr;
+  const std::int64_t disorder = resample(job, chosen(), 0, check, [&] {
+    npy_intp shape[] = {npy_intp(job.batch), npy_intp(job.targets), npy_intp(job.channels)};
+    Py_INCREF(type); // goes over to the array
+    room = nb::steal(PyArray_Empty(3, shape, type, 0));
+    if (!room.is_valid()) return PyErr_Clear(), false; // no memory: the ordinary way will say so
+    const Array out(room.ptr(), 3);
+    job.out = PyArray_DATA(out.raw), out.strides(job.out_stride);
+    without_lock = PyEval_SaveThread();
+    return true;
+  });
+  if (without_lock) PyEval_RestoreThread(without_lock);
+  return disorder < 0 ? room.release().ptr() : nullptr;
+}
+
 // The answer; null, without an error, where the call is not the everyday one, its stamps are not in order, or its arrays
 // do not fit: then nothing was written that anybody has seen.
 PyObject *everyday(PyObject *const *args, const Said &said) {
@@ -83,35 +117,11 @@ PyObject *everyday(PyObject *const *args, const Said &said) {
   if (!set_types(job, values.type(), times.type()) || times.size(0) != job.batch || times.size(1) != job.stamps ||
       at.size(0) != job.batch)
     return nullptr;
-  // The way to memory of its own is long when caches are cold: who will help is woken first.
-  if (job.batch > 1 && PyArray_NBYTES(values.raw) >= 2 * kBytesPerThread) rouse(3);
-  nb::object room;
-  if (said.out) {
-    room = nb::borrow(said.out);
-  } else {
-    npy_intp shape[] = {npy_intp(job.batch), npy_intp(job.targets), npy_intp(job.channels)};
-    PyArray_Descr *type = PyArray_DESCR(values.raw);
-    Py_INCREF(type); // goes over to the array
-    room = nb::steal(PyArray_Empty(3, shape, type, 0));
-    if (!room.is_valid()) return PyErr_Clear(), nullptr; // no memory: the ordinary way will say so
-  }
-  const Array out(room.ptr(), 3);
-  if (!out.ok || out.type() != values.type() || out.size(0) != job.batch || out.size(1) != job.targets ||
-      out.size(2) != job.channels || !PyArray_ISWRITEABLE(out.raw))
-    return nullptr;
   job.values = PyArray_DATA(values.raw), job.times = PyArray_DATA(times.raw), job.at = PyArray_DATA(at.raw);
-  job.out = PyArray_DATA(out.raw);
-  values.strides(job.value_stride), times.strides(job.time_stride), at.strides(job.at_stride), out.strides(job.out_stride);
+  values.strides(job.value_stride), times.strides(job.time_stride), at.strides(job.at_stride);
   job.groups = {{0, job.channels, Kind::linear}};
   job.outside = Outside::clamp;
-  const Isa isa = chosen();
-  bool done;
-  {
-    nb::gil_scoped_release free;
-    const bool beforehand = said.out && said.check; // not a word into the caller's own array unless all are in order
-    done = !(beforehand && first_disorder(job, isa) >= 0) && resample(job, isa, 0, said.check && !beforehand) < 0;
-  }
-  return done ? room.release().ptr() : nullptr;
+  return said.out ? into(said.out, job, values.type(), said.check) : into_new(PyArray_DESCR(values.raw), job, said.check);
 }
 
 PyObject *enter(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {

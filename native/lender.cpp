@@ -87,8 +87,10 @@ Lent on_lent_threads(const std::function<void()> &work) {
   const auto run = [](void *argument) {
     Errand &errand = *static_cast<Errand *>(argument);
     const bool lent = !pthread_equal(pthread_self(), errand.caller);
-    if (const std::size_t k = lent ? errand.came++ : lenders.size(); k < lenders.size())
-      lenders[k] = pid_t(syscall(SYS_gettid));
+    if (const std::size_t k = lent ? errand.came++ : lenders.size(); k < lenders.size()) {
+      static thread_local const pid_t own = pid_t(syscall(SYS_gettid));
+      lenders[k] = own;
+    }
     errand.work();
     if (!lent) errand.ended = Clock::now();
   };

@@ -35,13 +35,17 @@ public:
     for (std::int64_t k = 0; k < count; ++k) parts[k].next = batch * k / count, parts[k].end = batch * (k + 1) / count;
   }
 
-  template <class Work> void share(const Work &work) {
-    const std::int64_t own = std::this_thread::get_id() == caller ? 0 : ++others;
+  std::int64_t seat() { return std::this_thread::get_id() == caller ? 0 : ++others; } // a part's number, the caller's is 0
+
+  template <class Work> void share(std::int64_t own, const Work &work) {
     for (std::int64_t k = 0; k < count; ++k) {
       Part &part = parts[(own + k) % count];
       for (std::int64_t from; (from = part.next.fetch_add(piece)) < part.end;) work(from, std::min(part.end, from + piece));
     }
   }
+
+  std::int64_t begin(std::int64_t own) const { return parts[own % count].next; }
+  std::int64_t end(std::int64_t own) const { return parts[own % count].end; }
 
 private:
   static constexpr std::int64_t kMost = 64;
@@ -55,23 +59,68 @@ private:
   std::atomic<std::int64_t> others{0};
 };
 
+static std::int64_t size_of(ValueType type) { return type == ValueType::f64 ? 8 : type == ValueType::f32 ? 4 : 2; }
+static std::int64_t size_of(TimeType type) { return type == TimeType::f32 ? 4 : 8; }
+
+// Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
+constexpr std::int64_t kBytesPerThread = 1 << 20;
+
 static std::int64_t threads_worth(const ResampleJob &job) {
-  const std::int64_t size = job.value_type == ValueType::f64 ? 8 : job.value_type == ValueType::f32 ? 4 : 2;
-  return std::max<std::int64_t>(1, job.batch * (job.stamps + job.targets) * job.channels * size / kBytesPerThread);
+  const std::int64_t bytes = job.batch * (job.stamps + job.targets) * job.channels * size_of(job.value_type);
+  return std::max<std::int64_t>(1, bytes / kBytesPerThread);
 }
 
-std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check) {
+// Closed until the caller has done what comes first; then either the work begins or there is none.
+class Gate {
+public:
+  explicit Gate(bool open) : state(open ? kOpen : kClosed) {}
+  bool closed() const { return state == kClosed; }
+  bool open() const { return state == kOpen; }
+  void decide(bool go) { state = go ? kOpen : kNever; }
+
+private:
+  enum State { kClosed, kOpen, kNever };
+  std::atomic<State> state;
+};
+
+// Brings trajectories [from, to) near, one after the other, while the gate is closed. Where they are not one block of
+// memory each, or there are more than caches hold, it only waits.
+static void fetch_meanwhile(const ResampleJob &job, std::int64_t from, std::int64_t to, const Gate &gate) {
+  constexpr std::int64_t kLine = 64, kNear = 256 << 10; // bytes; less than half of what a core has to itself
+  std::int64_t left = job.offsets ? 0 : kNear;
+  const auto lines = [&](const void *array, std::int64_t start, std::int64_t items, std::int64_t size) {
+    const char *line = static_cast<const char *>(array) + start * size;
+    for (const char *end = line + items * size; line < end && left > 0 && gate.closed(); line += kLine, left -= kLine)
+      __builtin_prefetch(line, 0, 2);
+  };
+  const std::int64_t value = size_of(job.value_type), time = size_of(job.time_type);
+  for (std::int64_t b = from; b < to && left > 0 && gate.closed(); ++b) {
+    if (job.time_stride[1] == 1) lines(job.times, b * job.time_stride[0], job.stamps, time);
+    if (job.at_stride[1] == 1) lines(job.at, b * job.at_stride[0], job.targets, time);
+    if (job.value_stride[2] == 1 && job.value_stride[1] == job.channels)
+      lines(job.values, b * job.value_stride[0], job.stamps * job.channels, value);
+  }
+  while (gate.closed()) breathe();
+}
+
+std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check, const std::function<bool()> &before) {
   const ResampleLoops loop = resample_loops_of(isa);
   std::int64_t n = std::min<std::int64_t>(threads > 0 ? threads : threads_worth(job), std::max<std::int64_t>(1, job.batch));
   std::int64_t awake = n;
   if (threads <= 0 && n > 1) {
-    const std::int64_t cpus = usable_cpus();
+    const std::int64_t cpus = cpus_lately();
     n = std::min(n, cpus), awake = std::min(cpus, job.batch);
   }
   Parts parts(job.batch, awake);
   First fault;
+  Gate gate(!before);
   together(int(n), [&] {
-    parts.share([&](std::int64_t from, std::int64_t to) {
+    const std::int64_t own = parts.seat();
+    if (gate.closed()) {
+      if (own == 0) gate.decide(before());
+      else fetch_meanwhile(job, parts.begin(own), parts.end(own), gate);
+    }
+    if (gate.open()) parts.share(own, [&](std::int64_t from, std::int64_t to) {
       if (fault < 0 || from < fault) fault.note(loop.rows(job, from, to, check));
     });
   }, int(awake));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "isa.hpp"
@@ -53,12 +54,12 @@ struct ResampleLoops {
   std::int64_t (*disorder)(const ResampleJob &job, std::int64_t from, std::int64_t to);
 };
 
-// Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
-constexpr std::int64_t kBytesPerThread = 1 << 20;
-
 // With `check` the stamps are looked at first, a trajectory at a time while they are at hand: the answer is the first
 // trajectory out of order, or -1, and if there is one `out` holds nothing of use. Threads 0: as many as the work is worth.
-std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check);
+// `before` is done first, by the caller, while the others come and fetch what they will need: it may still set `out` and
+// its strides, and if it returns false nothing is done.
+std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check,
+                      const std::function<bool()> &before = {});
 std::int64_t first_disorder(const ResampleJob &job, Isa isa);
 
 } // namespace ridgeline

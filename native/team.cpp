@@ -24,15 +24,6 @@ namespace ridgeline {
 namespace {
 
 constexpr int kSpins = 4000; // a moment, so that a loop that calls again and again finds the team awake
-constexpr int kSpinsAhead = 16 * kSpins; // who was roused ahead of a call waits longer for it
-
-inline void breathe() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Where a thread may run and take memory; new threads inherit it from their maker.
 struct Place {
@@ -103,7 +94,7 @@ public:
   }
 
   // The first ones wake the next: the caller goes to work instead of ringing for everybody.
-  void wake(int most, bool ahead = false) {
+  void wake(int most) {
     if (most < 1 || asleep == 0) return;
     const int here = sched_getcpu();
     std::lock_guard lock(door);
@@ -111,7 +102,6 @@ public:
       if (!member->sleeps) continue;
       if (member->cpu == here) send_aside(*member, here);
       member->sleeps = false;
-      member->ahead = ahead;
       --asleep;
       member->bell.notify_one();
       if (--most == 0) return;
@@ -133,7 +123,6 @@ private:
     std::thread thread;
     std::condition_variable bell;
     bool sleeps = false; // and nobody has rung for it
-    bool ahead = false;  // whoever rang has not called yet
     int cpu = -1;        // where it fell asleep
     pid_t id = 0;
     std::atomic<bool> aside{false};
@@ -161,16 +150,9 @@ private:
 
   void wait_and_work(Member &me) {
     me.id = pid_t(syscall(SYS_gettid));
-    for (int patience = kSpins;;) {
-      for (int k = 0; k < patience && seats == 0; ++k) breathe();
-      patience = kSpins;
-      if (seats == 0) {
-        if (!sleep(me)) return;
-        if (me.ahead) {
-          patience = kSpinsAhead;
-          continue;
-        }
-      }
+    for (;;) {
+      for (int k = 0; k < kSpins && seats == 0; ++k) breathe();
+      if (seats == 0 && !sleep(me)) return;
       ++inside; // before the seat: the caller takes the seats away first and then waits for those inside
       if (take_seat()) {
         wake(std::min<int>(2, seats));
@@ -187,7 +169,7 @@ private:
     me.sleeps = true;
     ++asleep; // before the seats are looked at once more: whoever offers them looks here afterwards
     if (seats > 0) {
-      me.sleeps = me.ahead = false;
+      me.sleeps = false;
       --asleep;
     }
     me.bell.wait(lock, [&] { return !me.sleeps || closing; });
@@ -274,6 +256,14 @@ void forget() { // in the child of a fork there are no threads, and a lock may h
 }
 [[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, forget);
 
+thread_local int known_cpus = 0; // 0: never asked
+
+Place callers_place() {
+  const Place place = Place::here();
+  known_cpus = CPU_COUNT(&place.cpus);
+  return place;
+}
+
 } // namespace
 
 int usable_cpus() {
@@ -281,27 +271,36 @@ int usable_cpus() {
   return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
-void rouse(int threads) {
-  std::unique_lock mine(*turn, std::defer_lock);
-  if (threads > 1 && mine.try_lock() && team && !habit.elsewhere()) team->wake(std::min(2, threads - 1), true);
+int cpus_lately() {
+  if (!known_cpus) known_cpus = usable_cpus();
+  return known_cpus;
 }
 
 void together(int threads, const std::function<void()> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work();
-  const Place place = Place::here();
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
     const int wanted = std::max(threads, awake) - 1;
     std::atomic<int> seats{wanted};
+    Place place;
+    std::atomic<bool> known{false};
     const std::function<void()> if_wanted = [&, caller = pthread_self()] {
-      if (pthread_equal(pthread_self(), caller) || (Place::here() == place && seats.fetch_sub(1) > 0)) work();
+      if (pthread_equal(pthread_self(), caller)) { // asks where it may run while the others are on their way
+        place = callers_place();
+        known = true;
+        return work();
+      }
+      const Place here = Place::here();
+      while (!known) breathe();
+      if (here == place && seats.fetch_sub(1) > 0) work();
     };
     const Lent lent = on_lent_threads(if_wanted);
     if (lent.done) return habit.after_lent(!lent.waited && seats < wanted);
     habit.stay_at_home(true);
   }
+  const Place place = callers_place();
   if (team && !(team->place == place)) {
     delete team;
     team = nullptr;

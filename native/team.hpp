@@ -6,6 +6,7 @@
 namespace ridgeline {
 
 int usable_cpus(); // those the calling thread may run on
+int cpus_lately(); // the same, without a question to the system: as it was at the thread's last `together`
 
 // The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
 // takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.
@@ -16,7 +17,13 @@ int usable_cpus(); // those the calling thread may run on
 // that is more: they need no waking.
 void together(int threads, const std::function<void()> &work, int awake = 0);
 
-// Ahead of `together`, by a caller that has other things to do first: the first of the threads wake up meanwhile.
-void rouse(int threads);
+// One turn of waiting for another thread.
+inline void breathe() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 } // namespace ridgeline

@@ -211,7 +211,7 @@ def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
         spin = 'import os, signal; signal.alarm(50)\\nwhile os.getppid() == %d: pass' % os.getpid()
         others = [subprocess.Popen([sys.executable, '-c', spin]) for _ in everywhere]  # no CPU is free
         try:
-            values = np.ones((64, 100, 128), np.float32)  # large enough to be roused ahead of the call
+            values = np.ones((64, 100, 128), np.float32)  # large enough for several threads
             times, at = np.tile(np.arange(100.0), (64, 1)), np.tile(np.arange(50.0), (64, 1))
             for k in range(150):
                 if k % 2:

@@ -251,6 +251,15 @@ def test_the_door_lets_errors_through_and_keeps_nothing():
     assert [sys.getrefcount(a) for a in (values, times, at, out, values.dtype)] == before
 
 
+@pytest.mark.parametrize("batch", [1, 64])  # for the caller alone, and for several threads that come meanwhile
+def test_where_there_is_no_room_for_the_answer_it_is_said_and_the_next_call_is_right(batch):
+    values, times = np.ones((batch, 100, 128), np.float32), np.tile(np.arange(100.0), (batch, 1))
+    for _ in range(20):
+        with pytest.raises(MemoryError, match="allocate"):
+            resample(values, times, np.broadcast_to(np.zeros((batch, 1)), (batch, 1 << 40)))
+        assert (resample(values, times, times) == 1).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("batch", [1, 2, 15, 16, 17, 63, 64, 65, 257])
 @pytest.mark.parametrize("threads", [1, 2, 3, 64, 100])
