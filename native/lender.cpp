@@ -20,6 +20,9 @@ struct OpenMP {
   void (*parallel)(void (*)(void *), void *, unsigned threads, unsigned flags) = nullptr;
   int (*threads)() = nullptr;
   int (*inside)() = nullptr;
+  int (*number)() = nullptr;
+
+  bool complete() const { return parallel && threads && inside && number; }
 };
 
 template <class Function> void look_up(void *library, const char *name, Function &to) {
@@ -53,6 +56,7 @@ OpenMP find() {
   look_up(library, "GOMP_parallel", found.parallel);
   look_up(library, "omp_get_max_threads", found.threads);
   look_up(library, "omp_in_parallel", found.inside);
+  look_up(library, "omp_get_thread_num", found.number);
   return found;
 }
 
@@ -70,29 +74,28 @@ bool forked = false; // its threads are gone, and it does not know
 
 } // namespace
 
-Lent on_lent_threads(const std::function<void()> &work) {
+Lent on_lent_threads(const std::function<void(int)> &work) {
   static thread_local const bool first = pid_t(syscall(SYS_gettid)) == getpid();
   if (forked || !first) return {};
   static OpenMP openmp; // by one thread only
-  if (!openmp.parallel) openmp = find();
-  if (!openmp.parallel || !openmp.threads || !openmp.inside || openmp.threads() < 2 || openmp.inside()) return {};
+  if (!openmp.complete()) openmp = find();
+  if (!openmp.complete() || openmp.threads() < 2 || openmp.inside()) return {};
 
   using Clock = std::chrono::steady_clock;
   struct Errand {
-    const std::function<void()> &work;
-    pthread_t caller;
+    const std::function<void(int)> &work;
+    int (*number)();
     Clock::time_point ended{};
-    std::atomic<std::size_t> came{0};
-  } errand{work, pthread_self()};
+  } errand{work, openmp.number};
   const auto run = [](void *argument) {
     Errand &errand = *static_cast<Errand *>(argument);
-    const bool lent = !pthread_equal(pthread_self(), errand.caller);
-    if (const std::size_t k = lent ? errand.came++ : lenders.size(); k < lenders.size()) {
+    const std::size_t who = errand.number();
+    if (who - 1 < lenders.size()) {
       static thread_local const pid_t own = pid_t(syscall(SYS_gettid));
-      lenders[k] = own;
+      lenders[who - 1] = own;
     }
-    errand.work();
-    if (!lent) errand.ended = Clock::now();
+    errand.work(int(who));
+    if (who == 0) errand.ended = Clock::now();
   };
   const auto began = Clock::now();
   openmp.parallel(run, &errand, 0, 0); // as many threads as its owner would: with fewer it would send some away

@@ -11,9 +11,10 @@ struct Lent {
   bool waited = false; // the caller was through with its share for longer than its share had taken
 };
 
-// All threads of OpenMP's that are the caller's, the caller among them, run `work`; it must not throw. Nobody lends to a
-// thread other than the process's first (OpenMP would make new ones for it), inside OpenMP's own work, or after a fork.
-Lent on_lent_threads(const std::function<void()> &work);
+// All threads of OpenMP's that are the caller's, the caller among them as number 0, run `work`; it must not throw. Nobody
+// lends to a thread other than the process's first (OpenMP would make new ones for it), inside OpenMP's own work, or after
+// a fork.
+Lent on_lent_threads(const std::function<void(int who)> &work);
 
 // Whether who lent last is running at this moment, spinning or at work: asleep they are slow to come. True if nobody has
 // lent yet.

@@ -80,7 +80,7 @@ NB_MODULE(native, m) {
   m.def("lent_threads", [] {
     std::atomic<int> count{0};
     nb::gil_scoped_release free;
-    on_lent_threads([&] { ++count; });
+    on_lent_threads([&](int) { ++count; });
     return count.load();
   }, "How many of OpenMP's threads would work for the caller, itself among them; 0 if nobody lends.");
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 
 #include "team.hpp"
 
@@ -26,8 +25,8 @@ private:
 };
 
 // Trajectories [0, batch) in as many parts as there are threads, each part one stretch of memory: a thread walks through
-// its own part, a piece at a time, and then takes pieces of whoever came late or is held up. The caller's part is always
-// the first, so that of two threads each finds what it had the last time.
+// its own part, a piece at a time, and then takes pieces of whoever came late or is held up. Parts go by the threads'
+// numbers, so that each finds what it had the last time.
 class Parts {
 public:
   Parts(std::int64_t batch, std::int64_t threads)
@@ -35,12 +34,13 @@ public:
     for (std::int64_t k = 0; k < count; ++k) parts[k].next = batch * k / count, parts[k].end = batch * (k + 1) / count;
   }
 
-  std::int64_t seat() { return std::this_thread::get_id() == caller ? 0 : ++others; } // a part's number, the caller's is 0
-
   template <class Work> void share(std::int64_t own, const Work &work) {
     for (std::int64_t k = 0; k < count; ++k) {
       Part &part = parts[(own + k) % count];
-      for (std::int64_t from; (from = part.next.fetch_add(piece)) < part.end;) work(from, std::min(part.end, from + piece));
+      while (part.next < part.end) { // read before it is written: a part that is done stays in everybody's cache
+        const std::int64_t from = part.next.fetch_add(piece);
+        if (from < part.end) work(from, std::min(part.end, from + piece));
+      }
     }
   }
 
@@ -55,8 +55,6 @@ private:
   };
   Part parts[kMost];
   const std::int64_t count, piece;
-  const std::thread::id caller = std::this_thread::get_id();
-  std::atomic<std::int64_t> others{0};
 };
 
 static std::int64_t size_of(ValueType type) { return type == ValueType::f64 ? 8 : type == ValueType::f32 ? 4 : 2; }
@@ -114,8 +112,7 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check, 
   Parts parts(job.batch, awake);
   First fault;
   Gate gate(!before);
-  together(int(n), [&] {
-    const std::int64_t own = parts.seat();
+  together(int(n), [&](int own) {
     if (gate.closed()) {
       if (own == 0) gate.decide(before());
       else fetch_meanwhile(job, parts.begin(own), parts.end(own), gate);

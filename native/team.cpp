@@ -81,11 +81,11 @@ public:
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  void run(int others, const std::function<void()> &job) {
+  void run(int others, const std::function<void(int)> &job) {
     work = &job;
     seats = std::min<int>(others, members.size());
     wake(std::min<int>(2, seats));
-    job();
+    job(0);
     seats = 0; // whoever has not begun stays out
     for (int k = 0; inside;)
       if (k < kSpins) ++k, breathe();
@@ -141,11 +141,11 @@ private:
     member.aside = false;
   }
 
-  bool take_seat() {
+  int take_seat() { // its number; 0: none is free
     int free = seats;
-    while (free > 0)
-      if (seats.compare_exchange_weak(free, free - 1)) return true;
-    return false;
+    while (free > 0 && !seats.compare_exchange_weak(free, free - 1)) {
+    }
+    return free;
   }
 
   void wait_and_work(Member &me) {
@@ -154,9 +154,9 @@ private:
       for (int k = 0; k < kSpins && seats == 0; ++k) breathe();
       if (seats == 0 && !sleep(me)) return;
       ++inside; // before the seat: the caller takes the seats away first and then waits for those inside
-      if (take_seat()) {
+      if (const int who = take_seat()) {
         wake(std::min<int>(2, seats));
-        (*work)();
+        (*work)(who);
       }
       --inside;
     }
@@ -182,7 +182,7 @@ private:
   std::vector<std::unique_ptr<Member>> members;
   std::mutex door;
   bool closing = false;
-  const std::function<void()> *work = nullptr;
+  const std::function<void(int)> *work = nullptr;
   std::atomic<int> seats{0}, inside{0}, asleep{0};
 };
 
@@ -195,12 +195,12 @@ public:
   bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
 
   // Whether those who lend should be asked first if they are awake: that takes as long as a small call. Who was awake a
-  // moment ago most likely still is, so of calls that follow each other closely every fourth asks.
+  // moment ago most likely still is, so of calls that follow each other closely every eighth asks.
   bool asks() {
     const auto now = Clock::now();
     const bool near = now - called < kNear;
     called = now;
-    unasked = near ? (unasked + 1) % 4 : 0;
+    unasked = near ? (unasked + 1) % 8 : 0;
     return unasked == 0;
   }
 
@@ -276,28 +276,33 @@ int cpus_lately() {
   return known_cpus;
 }
 
-void together(int threads, const std::function<void()> &work, int awake) {
+void together(int threads, const std::function<void()> &work) {
+  together(threads, [&](int) { work(); });
+}
+
+void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
-  if (threads < 2 || !mine.try_lock()) return work();
+  if (threads < 2 || !mine.try_lock()) return work(0);
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
-    const int wanted = std::max(threads, awake) - 1;
-    std::atomic<int> seats{wanted};
+    const int wanted = std::max(threads, awake);
     Place place;
-    std::atomic<bool> known{false};
-    const std::function<void()> if_wanted = [&, caller = pthread_self()] {
-      if (pthread_equal(pthread_self(), caller)) { // asks where it may run while the others are on their way
+    std::atomic<bool> known{false}, came{false};
+    const std::function<void(int)> if_wanted = [&](int who) {
+      if (who == 0) { // asks where it may run while the others are on their way
         place = callers_place();
         known = true;
-        return work();
+        return work(0);
       }
       const Place here = Place::here();
       while (!known) breathe();
-      if (here == place && seats.fetch_sub(1) > 0) work();
+      if (who >= wanted || !(here == place)) return;
+      if (!came) came = true;
+      work(who);
     };
     const Lent lent = on_lent_threads(if_wanted);
-    if (lent.done) return habit.after_lent(!lent.waited && seats < wanted);
+    if (lent.done) return habit.after_lent(!lent.waited && came);
     habit.stay_at_home(true);
   }
   const Place place = callers_place();

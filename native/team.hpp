@@ -10,12 +10,14 @@ int cpus_lately(); // the same, without a question to the system: as it was at t
 
 // The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
 // takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.
+// It is told who runs it: the caller is 0, and nobody has another's number.
 // The threads run where the caller may run (CPUs and memory policy as bound at the time of the call). A second caller,
 // while the team is at work, works alone. After a fork the child forms a team of its own.
 //
 // Where another library's threads keep the CPUs busy they do the work themselves (lender.hpp), up to `awake` of them if
 // that is more: they need no waking.
-void together(int threads, const std::function<void()> &work, int awake = 0);
+void together(int threads, const std::function<void(int who)> &work, int awake = 0);
+void together(int threads, const std::function<void()> &work);
 
 // One turn of waiting for another thread.
 inline void breathe() {
