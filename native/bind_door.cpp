@@ -80,13 +80,13 @@ PyObject *into(PyObject *room, ResampleJob &job, int type, bool check) {
     return nullptr;
   job.out = PyArray_DATA(out.raw), out.strides(job.out_stride);
   nb::object held = nb::borrow(room);
-  bool done;
+  bool fits = true;
   {
     nb::gil_scoped_release free;
     const Isa isa = chosen();
-    done = !(check && first_disorder(job, isa) >= 0) && resample(job, isa, 0, false) < 0;
+    resample(job, isa, 0, false, [&] { return fits = !check || first_disorder(job, isa) < 0; });
   }
-  return done ? held.release().ptr() : nullptr;
+  return fits ? held.release().ptr() : nullptr;
 }
 
 // Into an array of its own. The way to its memory is long when caches are cold: those who help come meanwhile.
