@@ -98,7 +98,7 @@ static void fetch_meanwhile(const ResampleJob &job, std::int64_t from, std::int6
     if (job.value_stride[2] == 1 && job.value_stride[1] == job.channels)
       lines(job.values, b * job.value_stride[0], job.stamps * job.channels, value);
   }
-  while (gate.closed()) breathe();
+  for (Patience patience; gate.closed();) patience.breathe();
 }
 
 std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check, const std::function<bool()> &before) {

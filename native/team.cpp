@@ -23,8 +23,6 @@
 namespace ridgeline {
 namespace {
 
-constexpr int kSpins = 4000; // a moment, so that a loop that calls again and again finds the team awake
-
 // Where a thread may run and take memory; new threads inherit it from their maker.
 struct Place {
   cpu_set_t cpus{};
@@ -87,9 +85,7 @@ public:
     wake(std::min<int>(2, seats));
     job(0);
     seats = 0; // whoever has not begun stays out
-    for (int k = 0; inside;)
-      if (k < kSpins) ++k, breathe();
-      else std::this_thread::yield(); // whoever is still inside may be waiting for this very CPU
+    for (Patience patience; inside;) patience.breathe();
     for (auto &member : members) let_back(*member); // last: those inside send others aside
   }
 
@@ -151,7 +147,7 @@ private:
   void wait_and_work(Member &me) {
     me.id = pid_t(syscall(SYS_gettid));
     for (;;) {
-      for (int k = 0; k < kSpins && seats == 0; ++k) breathe();
+      for (Patience patience; patience.left() && seats == 0;) patience.breathe();
       if (seats == 0 && !sleep(me)) return;
       ++inside; // before the seat: the caller takes the seats away first and then waits for those inside
       if (const int who = take_seat()) {
@@ -283,6 +279,7 @@ void together(int threads, const std::function<void()> &work) {
 void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work(0);
+  if (team && !habit.elsewhere()) team->wake(std::min(2, threads - 1)); // on their way while the caller looks around
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
@@ -296,7 +293,7 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
         return work(0);
       }
       const Place here = Place::here();
-      while (!known) breathe();
+      for (Patience patience; !known;) patience.breathe();
       if (who >= wanted || !(here == place)) return;
       if (!came) came = true;
       work(who);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <thread>
 
 namespace ridgeline {
 
@@ -19,13 +20,24 @@ int cpus_lately(); // the same, without a question to the system: as it was at t
 void together(int threads, const std::function<void(int who)> &work, int awake = 0);
 void together(int threads, const std::function<void()> &work);
 
-// One turn of waiting for another thread.
-inline void breathe() {
+// Waiting for another thread by looking again and again: for a moment without a pause, so that a loop that calls again and
+// again finds the team awake, then so that others get the CPU: whoever is waited for may be waiting for this very one.
+class Patience {
+public:
+  bool left() const { return looks < kMoment; }
+  void breathe() {
+    if (!left()) return std::this_thread::yield();
+    ++looks;
 #if defined(__x86_64__)
-  __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+    asm volatile("yield");
 #endif
-}
+  }
+
+private:
+  static constexpr int kMoment = 4000;
+  int looks = 0;
+};
 
 } // namespace ridgeline
