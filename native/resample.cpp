@@ -84,7 +84,7 @@ private:
 // Brings trajectories [from, to) near, one after the other, while the gate is closed. Where they are not one block of
 // memory each, or there are more than caches hold, it only waits.
 static void fetch_meanwhile(const ResampleJob &job, std::int64_t from, std::int64_t to, const Gate &gate) {
-  constexpr std::int64_t kLine = 64, kNear = 256 << 10; // bytes; less than half of what a core has to itself
+  constexpr std::int64_t kLine = 64, kNear = 256 << 10; // bytes; caches of a single core hold more
   std::int64_t left = job.offsets ? 0 : kNear;
   const auto lines = [&](const void *array, std::int64_t start, std::int64_t items, std::int64_t size) {
     const char *line = static_cast<const char *>(array) + start * size;

@@ -268,7 +268,7 @@ int usable_cpus() {
 }
 
 int cpus_lately() {
-  if (!known_cpus) known_cpus = usable_cpus();
+  if (known_cpus < 2) known_cpus = usable_cpus(); // who works alone asks nobody later
   return known_cpus;
 }
 

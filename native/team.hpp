@@ -7,7 +7,7 @@
 namespace ridgeline {
 
 int usable_cpus(); // those the calling thread may run on
-int cpus_lately(); // the same, without a question to the system: as it was at the thread's last `together`
+int cpus_lately(); // the same, mostly without asking the system: as it was at the thread's last `together`
 
 // The caller and up to `threads - 1` others run `work` at the same time; returns when all who began have ended. `work`
 // takes its pieces from a counter of its own, so whoever comes late leaves its share to the others; it must not throw.

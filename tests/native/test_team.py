@@ -204,6 +204,31 @@ def test_the_team_runs_where_its_caller_may_run():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_who_was_bound_to_one_cpu_has_helpers_again_when_it_is_not():
+    alone("""
+        everywhere = os.sched_getaffinity(0)
+        values = np.ones((64, 100, 128), np.float32)  # large enough for several threads
+        times, at = np.tile(np.arange(100.0), (64, 1)), np.tile(np.arange(50.0), (64, 1))
+        def right():
+            assert (ridgeline.resample(values, times, at) == 1).all()
+        os.sched_setaffinity(0, {min(everywhere)})
+        right(), right()
+        team(0)
+        os.sched_setaffinity(0, everywhere)
+        right()
+        for task in team(min(len(everywhere), 4) - 1):  # 4.7 MiB: worth four threads
+            assert os.sched_getaffinity(task) == everywhere
+        os.sched_setaffinity(0, {min(everywhere)})
+        right(), right()  # the first may still think that it has company
+        assert all(os.sched_getaffinity(task) == {min(everywhere)} for task in members())
+        os.sched_setaffinity(0, everywhere)
+        right(), right()
+        for task in team(min(len(everywhere), 4) - 1):
+            assert os.sched_getaffinity(task) == everywhere
+    """)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
     alone("""
         import subprocess
