@@ -79,14 +79,19 @@ public:
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  void run(int others, const std::function<void(int)> &job) {
+  // How long the caller was kept waiting, if that was longer than its own work took.
+  std::chrono::nanoseconds run(int others, const std::function<void(int)> &job) {
+    const auto began = std::chrono::steady_clock::now();
     work = &job;
     seats = std::min<int>(others, members.size());
     wake(std::min<int>(2, seats));
     job(0);
     seats = 0; // whoever has not begun stays out
+    const auto ended = std::chrono::steady_clock::now();
     for (Patience patience; inside;) patience.breathe();
+    const auto waited = std::chrono::steady_clock::now() - ended;
     for (auto &member : members) let_back(*member); // last: those inside send others aside
+    return waited > ended - began ? waited : waited.zero();
   }
 
   // The first ones wake the next: the caller goes to work instead of ringing for everybody.
@@ -187,6 +192,8 @@ private:
 // to our own when nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, and after a
 // while in any case: who asks them makes them spin, needed or not.
 class Habit {
+  using Clock = std::chrono::steady_clock;
+
 public:
   bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
 
@@ -219,22 +226,30 @@ public:
     settled = Clock::now() + (waits < kWaits ? kSettle : kRest);
     left = waits = 0;
   }
+
+  // Where a CPU is taken away in the middle of the work, by other processes or under a virtual machine, the caller waits for
+  // whoever was there, many times as long as all of it takes alone. So after such a wait it is alone for many times as long.
+  bool alone() const { return Clock::now() < company; }
+  void after_own(Clock::duration waited) {
+    if (waited > kHeldUp) company = Clock::now() + kTimes * waited;
+  }
   void stay_at_home(bool for_long = false) { // until busy threads are seen again
     left = waits = 0;
     if (for_long) settled = Clock::now() + kRest;
   }
 
 private:
-  using Clock = std::chrono::steady_clock;
   // What a running thread has used is known by the system's tick; what was long ago says nothing.
   static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
   static constexpr int kCalls = 400, kWaits = 3;
   static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
   static constexpr Clock::duration kRest = std::chrono::seconds(2);
   static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
+  static constexpr Clock::duration kHeldUp = std::chrono::milliseconds(1);
+  static constexpr int kTimes = 20;
 
   int left = 0, waits = 0, unasked = 0;
-  Clock::time_point since{}, settled{}, called{};
+  Clock::time_point since{}, settled{}, called{}, company{};
   double burnt = 0;
   pthread_t watcher{};
 };
@@ -279,6 +294,7 @@ void together(int threads, const std::function<void()> &work) {
 void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work(0);
+  if (!habit.elsewhere() && habit.alone()) return work(0);
   if (team && !habit.elsewhere()) team->wake(std::min(2, threads - 1)); // on their way while the caller looks around
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
@@ -309,7 +325,7 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
   }
   if (!team) team = new Team(place);
   team->grow(threads - 1);
-  team->run(threads - 1, work);
+  habit.after_own(team->run(threads - 1, work));
 }
 
 } // namespace ridgeline

@@ -252,6 +252,45 @@ def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
     """)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_who_was_kept_waiting_long_works_alone_for_longer():
+    """A thread that a tracer stops for 16 ms, again and again, is like one whose CPU was taken away."""
+    alone("""
+        import ctypes, subprocess
+        tracer = '''if True:
+            import ctypes, os, random, sys, time
+            ask = ctypes.CDLL(None).ptrace
+            ask.argtypes = [ctypes.c_long] * 4
+            task, seize, interrupt, go_on = int(sys.argv[1]), 0x4206, 0x4207, 7
+            print('holds' if ask(seize, task, 0, 0) == 0 else 'cannot', flush=True)
+            while ask(interrupt, task, 0, 0) == 0:
+                os.waitpid(task, 0x40000000)
+                time.sleep(0.016)
+                ask(go_on, task, 0, 0)
+                time.sleep(random.uniform(0.001, 0.004))
+        '''
+        ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)  # whoever wants to may trace this process
+        values = np.ones((64, 100, 128), np.float32)
+        times, at = np.tile(np.arange(100.0), (64, 1)), np.tile(np.arange(50.0), (64, 1))
+        ridgeline.resample(values, times, at)
+        holder = subprocess.Popen([sys.executable, '-c', tracer, str(min(members()))], stdout=subprocess.PIPE, text=True)
+        try:
+            if holder.stdout.readline().strip() != 'holds':
+                print('skip no thread may be traced here')
+                sys.exit()
+            began, long = time.perf_counter(), 0
+            for _ in range(6000):
+                then = time.perf_counter()
+                assert (ridgeline.resample(values, times, at)[0, 0] == 1).all()
+                long += time.perf_counter() - then > 0.008
+            took = time.perf_counter() - began
+            assert long <= 2 + took / 0.25, f'{long} of 6000 calls waited, {took:.2f} s'
+        finally:
+            holder.kill()
+            holder.wait()
+    """)
+
+
 def test_the_team_takes_memory_by_its_callers_policy():
     alone("""
         from ridgeline.machine import numa
