@@ -105,7 +105,8 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check, 
   const ResampleLoops loop = resample_loops_of(isa);
   std::int64_t n = std::min<std::int64_t>(threads > 0 ? threads : threads_worth(job), std::max<std::int64_t>(1, job.batch));
   std::int64_t awake = n;
-  if (threads <= 0 && n > 1) {
+  const bool as_worth = threads <= 0 && n > 1;
+  if (as_worth) {
     const std::int64_t cpus = cpus_lately();
     n = std::min(n, cpus), awake = std::min(cpus, job.batch);
   }
@@ -120,7 +121,7 @@ std::int64_t resample(const ResampleJob &job, Isa isa, int threads, bool check, 
     if (gate.open()) parts.share(own, [&](std::int64_t from, std::int64_t to) {
       if (fault < 0 || from < fault) fault.note(loop.rows(job, from, to, check));
     });
-  }, int(awake));
+  }, as_worth ? int(awake) : 0);
   return fault;
 }
 

@@ -294,8 +294,8 @@ void together(int threads, const std::function<void()> &work) {
 void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work(0);
-  if (!habit.elsewhere() && habit.alone()) return work(0);
-  if (team && !habit.elsewhere()) team->wake(std::min(2, threads - 1)); // on their way while the caller looks around
+  const bool alone = awake > 0 && habit.alone();
+  if (team && !alone && !habit.elsewhere()) team->wake(std::min(2, threads - 1)); // while the caller looks around
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
@@ -318,6 +318,7 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
     if (lent.done) return habit.after_lent(!lent.waited && came);
     habit.stay_at_home(true);
   }
+  if (alone) return work(0);
   const Place place = callers_place();
   if (team && !(team->place == place)) {
     delete team;

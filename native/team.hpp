@@ -16,7 +16,8 @@ int cpus_lately(); // the same, mostly without asking the system: as it was at t
 // while the team is at work, works alone. After a fork the child forms a team of its own.
 //
 // Where another library's threads keep the CPUs busy they do the work themselves (lender.hpp), up to `awake` of them if
-// that is more: they need no waking.
+// that is more: they need no waking. With `awake` the number of threads is a wish: who was kept waiting by its own works
+// alone for a while.
 void together(int threads, const std::function<void(int who)> &work, int awake = 0);
 void together(int threads, const std::function<void()> &work);
 

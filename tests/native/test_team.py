@@ -273,7 +273,8 @@ def test_who_was_kept_waiting_long_works_alone_for_longer():
         values = np.ones((64, 100, 128), np.float32)
         times, at = np.tile(np.arange(100.0), (64, 1)), np.tile(np.arange(50.0), (64, 1))
         ridgeline.resample(values, times, at)
-        holder = subprocess.Popen([sys.executable, '-c', tracer, str(min(members()))], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, '-c', tracer, str(min(members()))]
+        holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             if holder.stdout.readline().strip() != 'holds':
                 print('skip no thread may be traced here')
