@@ -79,7 +79,7 @@ public:
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  // How long the caller was kept waiting, if that was longer than its own work took.
+  // How long the caller was kept waiting, if that was longer than half of its own work: the last pieces are shorter.
   std::chrono::nanoseconds run(int others, const std::function<void(int)> &job) {
     const auto began = std::chrono::steady_clock::now();
     work = &job;
@@ -91,7 +91,7 @@ public:
     for (Patience patience; inside;) patience.breathe();
     const auto waited = std::chrono::steady_clock::now() - ended;
     for (auto &member : members) let_back(*member); // last: those inside send others aside
-    return waited > ended - began ? waited : waited.zero();
+    return 2 * waited > ended - began ? waited : waited.zero();
   }
 
   // The first ones wake the next: the caller goes to work instead of ringing for everybody.

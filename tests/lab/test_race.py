@@ -147,7 +147,7 @@ def test_a_difference_between_versions_must_show_again_with_fresh_processes(run,
     row = judged(record)["ridgeline@luck"]
     assert row.comparison == "UNCLEAR"
     assert row.ratio.low < 1 < row.ratio.high
-    record = run("who=chatty", rivals=[slow], budget_s=20.0, out=tmp_path / "slow")[0]
+    record = run("who=chatty", rivals=[slow], budget_s=60.0, out=tmp_path / "slow")[0]
     assert len(record.race["heats"]) >= 6
     assert sum(record.race["heats"]) == record.race["rounds"] == len(record.contenders[0].turn_overhead_ns)
     assert judged(record)["ridgeline@slow"].comparison == "SLOWER"

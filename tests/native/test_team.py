@@ -279,13 +279,16 @@ def test_who_was_kept_waiting_long_works_alone_for_longer():
             if holder.stdout.readline().strip() != 'holds':
                 print('skip no thread may be traced here')
                 sys.exit()
-            began, long = time.perf_counter(), 0
-            for _ in range(6000):
-                then = time.perf_counter()
-                assert (ridgeline.resample(values, times, at)[0, 0] == 1).all()
-                long += time.perf_counter() - then > 0.008
-            took = time.perf_counter() - began
-            assert long <= 2 + took / 0.25, f'{long} of 6000 calls waited, {took:.2f} s'
+            for tries_left in (2, 1, 0):  # others may hold the caller up, too
+                began, waited = time.perf_counter(), 0
+                for _ in range(6000):
+                    then = time.thread_time()  # who waits for its helper is at work, who has no CPU is not
+                    assert (ridgeline.resample(values, times, at)[0, 0] == 1).all()
+                    waited += time.thread_time() - then > 0.012
+                most = 2 + (time.perf_counter() - began) / 0.24
+                if waited <= most:
+                    break
+                assert tries_left, f'{waited} of 6000 calls waited, at most {most:.1f} should have'
         finally:
             holder.kill()
             holder.wait()
