@@ -53,7 +53,7 @@ def test_a_contender_that_fails_is_incomplete_with_its_reason_and_the_rest_goes_
 def test_a_contender_that_hangs_is_stopped_at_its_timeout(run):
     began = time.monotonic()
     rows = judged(run("who=hang+slow", timeout_s=2.0)[0])
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
     assert "no answer within 2 s" in rows["hang"].judged.advice
     assert rows["slow"].comparison == "SLOWER"
 
