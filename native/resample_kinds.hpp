@@ -27,7 +27,7 @@ void linear(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, s
     } else {
       for (std::int64_t d = from; d < to; ++d) {
         const C left = wide(a[d * step]);
-        put(d, left + (wide(b[d * step]) - left) * w);
+        put(d, plus(left, wide(b[d * step]) - left, w));
       }
     }
   });
@@ -57,12 +57,12 @@ void angle(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
       constexpr double kTurn = 6.283185307179586476925;
       for (std::int64_t d = from; d < to; ++d) {
         const double left = wide(a[d * step]), way = std::remainder(wide(b[d * step]) - left, kTurn);
-        put(d, C(std::remainder(w == 0 ? left : left + way * w, kTurn)));
+        put(d, C(std::remainder(w == 0 ? left : plus(left, way, w), kTurn)));
       }
     } else {
       for (std::int64_t d = from; d < to; ++d) {
         const double left = wide(a[d * step]), way = wrapped(double(wide(b[d * step])) - left);
-        put(d, C(wrapped(w == 0 ? left : left + way * w)));
+        put(d, C(wrapped(w == 0 ? left : plus(left, way, w))));
       }
     }
   });

@@ -49,6 +49,16 @@ inline float wide(F16 v) {
 }
 #endif
 
+// a + b * c, rounded once where the processor can. Compilers left to themselves do so in most places, not in all, and the
+// same question would have answers that differ in their last bit.
+#if defined(__FMA__) || defined(__aarch64__)
+inline double plus(double a, double b, double c) { return __builtin_fma(b, c, a); }
+inline float plus(float a, float b, float c) { return __builtin_fmaf(b, c, a); }
+#else
+inline double plus(double a, double b, double c) { return a + b * c; }
+inline float plus(float a, float b, float c) { return a + b * c; }
+#endif
+
 inline void narrow(double v, double &to) { to = v; }
 inline void narrow(float v, float &to) { to = v; }
 inline void narrow(float v, BF16 &to) {

@@ -3,6 +3,7 @@
 
 #include "resample.hpp"
 #include "resample_numbers.hpp"
+#include "resample_order.hpp"
 
 namespace ridgeline {
 namespace RIDGELINE_ISA {
@@ -45,10 +46,9 @@ template <class V, class T> struct Track {
   std::int64_t locate(T t, std::int64_t hint) const {
     if (hint >= 0 && time(hint) <= t) {
       std::int64_t i = hint;
-      if (time_step == 1) { // four at a time, counted: which of them is the next no predictor knows
+      if (time_step == 1) { // which of the next four it is no predictor knows
         for (int near = 0; near < 8 && i + 4 < n; ++near) {
-          const T *next = times + i + 1;
-          const int passed = (next[0] <= t) + (next[1] <= t) + (next[2] <= t) + (next[3] <= t);
+          const std::int64_t passed = passed_of_four(times + i + 1, t);
           i += passed;
           if (passed < 4) return i;
         }
