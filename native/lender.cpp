@@ -9,8 +9,9 @@
 #include <link.h>
 #include <pthread.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "busy.hpp"
 
 namespace ridgeline {
 namespace {
@@ -62,12 +63,6 @@ OpenMP find() {
 
 // Some of those who lent last; 0: nobody yet. By one thread only, but for the lenders' own names.
 std::array<std::atomic<pid_t>, 2> lenders{};
-
-std::int64_t used_by(pid_t thread) { // nanoseconds of CPU time; -1: it is no more
-  timespec now{};
-  const clockid_t clock = clockid_t(~unsigned(thread) << 3 | 6); // as pthread_getcpuclockid would name it
-  return clock_gettime(clock, &now) == 0 ? std::int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec : -1;
-}
 
 bool forked = false; // its threads are gone, and it does not know
 [[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, [] { forked = true; });

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "busy.hpp"
 #include "lender.hpp"
 
 namespace ridgeline {
@@ -45,6 +46,12 @@ double seconds_of(clockid_t clock) {
   clock_gettime(clock, &now);
   return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
+
+// How a call went for its caller.
+struct Shift {
+  std::chrono::nanoseconds worked, waited; // waited for the others, when its own work was done
+  bool missed;                             // others, who did not come
+};
 
 class Team {
 public:
@@ -79,19 +86,18 @@ public:
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  // How long the caller was kept waiting, if that was longer than half of its own work: the last pieces are shorter.
-  std::chrono::nanoseconds run(int others, const std::function<void(int)> &job) {
+  Shift run(int others, const std::function<void(int)> &job) {
     const auto began = std::chrono::steady_clock::now();
     work = &job;
     seats = std::min<int>(others, members.size());
     wake(std::min<int>(2, seats));
     job(0);
-    seats = 0; // whoever has not begun stays out
+    const bool missed = seats.exchange(0) > 0; // whoever has not begun stays out
     const auto ended = std::chrono::steady_clock::now();
     for (Patience patience; inside;) patience.breathe();
     const auto waited = std::chrono::steady_clock::now() - ended;
     for (auto &member : members) let_back(*member); // last: those inside send others aside
-    return 2 * waited > ended - began ? waited : waited.zero();
+    return {ended - began, waited, missed};
   }
 
   // The first ones wake the next: the caller goes to work instead of ringing for everybody.
@@ -107,6 +113,12 @@ public:
       member->bell.notify_one();
       if (--most == 0) return;
     }
+  }
+
+  std::vector<pid_t> threads() const {
+    std::vector<pid_t> all;
+    for (auto &member : members) all.push_back(member->id);
+    return all;
   }
 
   double cpu_seconds() const { // of all members
@@ -125,7 +137,7 @@ private:
     std::condition_variable bell;
     bool sleeps = false; // and nobody has rung for it
     int cpu = -1;        // where it fell asleep
-    pid_t id = 0;
+    std::atomic<pid_t> id{0};
     std::atomic<bool> aside{false};
   };
 
@@ -188,9 +200,10 @@ private:
 };
 
 // Whose threads are asked. When threads of this process that are neither ours nor the caller keep CPUs busy around our
-// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead, as long as they are awake. Back
-// to our own when nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, and after a
-// while in any case: who asks them makes them spin, needed or not.
+// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead, as long as they are awake. They
+// are seen by the CPU time that the process uses, which the system tells late, or counted when some of ours get no CPU.
+// Back to our own when nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, and
+// after a while in any case: who asks them makes them spin, needed or not.
 class Habit {
   using Clock = std::chrono::steady_clock;
 
@@ -207,12 +220,18 @@ public:
     return unasked == 0;
   }
 
+  // Whether threads should be counted before ours are woken: some of ours got no CPU in the call before.
+  bool suspects() const { return missed && Clock::now() - counted > pause; }
+
   // Before a call that our own team will do; `wanted` threads, the caller among them.
   void look_around(const Team *team, int wanted) {
     const auto now = Clock::now();
-    const auto passed = now - since;
+    if (left > 0 || now < settled) return;
     const bool again = pthread_equal(watcher, pthread_self());
-    if (left > 0 || now < settled || (again && passed < kWatch)) return;
+    if (again && suspects()) count(team, wanted);
+    missed = false;
+    const auto passed = now - since;
+    if (left > 0 || (again && passed < kWatch)) return;
     const double ours = (team ? team->cpu_seconds() : 0) + seconds_of(CLOCK_THREAD_CPUTIME_ID);
     const double others = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - ours; // last: a thread's time grows when it is asked
     const double busy = (others - burnt) / std::chrono::duration<double>(passed).count(); // CPUs
@@ -230,8 +249,11 @@ public:
   // Where a CPU is taken away in the middle of the work, by other processes or under a virtual machine, the caller waits for
   // whoever was there, many times as long as all of it takes alone. So after such a wait it is alone for many times as long.
   bool alone() const { return Clock::now() < company; }
-  void after_own(Clock::duration waited) {
-    if (waited > kHeldUp) company = Clock::now() + kTimes * waited;
+  void after_own(const Shift &shift) {
+    const auto now = Clock::now();
+    const bool held_up = shift.waited > kHeldUp && 2 * shift.waited > shift.worked; // the last pieces are shorter than that
+    if (held_up) company = now + kTimes * shift.waited;
+    missed = shift.missed && shift.worked > kComing;
   }
   void stay_at_home(bool for_long = false) { // until busy threads are seen again
     left = waits = 0;
@@ -239,17 +261,32 @@ public:
   }
 
 private:
+  void count(const Team *team, int wanted) {
+    const auto many_run = [&](std::chrono::microseconds glance) {
+      return 2 * running_besides(team ? team->threads() : std::vector<pid_t>{}, glance) > wanted - 1;
+    };
+    const auto now = Clock::now();
+    const bool found = many_run(kGlance) && many_run(4 * kGlance); // who only woke up for a moment is asleep by then
+    pause = found || now - counted > kRecent ? kWatch : std::min(2 * pause, kRecent); // in vain: less often
+    counted = now;
+    if (found) left = kCalls;
+  }
+
   // What a running thread has used is known by the system's tick; what was long ago says nothing.
   static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
+  static constexpr std::chrono::microseconds kGlance{50};
   static constexpr int kCalls = 400, kWaits = 3;
   static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
   static constexpr Clock::duration kRest = std::chrono::seconds(2);
   static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
   static constexpr Clock::duration kHeldUp = std::chrono::milliseconds(1);
+  static constexpr Clock::duration kComing = std::chrono::microseconds(100); // who has not come by then may have no CPU
   static constexpr int kTimes = 20;
 
   int left = 0, waits = 0, unasked = 0;
-  Clock::time_point since{}, settled{}, called{}, company{};
+  bool missed = false; // some of ours, in the call before
+  Clock::duration pause = kWatch;
+  Clock::time_point since{}, counted{}, settled{}, called{}, company{};
   double burnt = 0;
   pthread_t watcher{};
 };
@@ -295,7 +332,7 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work(0);
   const bool alone = awake > 0 && habit.alone();
-  if (team && !alone && !habit.elsewhere()) team->wake(std::min(2, threads - 1)); // while the caller looks around
+  if (team && !alone && !habit.elsewhere() && !habit.suspects()) team->wake(std::min(2, threads - 1)); // while the caller looks around
   habit.look_around(team, threads);
   if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
   if (habit.elsewhere()) {
