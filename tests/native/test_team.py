@@ -83,6 +83,24 @@ def alone(script: str) -> str:
     return ended.stdout
 
 
+def stolen() -> int:
+    """Ticks of CPU time that the machine below has taken from this one; they are on the bill of whoever was running."""
+    with open("/proc/stat") as lines:
+        return int(lines.readline().split()[8])
+
+
+def alone_in_calm(script: str) -> str:
+    """As `alone`, but a failure while CPUs were taken away is tried again, twice at most."""
+    for left in (2, 1, 0):
+        before = stolen()
+        try:
+            return alone(script)
+        except AssertionError:
+            if left == 0 or stolen() - before <= 2:
+                raise
+    raise AssertionError("never here")
+
+
 def test_a_team_is_formed_once_and_grows():
     alone("""
         assert not members()
@@ -378,24 +396,20 @@ def test_without_a_thread_to_be_had_the_caller_does_it_all():
 
 
 def test_a_resting_team_takes_no_time():
-    alone("""
-        def spent(work):
-            '''The least of three: what a machine takes from its guests may be on their bill, too.'''
-            used = []
-            for _ in range(3):
-                begun = time.process_time()
-                work()
-                used.append(time.process_time() - begun)
-            return min(used)
-        def now_and_then():  # woken, put to bed, woken
-            for _ in range(20):
-                fill(threads=3)
-                time.sleep(0.01)
+    alone_in_calm("""
         for _ in range(20):
             fill(threads=3)
         time.sleep(0.05)
-        assert (used := spent(lambda: time.sleep(0.5))) < 0.05, used
-        assert (used := spent(now_and_then)) < 0.15, used
+        begun = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - begun
+        assert used < 0.05, used
+        begun = time.process_time()
+        for _ in range(20):  # woken, put to bed, woken
+            fill(threads=3)
+            time.sleep(0.01)
+        used = time.process_time() - begun
+        assert used < 0.15, used
     """)
 
 
@@ -480,9 +494,9 @@ def test_beside_busy_threads_of_this_process_openmps_are_asked_and_answers_stay_
 
 @pytest.mark.parametrize("busy", [False, True], ids=["nobody-runs", "others-run"])
 def test_whose_own_get_no_cpu_asks_openmp_at_the_next_call_if_threads_of_this_process_run(busy):
-    """The team's thread is held for good, and another one runs or does not. Once in three times is enough, as above."""
+    """The team's thread is held for good, and another one runs or does not."""
     pytest.importorskip("torch")
-    script = (
+    alone_in_calm(
         HOLDING
         + BORROWING
         + f"""
@@ -501,17 +515,15 @@ with held(min(team(1)), 20):
     before = tasks()
     for _ in range(2 if {busy} else 20):
         by_two()
-    print(tasks() - before)
+    came = tasks() - before
     stop.set()
 beside.join()
+assert came == (3 if {busy} else 0), came
 """
     )
-    assert (3 if busy else 0) in (int(alone(script)) for _ in range(3))
 
 
 def test_beside_idle_threads_openmps_are_left_alone():
-    """Once in three times is enough: where a machine takes CPUs from its guests their idle threads seem to be busy."""
     pytest.importorskip("torch")
-    script = BORROWING + "import torch; torch.set_num_threads(4); print(spent_beside(False, 0.3))"
-    came = (int(alone(script)) for _ in range(3))
-    assert 0 in came
+    script = "import torch; torch.set_num_threads(4); came = spent_beside(False, 0.3); assert came == 0, came"
+    alone_in_calm(BORROWING + script)
