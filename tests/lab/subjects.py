@@ -83,8 +83,6 @@ class Subjects:
             wrong = contender == "wrong" or (contender == "late" and state["offset"] > 5)
             return state["offset"], -1 if contender == "nan" else state["sum"] + wrong
 
-        if contender.startswith("launched"):
-            (Path(case["mark"]).parent / f"pid.{os.environ['STAND_IN_RANK']}").write_text(str(os.getpid()))
         settings = {
             "rank": os.environ.get("RANK"),
             "tuned": os.environ.get("TUNED"),

@@ -23,6 +23,9 @@ import os, signal, subprocess, sys, time
 count, command = int(sys.argv[2]), sys.argv[3:]
 told = [{{**os.environ, "STAND_IN_RANK": str(rank)}} for rank in range(count)]
 ranks = [subprocess.Popen(command, env=env, start_new_session=True) for env in told]
+for number, rank in enumerate(ranks):
+    with open(os.path.join(os.path.dirname(sys.argv[0]), f"pid.{{number}}"), "w") as kept:
+        kept.write(str(rank.pid))
 def leave(*_):
     for rank in ranks:
         rank.terminate()

@@ -492,35 +492,57 @@ def test_beside_busy_threads_of_this_process_openmps_are_asked_and_answers_stay_
     alone(BORROWING + "import torch; torch.set_num_threads(4); came = spent_beside(True); assert came == 3, came")
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["nobody-runs", "others-run"])
-def test_whose_own_get_no_cpu_asks_openmp_at_the_next_call_if_threads_of_this_process_run(busy):
-    """The team's thread is held for good, and another one runs or does not."""
-    pytest.importorskip("torch")
-    alone_in_calm(
-        HOLDING
-        + BORROWING
-        + f"""
+HELD_FOR_GOOD = (
+    HOLDING
+    + BORROWING
+    + """
 import torch
 torch.set_num_threads(4)
-by_two()
-stop = threading.Event()
-def burn():  # without a pause while it is looked at
-    while not stop.is_set():
-        native.spin(200_000_000) if {busy} else time.sleep(0.002)
-beside = threading.Thread(target=burn)
-time.sleep(0.3)  # libraries' threads spin for a while after they were made
-with held(min(team(1)), 20):
-    beside.start()
-    native.spin(20_000_000)  # until each of them has a CPU
-    before = tasks()
-    for _ in range(2 if {busy} else 20):
-        by_two()
-    came = tasks() - before
-    stop.set()
-beside.join()
-assert came == (3 if {busy} else 0), came
+
+def without_a_pause():
+    native.spin(200_000_000)
+
+def at_times():
+    time.sleep(0.002)
+
+def came_to(calls, burn):
+    '''Threads that came into being in some calls, the team's only thread held for good, burn() beside them. Who burns
+    without a pause has a CPU throughout: where it was pushed aside, and nobody came, the calls are made once more.'''
+    by_two()
+    stop = threading.Event()
+    def beside():
+        while not stop.is_set():
+            burn()
+    other = threading.Thread(target=beside)
+    time.sleep(0.3)  # libraries' threads spin for a while after they were made
+    with held(min(team(1)), 50):
+        other.start()
+        clock = time.pthread_getcpuclockid(other.ident)
+        for _ in range(100):
+            time.sleep(0.15)  # until it is forgotten that others were counted in vain
+            native.spin(20_000_000)  # until each of them has a CPU
+            before, used, began = tasks(), time.clock_gettime(clock), time.perf_counter()
+            for _ in range(calls):
+                by_two()
+            used, passed = time.clock_gettime(clock) - used, time.perf_counter() - began
+            came = tasks() - before
+            if came or burn is at_times or used > 0.95 * passed:
+                break
+        stop.set()
+    other.join()
+    return came
 """
-    )
+)
+
+
+def test_whose_own_get_no_cpu_asks_openmp_at_the_next_call_if_threads_of_this_process_run():
+    pytest.importorskip("torch")
+    alone_in_calm(HELD_FOR_GOOD + "came = came_to(2, without_a_pause); assert came == 3, came")
+
+
+def test_whose_own_get_no_cpu_asks_nobody_if_no_thread_of_this_process_runs():
+    pytest.importorskip("torch")
+    alone_in_calm(HELD_FOR_GOOD + "came = came_to(20, at_times); assert came == 0, came")
 
 
 def test_beside_idle_threads_openmps_are_left_alone():

@@ -13,20 +13,22 @@ STEPS = 12
 TRIES = 3  # other processes may slow either half of a try down
 
 
-def finding(workload, case, run) -> Standing:
-    """The first that names a limit, or else the last."""
+def finding(workload, case, run, apart=False) -> Standing:
+    """The first that names a limit, or else the last; `apart`: stages are clocked in steps of their own."""
     for _ in range(TRIES):
-        found = tried(workload, case, run)
+        found = tried(workload, case, run, apart)
         if found.limit:
             break
     return found
 
 
-def tried(workload, case, run) -> Standing:
-    """Timed before and after the step is taken apart: weather that changes meanwhile is in both."""
-    before = timed(run)
-    stages = run.extras()["stages_ns"]
-    taken = before + timed(run)
+def tried(workload, case, run, apart) -> Standing:
+    """Stages and steps of the same moments: of the timed steps themselves, or of those between and after them."""
+    taken = timed(run)
+    between = run.extras()["stages_ns"]
+    taken += timed(run)
+    told = run.extras()["stages_ns"]
+    stages = {name: between[name] + ns if apart else ns[-len(taken) :] for name, ns in told.items()}
     one = make_record({"ridgeline": taken}, case=case.to_json(), workload=workload.name, ceilings={})
     lane = replace(one.contenders[0], extras={"stages_ns": stages})
     (found,) = standings([replace(one, contenders=(lane,))])

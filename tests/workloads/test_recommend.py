@@ -51,7 +51,7 @@ def test_every_contender_is_right(contender, task, users):
 def test_ranking_is_taken_apart_and_names_what_limits_it(task, users):
     case = Case({**BASE, "task": task, "users": users}, "cpu")
     run = workload.prepare(case, "ridgeline", Placement())
-    found = finding(workload, case, run)
+    found = finding(workload, case, run, apart=True)
     wanted = {"products with all items", "masking what was seen", "top-k"}
     wanted |= {"sending histories", "answers"} if users > FEW_USERS else set()  # for a few all happens in one place
     assert set(found.stages) == wanted | ({"user profiles"} if task != "ease" else set())
