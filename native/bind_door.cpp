@@ -9,6 +9,7 @@
 #include <numpy/arrayobject.h>
 
 #include "bind.hpp"
+#include "relaunch.hpp"
 #include "resample.hpp"
 
 namespace nb = nanobind;
@@ -17,12 +18,13 @@ using namespace nb::literals;
 namespace ridgeline {
 namespace {
 
-constexpr const char *kBehind = "otherwise"; // the function behind the door, by its name in `self`
+// By their names in `self`: the function behind the door, and who launches a GPU's calls again, by their kind.
+constexpr const char *kBehind = "otherwise", *kAgain = "again";
 
-// What was said by name: `out` and `check`, and of the rest nothing but what would have held anyway.
+// What was said by name: `out`, `check` and `kind`, and of the rest, if it is plain, nothing but what would have held anyway.
 struct Said {
-  PyObject *out = nullptr;
-  bool check = true, plain = true;
+  PyObject *out = nullptr, *kind = nullptr;
+  bool check = true, linear = true, plain = true;
 
   void hear(PyObject *name, PyObject *value) {
     const auto is = [&](const char *word) { return PyUnicode_CompareWithASCIIString(name, word) == 0; };
@@ -31,7 +33,7 @@ struct Said {
     };
     if (is("out")) out = value == Py_None ? nullptr : value;
     else if (is("check")) plain &= value == Py_True || value == Py_False, check = value == Py_True;
-    else if (is("kind")) plain &= means("linear");
+    else if (is("kind")) plain &= bool(PyUnicode_CheckExact(value)), linear = means("linear"), kind = value;
     else if (is("outside")) plain &= means("clamp");
     else if (is("quaternion")) plain &= means("xyzw");
     else if (is("sort") || is("return_mask")) plain &= value == Py_False;
@@ -124,12 +126,31 @@ PyObject *everyday(PyObject *const *args, const Said &said) {
   return said.out ? into(said.out, job, values.type(), said.check) : into_new(PyArray_DESCR(values.raw), job, said.check);
 }
 
+// Of four tensors on a GPU nothing is looked at but whether such a call came before. Null: it did not, or Python has an
+// error.
+PyObject *launched(PyObject *self, PyObject *const *args, const Said &said) {
+  static PyObject *const name = PyUnicode_InternFromString(kAgain), *const linear = PyUnicode_InternFromString("linear");
+  PyObject *kinds = PyDict_GetItemWithError(PyModule_GetDict(self), name); // borrowed, as what is in it
+  PyObject *again = kinds ? PyDict_GetItemWithError(kinds, said.linear ? linear : said.kind) : nullptr;
+  if (!again) return nullptr;
+  try {
+    if (!nb::inst_ptr<Relaunch>(again)->again({args[0], args[1], args[2], said.out})) return nullptr;
+  } catch (const std::exception &error) {
+    return PyErr_SetString(PyExc_RuntimeError, error.what()), nullptr;
+  }
+  return Py_NewRef(said.out);
+}
+
 PyObject *enter(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
   if (count == 3) {
     Said said;
     for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); ++k) said.hear(PyTuple_GET_ITEM(names, k), args[3 + k]);
-    if (said.plain)
-      if (PyObject *answer = everyday(args, said)) return answer;
+    if (said.plain) {
+      if (said.linear)
+        if (PyObject *answer = everyday(args, said)) return answer;
+      if (said.out && !said.check)
+        if (PyObject *answer = launched(self, args, said); answer || PyErr_Occurred()) return answer;
+    }
   }
   PyObject *behind = PyDict_GetItemString(PyModule_GetDict(self), kBehind); // borrowed
   return PyObject_Vectorcall(behind, args, std::size_t(count), names);
@@ -148,6 +169,15 @@ nb::object door(nb::callable otherwise, const char *text) {
   return nb::steal(PyCFunction_NewEx(method, self.ptr(), home.ptr()));
 }
 
+void launch_again(nb::object door, nb::str kind, nb::handle_t<Relaunch> again) {
+  if (!PyCFunction_Check(door.ptr()) ||
+      PyCFunction_GetFunction(door.ptr()) != reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(enter)))
+    throw nb::type_error("this is no door");
+  nb::object self = nb::borrow(PyCFunction_GetSelf(door.ptr()));
+  if (!nb::hasattr(self, kAgain)) self.attr(kAgain) = nb::dict();
+  self.attr(kAgain)[kind] = again;
+}
+
 } // namespace
 
 void bind_door(nb::module_ &m) {
@@ -155,6 +185,8 @@ void bind_door(nb::module_ &m) {
         nb::sig("def resample_door(otherwise: typing.Any, text: str) -> typing.Any"),
         "A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear "
         "and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.");
+  m.def("launch_again", launch_again, "door"_a, "kind"_a, "again"_a,
+        "From now on `door` asks `again` when a call of this kind is plain otherwise, has an `out`, and skips the checks.");
 }
 
 } // namespace ridgeline

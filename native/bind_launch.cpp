@@ -1,11 +1,13 @@
 // Python face of launch: every call is a list of addresses, and nothing else is looked at.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind.hpp"
 #include "launch.hpp"
+#include "relaunch.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,6 +58,36 @@ void bind_launch(nb::module_ &m) {
         },
         nb::sig("def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None"),
         "Each of them with the same addresses.");
+
+  using Tensor = nb::handle;
+  const auto four = [](Tensor a, Tensor b, Tensor c, Tensor d) {
+    return Relaunch::Objects{a.ptr(), b.ptr(), c.ptr(), d.ptr()};
+  };
+  nb::class_<Relaunch>(m, "Relaunch",
+                       "Launches for calls of four tensors, found again by where these are, their types, shapes, strides and "
+                       "alignment, without the interpreter.")
+      .def("__init__",
+           [](Relaunch *self, nb::type_object type) {
+             const nb::object capsule = nb::getattr(type, Exchange::kAttribute, nb::none());
+             const void *table = PyCapsule_IsValid(capsule.ptr(), Exchange::kCapsule)
+                                     ? PyCapsule_GetPointer(capsule.ptr(), Exchange::kCapsule)
+                                     : nullptr;
+             new (self) Relaunch(reinterpret_cast<PyTypeObject *>(type.ptr()), table);
+             type.inc_ref(); // for good, as its table
+           },
+           "type"_a, "For tensors of this very type; RuntimeError if it offers no DLPack exchange API.")
+      .def("remember",
+           [four](Relaunch &self, Tensor a, Tensor b, Tensor c, Tensor d, std::shared_ptr<Launch> launch) {
+             return self.remember(four(a, b, c, d), std::move(launch));
+           },
+           "a"_a, "b"_a, "c"_a, "d"_a, "launch"_a,
+           "Such a call may be launched by this from now on; False if it is none that can be told from others.")
+      .def("__call__", [four](Relaunch &self, Tensor a, Tensor b, Tensor c, Tensor d) { return self.again(four(a, b, c, d)); },
+           "a"_a, "b"_a, "c"_a, "d"_a,
+           "Whether it was launched, on the current stream: the call is a known one, `a` wants no gradient, and the launch's "
+           "context is current.")
+      .def("forget", &Relaunch::forget, "All of them.")
+      .def("__len__", &Relaunch::size);
 }
 
 } // namespace ridgeline

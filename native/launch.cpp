@@ -45,7 +45,8 @@ Launch::Launch(std::uint64_t function, unsigned programs, unsigned threads, unsi
   if (early) launch_ex = symbol<decltype(launch_ex)>(driver, "cuLaunchKernelEx");
   const auto info = symbol<int (*)(void *, std::size_t, std::size_t *, std::size_t *)>(driver, "cuFuncGetParamInfo");
   set_context = symbol<decltype(set_context)>(driver, "cuCtxSetCurrent");
-  if (symbol<int (*)(void **)>(driver, "cuCtxGetCurrent")(&context)) throw std::runtime_error("no CUDA context is current");
+  get_context = symbol<decltype(get_context)>(driver, "cuCtxGetCurrent");
+  if (get_context(&context)) throw std::runtime_error("no CUDA context is current");
   std::size_t offset = 0, size = 0, count = 0;
   for (; info(this->function, count, &offset, &size) == 0; ++count) {
     const std::size_t wanted = count < parameters.size() ? parameters[count].bytes : sizeof(void *);
@@ -66,6 +67,11 @@ Launch::Launch(std::uint64_t function, unsigned programs, unsigned threads, unsi
 void Launch::point(std::size_t pointer, std::uint64_t to) {
   if (pointer >= pointers.size()) return;
   for (std::size_t k : pointers[pointer]) values[k] = to;
+}
+
+bool Launch::at_home() const {
+  void *current = nullptr;
+  return get_context(&current) == 0 && current == context;
 }
 
 int Launch::try_once(std::uint64_t stream) {

@@ -23,6 +23,7 @@ public:
   Launch(std::uint64_t function, unsigned programs, unsigned threads, unsigned shared,
          const std::vector<Parameter> &parameters, const std::string &library, bool early);
   void point(std::size_t pointer, std::uint64_t to);
+  bool at_home() const; // whether the context this was made in is the current one
   // Throws std::runtime_error with the driver's error number. A thread that has not touched the GPU before gets the
   // context this was made in.
   void operator()(std::uint64_t stream);
@@ -39,6 +40,7 @@ private:
   int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
   int (*launch_ex)(const void *, void *, void **, void **) = nullptr;
   int (*set_context)(void *);
+  int (*get_context)(void **);
 };
 
 } // namespace ridgeline

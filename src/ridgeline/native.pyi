@@ -55,6 +55,11 @@ def resample_door(otherwise: Any, text: str) -> Any:
     A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.
     """
 
+def launch_again(door: object, kind: str, again: Relaunch) -> None:
+    """
+    From now on `door` asks `again` when a call of this kind is plain otherwise, has an `out`, and skips the checks.
+    """
+
 class Launch:
     """
     A compiled GPU kernel with its parameters ready; called with a stream and addresses.
@@ -70,6 +75,31 @@ class Launch:
 
 def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None:
     """Each of them with the same addresses."""
+
+class Relaunch:
+    """
+    Launches for calls of four tensors, found again by where these are, their types, shapes, strides and alignment, without the interpreter.
+    """
+
+    def __init__(self, type: type) -> None:
+        """
+        For tensors of this very type; RuntimeError if it offers no DLPack exchange API.
+        """
+
+    def remember(self, a: object, b: object, c: object, d: object, launch: Launch) -> bool:
+        """
+        Such a call may be launched by this from now on; False if it is none that can be told from others.
+        """
+
+    def __call__(self, a: object, b: object, c: object, d: object) -> bool:
+        """
+        Whether it was launched, on the current stream: the call is a known one, `a` wants no gradient, and the launch's context is current.
+        """
+
+    def forget(self) -> None:
+        """All of them."""
+
+    def __len__(self) -> int: ...
 
 class WordPiece:
     """BERT's tokenizer: see ridgeline.embed.tokenizer."""

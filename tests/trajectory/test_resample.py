@@ -288,6 +288,16 @@ class TestTorch:
         assert resample(values, times, at, out=wide) is wide
         assert torch.allclose(wide.float(), out)
 
+    def test_views_whose_sign_is_still_to_be_turned(self):
+        torch = self.torch
+        numbers = torch.randn(2, 5, 4, dtype=torch.complex64)
+        stamps = torch.arange(5.0).double().repeat(2, 1)
+        turned = [numbers.conj().imag, torch.complex(stamps, -stamps).conj().imag, torch.ones(2, 3).double()]
+        assert [tensor.is_neg() for tensor in turned] == [True, True, False]
+        assert torch.equal(resample(*turned), resample(-numbers.imag, stamps, turned[2]))
+        with pytest.raises(InputError, match="out is a view of conjugated complex numbers"):
+            resample(*turned, out=torch.empty(2, 3, 4, dtype=torch.complex64).conj().imag)
+
     def test_clocks_must_be_of_one_type(self):
         torch = self.torch
         with pytest.raises(InputError, match=r"times are torch.int64 and at torch.float32"):

@@ -2,7 +2,8 @@
 
 Triton's own dispatch inspects every argument on every call and costs more than the kernel. Here the first call
 of a shape goes through it; what it compiled is kept, under a key that holds all it was specialised on (types,
-shapes, strides, alignment of pointers, device), and is launched directly from then on.
+shapes, strides, alignment of pointers, device), and is launched directly from then on. Calls of one kind with
+nothing else asked are handed on to `again`, where they need no interpreter (native/relaunch.cpp).
 
     python benchmarks/trajectory_gpu.py
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import math
 import struct
-import weakref
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ import triton
 
 from ridgeline.kernels import resample_kernel
 from ridgeline.kernels.direct import direct
+from ridgeline.native import Relaunch
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
@@ -43,6 +46,11 @@ TENSORS = 10  # arguments that are, before those that are fixed
 PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
+
+# Who launches calls of one kind again, by the kind; None where torch, before 2.10, has no C functions for its tensors.
+again: dict[str, Relaunch] | None = None
+if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    again = defaultdict(partial(Relaunch, torch.Tensor))
 
 
 def run(
@@ -100,6 +108,8 @@ def run(
             return None
         if len(_plans) >= PLANS:
             _plans.clear()
+            for relaunch in (again or {}).values():
+                relaunch.forget()
         plan = _plans[key] = _plan(values, times, at, out, mask, offsets, channels, outside, max_gap)
     for launch in plan:
         if launch.direct is None:
@@ -109,71 +119,33 @@ def run(
                 launch.stream(device), v + launch.v_at, t, a, o + launch.o_at, m if launch.masks else None, ln, al, of,
                 sc and sc + launch.c_at, sh and sh + launch.c_at,
             )  # fmt: skip
-    plain = rest == _NOTHING and max_gap is None and not channels and outside == "clamp"
-    if plain and len(plan) == 1 and plan[0].direct is not None:
-        _remember(values, times, at, out, device, plan[0], (v, t, a, o))
+    plain = rest == _NOTHING and max_gap is None and outside == "clamp"
+    if plain and len(plan) == 1 and plan[0].direct is not None and not plan[0].known:
+        plan[0].known = True
+        if again is not None:
+            again[plan[0].kind].remember(values, times, at, out, plan[0].direct)
     return None
-
-
-def again(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor) -> bool:
-    """Launch once more if these are the very tensors of the last plain call, as in a training loop: True if so.
-
-    What an in-place change of a tensor, or of the current device, would change is looked at again.
-    """
-    last = _last
-    if last is None or last[0]() is not values or last[1]() is not times or last[2]() is not at or last[3]() is not out:
-        return False
-    _, _, _, _, device, v, v_shape, v_step, t, t_step, a, a_shape, a_step, o, o_shape, o_step, launch, stream = last
-    if (
-        values.data_ptr() != v
-        or out.data_ptr() != o
-        or times.data_ptr() != t
-        or at.data_ptr() != a
-        or values.shape != v_shape
-        or values.stride() != v_step
-        or times.stride() != t_step
-        or at.shape != a_shape
-        or at.stride() != a_step
-        or out.shape != o_shape
-        or out.stride() != o_step
-        or torch.cuda.current_device() != device
-    ):
-        return False
-    launch(stream(device), v, t, a, o)
-    return True
-
-
-def _remember(
-    values: torch.Tensor, times: torch.Tensor, at: torch.Tensor, out: torch.Tensor, device: int, launch: _Launch,
-    pointers: tuple[int, int, int, int],
-) -> None:  # fmt: skip
-    """Keep how the plain call on these tensors is launched, without keeping the tensors."""
-    global _last
-    v, t, a, o = pointers
-    _last = (
-        *(weakref.ref(x) for x in (values, times, at, out)), device, v, values.shape, values.stride(), t,
-        times.stride(), a, at.shape, at.stride(), o, out.shape, out.stride(), launch.direct, launch.stream,
-    )  # fmt: skip
 
 
 class _Launch:
     """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "kept", "masks", "o_at", "options", "programs", "refused", "start",
-        "stop", "stream", "v_at",
+        "c_at", "direct", "fixed", "kept", "kind", "known", "masks", "o_at", "options", "programs", "refused",
+        "start", "stop", "stream", "v_at",
     )  # fmt: skip
 
     def __init__(
-        self, start: int, stop: int, masks: bool, programs: int, options: dict[str, Any], fixed: tuple[Any, ...]
+        self, start: int, stop: int, kind: str, masks: bool, programs: int, options: dict[str, Any],
+        fixed: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        self.start, self.stop = start, stop
+        self.start, self.stop, self.kind = start, stop, kind
         self.masks = masks  # the first launch writes the mask
         self.programs = programs
         self.options = options  # of the compiler
         self.fixed = fixed  # every argument that is no pointer
         self.direct: Any = None  # until Triton has compiled the kernel, and always in its interpreter
-        self.refused = False
+        self.refused = self.known = False  # the driver does it otherwise; `again` launches it as well
 
     def ordinary(
         self, values: Any, times: Any, at: Any, out: Any, mask: Any, lengths: Any, at_lengths: Any, offsets: Any,
@@ -203,7 +175,6 @@ class _Launch:
 
 
 _plans: dict[Any, list[_Launch]] = {}
-_last: Any = None  # the last plain call
 _NOTHING = (None,) * 6
 
 
@@ -245,7 +216,7 @@ def _plan(
         options = {"num_warps": WARPS.get(kind, 1), "enable_fp_fusion": True}
         if like in REGISTERS:
             options["maxnreg"] = REGISTERS[like]
-        plan.append(_Launch(start, stop, not plan, triton.cdiv(rows, bt), options, fixed))
+        plan.append(_Launch(start, stop, kind, not plan, triton.cdiv(rows, bt), options, fixed))
     return plan
 
 

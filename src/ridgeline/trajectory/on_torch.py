@@ -29,6 +29,11 @@ def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **
     if values.dtype not in VALUES:
         raise InputError(f"values are {values.dtype}; give float16, bfloat16, float32 or float64.")
     times, at = (torch.as_tensor(c, device=values.device) for c in (times, at))
+    values, times, at = (tensor.resolve_neg() for tensor in (values, times, at))
+    if out is not None and out.is_neg():
+        raise InputError(
+            "out is a view of conjugated complex numbers, which is not written to; give a tensor of its own."
+        )
     if times.dtype != at.dtype or times.dtype not in CLOCKS:
         raise InputError(f"times are {times.dtype} and at {at.dtype}; give both as float64, int64 or float32.")
     wanted = dtype if dtype is not None else out.dtype if out is not None else values.dtype

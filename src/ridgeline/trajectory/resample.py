@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from ridgeline.native import resample_door
+from ridgeline.native import launch_again, resample_door
 from ridgeline.trajectory.channels import KINDS, Kinds
 from ridgeline.trajectory.on_numpy import resample_numpy
 
 __all__ = ["resample"]
 
-_run: Any = None  # the GPU's engine, once it has been imported,
-_again: Any = None  # and its shorter way for the call before once more
+_run: Any = None  # the GPU's engine, once it has been imported
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -86,14 +85,18 @@ def resample(
             and max_gap is lengths is at_lengths is offsets is normalize is dtype is None
             and values.is_cuda
             and not values.requires_grad
+            and all(isinstance(t, torch.Tensor) and t.device == values.device for t in (times, at, out))
+            and not any(t.is_neg() for t in (values, times, at, out))
         ):
-            # The whole way of a small call on a GPU is its launch: nothing else may stand in it.
-            global _again, _run
+            # The whole way of a small call on a GPU is its launch; calls like it go there from the door.
+            global _run
             if _run is None:
-                from ridgeline.kernels.resample import again as _again
+                from ridgeline.kernels.resample import again
                 from ridgeline.kernels.resample import run as _run
-            if kind == "linear" and _again(values, times, at, out):
-                return out
+
+                if again is not None:
+                    for one in KINDS:
+                        launch_again(resample, one, again[one])
             if (
                 values.dim() == 3 == out.dim()
                 and times.dim() == 2 == at.dim()
