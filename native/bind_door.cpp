@@ -1,6 +1,7 @@
 // resample's front door: the everyday call goes straight from Python's arguments to the loops, everything else to the
 // function behind it. After other work has swept the caches every line of code on the way is a trip to memory, so there
-// is little of it: no interpreter, no buffer protocol, arrays as numpy keeps them.
+// is little of it: no interpreter, no buffer protocol, arrays as numpy keeps them and tensors as DLPack has them.
+#include <algorithm>
 #include <cstring>
 
 #include <nanobind/nanobind.h>
@@ -18,8 +19,9 @@ using namespace nb::literals;
 namespace ridgeline {
 namespace {
 
-// By their names in `self`: the function behind the door, and who launches a GPU's calls again, by their kind.
-constexpr const char *kBehind = "otherwise", *kAgain = "again";
+// By their names in `self`: the function behind the door, the tensors it knows, and who launches a GPU's calls again, by
+// their kind.
+constexpr const char *kBehind = "otherwise", *kTensors = "tensors", *kAgain = "again";
 
 // What was said by name: `out`, `check` and `kind`, and of the rest, if it is plain, nothing but what would have held anyway.
 struct Said {
@@ -42,45 +44,79 @@ struct Said {
   }
 };
 
-// An array of numbers in this machine's own order, whose items lie a whole number of them apart; else not `ok`.
-struct Array {
-  Array(PyObject *object, int dimensions) : raw(reinterpret_cast<PyArrayObject *>(object)) {
-    ok = PyArray_CheckExact(object) && PyArray_NDIM(raw) == dimensions && PyArray_ISALIGNED(raw) && PyArray_ISNOTSWAPPED(raw);
-    for (int k = 0; ok && k < dimensions; ++k) ok = PyArray_STRIDE(raw, k) % PyArray_ITEMSIZE(raw) == 0;
-  }
-  int type() const { return PyArray_TYPE(raw); }
-  std::int64_t size(int k) const { return PyArray_DIM(raw, k); }
-  void strides(std::int64_t *to) const {
-    for (int k = 0; k < PyArray_NDIM(raw); ++k) to[k] = PyArray_STRIDE(raw, k) / PyArray_ITEMSIZE(raw);
-  }
-
-  PyArrayObject *const raw;
-  bool ok;
+// What the loops want to know of an array. Not `ok`: it is none for them.
+struct View {
+  bool ok = false, writable = true;
+  int value = -1, time = -1; // as a ValueType and a TimeType; -1: it is neither
+  void *data = nullptr;
+  std::int64_t size[3], stride[3]; // in items
 };
 
-bool set_types(ResampleJob &job, int value, int time) {
-  switch (value) {
-  case NPY_HALF: job.value_type = ValueType::f16; break;
-  case NPY_FLOAT: job.value_type = ValueType::f32; break;
-  case NPY_DOUBLE: job.value_type = ValueType::f64; break;
-  default: return false;
+template <class Type> constexpr int number(Type type) { return int(type); }
+
+struct Numpy {
+  // Numbers in this machine's own order, a whole number of them apart.
+  View view(PyObject *object, int dimensions) const {
+    View v;
+    auto *array = reinterpret_cast<PyArrayObject *>(object);
+    if (!PyArray_CheckExact(object) || PyArray_NDIM(array) != dimensions || !PyArray_ISALIGNED(array) ||
+        !PyArray_ISNOTSWAPPED(array))
+      return v;
+    for (int k = 0; k < dimensions; ++k) {
+      v.size[k] = PyArray_DIM(array, k), v.stride[k] = PyArray_STRIDE(array, k) / PyArray_ITEMSIZE(array);
+      if (v.stride[k] * PyArray_ITEMSIZE(array) != PyArray_STRIDE(array, k)) return v;
+    }
+    switch (PyArray_TYPE(array)) {
+    case NPY_HALF: v.value = number(ValueType::f16); break;
+    case NPY_FLOAT: v.value = number(ValueType::f32), v.time = number(TimeType::f32); break;
+    case NPY_DOUBLE: v.value = number(ValueType::f64), v.time = number(TimeType::f64); break;
+    case NPY_LONG: v.time = sizeof(long) == 8 ? number(TimeType::i64) : -1; break;
+    case NPY_LONGLONG: v.time = number(TimeType::i64); break;
+    }
+    v.ok = true, v.writable = PyArray_ISWRITEABLE(array), v.data = PyArray_DATA(array);
+    return v;
   }
-  switch (time) {
-  case NPY_FLOAT: job.time_type = TimeType::f32; return true;
-  case NPY_DOUBLE: job.time_type = TimeType::f64; return true;
-  case NPY_LONG: job.time_type = TimeType::i64; return sizeof(long) == 8;
-  case NPY_LONGLONG: job.time_type = TimeType::i64; return true;
-  default: return false;
+  PyObject *empty(PyObject *like, const ResampleJob &job) const {
+    npy_intp shape[] = {npy_intp(job.batch), npy_intp(job.targets), npy_intp(job.channels)};
+    PyArray_Descr *type = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(like));
+    Py_INCREF(type); // goes over to the array
+    return PyArray_Empty(3, shape, type, 0);
   }
-}
+};
+
+struct InTensors { // in this machine's memory
+  const Tensors &tensors;
+
+  View view(PyObject *object, int dimensions) const {
+    static constexpr int kHost = 1, kInteger = 0, kFloat = 2, kBfloat = 4; // as DLPack counts them
+    View v;
+    Tensor t;
+    if (!tensors.look(object, t) || t.device_type != kHost || t.dimensions != dimensions || t.lanes != 1) return v;
+    switch (t.code << 8 | t.bits) {
+    case kFloat << 8 | 16: v.value = number(ValueType::f16); break;
+    case kBfloat << 8 | 16: v.value = number(ValueType::bf16); break;
+    case kFloat << 8 | 32: v.value = number(ValueType::f32), v.time = number(TimeType::f32); break;
+    case kFloat << 8 | 64: v.value = number(ValueType::f64), v.time = number(TimeType::f64); break;
+    case kInteger << 8 | 64: v.time = number(TimeType::i64); break;
+    }
+    for (int k = 0; k < dimensions; ++k) v.size[k] = t.shape[k], v.stride[k] = t.strides[k];
+    v.ok = true, v.data = reinterpret_cast<void *>(t.address());
+    return v;
+  }
+  PyObject *empty(PyObject *like, const ResampleJob &job) const {
+    const nb::tuple shape = nb::make_tuple(job.batch, job.targets, job.channels);
+    static PyObject *const name = PyUnicode_InternFromString("new_empty");
+    return PyObject_CallMethodOneArg(like, name, shape.ptr());
+  }
+};
 
 // Into the caller's own array: not a word unless all stamps are in order.
-PyObject *into(PyObject *room, ResampleJob &job, int type, bool check) {
-  const Array out(room, 3);
-  if (!out.ok || out.type() != type || out.size(0) != job.batch || out.size(1) != job.targets ||
-      out.size(2) != job.channels || !PyArray_ISWRITEABLE(out.raw))
+template <class Library> PyObject *into(const Library &library, PyObject *room, ResampleJob &job, bool check) {
+  const View out = library.view(room, 3);
+  if (!out.ok || !out.writable || out.value != number(job.value_type) || out.size[0] != job.batch ||
+      out.size[1] != job.targets || out.size[2] != job.channels)
     return nullptr;
-  job.out = PyArray_DATA(out.raw), out.strides(job.out_stride);
+  job.out = out.data, std::copy_n(out.stride, 3, job.out_stride);
   nb::object held = nb::borrow(room);
   bool fits = true;
   {
@@ -92,38 +128,51 @@ PyObject *into(PyObject *room, ResampleJob &job, int type, bool check) {
 }
 
 // Into an array of its own. The way to its memory is long when caches are cold: those who help come meanwhile.
-PyObject *into_new(PyArray_Descr *type, ResampleJob &job, bool check) {
+template <class Library> PyObject *into_new(const Library &library, PyObject *like, ResampleJob &job, bool check) {
   nb::object room;
   PyThreadState *without_lock = nullptr;
   const std::int64_t disorder = resample(job, chosen(), 0, check, [&] {
-    npy_intp shape[] = {npy_intp(job.batch), npy_intp(job.targets), npy_intp(job.channels)};
-    Py_INCREF(type); // goes over to the array
-    room = nb::steal(PyArray_Empty(3, shape, type, 0));
+    room = nb::steal(library.empty(like, job));
     if (!room.is_valid()) return PyErr_Clear(), false; // no memory: the ordinary way will say so
-    const Array out(room.ptr(), 3);
-    job.out = PyArray_DATA(out.raw), out.strides(job.out_stride);
+    const View out = library.view(room.ptr(), 3);
+    if (!out.ok) return false;
+    job.out = out.data, std::copy_n(out.stride, 3, job.out_stride);
     without_lock = PyEval_SaveThread();
     return true;
   });
   if (without_lock) PyEval_RestoreThread(without_lock);
-  return disorder < 0 ? room.release().ptr() : nullptr;
+  return without_lock && disorder < 0 ? room.release().ptr() : nullptr;
 }
 
 // The answer; null, without an error, where the call is not the everyday one, its stamps are not in order, or its arrays
 // do not fit: then nothing was written that anybody has seen.
-PyObject *everyday(PyObject *const *args, const Said &said) {
-  const Array values(args[0], 3), times(args[1], 2), at(args[2], 2);
-  if (!values.ok || !times.ok || !at.ok || times.type() != at.type()) return nullptr;
+template <class Library> PyObject *everyday(const Library &library, PyObject *const *args, const Said &said) {
+  const View values = library.view(args[0], 3);
+  if (!values.ok || values.value < 0) return nullptr;
+  const View times = library.view(args[1], 2), at = library.view(args[2], 2);
   ResampleJob job{};
-  job.batch = values.size(0), job.stamps = values.size(1), job.channels = values.size(2), job.targets = at.size(1);
-  if (!set_types(job, values.type(), times.type()) || times.size(0) != job.batch || times.size(1) != job.stamps ||
-      at.size(0) != job.batch)
+  job.batch = values.size[0], job.stamps = values.size[1], job.channels = values.size[2];
+  if (!times.ok || !at.ok || times.time < 0 || times.time != at.time || times.size[0] != job.batch ||
+      times.size[1] != job.stamps || at.size[0] != job.batch)
     return nullptr;
-  job.values = PyArray_DATA(values.raw), job.times = PyArray_DATA(times.raw), job.at = PyArray_DATA(at.raw);
-  values.strides(job.value_stride), times.strides(job.time_stride), at.strides(job.at_stride);
+  job.targets = at.size[1];
+  job.value_type = ValueType(values.value), job.time_type = TimeType(times.time);
+  job.values = values.data, job.times = times.data, job.at = at.data;
+  std::copy_n(values.stride, 3, job.value_stride);
+  std::copy_n(times.stride, 2, job.time_stride), std::copy_n(at.stride, 2, job.at_stride);
   job.groups = {{0, job.channels, Kind::linear}};
   job.outside = Outside::clamp;
-  return said.out ? into(said.out, job, values.type(), said.check) : into_new(PyArray_DESCR(values.raw), job, said.check);
+  return said.out ? into(library, said.out, job, said.check) : into_new(library, args[0], job, said.check);
+}
+
+// The same for tensors, once a type of them is known.
+PyObject *everyday_of_tensors(PyObject *self, PyObject *const *args, const Said &said) {
+  static PyObject *const name = PyUnicode_InternFromString(kTensors);
+  PyObject *known = PyDict_GetItemWithError(PyModule_GetDict(self), name); // borrowed
+  if (!known) return nullptr;
+  const InTensors library{*nb::inst_ptr<Tensors>(known)};
+  if (!library.tensors.has(args[0]) || Tensors::takes_gradient(args[0])) return nullptr;
+  return everyday(library, args, said);
 }
 
 // Of four tensors on a GPU nothing is looked at but whether such a call came before. Null: it did not, or Python has an
@@ -146,10 +195,10 @@ PyObject *enter(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObjec
     Said said;
     for (Py_ssize_t k = 0; names && k < PyTuple_GET_SIZE(names); ++k) said.hear(PyTuple_GET_ITEM(names, k), args[3 + k]);
     if (said.plain) {
-      if (said.linear)
-        if (PyObject *answer = everyday(args, said)) return answer;
-      if (said.out && !said.check)
-        if (PyObject *answer = launched(self, args, said); answer || PyErr_Occurred()) return answer;
+      PyObject *answer = said.linear ? everyday(Numpy{}, args, said) : nullptr;
+      if (!answer && said.out && !said.check) answer = launched(self, args, said);
+      if (!answer && said.linear && !PyErr_Occurred()) answer = everyday_of_tensors(self, args, said);
+      if (answer || PyErr_Occurred()) return answer;
     }
   }
   PyObject *behind = PyDict_GetItemString(PyModule_GetDict(self), kBehind); // borrowed
@@ -169,11 +218,17 @@ nb::object door(nb::callable otherwise, const char *text) {
   return nb::steal(PyCFunction_NewEx(method, self.ptr(), home.ptr()));
 }
 
-void launch_again(nb::object door, nb::str kind, nb::handle_t<Relaunch> again) {
+nb::object self_of(nb::handle door) {
   if (!PyCFunction_Check(door.ptr()) ||
       PyCFunction_GetFunction(door.ptr()) != reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(enter)))
     throw nb::type_error("this is no door");
-  nb::object self = nb::borrow(PyCFunction_GetSelf(door.ptr()));
+  return nb::borrow(PyCFunction_GetSelf(door.ptr()));
+}
+
+void take_tensors(nb::object door, nb::handle_t<Tensors> tensors) { self_of(door).attr(kTensors) = tensors; }
+
+void launch_again(nb::object door, nb::str kind, nb::handle_t<Relaunch> again) {
+  nb::object self = self_of(door);
   if (!nb::hasattr(self, kAgain)) self.attr(kAgain) = nb::dict();
   self.attr(kAgain)[kind] = again;
 }
@@ -185,6 +240,8 @@ void bind_door(nb::module_ &m) {
         nb::sig("def resample_door(otherwise: typing.Any, text: str) -> typing.Any"),
         "A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear "
         "and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.");
+  m.def("take_tensors", take_tensors, "door"_a, "tensors"_a,
+        "From now on `door` does the everyday call of these, too, where they lie in this machine's memory.");
   m.def("launch_again", launch_again, "door"_a, "kind"_a, "again"_a,
         "From now on `door` asks `again` when a call of this kind is plain otherwise, has an `out`, and skips the checks.");
 }

@@ -59,6 +59,18 @@ void bind_launch(nb::module_ &m) {
         nb::sig("def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None"),
         "Each of them with the same addresses.");
 
+  nb::class_<Tensors>(m, "Tensors", "How tensors of one type are looked at without the interpreter: DLPack's exchange API.")
+      .def("__init__",
+           [](Tensors *self, nb::type_object type) {
+             const nb::object capsule = nb::getattr(type, Exchange::kAttribute, nb::none());
+             const void *table = PyCapsule_IsValid(capsule.ptr(), Exchange::kCapsule)
+                                     ? PyCapsule_GetPointer(capsule.ptr(), Exchange::kCapsule)
+                                     : nullptr;
+             new (self) Tensors(reinterpret_cast<PyTypeObject *>(type.ptr()), table);
+             type.inc_ref(); // for good, as its table
+           },
+           "type"_a, "Of this very type; RuntimeError if it offers none.");
+
   using Tensor = nb::handle;
   const auto four = [](Tensor a, Tensor b, Tensor c, Tensor d) {
     return Relaunch::Objects{a.ptr(), b.ptr(), c.ptr(), d.ptr()};
@@ -66,16 +78,7 @@ void bind_launch(nb::module_ &m) {
   nb::class_<Relaunch>(m, "Relaunch",
                        "Launches for calls of four tensors, found again by where these are, their types, shapes, strides and "
                        "alignment, without the interpreter.")
-      .def("__init__",
-           [](Relaunch *self, nb::type_object type) {
-             const nb::object capsule = nb::getattr(type, Exchange::kAttribute, nb::none());
-             const void *table = PyCapsule_IsValid(capsule.ptr(), Exchange::kCapsule)
-                                     ? PyCapsule_GetPointer(capsule.ptr(), Exchange::kCapsule)
-                                     : nullptr;
-             new (self) Relaunch(reinterpret_cast<PyTypeObject *>(type.ptr()), table);
-             type.inc_ref(); // for good, as its table
-           },
-           "type"_a, "For tensors of this very type; RuntimeError if it offers no DLPack exchange API.")
+      .def(nb::init<const Tensors &>(), "tensors"_a)
       .def("remember",
            [four](Relaunch &self, Tensor a, Tensor b, Tensor c, Tensor d, std::shared_ptr<Launch> launch) {
              return self.remember(four(a, b, c, d), std::move(launch));

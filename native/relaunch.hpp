@@ -2,8 +2,6 @@
 // lock held.
 #pragma once
 
-#include <Python.h>
-
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -21,8 +19,7 @@ public:
   static constexpr int kTensors = 4; // of a call; their addresses are the launch's, in this order
   using Objects = std::array<PyObject *, kTensors>;
 
-  // Both live as long as the process: a tensor's type, and the table it offers.
-  Relaunch(PyTypeObject *type, const void *exchange) : type(type), exchange(exchange) {}
+  explicit Relaunch(const Tensors &tensors) : tensors(tensors) {}
 
   // The next such call may be launched by this. False, and no Python error, if these are none that can be told apart.
   bool remember(const Objects &objects, std::shared_ptr<Launch> launch);
@@ -38,10 +35,9 @@ private:
   struct Hash {
     std::size_t operator()(const Key &key) const;
   };
-  bool look(const Objects &objects, std::array<Tensor, kTensors> &tensors, Key &key) const;
+  bool look(const Objects &objects, std::array<Tensor, kTensors> &found, Key &key) const;
 
-  PyTypeObject *type;
-  Exchange exchange;
+  Tensors tensors;
   std::unordered_map<Key, std::shared_ptr<Launch>, Hash> known;
   const std::pair<const Key, std::shared_ptr<Launch>> *last = nullptr; // most calls are like the one before
 };

@@ -2,6 +2,8 @@
 // tensor is and which stream is current, without the interpreter. Laid out as DLPack 1 fixes it.
 #pragma once
 
+#include <Python.h>
+
 #include <cstdint>
 #include <stdexcept>
 
@@ -46,6 +48,40 @@ private:
     int (*stream)(std::int32_t device_type, std::int32_t device, void **stream);
   };
   const Table *table;
+};
+
+// Of one type, which lives as long as the process, as its table does. Asked with Python's lock held.
+class Tensors {
+public:
+  Tensors(PyTypeObject *type, const void *table) : type(type), exchange(table) {}
+
+  bool has(PyObject *object) const { return Py_TYPE(object) == type; }
+  // False, and no Python error, if it is no such tensor, none of numbers in memory, or a view whose signs are still to be
+  // turned, as torch has them of complex numbers: which lie apart.
+  bool look(PyObject *object, Tensor &tensor) const {
+    if (!has(object)) return false;
+    if (!exchange.look(object, tensor)) return PyErr_Clear(), false;
+    if (tensor.dimensions < 1 || !tensor.strides) return false;
+    static PyObject *const name = PyUnicode_InternFromString("is_neg");
+    return tensor.strides[tensor.dimensions - 1] == 1 || says_no(PyObject_CallMethodNoArgs(object, name));
+  }
+  static bool takes_gradient(PyObject *tensor) {
+    static PyObject *const name = PyUnicode_InternFromString("requires_grad");
+    return !says_no(PyObject_GetAttr(tensor, name));
+  }
+  bool stream_of(const Tensor &tensor, std::uint64_t &stream) const {
+    return exchange.stream_of(tensor, stream) || (PyErr_Clear(), false);
+  }
+
+private:
+  static bool says_no(PyObject *answer) { // and no Python error
+    if (!answer) return PyErr_Clear(), false;
+    Py_DECREF(answer); // True and False are never gone
+    return answer == Py_False;
+  }
+
+  PyTypeObject *type;
+  Exchange exchange;
 };
 
 } // namespace ridgeline

@@ -55,6 +55,11 @@ def resample_door(otherwise: Any, text: str) -> Any:
     A function that does ridgeline.resample's everyday call itself, numpy's arrays [B, S, D], [B, S] and [B, T], linear and held at the ends, and calls `otherwise` for all others; `text` is its signature and what it says of itself.
     """
 
+def take_tensors(door: object, tensors: Tensors) -> None:
+    """
+    From now on `door` does the everyday call of these, too, where they lie in this machine's memory.
+    """
+
 def launch_again(door: object, kind: str, again: Relaunch) -> None:
     """
     From now on `door` asks `again` when a call of this kind is plain otherwise, has an `out`, and skips the checks.
@@ -76,15 +81,20 @@ class Launch:
 def launch_in_turn(launches: list[Launch], stream: int, *addresses: int | None) -> None:
     """Each of them with the same addresses."""
 
+class Tensors:
+    """
+    How tensors of one type are looked at without the interpreter: DLPack's exchange API.
+    """
+
+    def __init__(self, type: type) -> None:
+        """Of this very type; RuntimeError if it offers none."""
+
 class Relaunch:
     """
     Launches for calls of four tensors, found again by where these are, their types, shapes, strides and alignment, without the interpreter.
     """
 
-    def __init__(self, type: type) -> None:
-        """
-        For tensors of this very type; RuntimeError if it offers no DLPack exchange API.
-        """
+    def __init__(self, tensors: Tensors) -> None: ...
 
     def remember(self, a: object, b: object, c: object, d: object, launch: Launch) -> bool:
         """

@@ -19,7 +19,7 @@ from tests.native.driver import driver, read  # noqa: E402
 
 import ridgeline  # noqa: E402
 from ridgeline.kernels import resample  # noqa: E402
-from ridgeline.native import Launch, Relaunch  # noqa: E402
+from ridgeline.native import Launch, Relaunch, Tensors  # noqa: E402
 from ridgeline.trajectory.channels import KINDS  # noqa: E402
 
 __all__ = ["driver"]
@@ -43,7 +43,7 @@ def compiled(driver):
 
 
 def test_calls_of_one_kind_with_nothing_else_asked_are_launched_again_without_python(driver, monkeypatch):
-    again = defaultdict(lambda: Relaunch(torch.Tensor))
+    again = defaultdict(lambda: Relaunch(Tensors(torch.Tensor)))
     monkeypatch.setattr(resample, "again", again)
     monkeypatch.setattr(resample, "_plan", compiled(driver))
     monkeypatch.setattr(resample, "_plans", {})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.native.driver import driver, read
 
 from ridgeline import native
-from ridgeline.native import Launch, Relaunch
+from ridgeline.native import Launch, Relaunch, Tensors
 
 torch = pytest.importorskip("torch")
 
@@ -70,7 +70,7 @@ def launch(driver: str) -> Launch:
 
 @pytest.fixture
 def relaunch() -> Relaunch:
-    return Relaunch(torch.Tensor)
+    return Relaunch(Tensors(torch.Tensor))
 
 
 def test_a_call_like_one_before_is_launched_with_its_own_addresses(driver, launch, relaunch):
@@ -117,7 +117,7 @@ def test_what_a_kernel_was_compiled_for_and_nothing_else_tells_calls_apart(drive
     def told(four):
         return [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % 16) for t in four]
 
-    relaunch = Relaunch(torch.Tensor)
+    relaunch = Relaunch(Tensors(torch.Tensor))
     assert relaunch.remember(*before, Launch(1, 1, 32, 0, PARAMETERS, driver))
     assert Asked(driver, *after)(relaunch) == (told(before) == told(after))
 
@@ -141,7 +141,7 @@ def test_what_it_cannot_tell_is_left_to_others(driver, launch, relaunch):
     }
     for name, values in strange.items():
         assert not Asked(driver, values, *four[1:])(relaunch), name
-    for name in ("apart", "turned", "no numbers", "deep", "on no device", "no tensor"):
+    for name in ("turned", "no numbers", "deep", "on no device", "no tensor"):
         assert not relaunch.remember(strange[name], *four[1:], launch), name
     assert len(relaunch) == 1
     assert Asked(driver, *four)(relaunch)
@@ -169,7 +169,7 @@ def test_a_type_that_offers_no_exchange_is_refused():
 
     for kind in (Silent, Wrong):
         with pytest.raises(RuntimeError, match="C functions"):
-            Relaunch(kind)
+            Tensors(kind)
 
 
 # ---- the door ----

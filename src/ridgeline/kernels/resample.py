@@ -21,7 +21,7 @@ import triton
 
 from ridgeline.kernels import resample_kernel
 from ridgeline.kernels.direct import direct
-from ridgeline.native import Relaunch
+from ridgeline.native import Relaunch, Tensors
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
@@ -50,7 +50,7 @@ Channels = tuple[tuple[int, int, str], ...]
 # Who launches calls of one kind again, by the kind; None where torch, before 2.10, has no C functions for its tensors.
 again: dict[str, Relaunch] | None = None
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-    again = defaultdict(partial(Relaunch, torch.Tensor))
+    again = defaultdict(partial(Relaunch, Tensors(torch.Tensor)))
 
 
 def run(

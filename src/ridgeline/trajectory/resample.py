@@ -15,13 +15,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from ridgeline.native import launch_again, resample_door
+from ridgeline.native import Tensors, launch_again, resample_door, take_tensors
 from ridgeline.trajectory.channels import KINDS, Kinds
 from ridgeline.trajectory.on_numpy import resample_numpy
 
 __all__ = ["resample"]
 
-_run: Any = None  # the GPU's engine, once it has been imported
+_run: Any = None  # the GPU's engine, once it has been imported,
+_on_torch: Any = None  # and that for tensors
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -105,7 +106,13 @@ def resample(
             ):
                 _run(values, times, at, out, channels=() if kind == "linear" else ((0, values.shape[2], kind),))
                 return out
-        from ridgeline.trajectory.on_torch import resample_torch as engine
+        global _on_torch
+        if _on_torch is None:
+            from ridgeline.trajectory.on_torch import resample_torch as _on_torch
+
+            if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+                take_tensors(resample, Tensors(torch.Tensor))
+        engine = _on_torch
     else:
         engine = resample_numpy
     return engine(

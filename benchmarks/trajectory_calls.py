@@ -1,0 +1,120 @@
+"""What a call of resample costs: as users make it, by the Python function behind its door, and torch beside them.
+
+    python benchmarks/trajectory_calls.py
+
+Contenders take turns, some calls each; medians of the turns, and how many times as long as ours they take. On a GPU a
+call ends when the next could be made, as in a loop that keeps the device busy; `add_` is torch's smallest launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import ridgeline
+
+SIZES = ((1, 20, 10, 7), (16, 50, 50, 14), (256, 100, 50, 32))  # trajectories, stamps, targets, channels
+TURNS, TURN_S = 60, 0.01
+OURS = "as it is called"
+Call = Callable[[], Any]
+
+
+def main() -> None:
+    print("torch", torch.__version__, "·", torch.get_num_threads(), "threads")
+    behind = ridgeline.resample.__self__.otherwise  # type: ignore[attr-defined]
+    for size in SIZES:
+        arrays = made(*size)
+        tensors = [torch.from_numpy(a) for a in arrays]
+        out = torch.empty(size[0], size[2], size[3])
+        told(
+            "{} × ({} → {}) × {}, float32, in host memory".format(*size),
+            {
+                OURS: functools.partial(ridgeline.resample, *tensors),
+                "into out=": functools.partial(ridgeline.resample, *tensors, out=out),
+                "behind the door": functools.partial(behind, *tensors),
+                "numpy's arrays": functools.partial(ridgeline.resample, *arrays),
+                "torch eager": functools.partial(eager, *tensors),
+            },
+        )
+    if torch.cuda.is_available():
+        on_the_gpu(behind)
+
+
+def on_the_gpu(behind: Any) -> None:
+    print(torch.cuda.get_device_name())
+    for dtype in (torch.bfloat16, torch.float32):
+        for kind in ("linear", "cubic", "slerp"):
+            values, times, at = (torch.from_numpy(a).cuda() for a in made(256, 100, 50, 32))
+            values, times, at = values.to(dtype), times.float(), at.float()
+            out, one = torch.empty(256, 50, 32, device="cuda", dtype=dtype), torch.zeros(8, device="cuda")
+            how: dict[str, Any] = {"kind": kind, "out": out, "check": False}
+            call = functools.partial(ridgeline.resample, values, times, at, **how)
+            for _ in range(3):
+                call()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                call()
+            told(
+                f"256 × (100 → 50) × 32, {dtype}, {kind}, on the GPU",
+                {
+                    OURS: call,
+                    "behind the door": functools.partial(behind, values, times, at, **how),
+                    "a graph's replay": graph.replay,
+                    "add_": functools.partial(one.add_, 1),
+                },
+                torch.cuda.synchronize,
+            )
+
+
+def made(batch: int, stamps: int, targets: int, channels: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((batch, stamps, channels)).astype(np.float32)
+    return [values, np.sort(rng.random((batch, stamps)), 1), np.sort(rng.random((batch, targets)), 1)]
+
+
+def eager(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Linear, held at the ends, in torch's own operations."""
+    right = torch.searchsorted(times, at, right=True).clamp(1, times.shape[1] - 1)
+    before, after = times.gather(1, right - 1), times.gather(1, right)
+    weight = ((at - before) / (after - before)).clamp(0, 1).float()[..., None]
+    index = right[..., None].expand(-1, -1, values.shape[2])
+    return torch.lerp(values.gather(1, index - 1), values.gather(1, index), weight)
+
+
+def told(title: str, contenders: dict[str, Call], settled: Call = lambda: None) -> None:
+    counts = {name: calls_of(call, settled) for name, call in contenders.items()}
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    luck = np.random.default_rng(0)
+    for _ in range(TURNS):
+        for name in luck.permutation(list(contenders)).tolist():
+            taken[name].append(turn(contenders[name], counts[name], settled))
+    ours = statistics.median(taken[OURS])
+    print(f"\n{title}")
+    for name, turns in taken.items():
+        median = statistics.median(turns)
+        print(f"  {name:18}{1e6 * median:10.2f} µs{median / ours:8.2f} ×")
+
+
+def turn(call: Call, count: int, settled: Call) -> float:
+    settled()
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    settled()
+    return (time.perf_counter() - began) / count
+
+
+def calls_of(call: Call, settled: Call) -> int:
+    """That fill a turn; the first ones warm up."""
+    turn(call, 3, settled)
+    return max(1, round(TURN_S / turn(call, 10, settled)))
+
+
+if __name__ == "__main__":
+    main()

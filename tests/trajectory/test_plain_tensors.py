@@ -1,0 +1,156 @@
+"""The everyday call of torch's tensors, which the door does by itself: the bits of the ordinary way, and nothing else.
+
+python -m pytest tests/trajectory/test_plain_tensors.py
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trajectory.test_plain import batches, otherwise, same
+
+from ridgeline import native, resample
+from ridgeline.errors import InputError
+
+torch = pytest.importorskip("torch")
+
+DOOR = native.resample_door(otherwise, "otherwise(*given, **named)\n--\n\nSays so.")
+native.take_tensors(DOOR, native.Tensors(torch.Tensor))
+ORDINARY = "the ordinary way"
+
+
+def plain(dtype=torch.float32, clock=torch.float64):
+    return torch.ones(2, 3, 4, dtype=dtype), torch.arange(3, dtype=clock).repeat(2, 1), torch.ones(2, 5, dtype=clock)
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches(), st.booleans())
+def test_the_door_and_the_ordinary_way_give_the_same_bits(case, narrow):
+    values, times, at = map(torch.tensor, case)
+    if narrow:
+        values = values.to(torch.bfloat16)
+    found, mask = resample(values, times, at, return_mask=True)
+    short = DOOR(values, times, at)
+    out = torch.full(found.shape, -7, dtype=found.dtype)
+    assert DOOR(values, times, at, out=out) is out
+    for one in (short, out, resample(values, times, at), DOOR(values, times, at, check=False)):
+        assert one.dtype == values.dtype
+        assert one.is_contiguous()
+        same(one.double().numpy(), found.double().numpy())
+    assert np.array_equal(mask.numpy(), case[2] == case[2])
+    wide = torch.full((*out.shape[:2], out.shape[2] + 3), -7, dtype=out.dtype)
+    assert DOOR(values, times, at, out=wide[..., 3:]).data_ptr() == wide[..., 3:].data_ptr()
+    same(wide[..., 3:].double().numpy(), found.double().numpy())
+    assert (wide[..., :3] == -7).all()
+    apart = torch.full((*out.shape[:2], 2 * out.shape[2]), -7, dtype=out.dtype)[..., ::2]
+    swapped = values.permute(2, 0, 1).contiguous().permute(1, 2, 0)  # in another order, channels apart
+    assert DOOR(swapped, times.t().contiguous().t(), at, out=apart) is apart
+    same(apart.double().numpy(), found.double().numpy())
+
+
+def test_the_door_takes_tensors_of_every_type_that_is_a_number_here():
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for clock in (torch.float32, torch.float64, torch.int64):
+            found = DOOR(*plain(dtype, clock))
+            assert found.dtype == dtype
+            assert found.shape == (2, 5, 4)
+            assert (found == 1).all()
+
+
+def test_the_door_leaves_all_others_to_the_function_behind_it():
+    values, times, at = plain()
+    out = torch.full((2, 5, 4), -7.0)
+    asked = torch.ones(2, 3, 4, requires_grad=True)
+    turned = torch.ones(2, 3, 4, dtype=torch.complex64).conj().imag
+    for wrong in (
+        (values[0], times, at, out),
+        (values, times[:, :2], at, out),
+        (values, times[:1], at, out),
+        (values, times, at[:1], out),
+        (values, times, at.float(), out),
+        (values, times.int(), at.int(), out),
+        (values.int(), times, at, out),
+        (values.to(torch.complex64), times, at, out),
+        (values.to_sparse(), times, at, out),
+        (values.to("meta"), times, at, out),
+        (turned, times, at, out),
+        (asked, times, at, out),
+        (torch.nn.Parameter(values, requires_grad=False), times, at, out),
+        (values.numpy(), times, at, out),
+        (values, times.numpy(), at, out),
+        (values.tolist(), times, at, out),
+        (values, times.flip(1), at, out),  # not in order
+        (values, times * torch.nan, at, out),
+        (values, times, at, out[:, :4]),
+        (values, times, at, out.double()),
+        (values, times, at, out.numpy()),
+        (values, times, at, torch.zeros(2, 5, 4, dtype=torch.complex64).conj().imag),
+        (values, torch.complex(times, -times).conj().imag, at, out),
+        (values, times, at, out.to("meta")),
+    ):
+        assert DOOR(*wrong[:3], out=wrong[3]) == ORDINARY
+        if wrong[3] is out:
+            assert DOOR(*wrong[:3]) == ORDINARY
+    assert (out == -7).all()
+    for how in ({"kind": "cubic"}, {"outside": "nan"}, {"max_gap": 1.0}, {"dtype": torch.float64}, {"typo": None}):
+        assert DOOR(values, times, at, **how) == ORDINARY
+
+
+def test_errors_and_gradients_are_those_of_the_ordinary_way():
+    values, times, at = plain()
+    resample(values, times, at)  # from here on tensors are known
+    with pytest.raises(InputError, match=r"trajectory 0.*index 1|index 1.*trajectory 0"):
+        resample(values, times.flip(1), at)
+    asked = values.clone().requires_grad_()
+    resample(asked, times, at).sum().backward()
+    assert asked.grad is not None
+    assert asked.grad.sum() == 40
+    with torch.inference_mode():
+        assert resample(values, times, at).is_inference()
+    with torch.no_grad():
+        assert not resample(asked, times, at).requires_grad
+
+
+def test_empty_tensors_are_answered():
+    for shape, targets in (((0, 3, 4), 5), ((2, 3, 4), 0), ((2, 3, 0), 5), ((2, 0, 4), 5)):
+        values, times, at = torch.ones(shape), torch.zeros(shape[:2]), torch.zeros(shape[0], targets)
+        found, wanted = DOOR(values, times, at), resample(values, times, at, return_mask=True)[0]
+        assert found.shape == wanted.shape
+        assert torch.equal(found.isnan(), wanted.isnan())
+
+
+def test_many_threads_and_no_reference_is_kept():
+    values, times, at = plain()
+    out, wrong = torch.empty(2, 5, 4), []
+    gc.collect()
+    before = [sys.getrefcount(t) for t in (values, times, at, out)]
+
+    def work():
+        for _ in range(200):
+            if not ((DOOR(values, times, at) == 1).all() and (DOOR(values, times, at, out=out) == 1).all()):
+                wrong.append(out.clone())
+            DOOR(values, times.flip(1), at)
+
+    several = [threading.Thread(target=work) for _ in range(4)]
+    for one in several:
+        one.start()
+    for one in several:
+        one.join()
+    assert not wrong
+    gc.collect()
+    assert [sys.getrefcount(t) for t in (values, times, at, out)] == before
+
+
+def test_what_is_no_door_is_refused():
+    tensors = native.Tensors(torch.Tensor)
+    for no_door in (otherwise, len, 3):
+        with pytest.raises(TypeError):
+            native.take_tensors(no_door, tensors)
+    with pytest.raises(TypeError):
+        native.take_tensors(DOOR, torch.Tensor)
