@@ -62,16 +62,17 @@ struct Numpy {
     if (!PyArray_CheckExact(object) || PyArray_NDIM(array) != dimensions || !PyArray_ISALIGNED(array) ||
         !PyArray_ISNOTSWAPPED(array))
       return v;
-    for (int k = 0; k < dimensions; ++k) {
-      v.size[k] = PyArray_DIM(array, k), v.stride[k] = PyArray_STRIDE(array, k) / PyArray_ITEMSIZE(array);
-      if (v.stride[k] * PyArray_ITEMSIZE(array) != PyArray_STRIDE(array, k)) return v;
-    }
     switch (PyArray_TYPE(array)) {
     case NPY_HALF: v.value = number(ValueType::f16); break;
     case NPY_FLOAT: v.value = number(ValueType::f32), v.time = number(TimeType::f32); break;
     case NPY_DOUBLE: v.value = number(ValueType::f64), v.time = number(TimeType::f64); break;
     case NPY_LONG: v.time = sizeof(long) == 8 ? number(TimeType::i64) : -1; break;
     case NPY_LONGLONG: v.time = number(TimeType::i64); break;
+    default: return v; // whose items may have no size at all
+    }
+    for (int k = 0; k < dimensions; ++k) {
+      v.size[k] = PyArray_DIM(array, k), v.stride[k] = PyArray_STRIDE(array, k) / PyArray_ITEMSIZE(array);
+      if (v.stride[k] * PyArray_ITEMSIZE(array) != PyArray_STRIDE(array, k)) return v;
     }
     v.ok = true, v.writable = PyArray_ISWRITEABLE(array), v.data = PyArray_DATA(array);
     return v;

@@ -195,6 +195,9 @@ def test_the_everyday_door_takes_nothing_else():
         (values, times, at, frozen),
         (values, times[:, ::-1], at, room(values, at)),  # not in order
         (values.tolist(), times, at, out),
+        (np.empty((2, 3, 4), "V0"), times, at, out),  # items of no size
+        (values, np.empty((2, 3), "V0"), np.empty((2, 5), "V0"), out),
+        (values, times, at, np.empty((2, 5, 4), "V0")),
     ):
         assert DOOR(*wrong[:3], out=wrong[3]) == "the ordinary way"
         if wrong[3] is out and wrong[2].shape[1] == 5:  # the others are wrong only beside where the answer would go
