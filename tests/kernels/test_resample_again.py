@@ -52,7 +52,7 @@ def test_calls_of_one_kind_with_nothing_else_asked_are_launched_again_without_py
     lengths = torch.tensor([5, 5])
     for more in (
         {"outside": "nan"}, {"max_gap": 3.0}, {"mask": mask}, {"lengths": lengths}, {"scale": torch.ones(8)},
-        {"channels": ((0, 4, "slerp"), (4, 8, "linear"))},
+        {"channels": ((0, 4, "slerp"), (4, 8, "linear"))}, {"channels": ((4, 8, "cubic"),)},
     ):  # fmt: skip
         for _ in range(2):
             resample.run(values, times, at, out, **more)

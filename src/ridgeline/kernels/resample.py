@@ -122,7 +122,8 @@ def run(
     plain = rest == _NOTHING and max_gap is None and outside == "clamp"
     if plain and len(plan) == 1 and plan[0].direct is not None and not plan[0].known:
         plan[0].known = True
-        if again is not None:
+        whole = plan[0].start == 0 and plan[0].stop == values.shape[-1]
+        if again is not None and whole:
             again[plan[0].kind].remember(values, times, at, out, plan[0].direct)
     return None
 
