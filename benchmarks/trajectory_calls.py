@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from trajectory_cpu import by_torch
 
 import ridgeline
 
@@ -39,7 +40,7 @@ def main() -> None:
                 "into out=": functools.partial(ridgeline.resample, *tensors, out=out),
                 "behind the door": functools.partial(behind, *tensors),
                 "numpy's arrays": functools.partial(ridgeline.resample, *arrays),
-                "torch eager": functools.partial(eager, *tensors),
+                "torch eager": functools.partial(by_torch, *tensors),
             },
         )
     if torch.cuda.is_available():
@@ -76,15 +77,6 @@ def made(batch: int, stamps: int, targets: int, channels: int) -> list[np.ndarra
     rng = np.random.default_rng(0)
     values = rng.standard_normal((batch, stamps, channels)).astype(np.float32)
     return [values, np.sort(rng.random((batch, stamps)), 1), np.sort(rng.random((batch, targets)), 1)]
-
-
-def eager(values: torch.Tensor, times: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Linear, held at the ends, in torch's own operations."""
-    right = torch.searchsorted(times, at, right=True).clamp(1, times.shape[1] - 1)
-    before, after = times.gather(1, right - 1), times.gather(1, right)
-    weight = ((at - before) / (after - before)).clamp(0, 1).float()[..., None]
-    index = right[..., None].expand(-1, -1, values.shape[2])
-    return torch.lerp(values.gather(1, index - 1), values.gather(1, index), weight)
 
 
 def told(title: str, contenders: dict[str, Call], settled: Call = lambda: None) -> None:

@@ -52,8 +52,6 @@ struct View {
   std::int64_t size[3], stride[3]; // in items
 };
 
-template <class Type> constexpr int number(Type type) { return int(type); }
-
 struct Numpy {
   // Numbers in this machine's own order, a whole number of them apart.
   View view(PyObject *object, int dimensions) const {
@@ -63,11 +61,11 @@ struct Numpy {
         !PyArray_ISNOTSWAPPED(array))
       return v;
     switch (PyArray_TYPE(array)) {
-    case NPY_HALF: v.value = number(ValueType::f16); break;
-    case NPY_FLOAT: v.value = number(ValueType::f32), v.time = number(TimeType::f32); break;
-    case NPY_DOUBLE: v.value = number(ValueType::f64), v.time = number(TimeType::f64); break;
-    case NPY_LONG: v.time = sizeof(long) == 8 ? number(TimeType::i64) : -1; break;
-    case NPY_LONGLONG: v.time = number(TimeType::i64); break;
+    case NPY_HALF: v.value = int(ValueType::f16); break;
+    case NPY_FLOAT: v.value = int(ValueType::f32), v.time = int(TimeType::f32); break;
+    case NPY_DOUBLE: v.value = int(ValueType::f64), v.time = int(TimeType::f64); break;
+    case NPY_LONG: v.time = sizeof(long) == 8 ? int(TimeType::i64) : -1; break;
+    case NPY_LONGLONG: v.time = int(TimeType::i64); break;
     default: return v; // whose items may have no size at all
     }
     for (int k = 0; k < dimensions; ++k) {
@@ -94,27 +92,28 @@ struct InTensors { // in this machine's memory
     Tensor t;
     if (!tensors.look(object, t) || t.device_type != kHost || t.dimensions != dimensions || t.lanes != 1) return v;
     switch (t.code << 8 | t.bits) {
-    case kFloat << 8 | 16: v.value = number(ValueType::f16); break;
-    case kBfloat << 8 | 16: v.value = number(ValueType::bf16); break;
-    case kFloat << 8 | 32: v.value = number(ValueType::f32), v.time = number(TimeType::f32); break;
-    case kFloat << 8 | 64: v.value = number(ValueType::f64), v.time = number(TimeType::f64); break;
-    case kInteger << 8 | 64: v.time = number(TimeType::i64); break;
+    case kFloat << 8 | 16: v.value = int(ValueType::f16); break;
+    case kBfloat << 8 | 16: v.value = int(ValueType::bf16); break;
+    case kFloat << 8 | 32: v.value = int(ValueType::f32), v.time = int(TimeType::f32); break;
+    case kFloat << 8 | 64: v.value = int(ValueType::f64), v.time = int(TimeType::f64); break;
+    case kInteger << 8 | 64: v.time = int(TimeType::i64); break;
     }
     for (int k = 0; k < dimensions; ++k) v.size[k] = t.shape[k], v.stride[k] = t.strides[k];
     v.ok = true, v.data = reinterpret_cast<void *>(t.address());
     return v;
   }
   PyObject *empty(PyObject *like, const ResampleJob &job) const {
-    const nb::tuple shape = nb::make_tuple(job.batch, job.targets, job.channels);
     static PyObject *const name = PyUnicode_InternFromString("new_empty");
-    return PyObject_CallMethodOneArg(like, name, shape.ptr());
+    const nb::object shape = nb::steal(Py_BuildValue(
+        "(LLL)", static_cast<long long>(job.batch), static_cast<long long>(job.targets), static_cast<long long>(job.channels)));
+    return shape.is_valid() ? PyObject_CallMethodOneArg(like, name, shape.ptr()) : nullptr;
   }
 };
 
 // Into the caller's own array: not a word unless all stamps are in order.
 template <class Library> PyObject *into(const Library &library, PyObject *room, ResampleJob &job, bool check) {
   const View out = library.view(room, 3);
-  if (!out.ok || !out.writable || out.value != number(job.value_type) || out.size[0] != job.batch ||
+  if (!out.ok || !out.writable || out.value != int(job.value_type) || out.size[0] != job.batch ||
       out.size[1] != job.targets || out.size[2] != job.channels)
     return nullptr;
   job.out = out.data, std::copy_n(out.stride, 3, job.out_stride);

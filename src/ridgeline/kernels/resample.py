@@ -47,7 +47,7 @@ PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
 
-# Who launches calls of one kind again, by the kind; None where torch, before 2.10, has no C functions for its tensors.
+# Who launches calls of one kind again, by the kind; None where torch has no C functions for its tensors.
 again: dict[str, Relaunch] | None = None
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
     again = defaultdict(partial(Relaunch, Tensors(torch.Tensor)))
