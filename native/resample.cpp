@@ -26,7 +26,7 @@ private:
 
 // Trajectories [0, batch) in as many parts as there are threads, each part one stretch of memory: a thread walks through
 // its own part, a piece at a time, and then takes pieces of whoever came late or is held up. Parts go by the threads'
-// numbers, so that each finds what it had the last time.
+// numbers, so that each finds what it had the last time. The last pieces are small: all end at about the same time.
 class Parts {
 public:
   Parts(std::int64_t batch, std::int64_t threads)
@@ -37,9 +37,12 @@ public:
   template <class Work> void share(std::int64_t own, const Work &work) {
     for (std::int64_t k = 0; k < count; ++k) {
       Part &part = parts[(own + k) % count];
-      while (part.next < part.end) { // read before it is written: a part that is done stays in everybody's cache
-        const std::int64_t from = part.next.fetch_add(piece);
-        if (from < part.end) work(from, std::min(part.end, from + piece));
+      std::int64_t from = part.next; // read before it is written: a part that is done stays in everybody's cache
+      while (from < part.end) {
+        const std::int64_t to = from + std::min(piece, std::max<std::int64_t>(1, (part.end - from) / 3));
+        if (!part.next.compare_exchange_weak(from, to)) continue;
+        work(from, to);
+        from = part.next;
       }
     }
   }

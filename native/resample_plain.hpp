@@ -31,6 +31,7 @@ inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict
     }
 #endif
   for (; d + kMany <= channels; d += kMany)
+#pragma GCC ivdep // the answer lies elsewhere, and once inlined nothing else says so
     for (int k = 0; k < kMany; ++k) one(d + k);
   if (__builtin_expect(d == channels, 1)) return;
   for (; d + kSome <= channels; d += kSome)
@@ -41,38 +42,54 @@ inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict
 // How many channels a frame has, and how far frames lie apart: known while compiling for the usual ones, side by side.
 // Every instruction less lets the processor see farther ahead, and more of its waits for memory run at once.
 template <std::int64_t Channels> struct Fixed {
-  static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels;
+  static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels, at_least = Channels;
 };
 struct Any {
+  static constexpr std::int64_t at_least = 1; // channels
   std::int64_t channels, step, out_step;
   bool side_by_side() const { return step == channels && out_step == channels; }
 };
 
 // Fetches frames before the targets reach them. It walks at the pace the targets have on average and is set right now and
-// then: what to fetch does not wait for what the merge finds.
+// then: what to fetch does not wait for what the merge finds. On a Xeon smaller frames than these
+// are left to the CPU: they gained nothing by being asked for.
+#if defined(__aarch64__)
+constexpr std::int64_t kFrameToFetch = 1, kAhead = 1024; // bytes; neither more lines nor another start was faster
+#else
+constexpr std::int64_t kFrameToFetch = 128, kAhead = 4096; // its own fetching ends with a page: this reaches into the next
+#endif
 class Ahead {
 public:
   static constexpr std::int64_t kSteps = 32; // targets after which it is set right
 
   Ahead(std::int64_t bytes, std::int64_t targets)
-      : pace(bytes / targets), start(std::max<std::int64_t>(1024, 2 * pace)), many(pace > kLine) {}
+      : pace(bytes / targets), start(std::max<std::int64_t>(kAhead, 2 * pace)), many(pace > kLine) {}
 
   void set(const void *frame) { at = static_cast<const char *>(frame) + start; }
   [[gnu::always_inline]] inline void fetch() {
-#if defined(__aarch64__) // a Xeon fetches as well by itself, and better: asking cost it 4 %
     __builtin_prefetch(at);
     if (many)
       for (int line = 1; line < kLines; ++line) __builtin_prefetch(at + kLine * line);
     at += pace;
-#endif
+  }
+
+  // The beginning of what a later trajectory has of stamps or targets.
+  template <class T> [[gnu::always_inline]] static inline void fetch(const T *stamps, std::int64_t n) {
+    const char *line = reinterpret_cast<const char *>(stamps);
+    for (const char *const end = line + std::min<std::int64_t>(n * sizeof(T), kBeginning); line < end; line += kLine)
+      __builtin_prefetch(line);
   }
 
 private:
-  static constexpr std::int64_t kLine = 64, kLines = 4; // bytes; neither more lines nor another start was faster
-  const std::int64_t pace, start;                       // bytes per target; bytes ahead
+  static constexpr std::int64_t kLine = 64, kLines = 4, kBeginning = 1024; // bytes, lines, bytes
+  const std::int64_t pace, start;                                         // bytes per target; bytes ahead
   const bool many;
   const char *at = nullptr;
 };
+
+// Frames, and on a Xeon with them the next trajectory's stamps; on a Neoverse-N1 that was not tried.
+template <class V, class Shape> constexpr bool kFetchesFrames = Shape::at_least *std::int64_t(sizeof(V)) >= kFrameToFetch;
+template <class V, class Shape> constexpr bool kFetchesStamps = kFetchesFrames<V, Shape> && kFrameToFetch > 1;
 
 // Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
 template <class V, class O, class T> struct Regular {
@@ -186,7 +203,7 @@ template <bool Differ, class V, class O, class T, class Shape>
   C share = merge.find(*target);
   while (target < last) {
     for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
-      ahead.fetch();
+      if constexpr (kFetchesFrames<V, Shape>) ahead.fetch();
       const V *left = merge.left, *right = merge.right;
       const C w = share;
       share = merge.find(*++target);
@@ -194,7 +211,7 @@ template <bool Differ, class V, class O, class T, class Shape>
     }
     if (merge.left) ahead.set(merge.left);
   }
-  ahead.fetch();
+  if constexpr (kFetchesFrames<V, Shape>) ahead.fetch();
   put(merge.left, merge.right, share);
 }
 
@@ -208,6 +225,8 @@ template <class V, class O, class T, class Shape>
     const V *const values = at.values + b * at.value_stride;
     const T *const times = at.times + b * at.time_stride, *const targets = at.targets + b * at.target_stride;
     O *const out = at.out + b * at.out_stride;
+    if constexpr (kFetchesStamps<V, Shape>)
+      Ahead::fetch(times + at.time_stride, at.n), Ahead::fetch(targets + at.target_stride, at.wanted);
     if (check && (b == 0 || at.time_stride != 0)) {
       differ = all_differ(times, at.n);
       if (!differ && !in_order(times, at.n, 1)) return b;

@@ -64,6 +64,9 @@ class Wish:
             raise InputError(f"k is {self.k}; ask for 1 or more.")
 
 
+ANYTHING = Wish()
+
+
 def years_of(words: str | None) -> tuple[int, int] | None:
     """'1980-1989', '1999', '2000-' or '-1960' as a span."""
     if words is None:
@@ -177,7 +180,7 @@ class Recommender:
 
         return load(cls, path, device=device, verify=verify)
 
-    def recommend(self, user: object, wish: Wish = Wish(), *, explain: bool = True) -> list[Answer]:  # noqa: B008
+    def recommend(self, user: object, wish: Wish = ANYTHING, *, explain: bool = True) -> list[Answer]:
         """For a user of the data, by id: as of the latest rating there is."""
         row = np.array([user_row(self.user_ids, user)])
         liked, seen = self.likes.taken(row).asked_at(self.latest), self.seen.taken(row)
@@ -185,14 +188,14 @@ class Recommender:
             liked = one_history(np.zeros(0), np.zeros(0), len(self.catalogue), self.latest)
         return self._answers(self.hybrid.scores(liked)[0], seen.items, wish, liked if explain else None)
 
-    def new(self, liked: Sequence[str], text: str = "", wish: Wish = Wish()) -> list[Answer]:  # noqa: B008
+    def new(self, liked: Sequence[str], text: str = "", wish: Wish = ANYTHING) -> list[Answer]:
         """For somebody who is not in the data: titles they like, or words, or both; nothing is refitted."""
         if not liked and not text.strip():
             raise InputError("a new user needs something to go by; give titles they like, or a text.")
         rows = np.array([self.titles.find(title)[0] for title in liked], np.int64)
         return self.for_items(rows, text, wish)
 
-    def for_items(self, rows: NDArray[np.int64], text: str = "", wish: Wish = Wish()) -> list[Answer]:  # noqa: B008
+    def for_items(self, rows: NDArray[np.int64], text: str = "", wish: Wish = ANYTHING) -> list[Answer]:
         rows = np.asarray(list(dict.fromkeys(rows.tolist())), np.int64)
         history = one_history(rows, np.full(len(rows), 5.0), len(self.catalogue), self.latest)
         scores = self.hybrid.scores(history)[0] if len(rows) else np.zeros(len(self.catalogue), np.float32)
@@ -201,15 +204,15 @@ class Recommender:
             scores = scores + np.float32(TEXT_WEIGHT) * standard(meant[None])[0]
         return self._answers(scores, rows, wish, history)
 
-    def similar(self, title: str, wish: Wish = Wish()) -> tuple[str, bool, list[Answer]]:  # noqa: B008
+    def similar(self, title: str, wish: Wish = ANYTHING) -> tuple[str, bool, list[Answer]]:
         """(the title that was meant, whether it was written so, items like it)."""
         row, exact = self.titles.find(title)
         return self.catalogue.titles[row], exact, self.similar_to(row, wish)
 
-    def similar_to(self, row: int, wish: Wish = Wish()) -> list[Answer]:  # noqa: B008
+    def similar_to(self, row: int, wish: Wish = ANYTHING) -> list[Answer]:
         return self._answers(self.hybrid.similar(row), np.array([row]), wish, None)
 
-    def search(self, text: str, wish: Wish = Wish()) -> list[Answer]:  # noqa: B008
+    def search(self, text: str, wish: Wish = ANYTHING) -> list[Answer]:
         """Items by what a text means."""
         if not text.strip():
             raise InputError("the text is empty; say what the film should be about.")
