@@ -90,7 +90,7 @@ def took(step: Callable[[], None]) -> float:
 def by_torch(values: Any, times: Any, at: Any) -> Any:
     right = torch.searchsorted(times, at, right=True).clamp(1, times.shape[1] - 1)
     a, b = times.gather(1, right - 1), times.gather(1, right)
-    weight = ((at - a) / (b - a)).clamp(0, 1).unsqueeze(-1).float()
+    weight = ((at - a) / (b - a)).clamp(0, 1).unsqueeze(-1).to(values.dtype)
     frame = right.unsqueeze(-1).expand(-1, -1, values.shape[2])
     left = values.gather(1, frame - 1)
     return left + (values.gather(1, frame) - left) * weight

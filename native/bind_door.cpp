@@ -10,6 +10,7 @@
 #include <numpy/arrayobject.h>
 
 #include "bind.hpp"
+#include "extent.hpp"
 #include "relaunch.hpp"
 #include "resample.hpp"
 
@@ -49,7 +50,11 @@ struct View {
   bool ok = false, writable = true;
   int value = -1, time = -1; // as a ValueType and a TimeType; -1: it is neither
   void *data = nullptr;
-  std::int64_t size[3], stride[3]; // in items
+  std::int64_t item = 0, size[3], stride[3]; // bytes; in items
+
+  Extent extent(int dimensions) const {
+    return {reinterpret_cast<std::uint64_t>(data), size, stride, dimensions, item};
+  }
 };
 
 struct Numpy {
@@ -72,7 +77,7 @@ struct Numpy {
       v.size[k] = PyArray_DIM(array, k), v.stride[k] = PyArray_STRIDE(array, k) / PyArray_ITEMSIZE(array);
       if (v.stride[k] * PyArray_ITEMSIZE(array) != PyArray_STRIDE(array, k)) return v;
     }
-    v.ok = true, v.writable = PyArray_ISWRITEABLE(array), v.data = PyArray_DATA(array);
+    v.ok = true, v.writable = PyArray_ISWRITEABLE(array), v.data = PyArray_DATA(array), v.item = PyArray_ITEMSIZE(array);
     return v;
   }
   PyObject *empty(PyObject *like, const ResampleJob &job) const {
@@ -99,7 +104,7 @@ struct InTensors { // in this machine's memory
     case kInteger << 8 | 64: v.time = int(TimeType::i64); break;
     }
     for (int k = 0; k < dimensions; ++k) v.size[k] = t.shape[k], v.stride[k] = t.strides[k];
-    v.ok = true, v.data = reinterpret_cast<void *>(t.address());
+    v.ok = true, v.data = reinterpret_cast<void *>(t.address()), v.item = t.bits / 8;
     return v;
   }
   PyObject *empty(PyObject *like, const ResampleJob &job) const {
@@ -110,12 +115,15 @@ struct InTensors { // in this machine's memory
   }
 };
 
-// Into the caller's own array: not a word unless all stamps are in order.
-template <class Library> PyObject *into(const Library &library, PyObject *room, ResampleJob &job, bool check) {
+// Into the caller's own array: not a word unless all stamps are in order, and nothing where it might be read.
+template <class Library>
+PyObject *into(const Library &library, PyObject *room, ResampleJob &job, bool check, const Extent (&inputs)[3]) {
   const View out = library.view(room, 3);
   if (!out.ok || !out.writable || out.value != int(job.value_type) || out.size[0] != job.batch ||
-      out.size[1] != job.targets || out.size[2] != job.channels)
+      out.size[1] != job.targets || out.size[2] != job.channels || folded(out.size, out.stride, 3))
     return nullptr;
+  for (const Extent &input : inputs)
+    if (!input.apart(out.extent(3))) return nullptr;
   job.out = out.data, std::copy_n(out.stride, 3, job.out_stride);
   nb::object held = nb::borrow(room);
   bool fits = true;
@@ -162,7 +170,8 @@ template <class Library> PyObject *everyday(const Library &library, PyObject *co
   std::copy_n(times.stride, 2, job.time_stride), std::copy_n(at.stride, 2, job.at_stride);
   job.groups = {{0, job.channels, Kind::linear}};
   job.outside = Outside::clamp;
-  return said.out ? into(library, said.out, job, said.check) : into_new(library, args[0], job, said.check);
+  if (!said.out) return into_new(library, args[0], job, said.check);
+  return into(library, said.out, job, said.check, {values.extent(3), times.extent(2), at.extent(2)});
 }
 
 // The same for tensors, once a type of them is known.

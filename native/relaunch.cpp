@@ -1,5 +1,7 @@
 #include "relaunch.hpp"
 
+#include "extent.hpp"
+
 namespace ridgeline {
 
 std::size_t Relaunch::Hash::operator()(const Key &key) const {
@@ -29,6 +31,17 @@ bool Relaunch::remember(const Objects &objects, std::shared_ptr<Launch> launch) 
   return true;
 }
 
+static Extent extent_of(const Tensor &t) { return {t.address(), t.shape, t.strides, t.dimensions, t.bits * t.lanes / 8}; }
+
+// Whether the last one, which is written, has a place for each of its items, and none that is read.
+static bool apart(const std::array<Tensor, Relaunch::kTensors> &tensors) {
+  const Tensor &out = tensors.back();
+  if (folded(out.shape, out.strides, out.dimensions)) return false;
+  for (const Tensor &input : tensors)
+    if (&input != &out && !extent_of(input).apart(extent_of(out))) return false;
+  return true;
+}
+
 bool Relaunch::again(const Objects &objects) {
   std::array<Tensor, kTensors> found;
   Key key;
@@ -40,7 +53,7 @@ bool Relaunch::again(const Objects &objects) {
   }
   Launch &launch = *last->second;
   std::uint64_t stream = 0;
-  if (Tensors::takes_gradient(objects[0]) || !launch.at_home() || !tensors.stream_of(found[0], stream)) return false;
+  if (!apart(found) || Tensors::takes_gradient(objects[0]) || !launch.at_home() || !tensors.stream_of(found[0], stream)) return false;
   for (int k = 0; k < kTensors; ++k) launch.point(k, found[k].address());
   launch(stream);
   return true;

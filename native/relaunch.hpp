@@ -23,8 +23,8 @@ public:
 
   // The next such call may be launched by this. False, and no Python error, if these are none that can be told apart.
   bool remember(const Objects &objects, std::shared_ptr<Launch> launch);
-  // Whether it was launched: not where the call is an unknown one, its first tensor takes part in a gradient, or another
-  // context is current. Throws what the launch throws.
+  // Whether it was launched: not where the call is an unknown one, its first tensor takes part in a gradient, another
+  // context is current, or the last tensor might lie on one of the others. Throws what the launch throws.
   bool again(const Objects &objects);
   void forget() { known.clear(), last = nullptr; }
   std::size_t size() const { return known.size(); }

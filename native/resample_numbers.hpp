@@ -87,22 +87,6 @@ inline void narrow(float v, F16 &to) {
 }
 #endif
 
-#if defined(__aarch64__) // eight at a time: compilers convert them one by one
-struct Eight {
-  float32x4_t low, high;
-};
-inline Eight wide_8(const F16 *from) {
-  const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(&from->bits));
-  return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
-}
-inline void narrow_8(Eight v, float *to) { vst1q_f32(to, v.low), vst1q_f32(to + 4, v.high); }
-inline void narrow_8(Eight v, F16 *to) {
-  const uint16x8_t bits = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.low), v.high));
-  const uint16x8_t is = vmovn_high_u32(vmovn_u32(vceqq_f32(v.low, v.low)), vceqq_f32(v.high, v.high)); // a number
-  vst1q_u16(&to->bits, vbslq_u16(is, bits, vdupq_n_u16(0x7e00)));
-}
-#endif
-
 template <class V> struct ComputeOf { using type = float; };
 template <> struct ComputeOf<double> { using type = double; };
 

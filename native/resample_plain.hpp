@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "resample_mix.hpp"
 #include "resample_order.hpp"
 #include "resample_track.hpp"
 
@@ -13,83 +14,56 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-constexpr int kMany = 32, kSome = 16; // channels that are mixed without a loop
-
-template <class V, class O, class C>
-inline void mix(const V *__restrict a, const V *__restrict b, C w, O *__restrict out, std::int64_t channels) {
-  const auto one = [&](std::int64_t d) {
-    const C from = wide(a[d]);
-    narrow(plus(from, wide(b[d]) - from, w), out[d]);
-  };
-  std::int64_t d = 0;
-#if defined(__aarch64__)
-  if constexpr (std::is_same_v<V, F16>)
-    for (; d + 8 <= channels; d += 8) {
-      const Eight from = wide_8(a + d), to = wide_8(b + d);
-      narrow_8({vfmaq_n_f32(from.low, vsubq_f32(to.low, from.low), w),
-                vfmaq_n_f32(from.high, vsubq_f32(to.high, from.high), w)}, out + d);
-    }
-#endif
-  for (; d + kMany <= channels; d += kMany)
-#pragma GCC ivdep // the answer lies elsewhere, and once inlined nothing else says so
-    for (int k = 0; k < kMany; ++k) one(d + k);
-  if (__builtin_expect(d == channels, 1)) return;
-  for (; d + kSome <= channels; d += kSome)
-    for (int k = 0; k < kSome; ++k) one(d + k);
-  for (; d < channels; ++d) one(d);
-}
-
 // How many channels a frame has, and how far frames lie apart: known while compiling for the usual ones, side by side.
 // Every instruction less lets the processor see farther ahead, and more of its waits for memory run at once.
 template <std::int64_t Channels> struct Fixed {
-  static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels, at_least = Channels;
+  static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels;
 };
 struct Any {
-  static constexpr std::int64_t at_least = 1; // channels
   std::int64_t channels, step, out_step;
   bool side_by_side() const { return step == channels && out_step == channels; }
 };
 
 // Fetches frames before the targets reach them. It walks at the pace the targets have on average and is set right now and
-// then: what to fetch does not wait for what the merge finds. On a Xeon smaller frames than these
-// are left to the CPU: they gained nothing by being asked for.
-#if defined(__aarch64__)
-constexpr std::int64_t kFrameToFetch = 1, kAhead = 1024; // bytes; neither more lines nor another start was faster
-#else
-constexpr std::int64_t kFrameToFetch = 128, kAhead = 4096; // its own fetching ends with a page: this reaches into the next
-#endif
+// then: what to fetch does not wait for what the merge finds.
 class Ahead {
 public:
   static constexpr std::int64_t kSteps = 32; // targets after which it is set right
+#if defined(__aarch64__)
+  static constexpr std::int64_t kStart = 1024, kLeast = 0; // bytes ahead, bytes per target; neither more lines nor another
+  static constexpr bool kStamps = false;                   // start was faster, the next stamps were not tried
+#else
+  static constexpr std::int64_t kStart = 4096, kLeast = 32; // its own fetching ends with a page: this reaches into the next
+  static constexpr bool kStamps = true;
+#endif
 
   Ahead(std::int64_t bytes, std::int64_t targets)
-      : pace(bytes / targets), start(std::max<std::int64_t>(kAhead, 2 * pace)), many(pace > kLine) {}
+      : pace(bytes / targets), start(std::max<std::int64_t>(kStart, 2 * pace)) {}
 
   void set(const void *frame) { at = static_cast<const char *>(frame) + start; }
   [[gnu::always_inline]] inline void fetch() {
+    if (pace < kLeast) return;
     __builtin_prefetch(at);
-    if (many)
-      for (int line = 1; line < kLines; ++line) __builtin_prefetch(at + kLine * line);
+    if (pace > kLine) {
+      __builtin_prefetch(at + kLine);
+      if (pace > 2 * kLine) __builtin_prefetch(at + 2 * kLine), __builtin_prefetch(at + 3 * kLine);
+    }
     at += pace;
   }
 
-  // The beginning of what a later trajectory has of stamps or targets.
+  // The beginning of what the next trajectory has of stamps or targets.
   template <class T> [[gnu::always_inline]] static inline void fetch(const T *stamps, std::int64_t n) {
+    if (!kStamps) return;
     const char *line = reinterpret_cast<const char *>(stamps);
     for (const char *const end = line + std::min<std::int64_t>(n * sizeof(T), kBeginning); line < end; line += kLine)
       __builtin_prefetch(line);
   }
 
 private:
-  static constexpr std::int64_t kLine = 64, kLines = 4, kBeginning = 1024; // bytes, lines, bytes
-  const std::int64_t pace, start;                                         // bytes per target; bytes ahead
-  const bool many;
+  static constexpr std::int64_t kLine = 64, kBeginning = 1024; // bytes
+  const std::int64_t pace, start;                              // bytes per target; bytes ahead
   const char *at = nullptr;
 };
-
-// Frames, and on a Xeon with them the next trajectory's stamps; on a Neoverse-N1 that was not tried.
-template <class V, class Shape> constexpr bool kFetchesFrames = Shape::at_least *std::int64_t(sizeof(V)) >= kFrameToFetch;
-template <class V, class Shape> constexpr bool kFetchesStamps = kFetchesFrames<V, Shape> && kFrameToFetch > 1;
 
 // Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
 template <class V, class O, class T> struct Regular {
@@ -203,7 +177,7 @@ template <bool Differ, class V, class O, class T, class Shape>
   C share = merge.find(*target);
   while (target < last) {
     for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
-      if constexpr (kFetchesFrames<V, Shape>) ahead.fetch();
+      ahead.fetch();
       const V *left = merge.left, *right = merge.right;
       const C w = share;
       share = merge.find(*++target);
@@ -211,7 +185,7 @@ template <bool Differ, class V, class O, class T, class Shape>
     }
     if (merge.left) ahead.set(merge.left);
   }
-  if constexpr (kFetchesFrames<V, Shape>) ahead.fetch();
+  ahead.fetch();
   put(merge.left, merge.right, share);
 }
 
@@ -225,8 +199,7 @@ template <class V, class O, class T, class Shape>
     const V *const values = at.values + b * at.value_stride;
     const T *const times = at.times + b * at.time_stride, *const targets = at.targets + b * at.target_stride;
     O *const out = at.out + b * at.out_stride;
-    if constexpr (kFetchesStamps<V, Shape>)
-      Ahead::fetch(times + at.time_stride, at.n), Ahead::fetch(targets + at.target_stride, at.wanted);
+    Ahead::fetch(times + at.time_stride, at.n), Ahead::fetch(targets + at.target_stride, at.wanted);
     if (check && (b == 0 || at.time_stride != 0)) {
       differ = all_differ(times, at.n);
       if (!differ && !in_order(times, at.n, 1)) return b;

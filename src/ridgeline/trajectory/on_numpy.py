@@ -10,6 +10,7 @@ import numpy as np
 from ridgeline.errors import InputError
 from ridgeline.native import first_disorder
 from ridgeline.native import resample as native_resample
+from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
@@ -163,6 +164,7 @@ def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
         raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
     if not direct or out.dtype != dtype:
         return np.empty(shape, dtype)
+    refuse_shared(out, values=batch.values, times=batch.times, at=batch.at)
     for axis in range(3 - out.ndim):
         out = out[None] if axis == 0 and len(batch.mask_shape) == 1 else out[..., None]
     return out

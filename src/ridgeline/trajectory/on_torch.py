@@ -13,6 +13,7 @@ import torch
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import on_numpy
+from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
@@ -99,7 +100,11 @@ def on_gpu(
     shape = (batch.batch, batch.targets, batch.channels)
     if out is not None and tuple(out.shape) != batch.result_shape:
         raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
-    room = out.view(shape) if out is not None and out.dtype == direct else values.new_empty(shape, dtype=direct)
+    if out is not None and out.dtype == direct:
+        refuse_shared(out, values=batch.values, times=batch.times, at=batch.at)
+        room = out.view(shape)
+    else:
+        room = values.new_empty(shape, dtype=direct)
     mask = torch.empty(shape[:2], dtype=torch.bool, device=values.device) if return_mask else None
     scaling = affine(normalize, batch.channels)
     scale, shift = (

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from ridgeline.native import Tensors, launch_again, resample_door, take_tensors
+from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import KINDS, Kinds
 from ridgeline.trajectory.on_numpy import resample_numpy
 
@@ -104,6 +105,7 @@ def resample(
                 and times.dtype == at.dtype
                 and (kind != "slerp" or values.shape[2] % 4 == 0)
             ):
+                refuse_shared(out, values=values, times=times, at=at)
                 _run(values, times, at, out, channels=() if kind == "linear" else ((0, values.shape[2], kind),))
                 return out
         global _on_torch
