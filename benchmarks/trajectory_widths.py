@@ -1,15 +1,18 @@
-"""resample on the CPU for frames of many widths and types, beside torch eager, called in turn in one process.
+"""resample on the CPU for frames of many widths and types, beside torch eager, called in turn in one process; then with
+rules and of other kinds, by itself.
 
     python benchmarks/trajectory_widths.py [ROUNDS]
 
 A line for each: ours after torch has swept the caches, ours once more right after it, torch's time over ours after
-torch (medians over the rounds). float16 and bfloat16 are tensors, the others numpy's arrays; torch gets tensors.
+torch (medians over the rounds). float16 and bfloat16 are tensors, the others numpy's arrays; torch gets tensors. What
+comes last is called in a loop and has no peer: it is for comparing builds.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +48,30 @@ def main(rounds: int) -> None:
             after, again, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
             name = f"{str(dtype).removeprefix('torch.')} x {width}"
             print(f"{name:14s} {after:7.1f} us after torch {again:7.1f} us again, torch {ratio:5.1f} x", flush=True)
+    for dtype in (np.float32, np.float16):
+        for width in (8, 32):
+            values = rng.standard_normal((BATCH, STAMPS, width)).astype(dtype)
+            took_by = {
+                name: statistics.median(
+                    took(lambda x=values, h=how: ridgeline.resample(x, times, at, **h)) for _ in range(rounds)
+                )
+                for name, how in options(width).items()
+            }
+            words = "  ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in took_by.items())
+            print(f"{np.dtype(dtype).name} x {width}, us: {words}", flush=True)
+
+
+def options(width: int) -> dict[str, dict[str, Any]]:
+    return {
+        "plain": {},
+        "mask": {"return_mask": True},
+        "nan": {"outside": "nan"},
+        "gap": {"max_gap": 0.5},
+        "normalize": {"normalize": {"mean": np.zeros(width), "std": np.ones(width)}},
+        "lengths": {"lengths": np.full(BATCH, STAMPS)},
+        **{kind: {"kind": kind} for kind in ("previous", "nearest", "cubic", "angle", "slerp")},
+        "slerp and linear": {"kind": [(slice(0, 4), "slerp")]},
+    }
 
 
 if __name__ == "__main__":

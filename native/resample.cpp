@@ -63,12 +63,13 @@ private:
 static std::int64_t size_of(ValueType type) { return type == ValueType::f64 ? 8 : type == ValueType::f32 ? 4 : 2; }
 static std::int64_t size_of(TimeType type) { return type == TimeType::f32 ? 4 : 8; }
 
-// Waking a thread, on cores that others may be using, costs as much as moving this many bytes.
-constexpr std::int64_t kBytesPerThread = 1 << 20;
+// Waking a thread, on cores that others may be using, costs as much as moving this many bytes. Finding a target takes as
+// long as moving so many, however few channels it has.
+constexpr std::int64_t kBytesPerThread = 1 << 20, kBytesPerTarget = 160;
 
 static std::int64_t threads_worth(const ResampleJob &job) {
-  const std::int64_t bytes = job.batch * (job.stamps + job.targets) * job.channels * size_of(job.value_type);
-  return std::max<std::int64_t>(1, bytes / kBytesPerThread);
+  const std::int64_t frames = (job.stamps + job.targets) * job.channels * size_of(job.value_type);
+  return std::max<std::int64_t>(1, job.batch * (frames + job.targets * kBytesPerTarget) / kBytesPerThread);
 }
 
 // Closed until the caller has done what comes first; then either the work begins or there is none.

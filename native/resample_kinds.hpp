@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "resample_mix.hpp"
 #include "resample_track.hpp"
 
 namespace ridgeline {
@@ -21,16 +22,11 @@ void linear(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, s
   using C = typename Track<V, T>::C;
   const V *a = track.values + at.i * track.value_step, *b = track.values + at.j * track.value_step;
   const C w = at.w;
-  by_step(track, [=](auto step) {
-    if (w == 0) {
-      for (std::int64_t d = from; d < to; ++d) put(d, wide(a[d * step]));
-    } else {
-      for (std::int64_t d = from; d < to; ++d) {
-        const C left = wide(a[d * step]);
-        put(d, plus(left, wide(b[d * step]) - left, w));
-      }
-    }
-  });
+  if (track.channel_step == 1) return w == 0 ? hold(a, put, from, to) : mix(a, b, w, put, from, to);
+  for (std::int64_t d = from; d < to; ++d) {
+    const C left = wide(a[d * track.channel_step]);
+    put.one(d, w == 0 ? left : plus(left, wide(b[d * track.channel_step]) - left, w));
+  }
 }
 
 // x less whole turns, in [-π, π]. 2π is taken away in two parts, the first of few bits, so that its multiples are exact;
@@ -57,12 +53,12 @@ void angle(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
       constexpr double kTurn = 6.283185307179586476925;
       for (std::int64_t d = from; d < to; ++d) {
         const double left = wide(a[d * step]), way = std::remainder(wide(b[d * step]) - left, kTurn);
-        put(d, C(std::remainder(w == 0 ? left : plus(left, way, w), kTurn)));
+        put.one(d, C(std::remainder(w == 0 ? left : plus(left, way, w), kTurn)));
       }
     } else {
       for (std::int64_t d = from; d < to; ++d) {
         const double left = wide(a[d * step]), way = wrapped(double(wide(b[d * step])) - left);
-        put(d, C(wrapped(w == 0 ? left : plus(left, way, w))));
+        put.one(d, C(wrapped(w == 0 ? left : plus(left, way, w))));
       }
     }
   });
@@ -94,7 +90,7 @@ void slerp(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
       for (int k = 0; k < 4; ++k) p[k] = left * p[k] + right * q[k];
       unit(p);
     }
-    for (int k = 0; k < 4; ++k) put(d + k, p[k]);
+    for (int k = 0; k < 4; ++k) put.one(d + k, p[k]);
   }
 }
 
@@ -128,7 +124,7 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
       for (std::int64_t d = from; d < to; ++d) {
         const C a = wide(l[d * step]), b = wide(r[d * step]), m = (b - a) * per_h;
         const C m0 = (a - wide(p[d * step])) * per_h0, m1 = (wide(q[d * step]) - b) * per_h1;
-        put(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
+        put.one(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
       }
     });
     return;
@@ -145,7 +141,7 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
       const C m1 = (track.value(after, d) - b) / ho;
       left = end_slope(h, ho, m, m1), right = inner_slope(h, ho, m, m1);
     }
-    put(d, a * at_a + b * at_b + left * at_left + right * at_right);
+    put.one(d, a * at_a + b * at_b + left * at_left + right * at_right);
   }
 }
 

@@ -25,15 +25,39 @@ template <class Do> std::int64_t by_channels(const Any &any, Do run) {
   }
 }
 
+// Channels of any kind, targets [from, job.targets), of which those from `wanted` on have no answer.
+template <class O, class V, class T>
+[[gnu::noinline]] void any_row(const ResampleJob &job, const Track<V, T> track, const T *row, std::int64_t b,
+                               std::int64_t from, std::int64_t wanted) {
+  using C = typename ComputeOf<V>::type;
+  const C *scale = static_cast<const C *>(job.scale), *shift = static_cast<const C *>(job.shift);
+  const std::int64_t step = job.out_stride[2];
+  std::int64_t hint = -1;
+  for (std::int64_t k = from; k < job.targets; ++k) {
+    Spot<C> at{0, 0, 0, false};
+    if (k < wanted) at = find(job, track, row[k * job.at_stride[1]], hint);
+    O *out = static_cast<O *>(job.out) + b * job.out_stride[0] + k * job.out_stride[1];
+    if (job.mask) job.mask[b * job.targets + k] = at.valid;
+    if (!at.valid) {
+      for (std::int64_t d = 0; d < job.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d * step]);
+    } else if (scale) {
+      emit(job, track, at, Scaled<O, C>{out, step, scale, shift});
+    } else if (step == 1) {
+      emit(job, track, at, Straight<O>{out});
+    } else {
+      emit(job, track, at, Apart<O>{out, step});
+    }
+  }
+}
+
 template <class V, class O, class T>
 std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bool check) {
   using C = typename ComputeOf<V>::type;
   const V *values = static_cast<const V *>(job.values);
   const T *times = static_cast<const T *>(job.times), *targets = static_cast<const T *>(job.at);
   const C *scale = static_cast<const C *>(job.scale), *shift = static_cast<const C *>(job.shift);
-  const bool plain = job.groups.size() == 1 && job.groups[0].kind == Kind::linear && job.outside == Outside::clamp &&
-                     !job.has_gap && !scale && job.value_stride[2] == 1 && job.out_stride[2] == 1 &&
-                     job.time_stride[1] == 1 && job.at_stride[1] == 1 && job.targets > 0;
+  const bool ruled = follows_rules(job), plain = ruled && job.groups[0].kind == Kind::linear &&
+                                                 job.outside == Outside::clamp && !job.has_gap && !scale && job.targets > 0;
   const auto plainly = [&](std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t n) {
     const Regular<V, O, T> at{values + b * job.value_stride[0] + first * job.value_stride[1],
                               times + b * job.time_stride[0] + first,
@@ -41,7 +65,7 @@ std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bo
                               static_cast<O *>(job.out) + b * job.out_stride[0],
                               n, job.targets, job.value_stride[0], job.time_stride[0], job.at_stride[0], job.out_stride[0]};
     const Any any{job.channels, job.value_stride[1], job.out_stride[1]};
-    const auto run = [&](auto shape) { return plain_rows(at, rows, check, shape); };
+    const auto run = [&](auto shape) { return plain_rows(job, at, rows, check, shape); };
     if (job.mask) // only what is no number has no answer
       for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t k = 0; k < at.wanted; ++k) {
@@ -70,23 +94,15 @@ std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bo
                       times + b * job.time_stride[0] + first * job.time_stride[1],
                       n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
     if (check && (b == from || !one_clock(job)) && !in_order(track.times, n, track.time_step)) return b;
-    const T *row = targets + b * job.at_stride[0];
-    std::int64_t hint = -1;
-    for (std::int64_t k = 0; k < job.targets; ++k) {
-      Spot<C> at{0, 0, 0, false};
-      if (k < wanted) at = find(job, track, row[k * job.at_stride[1]], hint);
-      O *out = static_cast<O *>(job.out) + b * job.out_stride[0] + k * job.out_stride[1];
-      const std::int64_t step = job.out_stride[2];
-      if (job.mask) job.mask[b * job.targets + k] = at.valid;
-      if (!at.valid) {
-        for (std::int64_t d = 0; d < job.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d * step]);
-      } else if (scale) {
-        emit(job, track, at, [=](std::int64_t d, C v) { narrow(v * scale[d] + shift[d], out[d * step]); });
-      } else if (step == 1) {
-        emit(job, track, at, [=](std::int64_t d, C v) { narrow(v, out[d]); });
-      } else {
-        emit(job, track, at, [=](std::int64_t d, C v) { narrow(v, out[d * step]); });
-      }
+    const T *const row = targets + b * job.at_stride[0];
+    if (ruled && n > 0) {
+      O *const out = static_cast<O *>(job.out) + b * job.out_stride[0];
+      std::uint8_t *const mask = job.mask ? job.mask + b * job.targets : nullptr;
+      if (scale) ruled_row(job, track.values, track.times, n, row, wanted, Scaled<O, C>{out, 1, scale, shift}, mask);
+      else ruled_row(job, track.values, track.times, n, row, wanted, Straight<O>{out}, mask);
+      any_row<O>(job, track, row, b, wanted, wanted); // the rest has no answer
+    } else {
+      any_row<O>(job, track, row, b, 0, wanted);
     }
   }
   return -1;

@@ -1,4 +1,5 @@
-// Two frames mixed into one. Part of the loops: compiled once per instruction set.
+// Frames into the answer: held, or two of them mixed, by as many channels at a time as a register has. Part of the loops:
+// compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -10,38 +11,78 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-// Channels as many at a time as fit into a register of `Bytes`; those that are left over with the ones before them, which
-// are mixed once more: the answer lies elsewhere. False: there are fewer.
-template <int Bytes, class V, class O, class C>
-[[gnu::always_inline]] inline bool mix_by(const V *a, const V *b, C w, O *out, std::int64_t channels) {
+// Where channel d goes, by itself or, if they lie together, with those after it.
+template <class O> struct Straight {
+  O *out;
+  static constexpr bool together() { return true; }
+  template <class C> void one(std::int64_t d, C v) const { narrow(v, out[d]); }
+  template <class Many> void several(std::int64_t d, Many v) const { narrowed(v, out + d); }
+};
+template <class O> struct Apart {
+  O *out;
+  std::int64_t step;
+  static constexpr bool together() { return false; }
+  template <class C> void one(std::int64_t d, C v) const { narrow(v, out[d * step]); }
+  template <class Many> void several(std::int64_t, Many) const {}
+};
+template <class O, class C> struct Scaled {
+  O *out;
+  std::int64_t step;
+  const C *scale, *shift;
+  bool together() const { return step == 1; }
+  void one(std::int64_t d, C v) const { narrow(plus(shift[d], v, scale[d]), out[d * step]); }
+  template <class Many> void several(std::int64_t d, Many v) const {
+    narrowed(plus(load<Many>(shift + d), v, load<Many>(scale + d)), out + d);
+  }
+};
+
+// [from, to) as many at a time as fit into a register of `Bytes`; those that are left over with the ones before them, once
+// more: the answer lies elsewhere. False: there are fewer.
+template <int Bytes, class C, class Do> [[gnu::always_inline]] inline bool by(std::int64_t from, std::int64_t to, Do some) {
   constexpr std::int64_t kAtOnce = Bytes / sizeof(C);
-  if (channels < kAtOnce) return false;
-  using Many = Wide<C, Bytes>;
-  const auto some = [&](std::int64_t d) __attribute__((always_inline)) {
-    const Many from = widened<Many>(a + d), to = widened<Many>(b + d);
-    narrowed(plus(from, to - from, w - Many{}), out + d);
-  };
-  std::int64_t d = 0;
-  for (; d + kAtOnce <= channels; d += kAtOnce) some(d);
-  if (d < channels) some(channels - kAtOnce);
+  if (to - from < kAtOnce) return false;
+  const Wide<C, Bytes> kind{};
+  for (; from + kAtOnce <= to; from += kAtOnce) some(from, kind);
+  if (from < to) some(to - kAtOnce, kind);
   return true;
 }
 
-// Said lane by lane, a compiler unrolls loops over few channels before it looks for vectors in them, and finds none.
-template <class V, class O, class C>
-[[gnu::always_inline]] inline void mix(const V *a, const V *b, C w, O *out, std::int64_t channels) {
+// Said one by one, a compiler unrolls loops over few channels before it looks for vectors in them, and finds none.
+template <class V, class Some, class One>
+[[gnu::always_inline]] inline void channels(bool together, std::int64_t from, std::int64_t to, Some some, One one) {
+  using C = typename ComputeOf<V>::type;
   constexpr int kLeast = 16;
   if constexpr (kSideBySide<V>)
-    if (channels >= kLeast / std::int64_t(sizeof(C))) {
-      if (kRegister >= 64 && mix_by<std::min(kRegister, 64)>(a, b, w, out, channels)) return;
-      if (kRegister >= 32 && mix_by<std::min(kRegister, 32)>(a, b, w, out, channels)) return;
-      mix_by<kLeast>(a, b, w, out, channels);
+    if (together && to - from >= kLeast / std::int64_t(sizeof(C))) {
+      if (kRegister >= 64 && by<std::min(kRegister, 64), C>(from, to, some)) return;
+      if (kRegister >= 32 && by<std::min(kRegister, 32), C>(from, to, some)) return;
+      by<kLeast, C>(from, to, some);
       return;
     }
-  for (std::int64_t d = 0; d < channels; ++d) {
-    const C from = wide(a[d]);
-    narrow(plus(from, wide(b[d]) - from, w), out[d]);
-  }
+  for (std::int64_t d = from; d < to; ++d) one(d);
+}
+
+template <class V, class C, class Put>
+[[gnu::always_inline]] inline void mix(const V *a, const V *b, C w, const Put &put, std::int64_t from, std::int64_t to) {
+  channels<V>(
+      put.together(), from, to,
+      [&](std::int64_t d, auto kind) __attribute__((always_inline)) {
+        using Many = decltype(kind);
+        const Many left = widened<Many>(a + d), right = widened<Many>(b + d);
+        put.several(d, plus(left, right - left, w - Many{}));
+      },
+      [&](std::int64_t d) {
+        const C left = wide(a[d]);
+        put.one(d, plus(left, wide(b[d]) - left, w));
+      });
+}
+
+template <class V, class Put>
+[[gnu::always_inline]] inline void hold(const V *a, const Put &put, std::int64_t from, std::int64_t to) {
+  channels<V>(
+      put.together(), from, to,
+      [&](std::int64_t d, auto kind) __attribute__((always_inline)) { put.several(d, widened<decltype(kind)>(a + d)); },
+      [&](std::int64_t d) { put.one(d, wide(a[d])); });
 }
 
 } // namespace

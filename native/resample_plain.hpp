@@ -2,13 +2,12 @@
 // instruction set.
 #pragma once
 
-#include <algorithm>
 #include <limits>
-#include <type_traits>
 
+#include "resample_merge.hpp"
 #include "resample_mix.hpp"
 #include "resample_order.hpp"
-#include "resample_track.hpp"
+#include "resample_ruled.hpp"
 
 namespace ridgeline {
 namespace RIDGELINE_ISA {
@@ -19,52 +18,6 @@ namespace {
 template <std::int64_t Channels> struct Fixed {
   static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels;
 };
-struct Any {
-  std::int64_t channels, step, out_step;
-  bool side_by_side() const { return step == channels && out_step == channels; }
-};
-
-// Fetches frames before the targets reach them. It walks at the pace the targets have on average and is set right now and
-// then: what to fetch does not wait for what the merge finds.
-class Ahead {
-public:
-  static constexpr std::int64_t kSteps = 32; // targets after which it is set right
-#if defined(__aarch64__)
-  static constexpr std::int64_t kStart = 1024, kLeast = 0; // bytes ahead, bytes per target; neither more lines nor another
-  static constexpr bool kStamps = false;                   // start was faster, the next stamps were not tried
-#else
-  static constexpr std::int64_t kStart = 4096, kLeast = 32; // its own fetching ends with a page: this reaches into the next
-  static constexpr bool kStamps = true;
-#endif
-
-  Ahead(std::int64_t bytes, std::int64_t targets)
-      : pace(bytes / targets), start(std::max<std::int64_t>(kStart, 2 * pace)) {}
-
-  void set(const void *frame) { at = static_cast<const char *>(frame) + start; }
-  [[gnu::always_inline]] inline void fetch() {
-    if (pace < kLeast) return;
-    __builtin_prefetch(at);
-    if (pace > kLine) {
-      __builtin_prefetch(at + kLine);
-      if (pace > 2 * kLine) __builtin_prefetch(at + 2 * kLine), __builtin_prefetch(at + 3 * kLine);
-    }
-    at += pace;
-  }
-
-  // The beginning of what the next trajectory has of stamps or targets.
-  template <class T> [[gnu::always_inline]] static inline void fetch(const T *stamps, std::int64_t n) {
-    if (!kStamps) return;
-    const char *line = reinterpret_cast<const char *>(stamps);
-    for (const char *const end = line + std::min<std::int64_t>(n * sizeof(T), kBeginning); line < end; line += kLine)
-      __builtin_prefetch(line);
-  }
-
-private:
-  static constexpr std::int64_t kLine = 64, kBeginning = 1024; // bytes
-  const std::int64_t pace, start;                              // bytes per target; bytes ahead
-  const char *at = nullptr;
-};
-
 // Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
 template <class V, class O, class T> struct Regular {
   const V *values;
@@ -73,115 +26,35 @@ template <class V, class O, class T> struct Regular {
   std::int64_t n, wanted, value_stride, time_stride, target_stride, out_stride;
 };
 
-// A merge without side paths. What a target needs besides its mixing is what such a call takes longer than moving its bytes,
-// so it is little, and all of it is kept in registers. `Differ`: no two stamps are known to be equal.
-template <class V, class T, class Shape, bool Differ> class Merge {
-public:
-  using C = typename ComputeOf<V>::type;
-
-  Merge(const V *frames, const T *times, std::int64_t n, const Shape &as)
-      : left(frames), right(frames), values(frames), shape(as), first(times), end(times + n),
-        four_from_end(n < 4 ? times : end - 4), next(times + 1), before(times[0]) {}
-
-  // Where the target falls: `left`, `right` and how much of `right`; no `left` if it is no number.
-  [[gnu::always_inline]] inline C find(T t) {
-    if (__builtin_expect(!(t >= before), 0)) return find_back(t);
-    before = t;
-    // The next target is one to four stamps on, and which of them no predictor knows.
-    if (__builtin_expect(next <= four_from_end, 1)) {
-      const std::int64_t passed = passed_of_four(next, t);
-      next += passed, left += passed * shape.step;
-      if (__builtin_expect(passed == 4, 0)) {
-        next = walk_on(first, end, next, t);
-        left = frame(next - 1);
-      }
-    } else {
-      for (; next < end && *next <= t; ++next) left += shape.step;
-    }
-    return share(t);
-  }
-
-  const V *left, *right;
-
-private:
-  const V *frame(const T *stamp) const { return values + (stamp - first) * shape.step; }
-
-  // The rare cases are functions that do not know the merge: what an address was taken of is kept in memory.
-  static Track<V, T> track(const T *first, const T *end) { return {nullptr, first, end - first, 0, 0, 1}; }
-  [[gnu::noinline]] static const T *walk_on(const T *first, const T *end, const T *next, T t) {
-    std::int64_t passed = 4;
-    for (int near = 0; near < 32 && passed == 4 && end - next >= 4; ++near) next += passed = passed_of_four(next, t);
-    if (passed == 4 && end - next >= 4) // far ahead
-      return first + track(first, end).bisect(t, next - first - 1, end - first) + 1;
-    while (next < end && *next <= t) ++next;
-    return next;
-  }
-  // The stamp that t does not come before, or the last of those at the beginning.
-  [[gnu::noinline]] static const T *search(const T *first, const T *end, T t) {
-    const std::int64_t place = track(first, end).bisect(t, -1, end - first);
-    return place < 0 ? last_of(first, end, first) : first + place;
-  }
-  [[gnu::noinline]] static const T *last_of(const T *first, const T *end, const T *stamp) {
-    return first + track(first, end).last_of(stamp - first);
-  }
-
-  inline C find_back(T t) { // it went back, or lies before the first stamp, or is no number
-    if (!(t == t)) {
-      left = nullptr;
-      before = t; // nothing goes on from here, infinity neither: the next one is looked for anew
-      return 0;
-    }
-    const T *const here = search(first, end, t);
-    const bool outside = t < *first;
-    next = here + 1, left = frame(here);
-    before = outside ? *first : t;
-    return outside ? (right = left, C(0)) : share(t);
-  }
-
-  [[gnu::always_inline]] inline C share(T t) {
-    right = left + shape.step;
-    if (__builtin_expect(next == end, 0)) return 0;
-    if (!Differ && next + 1 < end && __builtin_expect(next[1] == next[0], 0)) // of equal ones the last counts
-      right = frame(last_of(first, end, next));
-    // Divided before it is narrowed, as in find(): a span of 1e-50 or 1e300 is nothing or infinite in float.
-    return C(double(t - next[-1]) / double(next[0] - next[-1]));
-  }
-
-  const V *const values;
-  const Shape shape;
-  const T *const first, *const end, *const four_from_end;
-  const T *next; // the first stamp after the target before
-  T before;      // that target; no smaller one goes on from here
-};
-
 // Nothing is stored but the answer, not even a register on the stack: stores elsewhere between two trajectories cost a
 // Neoverse-N1 its way of writing whole cache lines unread.
-template <bool Differ, class V, class O, class T, class Shape>
+template <class V, class O, class T, class Shape>
 [[gnu::always_inline]] inline void plain_row(const V *values, const T *times, std::int64_t n, const T *target,
                                              std::int64_t wanted, O *out, Ahead &ahead, const Shape &shape) {
   using C = typename ComputeOf<V>::type;
-  const auto put = [&](const V *left, const V *right, C w) __attribute__((always_inline)) {
+  const auto put = [&](const V *left, const V *right, double share) __attribute__((always_inline)) {
+    const C w = C(share);
     if (__builtin_expect(w != 0, 1)) { // or no number, which spans that are infinite make
-      mix(left, right, w, out, shape.channels);
+      mix(left, right, w, Straight<O>{out}, 0, shape.channels);
     } else if (left) {
-      for (std::int64_t d = 0; d < shape.channels; ++d) narrow(wide(left[d]), out[d]);
+      hold(left, Straight<O>{out}, 0, shape.channels);
     } else {
       for (std::int64_t d = 0; d < shape.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
     }
     out += shape.out_step;
   };
   ahead.set(values);
-  Merge<V, T, Shape, Differ> merge(values, times, n, shape);
+  Merge<V, T, Shape, true> merge(values, times, n, shape);
   const T *const last = target + wanted - 1;
   // A target is searched for before the one ahead of it is mixed: its division is under way meanwhile.
-  C share = merge.find(*target);
+  double share = merge.find(*target);
   while (target < last) {
     for (const T *const pause = last - target < Ahead::kSteps ? last : target + Ahead::kSteps; target < pause;) {
       ahead.fetch();
       const V *left = merge.left, *right = merge.right;
-      const C w = share;
+      const double part = share;
       share = merge.find(*++target);
-      put(left, right, w);
+      put(left, right, part);
     }
     if (merge.left) ahead.set(merge.left);
   }
@@ -191,7 +64,8 @@ template <bool Differ, class V, class O, class T, class Shape>
 
 // With `check` it ends before the first trajectory that is out of order; returns how many there were before it.
 template <class V, class O, class T, class Shape>
-[[gnu::noinline]] std::int64_t plain_rows(const Regular<V, O, T> &at, std::int64_t rows, bool check, const Shape shape) {
+[[gnu::noinline]] std::int64_t plain_rows(const ResampleJob &job, const Regular<V, O, T> &at, std::int64_t rows, bool check,
+                                          const Shape shape) {
   Ahead ahead(at.n * shape.step * std::int64_t(sizeof(V)), at.wanted);
   bool differ = false;
   for (std::int64_t b = 0; b < rows; ++b) {
@@ -200,12 +74,12 @@ template <class V, class O, class T, class Shape>
     const T *const times = at.times + b * at.time_stride, *const targets = at.targets + b * at.target_stride;
     O *const out = at.out + b * at.out_stride;
     Ahead::fetch(times + at.time_stride, at.n), Ahead::fetch(targets + at.target_stride, at.wanted);
-    if (check && (b == 0 || at.time_stride != 0)) {
+    if (b == 0 || at.time_stride != 0) {
       differ = all_differ(times, at.n);
-      if (!differ && !in_order(times, at.n, 1)) return b;
+      if (!differ && check && !in_order(times, at.n, 1)) return b;
     }
-    if (differ) plain_row<true>(values, times, at.n, targets, at.wanted, out, ahead, shape);
-    else plain_row<false>(values, times, at.n, targets, at.wanted, out, ahead, shape);
+    if (differ) plain_row(values, times, at.n, targets, at.wanted, out, ahead, shape);
+    else ruled_row(job, values, times, at.n, targets, at.wanted, Straight<O>{out}, nullptr);
   }
   return rows;
 }

@@ -18,6 +18,7 @@ F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
 NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
 BYTES_PER_THREAD = 1 << 20  # waking a thread, on cores that others may be using, costs as much as moving this
+BYTES_PER_TARGET = 160  # and finding a target as much as moving these; both as in native/resample.cpp
 EXACT_IN_FLOAT64 = 2**53
 
 
@@ -78,7 +79,7 @@ def run(
         shift,
         value_type,
         result.dtype == compute and stored != compute,
-        _threads((batch.batch * (batch.targets + int(batch.values.shape[1])) * batch.channels) * compute.itemsize),
+        _threads(batch, compute.itemsize),
         check and not beforehand,
     )
     if trajectory >= 0:
@@ -170,8 +171,9 @@ def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
     return out
 
 
-def _threads(moved: int) -> int:
-    wanted = moved // BYTES_PER_THREAD
+def _threads(batch: Batch, item: int) -> int:
+    frames = (batch.targets + int(batch.values.shape[1])) * batch.channels * item
+    wanted = batch.batch * (frames + batch.targets * BYTES_PER_TARGET) // BYTES_PER_THREAD
     return min(len(os.sched_getaffinity(0)), wanted) if wanted > 1 else 1
 
 

@@ -1,0 +1,98 @@
+"""Channels of one kind, linear, previous or nearest, with a rule for ends and gaps, a mask, a scale, lengths: their own
+loops against those for everything, to the last bit, and against the slow reference.
+
+python -m pytest tests/trajectory/test_ruled.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trajectory.reference import resample_one
+from tests.trajectory.test_plain import ISAS, batches, near, room, same
+
+from ridgeline import native, resample
+
+
+@st.composite
+def rules(draw, values, times, at):
+    """How the call is made besides, as native.resample takes it."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    batch, stamps, channels = values.shape
+    compute = np.float64 if values.dtype == np.float64 else np.float32
+    gap = draw(st.none() | st.sampled_from([0, 1, 3]))
+    scaled = draw(st.booleans())
+    return {
+        "kind": draw(st.sampled_from(["linear", "previous", "nearest"])),
+        "outside": draw(st.sampled_from(["clamp", "nan"])),
+        "gap": gap if times.dtype == np.int64 or gap is None else float(gap) / 2,
+        "lengths": rng.integers(0, stamps + 1, batch) if draw(st.booleans()) else None,
+        "at_lengths": rng.integers(0, at.shape[1] + 1, batch) if draw(st.booleans()) else None,
+        "scale": rng.standard_normal(channels).astype(compute) if scaled else None,
+        "shift": rng.standard_normal(channels).astype(compute) if scaled else None,
+    }
+
+
+def directly(values, times, at, how, out, isa, threads=1):
+    """The mask of the native call; the answer is in `out`."""
+    mask = np.full(at.shape, 9, np.uint8)
+    whole = times.dtype == np.int64
+    done = native.resample(
+        values, times, at, out, mask, how["lengths"], how["at_lengths"], None, [(0, values.shape[2], how["kind"])],
+        how["outside"], None if whole else how["gap"], how["gap"] if whole else None, how["scale"], how["shift"],
+        values.dtype.name, out.dtype != values.dtype, threads, True, isa,
+    )  # fmt: skip
+    assert done == -1
+    return mask
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), batches(), st.integers(1, 3))
+def test_the_loops_for_one_kind_and_those_for_everything_give_the_same_bits(data, case, threads):
+    how = data.draw(rules(*case))
+    values, times, at = case
+    wide = values.dtype == np.float16 and data.draw(st.booleans())
+    for isa in ISAS:
+        found, ordinary = (room(values.astype(np.float32) if wide else values, at, spread) for spread in (1, 2))
+        mask = directly(values, times, at, how, found, isa, threads)
+        assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
+        same(found, ordinary)
+        assert np.isnan(found[mask == 0]).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), batches())
+def test_they_agree_with_the_reference(data, case):
+    how = data.draw(rules(*case))
+    values, times, at = case
+    scale = how["scale"] if how["scale"] is not None else 1
+    shift = how["shift"] if how["shift"] is not None else 0
+    wanted, valid = np.full((*at.shape, values.shape[2]), np.nan), np.zeros(at.shape, bool)
+    for b in range(len(values)):
+        n = values.shape[1] if how["lengths"] is None else how["lengths"][b]
+        k = at.shape[1] if how["at_lengths"] is None else how["at_lengths"][b]
+        with np.errstate(invalid="ignore"):
+            one, mask = resample_one(
+                values[b, :n], times[b, :n], at[b, :k], how["kind"], outside=how["outside"], max_gap=how["gap"]
+            )
+        wanted[b, :k], valid[b, :k] = one * scale + shift, mask
+    for isa in ISAS:
+        found = room(values, at)
+        assert np.array_equal(directly(values, times, at, how, found, isa).astype(bool), valid)
+        near(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("channels", range(1, 71))
+def test_every_number_of_channels_is_mixed_and_held(dtype, channels):
+    """Registers of every width, and what is left over of them."""
+    rng = np.random.default_rng(channels)
+    values = rng.standard_normal((3, 9, channels)).astype(dtype)
+    times, at = np.tile(np.arange(9.0), (3, 1)), np.sort(rng.uniform(-1, 9, (3, 11)), 1)
+    at[:, 4] = 3.0  # a hit: held
+    for kind in ("linear", "previous"):
+        whole = resample(values, times, at, kind=kind)
+        parts = [resample(values[..., d : d + 1], times, at, kind=kind) for d in range(channels)]
+        assert np.array_equal(whole, np.concatenate(parts, -1))
