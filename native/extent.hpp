@@ -24,7 +24,7 @@ struct Extent {
   bool apart(const Extent &other) const { return to <= other.from || other.to <= from || from == to || other.from == other.to; }
 };
 
-// Whether items of one array lie on each other, as those of one that was spread over a dimension.
+// Whether items of one array lie on each other because it was spread over a dimension.
 inline bool folded(const std::int64_t *sizes, const std::int64_t *strides, int dimensions) {
   bool spread = false;
   for (int k = 0; k < dimensions; ++k) {

@@ -33,7 +33,7 @@ bool Relaunch::remember(const Objects &objects, std::shared_ptr<Launch> launch) 
 
 static Extent extent_of(const Tensor &t) { return {t.address(), t.shape, t.strides, t.dimensions, t.bits * t.lanes / 8}; }
 
-// Whether the last one, which is written, has a place for each of its items, and none that is read.
+// Whether the last one, which is written, was not spread and lies nowhere that is read.
 static bool apart(const std::array<Tensor, Relaunch::kTensors> &tensors) {
   const Tensor &out = tensors.back();
   if (folded(out.shape, out.strides, out.dimensions)) return false;

@@ -85,7 +85,8 @@ std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bo
     const std::int64_t first = job.offsets ? job.offsets[b] : 0;
     std::int64_t n = job.offsets ? job.offsets[b + 1] - first : job.stamps;
     if (job.lengths) n = std::min(n, job.lengths[b]);
-    const std::int64_t wanted = job.at_lengths ? std::min(job.targets, job.at_lengths[b]) : job.targets;
+    const std::int64_t wanted =
+        job.at_lengths ? std::clamp<std::int64_t>(job.at_lengths[b], 0, job.targets) : job.targets;
     if (plain && n > 0 && wanted == job.targets) {
       if (plainly(b, 1, first, n) == 0) return b;
       continue;

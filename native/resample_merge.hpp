@@ -59,7 +59,8 @@ struct Any {
 };
 
 // A merge without side paths. What a target needs besides its mixing is what such a call takes longer than moving its bytes,
-// so it is little, and all of it is kept in registers. `Differ`: no two stamps are known to be equal.
+// so it is little, and all of it is kept in registers. `Differ`: no two stamps are
+// equal, and the first is finite.
 template <class V, class T, class Shape, bool Differ> class Merge {
 public:
   Merge(const V *frames, const T *times, std::int64_t n, const Shape &as)
@@ -129,6 +130,7 @@ private:
   [[gnu::always_inline]] inline double share(T t) {
     right = left + shape.step;
     if (__builtin_expect(next == end, 0)) return 0;
+    if (!Differ && t == next[-1]) return 0; // of an infinite stamp, too
     if (!Differ && next + 1 < end && __builtin_expect(next[1] == next[0], 0)) // of equal ones the last counts
       right = frame(last_of(first, end, next));
     return double(t - next[-1]) / double(next[0] - next[-1]);

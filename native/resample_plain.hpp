@@ -75,7 +75,7 @@ template <class V, class O, class T, class Shape>
     O *const out = at.out + b * at.out_stride;
     Ahead::fetch(times + at.time_stride, at.n), Ahead::fetch(targets + at.target_stride, at.wanted);
     if (b == 0 || at.time_stride != 0) {
-      differ = all_differ(times, at.n);
+      differ = all_differ(times, at.n) && times[0] >= std::numeric_limits<T>::lowest();
       if (!differ && check && !in_order(times, at.n, 1)) return b;
     }
     if (differ) plain_row(values, times, at.n, targets, at.wanted, out, ahead, shape);

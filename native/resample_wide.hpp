@@ -1,4 +1,5 @@
-// Numbers side by side in one register: float16 and bfloat16 to float and back as in resample_numbers.hpp, bit for bit.
+// Numbers side by side in one register: float16 and bfloat16 to float and back as in resample_numbers.hpp, bit for bit; only
+// which NaN it is may differ.
 // Part of the loops: compiled once per instruction set.
 #pragma once
 

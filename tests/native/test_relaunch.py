@@ -127,15 +127,13 @@ def test_what_might_be_written_where_it_is_read_is_left_to_others(driver, launch
     values, times, at, _ = tensors()
     assert relaunch.remember(values, times, at, memory[:96].view(3, 4, 8), launch)
     first = memory[:120].view(3, 5, 8)
-    for start, fine in ((0, False), (104, False), (119, False), (120, True), (4000, True)):
+    for start, fine in ((0, False), (104, False), (116, False), (120, True), (4000, True)):
         out = memory[start : start + 96].view(3, 4, 8)
-        if out.data_ptr() % 16 == memory.data_ptr() % 16:
-            assert Asked(driver, first, times, at, out)(relaunch) == fine
+        assert Asked(driver, first, times, at, out)(relaunch) == fine
         for clock in (0, 1):
             clocks = [times, at]
             clocks[clock] = memory[:32].view(torch.float64)[: clocks[clock].numel()].view(clocks[clock].shape)
-            if out.data_ptr() % 16 == memory.data_ptr() % 16:
-                assert Asked(driver, values, *clocks, out)(relaunch) == (start >= 32)
+            assert Asked(driver, values, *clocks, out)(relaunch) == (start >= 32)
     apart = torch.ones(3, 5, 16)
     four = [apart[..., :8], times, at, apart[:, :4, 8:]]  # which only the ordinary way can know
     assert relaunch.remember(*four, launch)

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 @st.composite
 def views(draw):
-    """A view of some of the 200 items that two such views share: slices, turned round or spread, of any dimensions."""
+    """A view of some of the 200 items that two such share: slices in steps, turned round, of one or two dimensions."""
     memory = np.arange(200)
     start, stop = sorted(draw(st.tuples(st.integers(0, 200), st.integers(0, 200))))
     view = memory[start : stop : draw(st.integers(1, 5))]
@@ -101,7 +101,8 @@ def test_what_is_computed_elsewhere_and_copied_may_go_anywhere():
 def test_items_of_the_answer_need_a_place_each():
     values, times, at = np.ones((3, 5, 4), np.float32), np.tile(np.arange(5.0), (3, 1)), np.ones((3, 2))
     once = torch.zeros(1, 2, 4)
-    for how in ({}, {"check": False}, {"kind": "nearest"}):
+    for dtype, how in (("f4", {}), ("f4", {"check": False}), ("f4", {"kind": "nearest"}), ("f8", {})):
+        values = values.astype(dtype)  # float64 is computed elsewhere and copied
         with pytest.raises(InputError, match="several items of out lie at one place in memory"):
             resample(*map(torch.from_numpy, (values, times, at)), out=once.expand(3, 2, 4), **how)
         spread = np.lib.stride_tricks.as_strided(np.zeros((2, 4), np.float32), (3, 2, 4), (0, 16, 4))
@@ -124,6 +125,32 @@ def test_on_a_gpu_it_is_the_same_question():
                 *map(torch.from_numpy, (values, times, at)), wanted=torch.float32, out=torch.from_numpy(out),
                 return_mask=False, **how,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["lengths", "at_lengths", "offsets"])
+def test_counts_are_read_too(name):
+    memory = np.zeros(64)
+    counts = memory[8:].view(np.int64)[: 3 if name == "offsets" else 2]
+    counts[:] = [0, 3, 6] if name == "offsets" else 2
+    values, times = -np.ones((2, 3, 2)), np.tile(np.arange(3.0), (2, 1))
+    if name == "offsets":
+        values, times = values.reshape(6, 2), times.reshape(6)
+    with pytest.raises(InputError, match=f"out shares memory with {name}"):
+        resample(values, times, np.ones((2, 3)), out=memory[:12].reshape(2, 3, 2), **{name: counts})
+    assert not memory[:8].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_a_gpu_the_short_way_refuses_as_well():
+    memory = torch.ones(4, 30, 8, device="cuda")
+    times, at = torch.arange(30.0, device="cuda").repeat(4, 1), torch.ones(4, 20, device="cuda")
+    for _ in range(3):
+        with pytest.raises(InputError, match=r"^out shares memory with values"):
+            resample(memory, times, at, out=memory[:, :20], check=False)
+        out = torch.empty(4, 20, 8, device="cuda")
+        assert resample(memory, times, at, out=out, check=False) is out
+        resample(memory, times, at[:, :0], out=out[:, :0], check=False)
 
 
 def test_nothing_overlaps_nothing_and_what_cannot_be_told_is_refused(monkeypatch):

@@ -96,3 +96,70 @@ def test_every_number_of_channels_is_mixed_and_held(dtype, channels):
         whole = resample(values, times, at, kind=kind)
         parts = [resample(values[..., d : d + 1], times, at, kind=kind) for d in range(channels)]
         assert np.array_equal(whole, np.concatenate(parts, -1))
+
+
+@pytest.mark.parametrize("clock", ["float32", "float64"])
+@pytest.mark.parametrize("outside", ["clamp", "nan"])
+@pytest.mark.parametrize("kind", ["linear", "previous", "nearest"])
+def test_stamps_without_an_end_are_hit_all_the_same(clock, outside, kind):
+    times = np.array([[-np.inf, 0, 1, np.inf], [-np.inf, -np.inf, 2, np.inf], [-1, 0, np.inf, np.inf]], clock)
+    at = np.tile(np.array([-np.inf, -5, 0, 0.5, 1, 7, np.inf, -np.inf], clock), (3, 1))
+    values = np.random.default_rng(6).standard_normal((3, 4, 9)).astype(np.float32)
+    how = {
+        "kind": kind,
+        "outside": outside,
+        "gap": None,
+        "lengths": None,
+        "at_lengths": None,
+        "scale": None,
+        "shift": None,
+    }
+    for isa in ISAS:
+        found, ordinary = (room(values, at, spread) for spread in (1, 2))
+        mask = directly(values, times, at, how, found, isa)
+        assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
+        same(found, ordinary)
+        assert np.array_equal(found[0, 0], values[0, 0])
+        assert np.array_equal(found[1, 0], values[1, 1])
+        assert np.array_equal(found[2, 6], values[2, 3])
+
+
+@pytest.mark.parametrize("kind", ["linear", "previous", "nearest"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_bfloat16_is_told_by_its_bits(kind, scaled):
+    """Every number there is among them, into bfloat16 and into float32."""
+    rng = np.random.default_rng(7)
+    values = rng.permutation(np.arange(2**16, dtype=np.uint16)).reshape(16, -1, 16)
+    times = np.cumsum(rng.uniform(0.1, 1, values.shape[:2]), 1)
+    at = np.sort(rng.uniform(0, times.max(), (16, 100)), 1)
+    scale, shift = (rng.standard_normal(16).astype(np.float32) if scaled else None for _ in range(2))
+    for isa in ISAS:
+        for kept in (np.uint16, np.float32):
+            answers = []
+            for spread in (1, 2):
+                out = np.zeros((16, 100, 16 * spread), kept)[..., ::spread]
+                done = native.resample(
+                    values, times, at, out, None, None, None, None, [(0, 16, kind)], "nan", None, None, scale, shift,
+                    "bfloat16", kept == np.float32, 1, True, isa,
+                )  # fmt: skip
+                assert done == -1
+                answers.append(out)
+            one, other = answers
+            if kept == np.float32:
+                same(one, np.ascontiguousarray(other))
+            else:
+                assert np.array_equal(one, other)
+
+
+def test_counts_below_nothing_write_nothing_before_the_answer():
+    values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
+    memory = np.full((6, 5, 4), 7, np.float32)
+    for kind in ("linear", "previous"):
+        native.resample(
+            values, times, at, memory[2:4], None, None, np.array([-3, 2]), None, [(0, 4, kind)], "nan", None, None,
+            None, None, "float32", False, 1, True, "",
+        )  # fmt: skip
+        assert (memory[:2] == 7).all()
+        assert (memory[4:] == 7).all()
+        assert np.isnan(memory[2]).all()
+        assert np.array_equal(np.isnan(memory[3, :, 0]), [False, False, True, True, True])

@@ -48,14 +48,16 @@ def overlaps(one: Any, other: Any) -> bool:
 
 
 def refuse_shared(out: Any, **inputs: Any) -> None:
-    """`out` has a place for every item, and none of them is read."""
+    """`out` was not spread over a dimension, and lies on none of the inputs; those that are None are none."""
+    if 0 in out.shape:
+        return
     seen = _seen(out)
-    if seen.size and any(size > 1 and step == 0 for size, step in zip(seen.shape, seen.strides, strict=True)):
+    if any(size > 1 and step == 0 for size, step in zip(seen.shape, seen.strides, strict=True)):
         raise InputError(
             "several items of out lie at one place in memory, as expand() makes them; give it memory of its own."
         )
     for name, array in inputs.items():
-        if overlaps(seen, array):
+        if array is not None and overlaps(seen, array):
             raise InputError(
                 f"out shares memory with {name}, which is read while out is written; give it memory of its own."
             )

@@ -57,7 +57,8 @@ def run(
         refuse_outside(batch, lengths, at_lengths, offsets)
     compute, stored = F64 if value_type == "float64" else F32, STORED[value_type]
     direct = wanted is stored or wanted is compute or wanted in (stored, compute)
-    result = _room(out, batch, wanted if direct else compute, direct)
+    counts = {"lengths": lengths, "at_lengths": at_lengths, "offsets": offsets}
+    result = _room(out, batch, wanted if direct else compute, direct, counts)
     mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
     scaling = affine(normalize, batch.channels)
     scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
@@ -156,7 +157,7 @@ def _gap(max_gap: Any, clock: Any) -> tuple[int | None, float | None]:
     return (int(max_gap), None) if clock == I64 else (None, float(max_gap))
 
 
-def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
+def _room(out: Any, batch: Batch, dtype: Any, direct: bool, counts: dict[str, Any]) -> Any:
     """Where the loops write: the caller's `out` seen as [B, T, D], or fresh memory."""
     shape = (batch.batch, batch.targets, batch.channels)
     if out is None:
@@ -164,8 +165,9 @@ def _room(out: Any, batch: Batch, dtype: Any, direct: bool) -> Any:
     if tuple(out.shape) != batch.result_shape:
         raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
     if not direct or out.dtype != dtype:
+        refuse_shared(out)
         return np.empty(shape, dtype)
-    refuse_shared(out, values=batch.values, times=batch.times, at=batch.at)
+    refuse_shared(out, values=batch.values, times=batch.times, at=batch.at, **counts)
     for axis in range(3 - out.ndim):
         out = out[None] if axis == 0 and len(batch.mask_shape) == 1 else out[..., None]
     return out

@@ -56,6 +56,8 @@ def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_m
     inside = wanted in (values.dtype, _compute(values.dtype))
     direct = wanted if inside else _compute(values.dtype)
     room = out if out is not None and out.dtype == direct else None
+    if out is not None and room is None:
+        refuse_shared(out)
     answer = on_numpy.run(
         _numpy(values.detach()),
         _numpy(times),
@@ -101,9 +103,12 @@ def on_gpu(
     if out is not None and tuple(out.shape) != batch.result_shape:
         raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
     if out is not None and out.dtype == direct:
-        refuse_shared(out, values=batch.values, times=batch.times, at=batch.at)
+        counts = {"lengths": lengths, "at_lengths": at_lengths, "offsets": offsets}
+        refuse_shared(out, values=batch.values, times=batch.times, at=batch.at, **counts)
         room = out.view(shape)
     else:
+        if out is not None:
+            refuse_shared(out)
         room = values.new_empty(shape, dtype=direct)
     mask = torch.empty(shape[:2], dtype=torch.bool, device=values.device) if return_mask else None
     scaling = affine(normalize, batch.channels)
