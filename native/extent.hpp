@@ -21,7 +21,9 @@ struct Extent {
     }
   }
 
-  bool apart(const Extent &other) const { return to <= other.from || other.to <= from || from == to || other.from == other.to; }
+  bool apart(const Extent &other) const {
+    return to <= other.from || other.to <= from || from == to || other.from == other.to;
+  }
 };
 
 // Whether items of one array lie on each other because it was spread over a dimension.

@@ -53,7 +53,8 @@ bool Relaunch::again(const Objects &objects) {
   }
   Launch &launch = *last->second;
   std::uint64_t stream = 0;
-  if (!apart(found) || Tensors::takes_gradient(objects[0]) || !launch.at_home() || !tensors.stream_of(found[0], stream)) return false;
+  if (!apart(found) || Tensors::takes_gradient(objects[0]) || !launch.at_home() || !tensors.stream_of(found[0], stream))
+    return false;
   for (int k = 0; k < kTensors; ++k) launch.point(k, found[k].address());
   launch(stream);
   return true;

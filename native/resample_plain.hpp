@@ -18,6 +18,7 @@ namespace {
 template <std::int64_t Channels> struct Fixed {
   static constexpr std::int64_t channels = Channels, step = Channels, out_step = Channels;
 };
+
 // Trajectories of one length each with as many targets, one behind the other, `*_stride` apart.
 template <class V, class O, class T> struct Regular {
   const V *values;

@@ -18,7 +18,8 @@ inline bool follows_rules(const ResampleJob &job) {
          job.time_stride[1] == 1 && job.at_stride[1] == 1;
 }
 
-// Its rules are the same for all targets: to ask for them each time costs next to nothing. `mask`: one for each target, or null.
+// Its rules are the same for all targets: to ask for them each time costs next to nothing. `mask`: one for each target, or
+// null.
 template <class V, class T, class Put>
 [[gnu::noinline]] void ruled_row(const ResampleJob &job, const V *values, const T *times, std::int64_t n, const T *target,
                                  std::int64_t wanted, Put put, std::uint8_t *mask) {
