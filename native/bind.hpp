@@ -5,6 +5,7 @@ namespace nanobind { class module_; }
 
 namespace ridgeline {
 void bind_resample(nanobind::module_ &m);
+void bind_habit(nanobind::module_ &m);
 void bind_door(nanobind::module_ &m);
 void bind_launch(nanobind::module_ &m);
 void bind_wordpiece(nanobind::module_ &m);

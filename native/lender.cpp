@@ -69,7 +69,7 @@ bool forked = false; // its threads are gone, and it does not know
 
 } // namespace
 
-Lent on_lent_threads(const std::function<void(int)> &work) {
+std::optional<Lent> on_lent_threads(const std::function<void(int)> &work) {
   static thread_local const bool first = pid_t(syscall(SYS_gettid)) == getpid();
   if (forked || !first) return {};
   static OpenMP openmp; // by one thread only
@@ -94,7 +94,7 @@ Lent on_lent_threads(const std::function<void(int)> &work) {
   };
   const auto began = Clock::now();
   openmp.parallel(run, &errand, 0, 0); // as many threads as its owner would: with fewer it would send some away
-  return {true, Clock::now() - errand.ended > errand.ended - began};
+  return Lent{errand.ended - began, Clock::now() - errand.ended};
 }
 
 bool lenders_awake() {

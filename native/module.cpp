@@ -85,6 +85,7 @@ NB_MODULE(native, m) {
   }, "How many of OpenMP's threads would work for the caller, itself among them; 0 if nobody lends.");
 
   bind_resample(m);
+  bind_habit(m);
   bind_door(m);
   bind_launch(m);
   bind_wordpiece(m);

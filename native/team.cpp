@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "busy.hpp"
+#include "habit.hpp"
 #include "lender.hpp"
 
 namespace ridgeline {
@@ -46,12 +47,6 @@ double seconds_of(clockid_t clock) {
   clock_gettime(clock, &now);
   return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
 }
-
-// How a call went for its caller.
-struct Shift {
-  std::chrono::nanoseconds worked, waited; // waited for the others, when its own work was done
-  bool missed;                             // others, who did not come
-};
 
 class Team {
 public:
@@ -199,98 +194,6 @@ private:
   std::atomic<int> seats{0}, inside{0}, asleep{0};
 };
 
-// Whose threads are asked. When threads of this process that are neither ours nor the caller keep CPUs busy around our
-// calls, as OpenMP's do, ours have to push them aside first, and those are asked instead, as long as they are awake. They
-// are seen by the CPU time that the process uses, which the system tells late, or counted when some of ours get no CPU.
-// Back to our own when nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, and
-// after a while in any case: who asks them makes them spin, needed or not.
-class Habit {
-  using Clock = std::chrono::steady_clock;
-
-public:
-  bool elsewhere() const { return left > 0 && pthread_equal(watcher, pthread_self()); }
-
-  // Whether those who lend should be asked first if they are awake: that takes as long as a small call. Who was awake a
-  // moment ago most likely still is, so of calls that follow each other closely every eighth asks.
-  bool asks() {
-    const auto now = Clock::now();
-    const bool near = now - called < kNear;
-    called = now;
-    unasked = near ? (unasked + 1) % 8 : 0;
-    return unasked == 0;
-  }
-
-  // Whether threads should be counted before ours are woken: some of ours got no CPU in the call before.
-  bool suspects() const { return missed && Clock::now() - counted > pause; }
-
-  // Before a call that our own team will do; `wanted` threads, the caller among them.
-  void look_around(const Team *team, int wanted) {
-    const auto now = Clock::now();
-    if (left > 0 || now < settled) return;
-    const bool again = pthread_equal(watcher, pthread_self());
-    if (again && suspects()) count(team, wanted);
-    missed = false;
-    const auto passed = now - since;
-    if (left > 0 || (again && passed < kWatch)) return;
-    const double ours = (team ? team->cpu_seconds() : 0) + seconds_of(CLOCK_THREAD_CPUTIME_ID);
-    const double others = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - ours; // last: a thread's time grows when it is asked
-    const double busy = (others - burnt) / std::chrono::duration<double>(passed).count(); // CPUs
-    if (again && passed < kRecent && 2 * busy > wanted - 1) left = kCalls;
-    since = now, burnt = others, watcher = pthread_self();
-  }
-
-  void after_lent(bool well) {
-    waits = well ? 0 : waits + 1;
-    if (--left > 0 && waits < kWaits) return;
-    settled = Clock::now() + (waits < kWaits ? kSettle : kRest);
-    left = waits = 0;
-  }
-
-  // Where a CPU is taken away in the middle of the work, by other processes or under a virtual machine, the caller waits for
-  // whoever was there, many times as long as all of it takes alone. So after such a wait it is alone for many times as long.
-  bool alone() const { return Clock::now() < company; }
-  void after_own(const Shift &shift) {
-    const auto now = Clock::now();
-    const bool held_up = shift.waited > kHeldUp && 2 * shift.waited > shift.worked; // the last pieces are shorter than that
-    if (held_up) company = now + kTimes * shift.waited;
-    missed = shift.missed && shift.worked > kComing;
-  }
-  void stay_at_home(bool for_long = false) { // until busy threads are seen again
-    left = waits = 0;
-    if (for_long) settled = Clock::now() + kRest;
-  }
-
-private:
-  void count(const Team *team, int wanted) {
-    const auto many_run = [&](std::chrono::microseconds glance) {
-      return 2 * running_besides(team ? team->threads() : std::vector<pid_t>{}, glance) > wanted - 1;
-    };
-    const auto now = Clock::now();
-    const bool found = many_run(kGlance) && many_run(4 * kGlance); // who only woke up for a moment is asleep by then
-    pause = found || now - counted > kRecent ? kWatch : std::min(2 * pause, kRecent); // in vain: less often
-    counted = now;
-    if (found) left = kCalls;
-  }
-
-  // What a running thread has used is known by the system's tick; what was long ago says nothing.
-  static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
-  static constexpr std::chrono::microseconds kGlance{50};
-  static constexpr int kCalls = 400, kWaits = 3;
-  static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
-  static constexpr Clock::duration kRest = std::chrono::seconds(2);
-  static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
-  static constexpr Clock::duration kHeldUp = std::chrono::milliseconds(1);
-  static constexpr Clock::duration kComing = std::chrono::microseconds(100); // who has not come by then may have no CPU
-  static constexpr int kTimes = 20;
-
-  int left = 0, waits = 0, unasked = 0;
-  bool missed = false; // some of ours, in the call before
-  Clock::duration pause = kWatch;
-  Clock::time_point since{}, counted{}, settled{}, called{}, company{};
-  double burnt = 0;
-  pthread_t watcher{};
-};
-
 // Never destroyed at exit: the threads sleep in it until the process is gone. Made when the module is loaded, not at
 // the first call: a child forked in the middle of that would wait for it for ever.
 Team *team = nullptr;
@@ -305,6 +208,15 @@ void forget() { // in the child of a fork there are no threads, and a lock may h
 [[maybe_unused]] const int told = pthread_atfork(nullptr, nullptr, forget);
 
 thread_local int known_cpus = 0; // 0: never asked
+
+int running_besides_team(std::chrono::microseconds glance) {
+  return running_besides(team ? team->threads() : std::vector<pid_t>{}, glance);
+}
+
+double used_besides_team() {
+  const double ours = (team ? team->cpu_seconds() : 0) + seconds_of(CLOCK_THREAD_CPUTIME_ID);
+  return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - ours; // last: a thread's time grows when it is asked
+}
 
 Place callers_place() {
   const Place place = Place::here();
@@ -331,11 +243,12 @@ void together(int threads, const std::function<void()> &work) {
 void together(int threads, const std::function<void(int)> &work, int awake) {
   std::unique_lock mine(*turn, std::defer_lock);
   if (threads < 2 || !mine.try_lock()) return work(0);
-  const bool alone = awake > 0 && habit.alone();
-  if (team && !alone && !habit.elsewhere() && !habit.suspects()) team->wake(std::min(2, threads - 1)); // while the caller looks around
-  habit.look_around(team, threads);
-  if (habit.elsewhere() && habit.asks() && !lenders_awake()) habit.stay_at_home();
-  if (habit.elsewhere()) {
+  const auto began = Habit::Clock::now();
+  const bool alone = awake > 0 && habit.alone(began);
+  if (team && !alone && !habit.elsewhere(began) && !habit.suspects(began)) team->wake(std::min(2, threads - 1)); // meanwhile
+  habit.look_around(began, threads, running_besides_team, used_besides_team);
+  if (habit.elsewhere(began) && habit.asks(began) && !lenders_awake()) habit.stay_at_home(began, false);
+  if (habit.elsewhere(began)) {
     const int wanted = std::max(threads, awake);
     Place place;
     std::atomic<bool> known{false}, came{false};
@@ -351,9 +264,9 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
       if (!came) came = true;
       work(who);
     };
-    const Lent lent = on_lent_threads(if_wanted);
-    if (lent.done) return habit.after_lent(!lent.waited && came);
-    habit.stay_at_home(true);
+    if (const auto lent = on_lent_threads(if_wanted))
+      return habit.after_lent(Habit::Clock::now(), {lent->worked, lent->waited, !came}, threads);
+    habit.stay_at_home(began, true);
   }
   if (alone) return work(0);
   const Place place = callers_place();
@@ -363,7 +276,8 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
   }
   if (!team) team = new Team(place);
   team->grow(threads - 1);
-  habit.after_own(team->run(threads - 1, work));
+  const Shift shift = team->run(threads - 1, work);
+  habit.after_own(Habit::Clock::now(), shift, threads);
 }
 
 } // namespace ridgeline

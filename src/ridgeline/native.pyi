@@ -2,7 +2,7 @@
 The CPU's hot loops, chosen for this CPU's instruction set at run time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy
@@ -49,6 +49,31 @@ def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)]
     """
     The first trajectory with a stamp that is smaller than the one before or NaN; -1 if none has.
     """
+
+class Habit:
+    """
+    Whose threads a caller of resample asks for help, by how its calls went. All times in seconds.
+    """
+
+    def __init__(self) -> None: ...
+
+    def look_around(self, now: float, wanted: int, running: Callable, used: Callable) -> bool:
+        """
+        Whether this call of `wanted` threads asks those of another library. `running(glance)`: how many other threads are busy that long, `used()`: the CPU time of all of them.
+        """
+
+    def after_lent(self, now: float, worked: float, waited: float, missed: bool, threads: int) -> None:
+        """
+        A call on their threads: how long the caller worked and then waited, and whether nobody came.
+        """
+
+    def after_own(self, now: float, worked: float, waited: float, missed: bool, threads: int) -> None:
+        """The same of a call on our own."""
+
+    def alone(self, now: float) -> bool:
+        """
+        Whether the caller works without company, as it was kept waiting for long.
+        """
 
 def resample_door(otherwise: Any, text: str) -> Any:
     """
