@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "resample_mix.hpp"
+#include "resample_slerp.hpp"
 #include "resample_track.hpp"
 
 namespace ridgeline {
@@ -64,42 +65,75 @@ void angle(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
   });
 }
 
+// Beyond either end, where the angle counts many times over and a cosine near 1 does not know it well: by the tangent.
 template <class V, class T, class Put>
-void slerp(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t from, std::int64_t to, Put put) {
+void slerp_beyond(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, std::int64_t d, Put put) {
   using C = typename Track<V, T>::C;
-  const auto unit = [](C *q) {
-    const C size = std::sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]);
-    for (int k = 0; k < 4; ++k) q[k] /= size; // no rotation at all (0, 0, 0, 0) becomes NaN, not an invented one
-  };
-  for (std::int64_t d = from; d + 4 <= to; d += 4) {
-    C p[4], q[4];
-    for (int k = 0; k < 4; ++k) p[k] = track.value(at.i, d + k);
-    unit(p);
-    if (at.w != 0) {
-      for (int k = 0; k < 4; ++k) q[k] = track.value(at.j, d + k);
-      unit(q);
-      C dot = p[0] * q[0] + p[1] * q[1] + p[2] * q[2] + p[3] * q[3];
-      const C side = dot < 0 ? C(-1) : C(1); // q and -q are one rotation: take the short way
-      dot *= side;
-      C left = 1 - at.w, right = at.w * side;
-      if (!(dot > C(0.9995))) {
-        const C theta = std::acos(dot), sine = std::sin(theta);
-        left = std::sin((1 - at.w) * theta) / sine;
-        right = std::sin(at.w * theta) / sine * side;
-      }
-      for (int k = 0; k < 4; ++k) p[k] = left * p[k] + right * q[k];
-      unit(p);
-    }
-    for (int k = 0; k < 4; ++k) put.one(d + k, p[k]);
-  }
+  const auto size = [](const double (&q)[4]) { return std::sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]); };
+  double p[4], q[4], apart[4], along[4];
+  for (int k = 0; k < 4; ++k) p[k] = track.value(at.i, d + k), q[k] = track.value(at.j, d + k);
+  const double dot = p[0] * q[0] + p[1] * q[1] + p[2] * q[2] + p[3] * q[3];
+  const double per_p = 1 / size(p), per_q = (dot < 0 ? -1 : 1) / size(q);
+  for (int k = 0; k < 4; ++k) p[k] *= per_p, q[k] *= per_q, apart[k] = p[k] - q[k], along[k] = p[k] + q[k];
+  const double theta = 2 * std::atan2(size(apart), size(along)), w = at.w;
+  const double left = theta > 0 ? std::sin((1 - w) * theta) : 1, right = theta > 0 ? std::sin(w * theta) : 0;
+  for (int k = 0; k < 4; ++k) along[k] = left * p[k] + right * q[k];
+  for (int k = 0; k < 4; ++k) put.one(d + k, C(along[k] / size(along)));
 }
+
+// Between two frames they wait until there are enough to be turned together, of one target or of several.
+template <class C, class Put> class Turning {
+public:
+  template <class V, class T>
+  void slerp(const Track<V, T> &track, const Spot<C> &at, std::int64_t from, std::int64_t to, const Put &put) {
+    const bool beyond = !(at.w >= 0 && at.w <= 1); // or no number, which spans that are infinite make
+    for (std::int64_t d = from; d + 4 <= to; d += 4) {
+      if (beyond) {
+        slerp_beyond(track, at, d, put);
+        continue;
+      }
+      take(track, at.i, d, turns.from);
+      take(track, at.w == 0 ? at.i : at.j, d, turns.to); // what is not asked for may be no rotation
+      turns.share[count] = at.w, puts[count] = put, channel[count] = d;
+      if (++count == kTurns) finish();
+    }
+  }
+
+  void finish() {
+    turn(turns, count);
+    for (int i = 0; i < count; ++i) give(puts[i], channel[i], i);
+    count = 0;
+  }
+
+private:
+  template <class V, class T> void take(const Track<V, T> &track, std::int64_t frame, std::int64_t d, C (&to)[4][kTurns]) {
+    if constexpr (sizeof(V) == 2 && kSideBySide<V>)
+      if (track.channel_step == 1) {
+        const auto four = widened<Wide<float, 16>>(track.values + frame * track.value_step + d);
+        for (int k = 0; k < 4; ++k) to[k][count] = four[k];
+        return;
+      }
+    for (int k = 0; k < 4; ++k) to[k][count] = track.value(frame, d + k);
+  }
+  void give(const Put &put, std::int64_t d, int i) const {
+    if constexpr (sizeof(C) == 4 && Put::kSideBySide)
+      if (put.together()) return put.several(d, Wide<C, 16>{turns.from[0][i], turns.from[1][i], turns.from[2][i], turns.from[3][i]});
+    for (int k = 0; k < 4; ++k) put.one(d + k, turns.from[k][i]);
+  }
+
+  Turns<C> turns{};
+  Put puts[kTurns]{};
+  std::int64_t channel[kTurns];
+  int count = 0;
+};
 
 // The slope of monotone pchip at a node between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984): their
 // weighted harmonic mean, written with one division; 0 where the curve turns.
-template <class C> inline C inner_slope(C h0, C h1, C m0, C m1) {
-  const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0, product = m0 * m1;
-  const C slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);
-  return product <= 0 ? C(0) : slope; // NaN stays NaN
+// The secants are of one channel or of several side by side.
+template <class C, class Some> [[gnu::always_inline]] inline Some inner_slope(C h0, C h1, Some m0, Some m1) {
+  const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0;
+  const Some product = m0 * m1, slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);
+  return product <= C(0) ? Some{} : slope; // NaN stays NaN
 }
 // At an end: the three-point formula, kept from overshooting.
 template <class C> inline C end_slope(C h0, C h1, C m0, C m1) {
@@ -120,13 +154,20 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
     const C h0 = C(track.span(before, at.i)), h1 = C(track.span(at.j, after)), per_h0 = 1 / h0, per_h1 = 1 / h1;
     const V *p = track.values + before * track.value_step, *q = track.values + after * track.value_step;
     const V *l = track.values + at.i * track.value_step, *r = track.values + at.j * track.value_step;
-    by_step(track, [=](auto step) {
-      for (std::int64_t d = from; d < to; ++d) {
-        const C a = wide(l[d * step]), b = wide(r[d * step]), m = (b - a) * per_h;
-        const C m0 = (a - wide(p[d * step])) * per_h0, m1 = (wide(q[d * step]) - b) * per_h1;
-        put.one(d, a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right);
-      }
-    });
+    const auto between = [=](auto x, auto a, auto b, auto y) __attribute__((always_inline)) {
+      const auto m0 = (a - x) * per_h0, m = (b - a) * per_h, m1 = (y - b) * per_h1;
+      return a * at_a + b * at_b + inner_slope(h0, h, m0, m) * at_left + inner_slope(h, h1, m, m1) * at_right;
+    };
+    const std::int64_t step = track.channel_step;
+    channels<V>(
+        step == 1 && put.together(), from, to,
+        [&](std::int64_t d, auto kind) __attribute__((always_inline)) {
+          using Many = decltype(kind);
+          put.several(d, between(widened<Many>(p + d), widened<Many>(l + d), widened<Many>(r + d), widened<Many>(q + d)));
+        },
+        [&](std::int64_t d) {
+          put.one(d, between(wide(p[d * step]), wide(l[d * step]), wide(r[d * step]), wide(q[d * step])));
+        });
     return;
   }
   const std::int64_t other = before >= 0 ? before : after; // -1: two stamps only, a straight line
@@ -146,7 +187,8 @@ void cubic(const Track<V, T> &track, const Spot<typename Track<V, T>::C> &at, st
 }
 
 template <class V, class T, class Put>
-void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<V, T>::C> at, Put put) {
+void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<V, T>::C> at, Put put,
+          Turning<typename Track<V, T>::C, Put> &turning) {
   using C = typename Track<V, T>::C;
   for (const Channels &group : job.groups) {
     Spot<C> held = at;
@@ -161,7 +203,7 @@ void emit(const ResampleJob &job, const Track<V, T> &track, Spot<typename Track<
       break;
     case Kind::linear: linear(track, at, group.start, group.stop, put); break;
     case Kind::cubic: cubic(track, at, group.start, group.stop, put); break;
-    case Kind::slerp: slerp(track, at, group.start, group.stop, put); break;
+    case Kind::slerp: turning.slerp(track, at, group.start, group.stop, put); break;
     case Kind::angle: angle(track, at, group.start, group.stop, put); break;
     }
   }

@@ -1,6 +1,5 @@
 // Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "resample_kinds.hpp"
@@ -25,28 +24,35 @@ template <class Do> std::int64_t by_channels(const Any &any, Do run) {
   }
 }
 
-// Channels of any kind, targets [from, job.targets), of which those from `wanted` on have no answer.
-template <class O, class V, class T>
-[[gnu::noinline]] void any_row(const ResampleJob &job, const Track<V, T> track, const T *row, std::int64_t b,
-                               std::int64_t from, std::int64_t wanted) {
+// Channels of any kind, targets [from, job.targets), of which those from `wanted` on have no answer. `put` is where the first
+// target goes.
+template <class V, class T, class Put>
+[[gnu::noinline]] void any_row(const ResampleJob &job, const Track<V, T> track, const T *row, std::uint8_t *mask,
+                               std::int64_t from, std::int64_t wanted, Put put) {
   using C = typename ComputeOf<V>::type;
-  const C *scale = static_cast<const C *>(job.scale), *shift = static_cast<const C *>(job.shift);
-  const std::int64_t step = job.out_stride[2];
-  std::int64_t hint = -1;
-  for (std::int64_t k = from; k < job.targets; ++k) {
-    Spot<C> at{0, 0, 0, false};
-    if (k < wanted) at = find(job, track, row[k * job.at_stride[1]], hint);
-    O *out = static_cast<O *>(job.out) + b * job.out_stride[0] + k * job.out_stride[1];
-    if (job.mask) job.mask[b * job.targets + k] = at.valid;
-    if (!at.valid) {
-      for (std::int64_t d = 0; d < job.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d * step]);
-    } else if (scale) {
-      emit(job, track, at, Scaled<O, C>{out, step, scale, shift});
-    } else if (step == 1) {
-      emit(job, track, at, Straight<O>{out});
-    } else {
-      emit(job, track, at, Apart<O>{out, step});
+  const std::int64_t out_step = job.out_stride[1];
+  const auto nothing = [&] {
+    for (std::int64_t d = 0; d < job.channels; ++d) put.none(d);
+  };
+  std::int64_t k = from;
+  put.out += from * out_step;
+  if (k < wanted && track.n > 0) {
+    const bool merges = track.time_step == 1 && job.outside != Outside::extrapolate;
+    Places<C, T> places(job, track.times, merges ? track.n : 1);
+    Turning<C, Put> turning;
+    std::int64_t hint = -1;
+    for (; k < wanted; ++k, put.out += out_step) {
+      const T t = row[k * job.at_stride[1]];
+      const Spot<C> at = merges ? places.find(t) : find(job, track, t, hint);
+      if (mask) mask[k] = at.valid;
+      if (at.valid) emit(job, track, at, put, turning);
+      else nothing();
     }
+    turning.finish();
+  }
+  for (; k < job.targets; ++k, put.out += out_step) {
+    if (mask) mask[k] = false;
+    nothing();
   }
 }
 
@@ -96,15 +102,17 @@ std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bo
                       n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
     if (check && (b == from || !one_clock(job)) && !in_order(track.times, n, track.time_step)) return b;
     const T *const row = targets + b * job.at_stride[0];
-    if (ruled && n > 0) {
-      O *const out = static_cast<O *>(job.out) + b * job.out_stride[0];
-      std::uint8_t *const mask = job.mask ? job.mask + b * job.targets : nullptr;
-      if (scale) ruled_row(job, track.values, track.times, n, row, wanted, Scaled<O, C>{out, 1, scale, shift}, mask);
-      else ruled_row(job, track.values, track.times, n, row, wanted, Straight<O>{out}, mask);
-      any_row<O>(job, track, row, b, wanted, wanted); // the rest has no answer
-    } else {
-      any_row<O>(job, track, row, b, 0, wanted);
-    }
+    O *const out = static_cast<O *>(job.out) + b * job.out_stride[0];
+    std::uint8_t *const mask = job.mask ? job.mask + b * job.targets : nullptr;
+    const auto answer = [&](auto put) {
+      std::int64_t done = 0;
+      if constexpr (!std::is_same_v<decltype(put), Apart<O>>)
+        if (ruled && n > 0) ruled_row(job, track.values, track.times, n, row, done = wanted, put, mask);
+      any_row(job, track, row, mask, done, wanted, put); // of those with rules the rest, which has no answer
+    };
+    if (scale) answer(Scaled<O, C>{out, job.out_stride[2], scale, shift});
+    else if (job.out_stride[2] == 1) answer(Straight<O>{out});
+    else answer(Apart<O>{out, job.out_stride[2]});
   }
   return -1;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "resample_wide.hpp"
 
@@ -11,25 +12,33 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-// Where channel d goes, by itself or, if they lie together, with those after it.
+template <class O> inline void no_number(O &to) { narrow(std::numeric_limits<typename ComputeOf<O>::type>::quiet_NaN(), to); }
+
+// Where channel d goes, by itself or, if they lie together, with those after it; or that it has no answer.
 template <class O> struct Straight {
+  static constexpr bool kSideBySide = ridgeline::RIDGELINE_ISA::kSideBySide<O>; // if they lie together
   O *out;
   static constexpr bool together() { return true; }
+  void none(std::int64_t d) const { no_number(out[d]); }
   template <class C> void one(std::int64_t d, C v) const { narrow(v, out[d]); }
   template <class Many> void several(std::int64_t d, Many v) const { narrowed(v, out + d); }
 };
 template <class O> struct Apart {
+  static constexpr bool kSideBySide = false;
   O *out;
   std::int64_t step;
   static constexpr bool together() { return false; }
+  void none(std::int64_t d) const { no_number(out[d * step]); }
   template <class C> void one(std::int64_t d, C v) const { narrow(v, out[d * step]); }
   template <class Many> void several(std::int64_t, Many) const {}
 };
 template <class O, class C> struct Scaled {
+  static constexpr bool kSideBySide = ridgeline::RIDGELINE_ISA::kSideBySide<O>;
   O *out;
   std::int64_t step;
   const C *scale, *shift;
   bool together() const { return step == 1; }
+  void none(std::int64_t d) const { no_number(out[d * step]); }
   void one(std::int64_t d, C v) const { narrow(plus(shift[d], v, scale[d]), out[d * step]); }
   template <class Many> void several(std::int64_t d, Many v) const {
     narrowed(plus(load<Many>(shift + d), v, load<Many>(scale + d)), out + d);

@@ -40,7 +40,7 @@ template <class V, class O, class T, class Shape>
     } else if (left) {
       hold(left, Straight<O>{out}, 0, shape.channels);
     } else {
-      for (std::int64_t d = 0; d < shape.channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), out[d]);
+      for (std::int64_t d = 0; d < shape.channels; ++d) no_number(out[d]);
     }
     out += shape.out_step;
   };

@@ -2,8 +2,6 @@
 // scale. Part of the loops: compiled once per instruction set.
 #pragma once
 
-#include <limits>
-
 #include "resample_merge.hpp"
 #include "resample_mix.hpp"
 
@@ -18,6 +16,25 @@ inline bool follows_rules(const ResampleJob &job) {
          job.time_stride[1] == 1 && job.at_stride[1] == 1;
 }
 
+// What the job says about ends and gaps, of targets that a merge has found.
+template <class T> class Rules {
+public:
+  Rules(const ResampleJob &as, const T *times, std::int64_t n)
+      : job(as), gaps(as.has_gap), hold_ends(as.outside == Outside::clamp), first(times[0]), last(times[n - 1]) {}
+
+  template <class Merged> [[gnu::always_inline]] inline bool allow(const Merged &merge, T t) const {
+    bool valid = merge.left;
+    if (!hold_ends && (t < first || t > last)) valid = false;
+    if (gaps && valid && merge.inside(t) && too_far<T>(job, merge.span())) valid = false;
+    return valid;
+  }
+
+private:
+  const ResampleJob &job;
+  const bool gaps, hold_ends;
+  const T first, last;
+};
+
 // Its rules are the same for all targets: to ask for them each time costs next to nothing. `mask`: one for each target, or
 // null.
 template <class V, class T, class Put>
@@ -26,8 +43,7 @@ template <class V, class T, class Put>
   using C = typename ComputeOf<V>::type;
   const Kind kind = job.groups[0].kind;
   const std::int64_t channels = job.channels, out_step = job.out_stride[1];
-  const bool gaps = job.has_gap, hold_ends = job.outside == Outside::clamp;
-  const T first = times[0], last = times[n - 1];
+  const Rules<T> rules(job, times, n);
   Ahead ahead(n * job.value_stride[1] * std::int64_t(sizeof(V)), std::max<std::int64_t>(1, wanted));
   ahead.set(values);
   Merge<V, T, Any, false> merge(values, times, n, Any{channels, job.value_stride[1], out_step});
@@ -36,12 +52,10 @@ template <class V, class T, class Put>
     if (k % Ahead::kSteps == 0 && merge.left) ahead.set(merge.left);
     ahead.fetch();
     const double share = merge.find(t);
-    bool valid = merge.left;
-    if (!hold_ends && (t < first || t > last)) valid = false;
-    if (gaps && valid && merge.inside(t) && too_far<T>(job, merge.span())) valid = false;
+    const bool valid = rules.allow(merge, t);
     if (mask) mask[k] = valid;
     if (__builtin_expect(!valid, 0)) {
-      for (std::int64_t d = 0; d < channels; ++d) narrow(std::numeric_limits<C>::quiet_NaN(), put.out[d]);
+      for (std::int64_t d = 0; d < channels; ++d) put.none(d);
     } else if (kind == Kind::linear) {
       if (const C w = C(share); w != 0) mix(merge.left, merge.right, w, put, 0, channels);
       else hold(merge.left, put, 0, channels);
@@ -51,6 +65,25 @@ template <class V, class T, class Put>
     }
   }
 }
+
+// The same places, as numbers of frames. What lies beyond the ends must be held or have no answer.
+template <class C, class T> class Places {
+public:
+  Places(const ResampleJob &job, const T *times, std::int64_t n)
+      : rules(job, times, n), origin(reinterpret_cast<const char *>(times)), merge(origin, times, n, Any{1, 1, 1}) {}
+
+  [[gnu::always_inline]] inline Spot<C> find(T t) {
+    const double share = merge.find(t);
+    if (!rules.allow(merge, t)) return {0, 0, 0, false};
+    const std::int64_t i = merge.left - origin;
+    return Spot<C>::between(i, share == 0 ? i : merge.right - origin, share);
+  }
+
+private:
+  const Rules<T> rules;
+  const char *const origin; // frames of a byte each: the merge counts
+  Merge<char, T, Any, false> merge;
+};
 
 } // namespace
 } // namespace RIDGELINE_ISA

@@ -56,6 +56,21 @@ inline Wide<float, 16> plus(Wide<float, 16> a, Wide<float, 16> b, Wide<float, 16
 inline Wide<double, 16> plus(Wide<double, 16> a, Wide<double, 16> b, Wide<double, 16> c) { return a + b * c; }
 #endif
 
+// Square roots.
+#if defined(__AVX512F__)
+inline Wide<float, 64> root(Wide<float, 64> v) { return _mm512_maskz_sqrt_ps(0xffff, v); } // see kAll
+inline Wide<double, 64> root(Wide<double, 64> v) { return _mm512_maskz_sqrt_pd(0xff, v); }
+#elif defined(__AVX2__)
+inline Wide<float, 32> root(Wide<float, 32> v) { return _mm256_sqrt_ps(v); }
+inline Wide<double, 32> root(Wide<double, 32> v) { return _mm256_sqrt_pd(v); }
+#elif defined(__x86_64__)
+inline Wide<float, 16> root(Wide<float, 16> v) { return _mm_sqrt_ps(v); }
+inline Wide<double, 16> root(Wide<double, 16> v) { return _mm_sqrt_pd(v); }
+#elif defined(__aarch64__)
+inline Wide<float, 16> root(Wide<float, 16> v) { return vsqrtq_f32(v); }
+inline Wide<double, 16> root(Wide<double, 16> v) { return vsqrtq_f64(v); }
+#endif
+
 // float16, where the processor can.
 #if defined(__F16C__)
 constexpr bool kHalves = true;

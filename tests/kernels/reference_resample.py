@@ -104,7 +104,7 @@ def slerp(a: Array, b: Array, w: float) -> Array:
         dot = float(np.sum(a * b))
         if dot < 0:
             b, dot = -b, -dot
-        if dot > 0.9995:
+        if dot > 1 - 1e-8:
             q = a * (1 - w) + b * w
         else:
             theta = np.arccos(dot)

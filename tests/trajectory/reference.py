@@ -74,8 +74,8 @@ def slerp(p, q, w):
     p, q = p / np.linalg.norm(p), q / np.linalg.norm(q)
     if p @ q < 0:
         q = -q
-    theta = math.acos(min(1.0, p @ q))
-    if theta < 1e-9:
+    theta = 2 * math.atan2(np.linalg.norm(p - q), np.linalg.norm(p + q))  # exact for small angles, too
+    if theta == 0:
         return p
     mixed = (math.sin((1 - w) * theta) * p + math.sin(w * theta) * q) / math.sin(theta)
     return mixed / np.linalg.norm(mixed)

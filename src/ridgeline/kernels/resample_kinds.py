@@ -14,7 +14,8 @@ PI = tl.constexpr(3.141592653589793)
 TURN = tl.constexpr(6.283185307179586)
 TURN_HIGH = tl.constexpr(6.28125)  # few bits, so that turns * TURN_HIGH is exact in float32
 TURN_LOW = tl.constexpr(0.0019353071795864769)
-NEARLY_ONE = tl.constexpr(0.9995)  # above it the sine formula divides by a small sine
+NEARLY_ONE = tl.constexpr(0.9995)  # above it a chord is as good as the arc, and no small sine divides
+NEARLY_ONE_64 = tl.constexpr(1 - 1e-8)
 WHOLE_32 = tl.constexpr(12582912.0)  # 1.5 · 2²³: added and taken away again it leaves a whole number
 WHOLE_64 = tl.constexpr(6755399441055744.0)  # 1.5 · 2⁵²
 
@@ -220,7 +221,7 @@ def slerp(a, b, w, DOUBLE: tl.constexpr, FAR: tl.constexpr, FAST: tl.constexpr):
         theta = _arc_cosine(tl.minimum(tl.where(near, 0.5, dot), 1.0), DOUBLE, False)
         theta += 2 * (tl.where(near, 0.5, half) - tl.sin(theta * 0.5)) / tl.cos(theta * 0.5)
     else:
-        near = dot > NEARLY_ONE
+        near = dot > (NEARLY_ONE_64 if DOUBLE else NEARLY_ONE)
         theta = _arc_cosine(tl.where(near, 0.5, dot), DOUBLE, FAST)
     # Both weights are divided by one sine, and their sum has a length to be divided by: only the latter matters,
     # and it is √(left² + right² + 2·left·right·cos).

@@ -157,7 +157,7 @@ def _slerp(a: Any, b: Any, w: Any) -> Any:
     side = torch.where(dot < 0, -1.0, 1.0).to(p.dtype)
     dot = dot * side
     w = w[..., None]
-    near = dot > 0.9995
+    near = dot > (1 - 1e-8 if dot.dtype == torch.float64 else 0.9995)  # a chord is as good as the arc
     theta = torch.acos(torch.where(near, torch.zeros_like(dot), dot))
     sine = torch.sin(theta)
     left = torch.where(near, 1 - w, torch.sin((1 - w) * theta) / sine)

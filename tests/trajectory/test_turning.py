@@ -1,0 +1,173 @@
+"""Rotations are turned many at a time, of one target or of several: every instruction set, type, angle and number of
+them against the definition; and cubic for frames of every width, whose channels are mixed side by side as well.
+
+python -m pytest tests/trajectory/test_turning.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.interpolate import PchipInterpolator
+from tests.trajectory.reference import resample_one
+from tests.trajectory.test_plain import ISAS
+
+from ridgeline import native, resample
+
+ROUNDING = {"float16": 1e-3, "float32": 5e-7, "float64": 1e-15}  # of unit quaternions
+
+
+def directly(values, times, at, kind, isa, outside="clamp", gap=None, out=None, threads=1):
+    """The answer and the mask, [T, D] and [T], of one trajectory."""
+    groups = kind if isinstance(kind, list) else [(0, values.shape[1], kind)]
+    out = np.empty((len(at), values.shape[1]), values.dtype) if out is None else out
+    mask = np.full((1, len(at)), 9, np.uint8)
+    done = native.resample(
+        values[None], times[None], at[None], out[None], mask, None, None, None, groups, outside, gap, None, None, None,
+        values.dtype.name, False, threads, True, isa,
+    )  # fmt: skip
+    assert done == -1
+    return out, mask[0].astype(bool)
+
+
+def turned(p, q, w):
+    """slerp of rows [N, 4], by the tangent: exact for small angles and large."""
+    p, q = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (p.astype(np.longdouble), q.astype(np.longdouble)))
+    q = np.where((p * q).sum(1, keepdims=True) < 0, -q, q)
+    theta = 2 * np.arctan2(np.linalg.norm(p - q, axis=1), np.linalg.norm(p + q, axis=1))[:, None]
+    w = w.astype(np.longdouble)[:, None]
+    with np.errstate(invalid="ignore"):
+        mixed = np.where(theta > 0, (np.sin((1 - w) * theta) * p + np.sin(w * theta) * q) / np.sin(theta), p)
+    return (mixed / np.linalg.norm(mixed, axis=1, keepdims=True)).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_angle_and_share_is_right_to_the_last_digits(isa, dtype):
+    rng = np.random.default_rng(1)
+    angles = np.concatenate(
+        [[0], np.logspace(-16, np.log10(np.pi / 2 - 1e-6), 400), np.linspace(0, np.pi / 2 - 1e-6, 400)]
+    )
+    p = rng.standard_normal((len(angles), 4))
+    p /= np.linalg.norm(p, axis=1, keepdims=True)
+    side = rng.standard_normal((len(angles), 4))
+    side -= (side * p).sum(1, keepdims=True) * p
+    side /= np.linalg.norm(side, axis=1, keepdims=True)
+    q = (np.cos(angles)[:, None] * p + np.sin(angles)[:, None] * side) * np.where(rng.random(len(angles)) < 0.5, -1, 1)[
+        :, None
+    ]
+    values = np.stack([p, q]).reshape(2, -1).astype(dtype) * rng.uniform(0.2, 5, (2, 1)).astype(dtype)
+    shares = np.concatenate([[0, 1, 0.5, 1e-9, 1 - 1e-9], rng.random(20)])
+    found, _ = directly(values, np.array([0.0, 1.0]), shares, "slerp", isa)
+    rows = values.reshape(2, -1, 4)
+    for k, share in enumerate(shares):
+        at = np.full(len(angles), share if dtype == "float64" else np.float32(share))
+        want = turned(rows[1], rows[0], 1 - at) if share == 1 else turned(rows[0], rows[1], at)
+        assert np.abs(found[k].reshape(-1, 4) - want).max() < ROUNDING[dtype]
+
+
+@st.composite
+def journeys(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    stamps, targets, width = draw(st.integers(1, 12)), draw(st.integers(0, 90)), draw(st.integers(1, 9))
+    times = np.cumsum(rng.uniform(0.1, 1, stamps))
+    low, high = (times[0] - 1, times[-1] + 1) if draw(st.booleans()) else (times[0], times[-1])
+    at = rng.uniform(low, high, targets)
+    if draw(st.booleans()):
+        at.sort()
+    at[rng.random(targets) < 0.2] = rng.choice(times)
+    values = rng.standard_normal((stamps, width, 4))
+    if draw(st.booleans()):  # turns slowly, and changes its sign now and then
+        values = values[:1] + 0.05 * values
+        values *= rng.choice([-1, 1], (stamps, width, 1))
+    dtype = draw(st.sampled_from(list(ROUNDING)))
+    return values.reshape(stamps, -1).astype(dtype), times, at
+
+
+def clear_way(values, times, at):
+    """Where it is clear which way is the short one."""
+    rows = values.astype(np.float64).reshape(len(values), -1, 4)
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    close = np.abs((rows[1:] * rows[:-1]).sum(2)) < 1e-3 if len(rows) > 1 else np.zeros((1, rows.shape[1]), bool)
+    i = np.clip(np.searchsorted(times, at, side="right") - 1, 0, max(0, len(times) - 2))
+    return ~np.repeat(close[i], 4, 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(journeys(), st.sampled_from(["clamp", "nan", "extrapolate"]), st.none() | st.floats(0.2, 0.9))
+def test_trajectories_agree_with_the_reference(case, outside, gap):
+    values, times, at = case
+    want, valid = resample_one(values, times, at, "slerp", outside=outside, max_gap=gap)
+    clear = clear_way(values, times, at)
+    for isa in ISAS:
+        found, mask = directly(values, times, at, "slerp", isa, outside, gap)
+        assert np.array_equal(mask, valid)
+        assert np.array_equal(np.isnan(found), np.isnan(want))
+        off = np.abs(found.astype(np.float64) - want)[clear]
+        far = 4 if outside != "extrapolate" else 100  # spans beyond an end, where what is off counts as often
+        assert np.nanmax(off, initial=0) < far * ROUNDING[values.dtype.name]
+
+
+@settings(max_examples=100, deadline=None)
+@given(journeys(), st.integers(1, 3))
+def test_where_numbers_lie_changes_no_bit(case, threads):
+    values, times, at = case
+    spread = np.repeat(values, 2, 1)[:, ::2]
+    for isa in ISAS:
+        found, _ = directly(values, times, at, "slerp", isa)
+        apart = np.empty((len(at), 2 * values.shape[1]), values.dtype)[:, ::2]
+        directly(values, times, at, "slerp", isa, out=apart, threads=threads)
+        assert np.array_equal(found, apart, equal_nan=True)
+        assert np.array_equal(found, directly(spread, times, at, "slerp", isa)[0], equal_nan=True)
+        each = [directly(values, times, at[k : k + 1], "slerp", isa)[0] for k in range(len(at))]
+        assert np.array_equal(found, np.concatenate([found[:0], *each]), equal_nan=True)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_no_rotation_is_no_number_and_only_where_it_is_asked_for(isa):
+    values = np.array([[0, 0, 0, 2.0], [0, 0, 0, 0], [0, 0, 3, 0]])
+    found, mask = directly(values, np.arange(3.0), np.array([0, 0.5, 1, 1.5, 2]), "slerp", isa)
+    assert mask.all()
+    assert np.array_equal(np.isnan(found).all(1), [False, True, True, True, False])
+    assert np.array_equal(found[[0, 4]], [[0, 0, 0, 1], [0, 0, 1, 0]])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_beside_other_kinds_and_what_has_no_answer(isa):
+    rng = np.random.default_rng(3)
+    values, times = rng.standard_normal((30, 15)), np.arange(30.0)
+    at = rng.uniform(-2, 32, 200)
+    groups = [(0, 3, "linear"), (3, 11, "slerp"), (11, 15, "cubic")]
+    found, mask = directly(values, times, at, groups, isa, "nan")
+    assert np.array_equal(mask, (at >= 0) & (at <= 29))
+    for start, stop, kind in groups:
+        alone, _ = directly(np.ascontiguousarray(values[:, start:stop]), times, at, kind, isa, "nan")
+        assert np.array_equal(found[:, start:stop], alone, equal_nan=True)
+    assert np.isnan(found[~mask]).all()
+    assert not np.isnan(found[mask]).any()
+
+
+def test_scaled_rotations_are_scaled_after_they_were_turned():
+    rng = np.random.default_rng(4)
+    values, times, at = rng.standard_normal((2, 20, 8)).astype(np.float32), np.arange(20.0), rng.uniform(0, 19, (2, 60))
+    mean, std = rng.standard_normal(8), rng.uniform(0.5, 2, 8)
+    plain = resample(values, times, at, kind="slerp")
+    scaled = resample(values, times, at, kind="slerp", normalize={"mean": mean, "std": std})
+    assert np.allclose(scaled, (plain - mean) / std, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [*range(1, 20), 31, 32, 33, 64, 70])
+def test_cubic_of_every_number_of_channels(dtype, channels):
+    rng = np.random.default_rng(channels)
+    values, times = rng.standard_normal((12, channels)).astype(dtype), np.cumsum(rng.uniform(0.1, 1, 12))
+    at = rng.uniform(times[0], times[-1], 40)
+    want = PchipInterpolator(times, values.astype(np.float64))(at)
+    for isa in ISAS:
+        found, _ = directly(values, times, at, "cubic", isa)
+        assert np.abs(found - want).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+        apart = np.empty((len(at), 2 * channels), dtype)[:, ::2]
+        directly(values, times, at, "cubic", isa, out=apart)
+        assert np.abs(found.astype(float) - apart).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
