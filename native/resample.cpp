@@ -64,12 +64,18 @@ static std::int64_t size_of(ValueType type) { return type == ValueType::f64 ? 8 
 static std::int64_t size_of(TimeType type) { return type == TimeType::f32 ? 4 : 8; }
 
 // Waking a thread, on cores that others may be using, costs as much as moving this many bytes. Finding a target takes as
-// long as moving so many, however few channels it has.
+// long as moving so many, however few channels it has, and what is more than mixing so many for each number.
 constexpr std::int64_t kBytesPerThread = 1 << 20, kBytesPerTarget = 160;
+static std::int64_t bytes_per_number(Kind kind) {
+  return kind == Kind::slerp ? 64 : kind == Kind::cubic || kind == Kind::angle ? 32 : 0;
+}
 
 static std::int64_t threads_worth(const ResampleJob &job) {
-  const std::int64_t frames = (job.stamps + job.targets) * job.channels * size_of(job.value_type);
-  return std::max<std::int64_t>(1, job.batch * (frames + job.targets * kBytesPerTarget) / kBytesPerThread);
+  const std::int64_t frames = job.offsets ? job.offsets[job.batch] - job.offsets[0] : job.batch * job.stamps;
+  const std::int64_t answers = job.batch * job.targets;
+  std::int64_t bytes = (frames + answers) * job.channels * size_of(job.value_type) + answers * kBytesPerTarget;
+  for (const Channels &group : job.groups) bytes += answers * (group.stop - group.start) * bytes_per_number(group.kind);
+  return std::max<std::int64_t>(1, bytes / kBytesPerThread);
 }
 
 // Closed until the caller has done what comes first; then either the work begins or there is none.

@@ -247,6 +247,21 @@ def test_who_was_bound_to_one_cpu_has_helpers_again_when_it_is_not():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_work_is_worth_threads_by_its_frames_targets_and_kinds():
+    alone("""
+        packed, clock = np.ones((2000, 4), np.float32), np.tile(np.arange(20.0), 100)
+        offsets, at = np.arange(0, 2001, 20), np.tile(np.arange(5.0), (100, 1))
+        ridgeline.resample(packed, clock, at, offsets=offsets)  # frames count once, not for each trajectory
+        team(0)
+        values, times, at = np.ones((64, 20, 8), np.float32), np.arange(20.0), np.tile(np.arange(50.0), (64, 1))
+        ridgeline.resample(values, times, at, return_mask=True)
+        team(0)
+        ridgeline.resample(values, times, at, kind='slerp')  # the same bytes, and more to do with them
+        assert len(members()) >= 1
+    """)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_whoever_was_sent_off_the_callers_cpu_may_come_back():
     alone("""
         import subprocess

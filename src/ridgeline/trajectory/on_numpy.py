@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from ridgeline.trajectory.shape import Batch, policies, shaped
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
 NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
-BYTES_PER_THREAD = 1 << 20  # waking a thread, on cores that others may be using, costs as much as moving this
-BYTES_PER_TARGET = 160  # and finding a target as much as moving these; both as in native/resample.cpp
 EXACT_IN_FLOAT64 = 2**53
+AS_WORTH = 0  # as many threads as the work is worth
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
@@ -80,7 +78,7 @@ def run(
         shift,
         value_type,
         result.dtype == compute and stored != compute,
-        _threads(batch, compute.itemsize),
+        AS_WORTH,
         check and not beforehand,
     )
     if trajectory >= 0:
@@ -171,12 +169,6 @@ def _room(out: Any, batch: Batch, dtype: Any, direct: bool, counts: dict[str, An
     for axis in range(3 - out.ndim):
         out = out[None] if axis == 0 and len(batch.mask_shape) == 1 else out[..., None]
     return out
-
-
-def _threads(batch: Batch, item: int) -> int:
-    frames = (batch.targets + int(batch.values.shape[1])) * batch.channels * item
-    wanted = batch.batch * (frames + batch.targets * BYTES_PER_TARGET) // BYTES_PER_THREAD
-    return min(len(os.sched_getaffinity(0)), wanted) if wanted > 1 else 1
 
 
 def _ends(batch: Batch, lengths: Any, offsets: Any) -> tuple[Any, Any]:
