@@ -107,12 +107,16 @@ public:
 
 private:
   template <class V, class T> void take(const Track<V, T> &track, std::int64_t frame, std::int64_t d, C (&to)[4][kTurns]) {
-    if constexpr (sizeof(V) == 2 && kSideBySide<V>)
-      if (track.channel_step == 1) {
-        const auto four = widened<Wide<float, 16>>(track.values + frame * track.value_step + d);
+    if (track.channel_step == 1) {
+      const V *const from = track.values + frame * track.value_step + d;
+      if constexpr (sizeof(V) == 2 && kSideBySide<V>) {
+        const auto four = widened<Wide<float, 16>>(from);
         for (int k = 0; k < 4; ++k) to[k][count] = four[k];
-        return;
+      } else {
+        for (int k = 0; k < 4; ++k) to[k][count] = wide(from[k]);
       }
+      return;
+    }
     for (int k = 0; k < 4; ++k) to[k][count] = track.value(frame, d + k);
   }
   void give(const Put &put, std::int64_t d, int i) const {

@@ -63,7 +63,7 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
     for name, given in zip(sorted(keys), (low, high), strict=True):
         if given.shape not in ((1,), (channels,)):
             raise InputError(f"normalize[{name!r}] has {given.size} numbers for {channels} channels.")
-    low, high = np.broadcast_to(low, channels), np.broadcast_to(high, channels)
+    low, high = (a if a.size == channels else np.full(channels, a[0]) for a in (low, high))
     with np.errstate(divide="ignore", invalid="ignore"):
         if "mean" in keys:
             scale = np.where(high == 0, 1.0, 1 / high)
