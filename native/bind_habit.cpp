@@ -31,6 +31,9 @@ void bind_habit(nb::module_ &m) {
       .def("after_own", [](Habit &habit, double now, double worked, double waited, bool missed, int threads) {
         habit.after_own(moment(now), {duration(worked), duration(waited), missed}, threads);
       }, "now"_a, "worked"_a, "waited"_a, "missed"_a, "threads"_a, "The same of a call on our own.")
+      .def("after_alone", [](Habit &habit, double now, double took, int threads) {
+        habit.after_alone(moment(now), duration(took), threads);
+      }, "now"_a, "took"_a, "threads"_a, "A call that the caller did by itself.")
       .def("alone", [](const Habit &habit, double now) { return habit.alone(moment(now)); }, "now"_a,
            "Whether the caller works without company, as it was kept waiting for long.");
 }

@@ -81,11 +81,10 @@ public:
     const bool held_up = shift.waited > kHeldUp && 2 * shift.waited > shift.worked; // the last pieces are shorter than that
     if (held_up) company = now + kTimes * shift.waited;
     missed = shift.missed && shift.worked > kComing;
-    if (trials == 0) return;
-    ours += shift.took() / threads;
-    if (--trials == 0 && ours > theirs) until = now + period; // to be kept waiting is not the worst
+    compare(now, shift.took(), threads);
   }
   bool alone(Time now) const { return now < company; }
+  void after_alone(Time now, Clock::duration took, int threads) { compare(now, took, threads); }
 
   // Until busy threads are seen again: who lends is asleep, or does not lend at all and is not asked for long.
   void stay_at_home(Time now, bool for_long) {
@@ -93,6 +92,12 @@ public:
   }
 
 private:
+  void compare(Time now, Clock::duration took, int threads) {
+    if (trials == 0) return;
+    ours += took / threads;
+    if (--trials == 0 && ours > theirs) until = now + period; // to be kept waiting is not the worst
+  }
+
   void ask_them(Time now) {
     period = now - settled < kRecent ? std::min(2 * period, kLongest) : kShortest;
     until = now + period, trials = 0;

@@ -268,7 +268,12 @@ void together(int threads, const std::function<void(int)> &work, int awake) {
       return habit.after_lent(Habit::Clock::now(), {lent->worked, lent->waited, !came}, threads);
     habit.stay_at_home(began, true);
   }
-  if (alone) return work(0);
+  if (alone) {
+    const auto at_work = Habit::Clock::now();
+    work(0);
+    const auto ended = Habit::Clock::now();
+    return habit.after_alone(ended, ended - at_work, threads);
+  }
   const Place place = callers_place();
   if (team && !(team->place == place)) {
     delete team;

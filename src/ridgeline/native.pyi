@@ -70,6 +70,9 @@ class Habit:
     def after_own(self, now: float, worked: float, waited: float, missed: bool, threads: int) -> None:
         """The same of a call on our own."""
 
+    def after_alone(self, now: float, took: float, threads: int) -> None:
+        """A call that the caller did by itself."""
+
     def alone(self, now: float) -> bool:
         """
         Whether the caller works without company, as it was kept waiting for long.
