@@ -121,7 +121,10 @@ private:
   }
   void give(const Put &put, std::int64_t d, int i) const {
     if constexpr (sizeof(C) == 4 && Put::kSideBySide)
-      if (put.together()) return put.several(d, Wide<C, 16>{turns.from[0][i], turns.from[1][i], turns.from[2][i], turns.from[3][i]});
+      if (put.together()) {
+        const auto &q = turns.from;
+        return put.several(d, Wide<C, 16>{q[0][i], q[1][i], q[2][i], q[3][i]});
+      }
     for (int k = 0; k < 4; ++k) put.one(d + k, turns.from[k][i]);
   }
 
@@ -132,8 +135,8 @@ private:
 };
 
 // The slope of monotone pchip at a node between spans h0, h1 with secants m0, m1 (Fritsch and Butland 1984): their
-// weighted harmonic mean, written with one division; 0 where the curve turns.
-// The secants are of one channel or of several side by side.
+// weighted harmonic mean, written with one division; 0 where the curve turns. They are of one channel or of several side by
+// side.
 template <class C, class Some> [[gnu::always_inline]] inline Some inner_slope(C h0, C h1, Some m0, Some m1) {
   const C w0 = 2 * h1 + h0, w1 = h1 + 2 * h0;
   const Some product = m0 * m1, slope = (w0 + w1) * product / (w0 * m1 + w1 * m0);

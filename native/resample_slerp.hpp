@@ -46,8 +46,8 @@ template <class C> struct Turns { // four numbers of a rotation each, beside tho
   C from[4][kTurns], to[4][kTurns], share[kTurns];
 };
 
-// The first `count`: [0, 1] of the way between two rotations, the short one; the answer, a unit quaternion, takes the place of `from`. What is
-// no rotation, (0, 0, 0, 0), becomes NaN, not an invented one.
+// The first `count`: [0, 1] of the way between two rotations, the short one; the answer, a unit quaternion, takes the place
+// of `from`. What is no rotation, (0, 0, 0, 0), becomes NaN, not an invented one.
 //
 // That is sin((1 - w) θ) p + sin(w θ) q by its size, for unit p and q and θ between them. Either factor by θ is w S(w² θ²),
 // with S the sine of a root by that root, and θ² a function of the cosine, both smooth down to no angle at all: polynomials
