@@ -23,7 +23,7 @@ struct Shift {
 // Who asks them makes them spin, needed or not. So after a while they are left alone until they would sleep if it were for
 // us; if they are awake then it is their owner's doing, and they are asked for longer.
 // Where nobody comes or the caller is kept waiting, as where CPUs are shared with other processes, our own are tried, and
-// stay if they are faster.
+// stay if they are faster; else it takes more waits in a row until they are tried again.
 class Habit {
 public:
   using Clock = std::chrono::steady_clock;
@@ -69,8 +69,9 @@ public:
     settled = now + kSettle;
     if (!shift.missed && shift.waited <= shift.worked) waits = 0;
     else theirs = (waits++ > 0 ? theirs : theirs.zero()) + shift.took() / threads;
-    if (waits < kWaits) return;
+    if (waits < patience) return;
     until = now, settled = now + kRest;
+    theirs = theirs * kWaits / waits; // of as many calls as are tried now
     trials = kWaits, waits = 0, ours = ours.zero();
   }
 
@@ -95,7 +96,10 @@ private:
   void compare(Time now, Clock::duration took, int threads) {
     if (trials == 0) return;
     ours += took / threads;
-    if (--trials == 0 && ours > theirs) until = now + period; // to be kept waiting is not the worst
+    if (--trials > 0) return;
+    const bool vain = ours > theirs; // to be kept waiting is not the worst
+    patience = vain ? std::min(2 * patience, kMostWaits) : kWaits;
+    if (vain) until = now + period;
   }
 
   void ask_them(Time now) {
@@ -107,7 +111,7 @@ private:
   static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
   static constexpr std::chrono::microseconds kGlance{50};
   static constexpr Clock::duration kShortest = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(3200);
-  static constexpr int kWaits = 3, kTimes = 20;
+  static constexpr int kWaits = 3, kMostWaits = 24, kTimes = 20;
   static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
   static constexpr Clock::duration kRest = std::chrono::seconds(2);
   static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
@@ -115,6 +119,7 @@ private:
   static constexpr Clock::duration kComing = std::chrono::microseconds(100); // who has not come by then may have no CPU
 
   int unasked = 0, waits = 0, trials = 0; // bad calls in a row on lent threads; calls of ours to be compared with them
+  int patience = kWaits;                  // so many bad calls are one too many
   std::chrono::nanoseconds theirs{}, ours{}; // what a thread's worth took, added up: in the bad ones, in the trials
   bool missed = false;                       // some of ours, in the call before
   Clock::duration pause = kWatch, period = kShortest;

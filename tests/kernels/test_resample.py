@@ -177,6 +177,12 @@ def test_each_kind_follows_the_reference(kind, outside):
     check(make(2, 19, 12, [(0, 8, kind)], outside=outside, duplicates=0.3))
 
 
+def test_small_turns_in_float64_follow_the_arc():
+    case = make(2, 20, 30, [(0, 8, "slerp")], dtype=torch.float64, duplicates=0)
+    slow = case.values[:, :1] + 0.01 * case.values
+    check(dataclasses.replace(case, values=slow, lists=(list(slow.cpu().numpy()), case.lists[1])))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kind", ["linear", "slerp", "cubic"])
 def test_each_type_is_computed_to_its_precision(kind, dtype):

@@ -125,6 +125,16 @@ def test_where_numbers_lie_changes_no_bit(case, threads):
         assert np.array_equal(found, np.concatenate([found[:0], *each]), equal_nan=True)
 
 
+def test_gradients_of_small_turns_in_float64_are_those_of_the_arc():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    side = np.array([1.0, -1, 1, -1]) / 2  # at a right angle to the other, 1.7 degrees on at each stamp
+    turns = np.cos(0.03 * np.arange(4))[:, None] / 2 + np.sin(0.03 * np.arange(4))[:, None] * side
+    times, at = torch.arange(4.0, dtype=torch.float64), torch.from_numpy(rng.uniform(0, 3, (1, 5)))
+    values = torch.from_numpy(turns[None]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: resample(x, times, at, kind="slerp"), values, eps=1e-4, atol=2e-7, rtol=0)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_no_rotation_is_no_number_and_only_where_it_is_asked_for(isa):
     values = np.array([[0, 0, 0, 2.0], [0, 0, 0, 0], [0, 0, 3, 0]])
