@@ -97,9 +97,10 @@ std::int64_t rows(const ResampleJob &job, std::int64_t from, std::int64_t to, bo
       if (plainly(b, 1, first, n) == 0) return b;
       continue;
     }
-    Track<V, T> track{values + b * job.value_stride[0] + first * job.value_stride[1],
-                      times + b * job.time_stride[0] + first * job.time_stride[1],
-                      n, job.value_stride[1], job.value_stride[2], job.time_stride[1]};
+    const Track<V, T> track{{values + b * job.value_stride[0] + first * job.value_stride[1],
+                             job.value_stride[1], job.value_stride[2]},
+                            times + b * job.time_stride[0] + first * job.time_stride[1],
+                            n, job.time_stride[1]};
     if (check && (b == from || !one_clock(job)) && !in_order(track.times, n, track.time_step)) return b;
     const T *const row = targets + b * job.at_stride[0];
     O *const out = static_cast<O *>(job.out) + b * job.out_stride[0];

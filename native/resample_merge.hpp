@@ -96,7 +96,7 @@ private:
   const V *frame(const T *stamp) const { return values + (stamp - first) * shape.step; }
 
   // The rare cases are functions that do not know the merge: what an address was taken of is kept in memory.
-  static Track<V, T> track(const T *first, const T *end) { return {nullptr, first, end - first, 0, 0, 1}; }
+  static Track<V, T> track(const T *first, const T *end) { return {{nullptr, 0, 0}, first, end - first, 1}; }
   [[gnu::noinline]] static const T *walk_on(const T *first, const T *end, const T *next, T t) {
     std::int64_t passed = 4;
     for (int near = 0; near < 32 && passed == 4 && end - next >= 4; ++near) next += passed = passed_of_four(next, t);

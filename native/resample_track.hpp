@@ -22,15 +22,22 @@ template <class C> struct Spot {
   }
 };
 
-// One trajectory: its stamps and values, whatever their strides.
-template <class V, class T> struct Track {
+// The frames of a trajectory, whatever their strides.
+template <class V> struct Frames {
   using C = typename ComputeOf<V>::type;
   const V *values;
+  std::int64_t value_step, channel_step;
+
+  const V *frame(std::int64_t i) const { return values + i * value_step; }
+  C value(std::int64_t i, std::int64_t d) const { return wide(values[i * value_step + d * channel_step]); }
+};
+
+// They and their stamps.
+template <class V, class T> struct Track : Frames<V> {
   const T *times;
-  std::int64_t n, value_step, channel_step, time_step;
+  std::int64_t n, time_step;
 
   T time(std::int64_t i) const { return times[i * time_step]; }
-  C value(std::int64_t i, std::int64_t d) const { return wide(values[i * value_step + d * channel_step]); }
 
   // Of stamps that are equal the last one counts.
   std::int64_t last_of(std::int64_t i) const {

@@ -1,5 +1,5 @@
 """Rotations are turned many at a time, of one target or of several: every instruction set, type, angle and number of
-them against the definition; and cubic for frames of every width, whose channels are mixed side by side as well.
+them against the definition; and cubic and angle for frames of every width, whose channels are mixed side by side.
 
 python -m pytest tests/trajectory/test_turning.py
 """
@@ -133,6 +133,36 @@ def test_gradients_of_small_turns_in_float64_are_those_of_the_arc():
     times, at = torch.arange(4.0, dtype=torch.float64), torch.from_numpy(rng.uniform(0, 3, (1, 5)))
     values = torch.from_numpy(turns[None]).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: resample(x, times, at, kind="slerp"), values, eps=1e-4, atol=2e-7, rtol=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 80), st.integers(1, 75), st.sampled_from(list(ROUNDING)), st.sampled_from(["near", "far", "holes"])
+)
+def test_angles_of_any_width_are_those_of_single_channels(seed, width, dtype, world):
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(-9, 9, (12, width))
+    if world == "far":  # more turns than are counted quickly, in some of them
+        values[rng.random(values.shape) < 0.1] *= 1e7 if dtype != "float16" else 1e3
+    if world == "holes":
+        values[rng.random(values.shape) < 0.1] = np.nan
+    values = values.astype(dtype)
+    times, at = np.cumsum(rng.uniform(0.1, 1, 12)), rng.uniform(0, 8, 9)
+    mean, std = rng.uniform(0.5, 2, (2, width))
+    for isa in ISAS:
+        found, _ = directly(values, times, at, "angle", isa)
+        each = [directly(values[:, d : d + 1].copy(), times, at, "angle", isa)[0] for d in range(width)]
+        want, _ = resample_one(values, times, at, "angle")
+        if (
+            world != "far"
+        ):  # one that is far takes those beside it the slow way, by a turn that is off in its last digit
+            assert np.array_equal(found, np.concatenate(each, 1), equal_nan=True)
+        off = np.abs(np.angle(np.exp(1j * (found.astype(np.float64) - want))))
+        assert np.nanmax(off, initial=0) < 4 * np.pi * ROUNDING[dtype] + (1e-7 if world == "far" else 0)
+    scaled = resample(values, times, at, kind="angle", normalize={"mean": mean, "std": std}).astype(np.float64)
+    assert np.allclose(
+        scaled, (found.astype(np.float64) - mean) / std, atol=30 * ROUNDING[dtype], rtol=0, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
