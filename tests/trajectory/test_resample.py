@@ -236,8 +236,21 @@ def test_outside_can_be_an_error_that_names_the_target():
         ({"max_gap": -1.0}, "max_gap is -1.0"),
         ({"normalize": {"mean": 0}}, "wants mean and std"),
         ({"normalize": {"mean": [0] * 3, "std": [1] * 3}}, "3 numbers for 2 channels"),
+        ({"normalize": (0, 1)}, "given a tuple"),
+        ({"normalize": {"mean": None, "std": 1}}, r"normalize\['mean'\] is None; give a number"),
+        ({"kind": 3}, "kind is 3; give one of"),
+        ({"max_gap": "1 s"}, "max_gap is 1 s"),
+        ({"max_gap": [1, 2]}, r"max_gap is \[1, 2\]"),
+        ({"lengths": [2.5]}, r"lengths\[0\] is 2.5; give whole numbers"),
+        ({"at_lengths": "one"}, "at_lengths are .*; give whole numbers"),
+        ({"offsets": [0, np.nan]}, r"offsets\[1\] is nan"),
         ({"dtype": np.int32}, "cannot hold NaN"),
+        ({"dtype": "float31"}, "no dtype 'float31'"),
+        ({"out": [0, 0]}, "out is a list; give a numpy.ndarray"),
         ({"values": np.array(["a"] * 4)}, "values are <U1"),
+        ({"values": np.ma.masked_equal(np.arange(8.0).reshape(4, 2), 3)}, "1 of it are masked; fill them with NaN"),
+        ({"times": np.arange(4).astype("M8[ms]")}, r"by .astype\('datetime64\[ms\]'\)"),
+        ({"times": np.arange(4, dtype="u8") + 2**63}, "beyond int64"),
         ({"out": np.empty((9, 9))}, r"out has shape \[9, 9\]"),
         ({"times": EPOCH_NS + np.arange(4), "at": np.array([0.5])}, "give both as int64"),
     ],
@@ -246,6 +259,36 @@ def test_bad_input_is_one_sentence(change, says):
     call = {"values": np.zeros((4, 2)), "times": np.arange(4.0), "at": np.array([0.5]), **change}
     with pytest.raises(InputError, match=says):
         resample(call.pop("values"), call.pop("times"), call.pop("at"), **call)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"out": np.zeros((1, 2))}, "out is a ndarray; give a torch.Tensor"),
+        ({"dtype": "float32"}, "none of torch's"),
+        ({"dtype": "int32"}, "cannot hold NaN"),
+        ({"lengths": [1.5]}, r"lengths\[0\] is 1.5"),
+        ({"times": "now"}, "times is a str that torch cannot read"),
+        ({"max_gap": -2}, "max_gap is -2"),
+    ],
+)
+def test_bad_input_beside_tensors_is_one_sentence(change, says):
+    torch = pytest.importorskip("torch")
+    if change.get("dtype") == "int32":
+        change = {"dtype": torch.int32}
+    call = {"times": torch.arange(4.0), "at": torch.tensor([0.5]), **change}
+    with pytest.raises(InputError, match=says):
+        resample(torch.zeros((4, 2)), call.pop("times"), call.pop("at"), **call)
+
+
+def test_bytes_in_another_order_whole_floats_and_no_limit_are_understood():
+    values, times, at = np.arange(8.0).reshape(4, 2), np.arange(4.0), np.array([0.5, 2.25])
+    want = resample(values, times, at)
+    assert np.array_equal(resample(values.astype(">f4"), times.astype(">f8"), at.astype(">f8")), want)
+    assert np.array_equal(resample(values, times, at, lengths=[4.0], max_gap=np.inf), want)
+    whole = resample(values, times.astype("i8"), np.array([1, 2]), max_gap=np.inf)
+    assert np.array_equal(whole, values[1:3])
+    assert np.array_equal(resample(np.ma.array(values), times, at), want)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 3, 0), (2, 1, 2)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
@@ -24,8 +24,10 @@ def groups(kind: Kinds, channels: int) -> tuple[Group, ...]:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         named = [(0, channels, kind)] if channels else []
-    else:
+    elif isinstance(kind, Iterable):
         named = sorted(_named(part, channels) for part in kind)
+    else:
+        raise InputError(f"kind is {kind!r}; give one of {', '.join(KINDS)}, or (slice, kind) pairs.")
     out: list[Group] = []
     done = 0
     for start, stop, name in named:
@@ -54,12 +56,16 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
 
     if normalize is None:
         return None
+    if not isinstance(normalize, Mapping):
+        raise InputError(
+            "normalize= wants {'mean': …, 'std': …} or {'q01': …, 'q99': …}; "
+            f"it was given a {type(normalize).__name__}."
+        )
     keys = set(normalize)
     if keys not in ({"mean", "std"}, {"q01", "q99"}):
-        raise InputError(
-            f"normalize= wants mean and std, or q01 and q99; it has {', '.join(sorted(keys)) or 'nothing'}."
-        )
-    low, high = (np.asarray(normalize[k], np.float64).reshape(-1) for k in sorted(keys))
+        has = ", ".join(sorted(map(str, keys))) or "nothing"
+        raise InputError(f"normalize= wants mean and std, or q01 and q99; it has {has}.")
+    low, high = (_numbers(k, normalize[k]) for k in sorted(keys))
     for name, given in zip(sorted(keys), (low, high), strict=True):
         if given.shape not in ((1,), (channels,)):
             raise InputError(f"normalize[{name!r}] has {given.size} numbers for {channels} channels.")
@@ -70,6 +76,15 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
             return scale, -low * scale
         scale = np.where(high == low, 0.0, 2 / (high - low))
         return scale, np.where(high == low, 0.0, -low * scale - 1)
+
+
+def _numbers(name: str, given: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.asarray(given).astype(np.float64, casting="same_kind").reshape(-1)
+    except (TypeError, ValueError):
+        raise InputError(f"normalize[{name!r}] is {given!r}; give a number for each channel.") from None
 
 
 def _named(part: tuple[slice, str], channels: int) -> Group:

@@ -9,6 +9,7 @@ import numpy as np
 from ridgeline.errors import InputError
 from ridgeline.native import first_disorder
 from ridgeline.native import resample as native_resample
+from ridgeline.trajectory import arguments
 from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
@@ -21,15 +22,28 @@ AS_WORTH = 0  # as many threads as the work is worth
 
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
-    values = np.asarray(values)
+    arguments.room(out, np.ndarray)
+    values = plain("values", values)
     if values.dtype not in NAMES:
         if values.dtype.kind not in "iub":
             raise InputError(f"values are {values.dtype}; give float16, float32, float64 or integers.")
         values = values.astype(np.float64)
-    wanted = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
+    try:
+        wanted = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
+    except TypeError:
+        raise InputError(f"there is no dtype {dtype!r}; give float16, float32 or float64.") from None
     if wanted not in NAMES:
         raise InputError(f"dtype {wanted} cannot hold NaN; give float16, float32 or float64.")
     return run(values, times, at, out=out, wanted=wanted, value_type=NAMES[values.dtype], **how)
+
+
+def plain(name: str, given: Any) -> Any:
+    """As an array in this machine's own order of bytes."""
+    if isinstance(given, np.ma.MaskedArray) and np.any(given.mask):
+        cure = "fill them with NaN" if name == "values" else "leave them out"
+        raise InputError(f"{name} is a masked array, and {np.sum(given.mask)} of it are masked; {cure}.")
+    array = np.asarray(given)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def run(
@@ -39,8 +53,9 @@ def run(
 ) -> Any:  # fmt: skip
     """The same for values that may be bfloat16 under another name (torch's, seen as uint16)."""
     policies(outside, quaternion)
-    times, at = clocks(np.asarray(times), np.asarray(at))
-    lengths, at_lengths, offsets = (_counts(c) for c in (lengths, at_lengths, offsets))
+    times, at = clocks(plain("times", times), plain("at", at))
+    lengths, at_lengths = arguments.counts("lengths", lengths), arguments.counts("at_lengths", at_lengths)
+    offsets = arguments.counts("offsets", offsets)
     batch = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
     counted(batch, lengths, at_lengths, offsets)
     if sort:
@@ -60,7 +75,8 @@ def run(
     mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
     scaling = affine(normalize, batch.channels)
     scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
-    gap_int, gap_float = _gap(max_gap, batch.times.dtype)
+    whole = batch.times.dtype == I64
+    gap = arguments.gap(max_gap, whole)
     trajectory = native_resample(
         batch.values,
         batch.times,
@@ -72,14 +88,14 @@ def run(
         offsets,
         list(groups(kind, batch.channels)),
         "clamp" if outside == "raise" else outside,
-        gap_float,
-        gap_int,
+        None if whole else gap,
+        gap if whole else None,
         scale,
         shift,
         value_type,
         result.dtype == compute and stored != compute,
         AS_WORTH,
-        check and not beforehand,
+        bool(check) and not beforehand,
     )
     if trajectory >= 0:
         raise disorder(trajectory, batch, lengths, offsets)
@@ -98,8 +114,13 @@ def clocks(times: Any, at: Any) -> tuple[Any, Any]:
     if times.dtype is F64 and at.dtype is F64:
         return times, at
     for name, clock in (("times", times), ("at", at)):
+        if clock.dtype.kind in "Mm":
+            same = f".astype('{clock.dtype}').astype('int64')"
+            raise InputError(f"{name} are {clock.dtype}; give times and at as int64, by {same} of both.")
         if clock.dtype.kind not in "iuf":
             raise InputError(f"{name} are {clock.dtype}; give float64, int64 or float32.")
+        if clock.dtype.kind == "u" and clock.size and int(clock.max()) > arguments.LONGEST:
+            raise InputError(f"{name} go up to {clock.max()}, beyond int64; count them from a later beginning.")
     if times.dtype.kind in "iu" and at.dtype.kind in "iu":
         return times.astype(np.int64, copy=False), at.astype(np.int64, copy=False)
     for name, clock in (("times", times), ("at", at)):
@@ -140,19 +161,6 @@ def disorder(trajectory: int, batch: Batch, lengths: Any, offsets: Any) -> Input
         f"times of trajectory {trajectory} are not sorted: index {index} is {row[index]}"
         f"{f' after {row[index - 1]}' if index else ''}; sort them, or say sort=True."
     )
-
-
-def _counts(counts: Any) -> Any:
-    return None if counts is None else np.ascontiguousarray(counts, np.int64)
-
-
-def _gap(max_gap: Any, clock: Any) -> tuple[int | None, float | None]:
-    """(for int64 stamps, for floating ones)"""
-    if max_gap is None:
-        return None, None
-    if not max_gap >= 0:
-        raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
-    return (int(max_gap), None) if clock == I64 else (None, float(max_gap))
 
 
 def _room(out: Any, batch: Batch, dtype: Any, direct: bool, counts: dict[str, Any]) -> Any:

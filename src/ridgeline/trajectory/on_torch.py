@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory import on_numpy
+from ridgeline.trajectory import arguments, on_numpy
 from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
 from ridgeline.trajectory.shape import Batch, policies, shaped
@@ -27,9 +27,10 @@ CLOCKS = (torch.float64, torch.int64, torch.float32)
 
 
 def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **how: Any) -> Any:
+    arguments.room(out, torch.Tensor)
     if values.dtype not in VALUES:
         raise InputError(f"values are {values.dtype}; give float16, bfloat16, float32 or float64.")
-    times, at = (torch.as_tensor(c, device=values.device) for c in (times, at))
+    times, at = (_clock(name, c, values.device) for name, c in (("times", times), ("at", at)))
     values, times, at = (tensor.resolve_neg() for tensor in (values, times, at))
     if out is not None and out.is_neg():
         raise InputError(
@@ -39,7 +40,8 @@ def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **
         raise InputError(f"times are {times.dtype} and at {at.dtype}; give both as float64, int64 or float32.")
     wanted = dtype if dtype is not None else out.dtype if out is not None else values.dtype
     if wanted not in VALUES:
-        raise InputError(f"dtype {wanted} cannot hold NaN; give float16, bfloat16, float32 or float64.")
+        why = "cannot hold NaN" if isinstance(wanted, torch.dtype) else "is none of torch's"
+        raise InputError(f"dtype {wanted} {why}; give torch.float16, bfloat16, float32 or float64.")
     if values.requires_grad and torch.is_grad_enabled():
         if out is not None:
             raise InputError("out= cannot be used while gradients are recorded; leave it out, or use torch.no_grad().")
@@ -66,7 +68,7 @@ def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_m
         wanted=np.dtype("u2") if direct is torch.bfloat16 else np.dtype(VALUES[direct]),
         value_type="bfloat16" if narrow else VALUES[values.dtype],
         return_mask=return_mask,
-        **{k: _counts(v) if k in ("lengths", "at_lengths", "offsets") else v for k, v in how.items()},
+        **{k: _on_host(v) if k in ("lengths", "at_lengths", "offsets") else v for k, v in how.items()},
     )
     array, mask = answer if return_mask else (answer, None)
     result = room
@@ -89,8 +91,8 @@ def on_gpu(
 
     policies(outside, quaternion)
     lengths, at_lengths, offsets = (
-        None if c is None else torch.as_tensor(c, dtype=torch.int64, device=values.device).contiguous()
-        for c in (lengths, at_lengths, offsets)
+        _counts(name, c, values.device)
+        for name, c in (("lengths", lengths), ("at_lengths", at_lengths), ("offsets", offsets))
     )
     batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
     if check or sort or outside == "raise":
@@ -127,7 +129,7 @@ def on_gpu(
         offsets=offsets,
         channels=groups(kind, batch.channels),
         outside="clamp" if outside == "raise" else outside,
-        max_gap=max_gap,
+        max_gap=arguments.gap(max_gap, times.dtype is torch.int64),
         scale=scale,
         shift=shift,
     )
@@ -188,5 +190,24 @@ def _numpy(tensor: Any) -> Any:
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _counts(counts: Any) -> Any:
+def _clock(name: str, given: Any, device: Any) -> Any:
+    try:
+        return torch.as_tensor(given, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"{name} is a {type(given).__name__} that torch cannot read; give a tensor of stamps."
+        ) from None
+
+
+def _counts(name: str, given: Any, device: Any) -> Any:
+    """On the device; those that are there already are not looked at, which would wait for it."""
+    if not isinstance(given, torch.Tensor):
+        counts = arguments.counts(name, given)
+        return None if counts is None else torch.from_numpy(counts).to(device)
+    if given.is_floating_point() or given.is_complex() or given.dtype is torch.bool:
+        raise InputError(f"{name} are {given.dtype}; give whole numbers.")
+    return given.to(device, torch.int64).contiguous()
+
+
+def _on_host(counts: Any) -> Any:
     return counts.cpu().numpy() if isinstance(counts, torch.Tensor) else counts

@@ -1,0 +1,52 @@
+"""What a caller says beside the arrays, refused in one sentence where it is not what it should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ridgeline.errors import InputError
+
+LONGEST = 2**63 - 1  # what an int64 clock can tell apart
+
+
+def counts(name: str, given: Any) -> Any:
+    """lengths, at_lengths or offsets as int64; floats if they are whole.
+
+    >>> counts("lengths", [3, 4.0])
+    array([3, 4])
+    """
+    if given is None:
+        return None
+    numbers = np.asarray(given)
+    if numbers.dtype.kind == "f":
+        odd = np.flatnonzero(numbers != np.trunc(numbers))
+        if odd.size:
+            raise InputError(f"{name}[{odd[0]}] is {numbers.reshape(-1)[odd[0]]}; give whole numbers.")
+    elif numbers.dtype.kind not in "iu" and numbers.size:
+        raise InputError(f"{name} are {numbers.dtype}; give whole numbers.")
+    return np.ascontiguousarray(numbers, np.int64)
+
+
+def gap(max_gap: Any, whole: bool) -> Any:
+    """max_gap as the clock counts, in whole numbers or not; None where there is none.
+
+    >>> gap(0.5, whole=False), gap(1e9, whole=True)
+    (0.5, 1000000000)
+    """
+    if max_gap is None:
+        return None
+    try:
+        length = max_gap if isinstance(max_gap, int | np.integer) else float(max_gap)
+    except (TypeError, ValueError):
+        length = -1
+    if isinstance(max_gap, str | bytes) or not length >= 0:
+        raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
+    return int(min(length, LONGEST)) if whole else float(length)
+
+
+def room(out: Any, kind: type) -> None:
+    """`out` is what the result would be, or none."""
+    if out is not None and not isinstance(out, kind):
+        raise InputError(f"out is a {type(out).__name__}; give a {kind.__module__}.{kind.__name__} like the result.")
