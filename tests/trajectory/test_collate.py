@@ -279,7 +279,9 @@ def test_collate_can_be_pickled(logs: TrajectoryDataset):
         ({"hz": 0}, "hz=0 is no rate"),
         ({"hz": float("nan")}, "hz=nan is no rate"),
         ({"steps": 0}, "steps=0 is no number of ticks"),
+        ({"hz": "fast"}, "hz=fast is no rate"),
         ({"hz": 5, "max_gap": -1}, "max_gap=-1 is no length of time"),
+        ({"hz": 5, "fill": "nothing"}, "fill='nothing' is no number"),
         ({"hz": 5, "outside": "guess"}, "there is no policy for targets outside 'guess'"),
         ({"hz": 5, "dtype": "int32"}, "there is no dtype 'int32'"),
         ({"hz": 5, "device": "tpu"}, "there is no device 'tpu'"),
@@ -292,7 +294,7 @@ def test_bad_settings_are_refused_at_once(how: dict, said: str):
 
 @pytest.mark.skipif(CUDA, reason="here is a GPU")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match="device=cuda: no GPU is to be seen here"):
+    with pytest.raises(InputError, match="device cuda: no GPU is to be seen here"):
         collate(hz=5, device="cuda")
     assert collate(hz=5).how.device == "cpu"
 

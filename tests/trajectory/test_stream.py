@@ -73,11 +73,12 @@ def test_unsigned_stamps_beyond_the_calendar_are_refused():
         ([0.0, 1.0], [1.0], "2 stamps but values"),
         ([0.0, 1.0], ["a", "b"], "give numbers"),
         ([[0.0], [1.0]], [1.0, 2.0], "give \\[S\\]"),
+        ([0.0, 1.0], np.ma.masked_equal([1.0, 2.0], 2.0), "1 of it are masked; fill them with NaN"),
     ],
 )
 def test_what_is_no_stream_is_refused_with_its_name(times, values, said: str):
     with pytest.raises(InputError, match=said) as raised:
-        Stream("imu/gyro", np.array(times), np.array(values))
+        Stream("imu/gyro", np.array(times), np.asanyarray(values))
     assert "imu/gyro" in str(raised.value)
 
 
@@ -250,11 +251,21 @@ def test_a_stream_of_which_nothing_is_known_is_said():
         ({"hz": float("nan")}, "no rate"),
         ({"hz": 10, "span": "all"}, "no span 'all'"),
         ({"hz": 10, "max_gap": -1}, "max_gap=-1"),
+        ({"hz": 10, "tolerance": "much"}, "tolerance=much is no length of time"),
+        ({"hz": 10, "shifts": {"x": float("inf")}}, r"shifts\['x'\] is inf; give seconds"),
+        ({"hz": 10, "device": "tpu"}, "no device 'tpu'"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(more: dict, said: str):
     with pytest.raises(InputError, match=said):
         align([ramp()], **more)
+
+
+@pytest.mark.parametrize("clock", [np.int64, np.float64])
+def test_no_limit_can_be_said_as_one(clock):
+    far = Stream("far", np.array([0, 1, 2, 900_000]).astype(clock), np.arange(4.0), unit="s")
+    free, limited = (align([far], hz=1e-3, max_gap=most, tolerance=most) for most in (None, float("inf")))
+    assert np.array_equal(free.columns["far"], limited.columns["far"]) and limited.masks["far"].all()
 
 
 def test_two_streams_of_one_name_are_refused():

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from ridgeline.cli.speak import Device, Json, Quiet, print_json, stderr
-from ridgeline.errors import Exit, InputError, MissingExtra, unknown
+from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
     from ridgeline.trajectory.convert import Done
@@ -154,15 +154,9 @@ def _device(device: str) -> str:
     """One recording is far too small to pay for a trip to the GPU, so auto means cpu here."""
     if device in ("auto", "cpu"):
         return "cpu"
-    if not device.startswith("cuda"):
-        raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:N"))
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra(f"--device {device}", "torch") from None
-    if not torch.cuda.is_available():
-        raise InputError(f"--device {device}: no GPU is to be seen here; use --device cpu.")
-    return device
+    from ridgeline.trajectory.arguments import place
+
+    return place(device)
 
 
 def _span(span: str) -> Any:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, MissingExtra, unknown
 
 LONGEST = 2**63 - 1  # what an int64 clock can tell apart
+DEVICES = ("auto", "cpu", "cuda", "cuda:N")
+
+
+def plain(name: str, given: Any) -> Any:
+    """As an array in this machine's own order of bytes."""
+    if isinstance(given, np.ma.MaskedArray) and np.any(given.mask):
+        cure = "fill them with NaN" if name.endswith("values") else "leave them out"
+        raise InputError(f"{name} is a masked array, and {np.sum(given.mask)} of it are masked; {cure}.")
+    array = np.asarray(given)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def counts(name: str, given: Any) -> Any:
@@ -50,3 +61,47 @@ def room(out: Any, kind: type) -> None:
     """`out` is what the result would be, or none."""
     if out is not None and not isinstance(out, kind):
         raise InputError(f"out is a {type(out).__name__}; give a {kind.__module__}.{kind.__name__} like the result.")
+
+
+def number(given: Any) -> bool:
+    """Whether it is one, of Python's or numpy's."""
+    return isinstance(given, Real)
+
+
+def rate(hz: Any) -> None:
+    """Ticks per second, or none."""
+    if hz is not None and not (number(hz) and 0 < hz <= 1e9):
+        raise InputError(f"hz={hz} is no rate; give a number above 0, like 50.")
+
+
+def seconds(name: str, length: Any) -> None:
+    """A length of time, or none."""
+    if length is not None and not (number(length) and length >= 0):
+        raise InputError(f"{name}={length} is no length of time; give seconds, 0 or more.")
+
+
+def nanoseconds(length: float) -> int:
+    """Of seconds; however long, as an int64 clock has them.
+
+    >>> nanoseconds(0.1), nanoseconds(float("inf")) == LONGEST
+    (100000000, True)
+    """
+    return round(min(length * 1e9, LONGEST))
+
+
+def place(device: Any) -> str:
+    """auto is cuda where there is one; what is not to be had here is refused."""
+    kind = str(device).partition(":")[0]
+    if kind == "cpu":
+        return "cpu"
+    if kind not in ("auto", "cuda"):
+        raise unknown("device", str(device), DEVICES)
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra(f"device {device}", "torch") from None
+    if torch.cuda.is_available():
+        return "cuda" if kind == "auto" else str(device)
+    if kind == "auto":
+        return "cpu"
+    raise InputError(f"device {device}: no GPU is to be seen here; use cpu.")

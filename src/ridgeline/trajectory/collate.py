@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.trajectory import arguments
 from ridgeline.trajectory.batch import Batch, How, Packed, Part, packed
 from ridgeline.trajectory.channels import OUTSIDE
 from ridgeline.trajectory.places import Places
@@ -22,7 +24,6 @@ from ridgeline.trajectory.sample import Layout, Sample, Told
 from ridgeline.trajectory.timeline import MOST_TICKS, Array, grid
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,31 +108,24 @@ def collate(
 
     Values are packed as float32 (float64 with that dtype), so integers beyond 2^24 lose their last digits.
     """
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra("collate", "torch") from None
+    if find_spec("torch") is None:
+        raise MissingExtra("collate", "torch")
     if hz is None and steps is None:
         raise InputError("collate needs a clock: give hz= or steps=.")
-    if hz is not None and not 0 < hz <= 1e9:
-        raise InputError(f"hz={hz} is no rate; give a number above 0, like 50.")
+    arguments.rate(hz)
     if steps is not None and steps < 1:
         raise InputError(f"steps={steps} is no number of ticks; give 1 or more.")
-    if max_gap is not None and not max_gap >= 0:
-        raise InputError(f"max_gap={max_gap} is no length of time; give seconds, 0 or more.")
+    arguments.seconds("max_gap", max_gap)
     if outside not in OUTSIDE:
         raise unknown("policy for targets outside", outside, OUTSIDE)
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise unknown("dtype", name, DTYPES)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device != "cpu" and device.partition(":")[0] != "cuda":
-        raise unknown("device", device, DEVICES)
-    if device != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"device={device}: no GPU is to be seen here; use device='cpu'.")
+    if fill is not None and not arguments.number(fill):
+        raise InputError(f"fill={fill!r} is no number; give one for what is masked to hold, or None for NaN.")
+    device = arguments.place(device)
     rate = None if hz is None else Fraction(str(hz))
-    gap = None if max_gap is None else round(max_gap * 1e9)
+    gap = None if max_gap is None else arguments.nanoseconds(max_gap)
     return Collate(rate, steps, kind, How(device, outside, gap, normalize, name, fill))
 
 

@@ -23,7 +23,7 @@ AS_WORTH = 0  # as many threads as the work is worth
 
 def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
     arguments.room(out, np.ndarray)
-    values = plain("values", values)
+    values = arguments.plain("values", values)
     if values.dtype not in NAMES:
         if values.dtype.kind not in "iub":
             raise InputError(f"values are {values.dtype}; give float16, float32, float64 or integers.")
@@ -37,15 +37,6 @@ def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **
     return run(values, times, at, out=out, wanted=wanted, value_type=NAMES[values.dtype], **how)
 
 
-def plain(name: str, given: Any) -> Any:
-    """As an array in this machine's own order of bytes."""
-    if isinstance(given, np.ma.MaskedArray) and np.any(given.mask):
-        cure = "fill them with NaN" if name == "values" else "leave them out"
-        raise InputError(f"{name} is a masked array, and {np.sum(given.mask)} of it are masked; {cure}.")
-    array = np.asarray(given)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
 def run(
     values: Any, times: Any, at: Any, *, out: Any, wanted: Any, value_type: str, kind: Any, quaternion: str,
     outside: str, max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
@@ -53,7 +44,7 @@ def run(
 ) -> Any:  # fmt: skip
     """The same for values that may be bfloat16 under another name (torch's, seen as uint16)."""
     policies(outside, quaternion)
-    times, at = clocks(plain("times", times), plain("at", at))
+    times, at = clocks(arguments.plain("times", times), arguments.plain("at", at))
     lengths, at_lengths = arguments.counts("lengths", lengths), arguments.counts("at_lengths", at_lengths)
     offsets = arguments.counts("offsets", offsets)
     batch = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))

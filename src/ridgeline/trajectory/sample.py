@@ -16,6 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.trajectory.arguments import number
 from ridgeline.trajectory.channels import Kinds, groups
 from ridgeline.trajectory.guess import check_kind, matching
 from ridgeline.trajectory.stream import Stream
@@ -168,7 +169,7 @@ def nanoseconds(name: str, seconds: float | None) -> int | None:
     """A length of time in seconds, as typed, in whole nanoseconds."""
     if seconds is None:
         return None
-    if not 0 < seconds < LATEST_S or round(seconds * 1e9) < 1:
+    if not (number(seconds) and 0 < seconds < LATEST_S and round(seconds * 1e9) > 0):
         raise InputError(f"{name}={seconds} is no length of time; give seconds above 0, like 2.0.")
     return round(Fraction(str(seconds)) * 10**9)
 

@@ -15,6 +15,7 @@ Stamps are int64 nanoseconds or float64 seconds; as soon as one stream has nanos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.trajectory import arguments
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
 from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, near, spanned, to_ns, track
 
@@ -48,10 +50,10 @@ class Stream:
     episode: str = ""  # streams of different episodes never share a clock
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values)
+        values = arguments.plain(f"stream '{self.name}': values", self.values)
         if values.dtype.kind not in "fiub":
             raise InputError(f"stream '{self.name}' holds {values.dtype} values; give numbers, or leave it out.")
-        times = stamps(self.name, np.asarray(self.times), self.unit)
+        times = stamps(self.name, arguments.plain(f"stream '{self.name}': times", self.times), self.unit)
         if values.ndim not in (1, 2) or len(values) != len(times):
             raise InputError(
                 f"stream '{self.name}' has {len(times)} stamps but values {list(values.shape)}; give [S] or [S, D]."
@@ -125,6 +127,7 @@ def align(
     unless `sort`.
     """
     _check_request(streams, hz, at, span, tolerance=tolerance, max_gap=max_gap)
+    device = arguments.place(device) if device != "cpu" else device
     whole = any(s.times.dtype == np.int64 for s in streams) or (at is not None and np.asarray(at).dtype.kind in "iu")
     moves = _moves(streams, shifts or {})
     tracks: dict[str, Track] = {}
@@ -171,13 +174,11 @@ def _check_request(
 ) -> None:
     if (hz is None) == (at is None):
         raise InputError("align needs a clock: give either hz= or at=.")
-    if hz is not None and not 0 < hz <= 1e9:
-        raise InputError(f"hz={hz} is no rate; give a number above 0, like 50.")
+    arguments.rate(hz)
     if span not in SPANS:
         raise unknown("span", span, SPANS)
     for name, limit in limits.items():
-        if limit is not None and not limit >= 0:
-            raise InputError(f"{name}={limit} is no length of time; give seconds, 0 or more.")
+        arguments.seconds(name, limit)
     if not streams:
         raise InputError("there is no stream to align; give at least one.")
     names = [s.name for s in streams]
@@ -188,6 +189,9 @@ def _check_request(
 
 def _moves(streams: Sequence[Stream], shifts: Mapping[str, float]) -> dict[str, float]:
     names = [s.name for s in streams]
+    for word, shift in shifts.items():
+        if not (arguments.number(shift) and math.isfinite(shift)):
+            raise InputError(f"shifts[{word!r}] is {shift}; give seconds.")
     return {name: float(shift) for word, shift in shifts.items() for name in matching(names, word)}
 
 
@@ -215,7 +219,7 @@ def _column(
     stream: Stream, line: Track, ticks: Array, there: Array, max_gap: float | None, whole: bool, device: str
 ) -> tuple[Array, Array]:
     values = stream.values if line.order is None else stream.values[line.order]
-    gap = None if max_gap is None else (round(max_gap * 1e9) if whole else max_gap)
+    gap = arguments.nanoseconds(max_gap) if whole and max_gap is not None else max_gap
     if values.dtype.kind != "f" and stream.how in ("previous", "nearest"):
         # The index of the sample is resampled, so that integers of any width come back as they were.
         index, mask = _resampled(np.arange(len(values), dtype=np.float64), line, ticks, stream.how, gap, device)
