@@ -7,6 +7,8 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__F16C__)
+#include <immintrin.h>
 #endif
 
 namespace ridgeline {
@@ -40,6 +42,8 @@ inline float wide(F16 v) {
   std::memcpy(&h, &v.bits, 2);
   return h;
 }
+#elif defined(__F16C__)
+inline float wide(F16 v) { return _cvtsh_ss(v.bits); }
 #else
 inline float wide(F16 v) {
   // Exponent and mantissa move into place, then one multiplication mends the bias, subnormals included.
@@ -72,6 +76,8 @@ inline void narrow(float v, F16 &to) {
   std::memcpy(&bits, &h, 2);
   to.bits = v == v ? bits : 0x7e00;
 }
+#elif defined(__F16C__)
+inline void narrow(float v, F16 &to) { to.bits = v == v ? _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT) : 0x7e00; }
 #else
 inline void narrow(float v, F16 &to) {
   const std::uint32_t u = to_bits(v), sign = u >> 16 & 0x8000;
