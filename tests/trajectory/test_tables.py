@@ -99,7 +99,8 @@ def test_text_columns_are_left_out_and_said(tmp_path: Path):
     [
         ("time,v\n0.0,1\n,2\n", "line 3: the time column 'time' is empty"),
         ("time,v\n0.0,1\nsoon,2\n", "line 3: the stamp in 'time' is 'soon'"),
-        ("time,v\n0.0,1\n0.1\n", "no clean table"),
+        ("time,v\n0.0,1\n0.1\n", r"1 columns in line 3 \('0.1'\) and 2 in its header"),
+        ('time,v,w\n0.0,1,1\n0.1,"2,2\n0.2,3,3\n', r"2 columns in line 3 \('0.1,2,2'\) and 3 in its header"),
         ("time,v\n", "no rows"),
         ("time,v,v\n0.0,1,2\n", "two columns called 'v'"),
         ("0.0,1\n0.1,2\n", "is called a CSV table but is none"),
@@ -109,6 +110,36 @@ def test_a_bad_row_is_named_with_its_cure(tmp_path: Path, text: str, said: str):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=said):
         readers.read(tmp_path / "a.csv")
+
+
+def test_a_table_cut_off_within_its_last_line_gives_the_lines_before_and_says_so(tmp_path: Path):
+    said: list[str] = []
+    (tmp_path / "a.csv").write_text("time,v,w\n0.0,1,1\n0.1,2,2\n0.2,3")
+    found = readers.read(tmp_path / "a.csv", ask=readers.Ask(say=said.append))
+    assert [len(s) for s in found] == [2, 2]
+    assert any("cut off within its last line" in word for word in said)
+    (tmp_path / "a.csv").write_text("time,v,w\n0.0,1,1\n0.1,2\n0.2,3,3\n0.2,3")  # one more that is wrong is named
+    with pytest.raises(InputError, match="2 columns in line 3"):
+        readers.read(tmp_path / "a.csv")
+
+
+def test_a_bad_row_that_is_no_text_is_one_sentence_and_nothing_besides(tmp_path: Path, capfd):
+    (tmp_path / "a.csv").write_bytes(b"time,v,w\n0.0,1,1\n0.1,\x8c\n0.2,3,3\n")
+    with pytest.raises(InputError, match=r"2 columns in line 3 .* and 3 in its header"):
+        readers.read(tmp_path / "a.csv")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_in_another_encoding_is_said_to_be_one(tmp_path: Path, encoding: str):
+    (tmp_path / "a.csv").write_text("time,T [°C]\n0.0,1\n0.1,2\n", encoding=encoding)
+    with pytest.raises(InputError, match="no text in UTF-8; save it as UTF-8"):
+        readers.read(tmp_path / "a.csv")
+
+
+def test_one_cell_that_is_no_text_costs_its_column_only(tmp_path: Path):
+    (tmp_path / "a.csv").write_bytes(b"time,v,w\n0.0,1,1\n0.1,\xff,2\n0.2,3,3\n")
+    assert [s.name for s in readers.read(tmp_path / "a.csv")] == ["w"]
 
 
 def test_parquet_lists_structs_and_nulls_become_streams(tmp_path: Path):

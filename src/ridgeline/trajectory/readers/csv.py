@@ -5,8 +5,11 @@ ridgeline resample imu.csv --hz 100 -o imu.parquet
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import re
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ def sniff(path: Path) -> bool:
     """A header with a delimiter and numbers under it."""
     lines = head(path)
     if len(lines) < 2:
-        return path.suffix.lower() in SUFFIXES and bool(lines)
+        return path.suffix.lower() in SUFFIXES and (bool(lines) or _foreign(path))
     delimiter = _delimiter(lines[0])
     if delimiter is None:
         return path.suffix.lower() in SUFFIXES
@@ -34,7 +37,9 @@ def sniff(path: Path) -> bool:
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
     lines = head(path)
-    delimiter = _delimiter(lines[0]) if lines else None
+    if not lines:
+        raise InputError(f"'{path}' is no text in UTF-8; save it as UTF-8.")
+    delimiter = _delimiter(lines[0])
     if delimiter is None:
         raise InputError(f"'{path}' has no columns (its first line is {lines[0][:40]!r}); give a table with a header.")
     if is_number(lines[0].split(delimiter)[0].strip()):
@@ -55,24 +60,27 @@ def read_named(
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise InputError(f"'{path}' has two columns called '{twice}'; rename one.")
-    end = _torn_end(path)
 
-    def torn(row: Any) -> str:
-        if end is None or row.text != end:
-            return "error"
-        ask.say(f"'{path}' was cut off within its last line; that line is left out.")
-        return "skip"
+    def table_of(source: Any) -> Any:
+        return arrow_csv.read_csv(
+            source,
+            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+        )
 
     try:
-        table = arrow_csv.read_csv(
-            path,
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=torn),
-        )
+        try:
+            table = table_of(path)
+        except ArrowInvalid:
+            if not (torn := _torn_end(path)):
+                raise
+            table = table_of(BytesIO(path.read_bytes()[:-torn]))
+            ask.say(f"'{path}' was cut off within its last line; that line is left out.")
     except ArrowInvalid as error:
-        raise InputError(
-            f"'{path}' is no clean table: {str(error)[:120].rstrip('.')}; mend or drop that row."
-        ) from error
+        where = (
+            _first_wrong(path, len(names), delimiter, skip) or "is no clean table: " + str(error).splitlines()[0][:120]
+        )
+        raise InputError(f"'{path}' {where}; mend or drop that row.") from error
     if not table.num_rows:
         raise InputError(f"'{path}' has a header and no rows; record or export it again.")
     return streams_of_table(table, topics, ask, path, row=lambda i: f"line {i + skip + 1}")
@@ -83,11 +91,15 @@ def head(path: Path, count: int = 2) -> list[str]:
     raw = opening(path, 65536)
     if b"\0" in raw:
         return []
-    try:
-        text = raw.decode("utf-8-sig", errors="strict" if len(raw) < 65536 else "ignore")
-    except UnicodeDecodeError:
-        return []
-    return [line for line in text.splitlines() if line.strip()][:count]
+    text = raw.decode("utf-8-sig", errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()][:count]
+    return [] if any("\ufffd" in line for line in lines) else lines
+
+
+def _foreign(path: Path) -> bool:
+    """Text, as it seems, in another encoding: UTF-16 says so, those of one byte have no zeros."""
+    raw = opening(path, 65536)
+    return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" not in raw
 
 
 def is_number(cell: str) -> bool:
@@ -108,12 +120,24 @@ def clean(name: str) -> str:
     return plain if _KEEPS.search(plain) else _UNIT.sub("", plain) or plain
 
 
-def _torn_end(path: Path) -> str | None:
-    """The last line, where it does not end."""
+def _first_wrong(path: Path, columns: int, delimiter: str, skip: int) -> str | None:
+    """The first row that has more columns than its header, or fewer, and where it is."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows, begin = csv.reader(file, delimiter=delimiter), 1
+        with contextlib.suppress(csv.Error):
+            for row in rows:
+                if row and begin > skip and len(row) != columns:
+                    begins = delimiter.join(row).splitlines()[0][:40] if any(row) else ""
+                    return f"has {len(row)} columns in line {begin} ({begins!r}) and {columns} in its header"
+                begin = rows.line_num + 1
+    return None
+
+
+def _torn_end(path: Path) -> int:
+    """How many bytes the last line has, if it does not end."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 65536))
-        tail = file.read()
-    return None if tail.endswith(b"\n") else tail.rpartition(b"\n")[2].decode("utf-8", errors="replace")
+        return len(file.read().rpartition(b"\n")[2])
 
 
 def _delimiter(line: str) -> str | None:
