@@ -272,13 +272,19 @@ def test_bad_input_is_one_sentence(change, says):
         ({"max_gap": -2}, "max_gap is -2"),
     ],
 )
-def test_bad_input_beside_tensors_is_one_sentence(change, says):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_bad_input_beside_tensors_is_one_sentence(device, change, says):
     torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
     if change.get("dtype") == "int32":
         change = {"dtype": torch.int32}
-    call = {"times": torch.arange(4.0), "at": torch.tensor([0.5]), **change}
+    if "lengths" in change:
+        change = {"lengths": torch.tensor(change["lengths"], device=device)}
+        says = "give whole numbers"
+    call = {"times": torch.arange(4.0, device=device), "at": torch.tensor([0.5], device=device), **change}
     with pytest.raises(InputError, match=says):
-        resample(torch.zeros((4, 2)), call.pop("times"), call.pop("at"), **call)
+        resample(torch.zeros((4, 2), device=device), call.pop("times"), call.pop("at"), **call)
 
 
 def test_bytes_in_another_order_whole_floats_and_no_limit_are_understood():
