@@ -77,10 +77,12 @@ public:
 
   // After a call of our own team. Where a CPU is taken away in the middle of the work, by other processes or under a virtual
   // machine, the caller waits for whoever was there, many times as long as all of it takes alone. So after such a wait it
-  // is alone for many times as long.
+  // is alone for many times as long, unless their help since the last one has saved more than that.
   void after_own(Time now, const Shift &shift, int threads) {
     const bool held_up = shift.waited > kHeldUp && 2 * shift.waited > shift.worked; // the last pieces are shorter than that
-    if (held_up) company = now + kTimes * shift.waited;
+    if (held_up && (threads - 1) * helped < kSlack * shift.waited) company = now + kTimes * shift.waited;
+    if (held_up) helped = helped.zero();
+    else if (!shift.missed) helped += shift.took();
     missed = shift.missed && shift.worked > kComing;
     compare(now, shift.took(), threads);
   }
@@ -111,7 +113,7 @@ private:
   static constexpr Clock::duration kWatch = std::chrono::milliseconds(2), kRecent = std::chrono::milliseconds(100);
   static constexpr std::chrono::microseconds kGlance{50};
   static constexpr Clock::duration kShortest = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(3200);
-  static constexpr int kWaits = 3, kMostWaits = 24, kTimes = 20;
+  static constexpr int kWaits = 3, kMostWaits = 24, kTimes = 20, kSlack = 2;
   static constexpr Clock::duration kSettle = std::chrono::milliseconds(50); // until who spins because of us sleeps
   static constexpr Clock::duration kRest = std::chrono::seconds(2);
   static constexpr Clock::duration kNear = std::chrono::milliseconds(5);
@@ -121,6 +123,7 @@ private:
   int unasked = 0, waits = 0, trials = 0; // bad calls in a row on lent threads; calls of ours to be compared with them
   int patience = kWaits;                  // so many bad calls are one too many
   std::chrono::nanoseconds theirs{}, ours{}; // what a thread's worth took, added up: in the bad ones, in the trials
+  std::chrono::nanoseconds helped{};         // how long ours all worked together since they held the caller up
   bool missed = false;                       // some of ours, in the call before
   Clock::duration pause = kWatch, period = kShortest;
   Time since{}, counted{}, until{}, settled{}, called{}, company{};

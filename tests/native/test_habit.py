@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,3 +153,19 @@ def test_a_caller_who_waited_long_for_its_own_works_alone_for_longer():
     habit.after_own(10.0, 100e-6, 5e-3, False, 2)
     assert habit.alone(10.0 + 19 * 5e-3)
     assert not habit.alone(10.0 + 21 * 5e-3)
+
+
+@pytest.mark.parametrize(("threads", "share"), [(2, 2), (16, 2 / 15)])
+@pytest.mark.parametrize("came", [True, False])
+def test_a_wait_is_no_reason_to_work_alone_if_their_help_has_saved_more(threads, share, came):
+    """A wait of 5 ms is made good, twice over, by 10 ms of two threads' work or by 0.7 ms of sixteen's."""
+    for done, alone in ((0.8 * share, True), (1.2 * share, not came)):
+        habit, now = native.Habit(), 10.0
+        for _ in range(10):
+            habit.after_own(now, done * 5e-3 / 10, 0.0, not came, threads)
+            now += 1e-3
+        habit.after_own(now, 1e-6, 5e-3, False, threads)
+        assert habit.alone(now + 1e-3) == alone
+        now += 1.0
+        habit.after_own(now, 1e-6, 5e-3, False, threads)  # once more, and nothing in between
+        assert habit.alone(now + 1e-3)
