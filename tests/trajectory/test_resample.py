@@ -287,6 +287,18 @@ def test_bad_input_beside_tensors_is_one_sentence(device, change, says):
         resample(torch.zeros((4, 2), device=device), call.pop("times"), call.pop("at"), **call)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_statistics_may_be_tensors(device):
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    values, times, at = torch.arange(8.0, device=device).reshape(4, 2), torch.arange(4.0), torch.tensor([0.5, 2.25])
+    mean, std = torch.tensor([1.0, 2.0], dtype=torch.bfloat16, device=device), torch.ones(2, requires_grad=True)
+    times, at = times.to(device), at.to(device)
+    found = resample(values, times, at, normalize={"mean": mean, "std": std})
+    assert torch.equal(found, resample(values, times, at) - mean.float())
+
+
 def test_bytes_in_another_order_whole_floats_and_no_limit_are_understood():
     values, times, at = np.arange(8.0).reshape(4, 2), np.arange(4.0), np.array([0.5, 2.25])
     want = resample(values, times, at)

@@ -81,8 +81,10 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
 def _numbers(name: str, given: Any) -> Any:
     import numpy as np
 
+    if hasattr(given, "detach"):  # a tensor, wherever it is
+        given = given.detach().cpu().double()
     try:
-        return np.asarray(given).astype(np.float64, casting="same_kind").reshape(-1)
+        return np.asarray(given).astype(np.float64, casting="same_kind", copy=False).reshape(-1)
     except (TypeError, ValueError):
         raise InputError(f"normalize[{name!r}] is {given!r}; give a number for each channel.") from None
 
