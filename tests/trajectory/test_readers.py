@@ -83,6 +83,25 @@ def test_json_messages_in_mcap_are_read_and_what_cannot_be_decoded_is_said(tmp_p
     assert any("blob: left out" in n and "flatbuffer" in n for n in notes)
 
 
+def test_a_schema_that_cannot_be_read_costs_its_topic_only(tmp_path: Path, capfd):
+    from mcap.writer import Writer
+
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        odd = writer.register_schema("pkg/msg/Odd", "ros2msg", b"float64 Not-A-Name\n")
+        plain = writer.register_schema("joint", "jsonschema", b"{}")
+        channels = writer.register_channel("/odd", "cdr", odd), writer.register_channel("joints", "json", plain)
+        for i in range(5):
+            for channel, body in zip(channels, (b"\0\1\0\0" + bytes(8), b'{"x": %d}' % i), strict=True):
+                writer.add_message(channel, EPOCH + i * NS, body, EPOCH + i * NS)
+        writer.finish()
+    found, notes = noted(tmp_path / "a.mcap")
+    assert set(found) == {"joints/x"}
+    assert any("/odd: left out, its schema 'pkg/msg/Odd' cannot be read" in n for n in notes)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
     from mcap.writer import CompressionType, Writer
 

@@ -5,6 +5,8 @@ ridgeline streams run.mcap
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -96,7 +98,12 @@ def _decoder(encoding: str, schema: Any) -> tuple[Callable[[bytes], Any] | None,
     except ImportError:
         package = "mcap-ros2-support" if module == "mcap_ros2" else f"{module.replace('_', '-')}-support"
         return None, f"its messages need a decoder: pip install {package}"
-    found = factory.decoder_for(encoding, schema)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # what it raises it prints as well
+            found = factory.decoder_for(encoding, schema)
+    except Exception as error:  # each decoder has its own errors
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:120]
+        return None, f"its schema '{schema.name}' cannot be read ({why})"
     if found is None:
         kind = schema.encoding if schema is not None else "no"
         return None, f"'{encoding}' with {kind} schema cannot be decoded here"
