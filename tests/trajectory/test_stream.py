@@ -254,6 +254,7 @@ def test_a_stream_of_which_nothing_is_known_is_said():
         ({"hz": 10, "tolerance": "much"}, "tolerance=much is no length of time"),
         ({"hz": 10, "shifts": {"x": float("inf")}}, r"shifts\['x'\] is inf; give seconds"),
         ({"hz": 10, "device": "tpu"}, "no device 'tpu'"),
+        ({"hz": 10, "device": "cuda:one"}, "no device 'cuda:one'"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(more: dict, said: str):

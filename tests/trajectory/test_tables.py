@@ -13,6 +13,7 @@ from tests.trajectory.recordings import EPOCH, NS, turning
 from ridgeline.errors import InputError
 from ridgeline.trajectory import readers
 from ridgeline.trajectory.readers import Ask
+from ridgeline.trajectory.readers.csv import head as table_head
 from ridgeline.trajectory.stream import Stream
 
 
@@ -135,6 +136,12 @@ def test_a_table_in_another_encoding_is_said_to_be_one(tmp_path: Path, encoding:
     (tmp_path / "a.csv").write_text("time,T [°C]\n0.0,1\n0.1,2\n", encoding=encoding)
     with pytest.raises(InputError, match="no text in UTF-8; save it as UTF-8"):
         readers.read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_character_that_ends_beyond_what_is_looked_at_is_not_taken_for_another_encoding(tmp_path: Path, shift: int):
+    (tmp_path / "a.csv").write_text("time,note\n" + "0" * shift + ",ä" + "ä" * 40_000 + "\n", encoding="utf-8")
+    assert len(table_head(tmp_path / "a.csv")) == 2
 
 
 def test_one_cell_that_is_no_text_costs_its_column_only(tmp_path: Path):

@@ -80,10 +80,10 @@ def seconds(name: str, length: Any) -> None:
         raise InputError(f"{name}={length} is no length of time; give seconds, 0 or more.")
 
 
-def nanoseconds(length: float) -> int:
-    """Of seconds; however long, as an int64 clock has them.
+def limit_ns(length: float) -> int:
+    """A limit in seconds, however long, as an int64 clock has it.
 
-    >>> nanoseconds(0.1), nanoseconds(float("inf")) == LONGEST
+    >>> limit_ns(0.1), limit_ns(float("inf")) == LONGEST
     (100000000, True)
     """
     return round(min(length * 1e9, LONGEST))
@@ -91,16 +91,18 @@ def nanoseconds(length: float) -> int:
 
 def place(device: Any) -> str:
     """auto is cuda where there is one; what is not to be had here is refused."""
-    kind = str(device).partition(":")[0]
+    kind, _, number = str(device).partition(":")
     if kind == "cpu":
         return "cpu"
-    if kind not in ("auto", "cuda"):
+    if kind not in ("auto", "cuda") or (number and not number.isdecimal()):
         raise unknown("device", str(device), DEVICES)
     try:
         import torch
     except ImportError:
         raise MissingExtra(f"device {device}", "torch") from None
     if torch.cuda.is_available():
+        if number and int(number) >= torch.cuda.device_count():
+            raise InputError(f"device {device}: there are {torch.cuda.device_count()} GPUs here, counted from 0.")
         return "cuda" if kind == "auto" else str(device)
     if kind == "auto":
         return "cpu"

@@ -125,7 +125,7 @@ def collate(
         raise InputError(f"fill={fill!r} is no number; give one for what is masked to hold, or None for NaN.")
     device = arguments.place(device)
     rate = None if hz is None else Fraction(str(hz))
-    gap = None if max_gap is None else arguments.nanoseconds(max_gap)
+    gap = None if max_gap is None else arguments.limit_ns(max_gap)
     return Collate(rate, steps, kind, How(device, outside, gap, normalize, name, fill))
 
 

@@ -219,7 +219,7 @@ def _column(
     stream: Stream, line: Track, ticks: Array, there: Array, max_gap: float | None, whole: bool, device: str
 ) -> tuple[Array, Array]:
     values = stream.values if line.order is None else stream.values[line.order]
-    gap = arguments.nanoseconds(max_gap) if whole and max_gap is not None else max_gap
+    gap = arguments.limit_ns(max_gap) if whole and max_gap is not None else max_gap
     if values.dtype.kind != "f" and stream.how in ("previous", "nearest"):
         # The index of the sample is resampled, so that integers of any width come back as they were.
         index, mask = _resampled(np.arange(len(values), dtype=np.float64), line, ticks, stream.how, gap, device)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory.arguments import nanoseconds
+from ridgeline.trajectory.arguments import limit_ns
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +102,7 @@ def near(track: Track, grid: Array, tolerance: float | None, whole: bool) -> Arr
     right = np.searchsorted(track.times, grid).clip(1, len(track.times) - 1)
     nearest = np.minimum(np.abs(grid - track.times[right - 1]), np.abs(track.times[right] - grid))
     # Half a nanosecond of slack: seconds in float64 are rarely what they were typed as.
-    close: Array = nearest <= (nanoseconds(tolerance) if whole else tolerance + 5e-10)
+    close: Array = nearest <= (limit_ns(tolerance) if whole else tolerance + 5e-10)
     return inside & close
 
 

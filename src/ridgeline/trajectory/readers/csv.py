@@ -5,6 +5,7 @@ ridgeline resample imu.csv --hz 100 -o imu.parquet
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import re
@@ -91,7 +92,7 @@ def head(path: Path, count: int = 2) -> list[str]:
     raw = opening(path, 65536)
     if b"\0" in raw:
         return []
-    text = raw.decode("utf-8-sig", errors="replace")
+    text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw, final=len(raw) < 65536)
     lines = [line for line in text.splitlines() if line.strip()][:count]
     return [] if any("\ufffd" in line for line in lines) else lines
 
