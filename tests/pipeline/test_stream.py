@@ -363,7 +363,7 @@ def test_a_slot_shows_the_same_room_again_and_grows_when_it_must():
     assert slot.room("in", "y", (2, 2), torch.float32).is_contiguous()
 
 
-@pytest.mark.parametrize(("words", "said"), [({"depth": 0}, "depth is 0"), ({"device": "meta"}, "no stream to device")])
+@pytest.mark.parametrize(("words", "said"), [({"depth": 0}, "depth is 0"), ({"device": "meta"}, "no device 'meta'")])
 def test_a_stream_that_cannot_be_is_refused_at_once(words, said):
     with pytest.raises(InputError, match=said):
         stream([], dict, **{"device": "cpu", **words})
@@ -371,7 +371,7 @@ def test_a_stream_that_cannot_be_is_refused_at_once(words, said):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one here")
 def test_a_gpu_that_is_not_there_is_one_sentence():
-    with pytest.raises(InputError, match="device 'cuda' is not here; use device='cpu'"):
+    with pytest.raises(InputError, match="device cuda: no GPU is to be seen here; use cpu"):
         stream([], dict, device="cuda")
 
 

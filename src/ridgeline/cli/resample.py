@@ -154,9 +154,9 @@ def _device(device: str) -> str:
     """One recording is far too small to pay for a trip to the GPU, so auto means cpu here."""
     if device in ("auto", "cpu"):
         return "cpu"
-    from ridgeline.trajectory.arguments import place
+    from ridgeline.machine.device_name import device_named
 
-    return place(device)
+    return device_named(device)
 
 
 def _span(span: str) -> Any:

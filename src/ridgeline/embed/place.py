@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.machine.device_name import device_named
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -17,19 +18,8 @@ def device_of(device: str) -> Any:
         import torch
     except ImportError:
         raise MissingExtra("embedding texts", "embed") from None
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
-        raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:N"))
-    if kind == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise InputError(f"device '{device}': no GPU is to be seen here; use device='cpu'.")
-    index = int(number) if number else torch.cuda.current_device()
-    if index >= torch.cuda.device_count():
-        raise InputError(f"device '{device}': there are {torch.cuda.device_count()} GPUs here, counted from 0.")
-    return torch.device("cuda", index)
+    named = torch.device(device_named(device))
+    return torch.device("cuda", torch.cuda.current_device()) if named == torch.device("cuda") else named
 
 
 def dtype_of(dtype: str, device: Any) -> Any:

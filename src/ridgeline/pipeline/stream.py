@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
+from ridgeline.machine.device_name import device_named
 from ridgeline.pipeline.batch import Out, Take, Tensors
 from ridgeline.pipeline.staging import Staging
 from ridgeline.pipeline.timeline import Intervals, Log
@@ -58,15 +59,11 @@ def stream(
         raise InputError(f"depth is {depth}; give 1 or more.")
     if out is not None and take is not None:
         raise InputError("a stream has either out or take: room for the results, or a function that brings them away.")
-    where, log = torch.device(device), Log()
+    where, log = torch.device(device_named(device)), Log()
     if where.type == "cpu":
         from ridgeline.pipeline.plain import plain
 
         return Stream(plain(batches, fn, out, take, log), log)
-    if where.type != "cuda":
-        raise InputError(f"there is no stream to device '{device}'; there are: cpu, cuda, cuda:N.")
-    if not torch.cuda.is_available():
-        raise InputError(f"device '{device}' is not here; use device='cpu'.")
     from ridgeline.pipeline.overlapped import overlapped
 
     where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)

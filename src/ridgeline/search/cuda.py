@@ -113,8 +113,6 @@ class Cuda:
 
 def open_place(device: str) -> Cuda:
     index = torch.device(device).index
-    if index is not None and index >= torch.cuda.device_count():
-        raise InputError(f"device '{device}': there are {torch.cuda.device_count()} GPUs here, counted from 0.")
     return Cuda(f"cuda:{torch.cuda.current_device() if index is None else index}")
 
 

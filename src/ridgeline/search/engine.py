@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
-from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.machine.device_name import device_named
 from ridgeline.search.arrays import Array
 from ridgeline.search.spec import Spec
 
@@ -88,26 +86,6 @@ class Place(Protocol):
 
 def place_of(device: str) -> Place:
     """The place of that name; auto is the GPU where torch and a GPU are there, else the CPU."""
-    if not isinstance(device, str):
-        raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:N"))
-    kind, _, number = device.partition(":")
-    if kind not in ("auto", *PLACES) or (number and (kind != "cuda" or not number.isdecimal())):
-        raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:N"))
-    if kind == "auto":
-        device = kind = "cuda" if _gpu_is_ready() else "cpu"
-    if kind == "cuda":
-        if find_spec("torch") is None:
-            raise MissingExtra(f"search on '{device}'", "torch")
-        if not _gpu_is_ready():
-            raise InputError(f"device '{device}': no GPU that search can use is to be seen here; use device='cpu'.")
-    place: Place = import_module(PLACES[kind]).open_place(device)
+    named = device_named(device)
+    place: Place = import_module(PLACES[named.partition(":")[0]]).open_place(named)
     return place
-
-
-def _gpu_is_ready() -> bool:
-    """Asked from the cheapest: torch is imported only where the driver's device file stands."""
-    if find_spec(PLACES["cuda"]) is None or not Path("/dev/nvidiactl").exists() or find_spec("torch") is None:
-        return False
-    import torch
-
-    return bool(torch.cuda.is_available())

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.errors import InputError
 
 LONGEST = 2**63 - 1  # what an int64 clock can tell apart
-DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 
 
 def plain(name: str, given: Any) -> Any:
@@ -87,23 +86,3 @@ def limit_ns(length: float) -> int:
     (100000000, True)
     """
     return round(min(length * 1e9, LONGEST))
-
-
-def place(device: Any) -> str:
-    """auto is cuda where there is one; what is not to be had here is refused."""
-    kind, _, number = str(device).partition(":")
-    if kind == "cpu":
-        return "cpu"
-    if kind not in ("auto", "cuda") or (number and not number.isdecimal()):
-        raise unknown("device", str(device), DEVICES)
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra(f"device {device}", "torch") from None
-    if torch.cuda.is_available():
-        if number and int(number) >= torch.cuda.device_count():
-            raise InputError(f"device {device}: there are {torch.cuda.device_count()} GPUs here, counted from 0.")
-        return "cuda" if kind == "auto" else str(device)
-    if kind == "auto":
-        return "cpu"
-    raise InputError(f"device {device}: no GPU is to be seen here; use cpu.")

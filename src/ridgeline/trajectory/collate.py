@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.machine.device_name import device_named
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.batch import Batch, How, Packed, Part, packed
 from ridgeline.trajectory.channels import OUTSIDE
@@ -123,7 +124,7 @@ def collate(
         raise unknown("dtype", name, DTYPES)
     if fill is not None and not arguments.number(fill):
         raise InputError(f"fill={fill!r} is no number; give one for what is masked to hold, or None for NaN.")
-    device = arguments.place(device)
+    device = device_named(device)
     rate = None if hz is None else Fraction(str(hz))
     gap = None if max_gap is None else arguments.limit_ns(max_gap)
     return Collate(rate, steps, kind, How(device, outside, gap, normalize, name, fill))

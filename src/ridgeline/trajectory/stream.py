@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.machine.device_name import device_named
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
 from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, near, spanned, to_ns, track
@@ -127,7 +128,7 @@ def align(
     unless `sort`.
     """
     _check_request(streams, hz, at, span, tolerance=tolerance, max_gap=max_gap)
-    device = arguments.place(device) if device != "cpu" else device
+    device = device_named(device)
     whole = any(s.times.dtype == np.int64 for s in streams) or (at is not None and np.asarray(at).dtype.kind in "iu")
     moves = _moves(streams, shifts or {})
     tracks: dict[str, Track] = {}
