@@ -26,7 +26,6 @@ def gpus(monkeypatch):
     [
         (0, "cpu", "cpu"),
         (2, "cpu", "cpu"),
-        (2, "cpu:0", "cpu"),
         (0, "auto", "cpu"),
         (2, "auto", "cuda"),
         (2, "cuda", "cuda"),
@@ -40,7 +39,7 @@ def test_what_a_name_means(gpus, count, name, means):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cpu:x", "auto:0", "CPU", "meta", 0, None]
+    "name", ["gpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cpu:0", "auto:0", "CPU", "meta", 0, None]
 )
 def test_what_is_no_name(gpus, name):
     gpus(2)
@@ -65,7 +64,7 @@ def test_a_torch_device_is_as_good_as_its_name(gpus):
 
 def test_without_torch(monkeypatch):
     monkeypatch.setattr(device_name, "find_spec", lambda name: None)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert device_named("auto") == "cpu"
     with pytest.raises(MissingExtra, match="device cuda"):
         device_named("cuda")

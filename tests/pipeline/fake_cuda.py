@@ -76,6 +76,8 @@ def install(monkeypatch, torch):
     lanes = tuple(Stream() for _ in range(3))
     current = [Stream()]  # the last one is in force
     monkeypatch.setattr(overlapped, "_streams", lambda device: lanes)
+    for by_numbers in ("_cuda_setStream", "_cuda_getCurrentStream"):  # torch has them where it is built for CUDA
+        monkeypatch.delattr(torch._C, by_numbers, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
     monkeypatch.setattr(torch.cuda, "graph", graph)

@@ -59,7 +59,7 @@ def settings(**changes) -> ExperimentSettings:
 
 
 def order(**changes) -> Order:
-    (point,) = points(settings(**changes), here := topology())[:1]
+    (point,) = points(settings(gpu_ids=[], **changes), here := topology())[:1]
     cpus = tuple(sorted(set(here.node(point.cpu_node).cpus) & set(here.usable_cpus)))
     return Order(point.params, "cpu", Placement(point.node, cpus, "bind"))
 

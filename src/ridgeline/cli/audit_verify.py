@@ -143,7 +143,7 @@ def check_proof(
 def witness(
     log: Log,
     state: Annotated[Path, typer.Option(metavar="DIR", help="The witness's own key and memory; away from the log.")],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name, for the first time.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name, for the first time.")] = None,
     key: Key = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the co-signed checkpoint here, not into the log.")

@@ -28,7 +28,9 @@ def cost(
         list[Path] | None, typer.Option(metavar="FILE", help=f"Records; repeat it. Else those of {OUT}.")
     ] = None,
     case: Annotated[str | None, typer.Option(metavar="K=V,…", help="Only cases with these values.")] = None,
-    time: Annotated[str | None, typer.Option(metavar="TIME", help="No records: an item takes this long.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="TIME", help="No records: an item takes this long.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="With --time: items of a step of that time.")] = 1,
     device: Annotated[str, typer.Option(help="With --time: cpu or cuda, for the price.")] = "cuda",
     target: Annotated[float, typer.Option(help="How busy a machine may be.")] = lab.TARGET,

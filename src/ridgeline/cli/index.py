@@ -15,7 +15,7 @@ from ridgeline.errors import InputError, unknown
 def index(
     file: Annotated[Path, typer.Argument(metavar="VECTORS", help=".npy, or .parquet with a column of vectors.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")],
-    spec: Annotated[str, typer.Option(metavar="SPEC", help="Flat, SQ8, IVF1024,Flat, … or Auto.")] = "Auto",
+    spec: Annotated[str, typer.Option("--spec", metavar="SPEC", help="Flat, SQ8, IVF1024,Flat, … or Auto.")] = "Auto",
     metric: Annotated[str, typer.Option(metavar="NAME", help="cosine, ip or l2.")] = "cosine",
     column: Annotated[str, typer.Option(metavar="NAME", help="Parquet: the column of vectors.")] = "vector",
     ids: Annotated[

@@ -24,27 +24,28 @@ def device_named(device: object) -> str:
     ridgeline.errors.InputError: there is no device 'gpu'; did you mean 'cpu'? There are: auto, cpu, cuda, cuda:N.
     """
     name = str(device)
-    kind, colon, number = name.partition(":")
-    numbered = bool(colon)
-    if kind not in ("auto", "cpu", "cuda") or (numbered and (kind == "auto" or not number.isdecimal())):
+    number = name.removeprefix("cuda:")
+    if name not in ("auto", "cpu", "cuda") and not (name != number and number.isdecimal()):
         raise unknown("device", name, NAMES)
-    if kind == "cpu":
-        return kind
+    if name == "cpu":
+        return name
     gpus = gpus_ready()
-    if kind == "auto":
+    if name == "auto":
         return "cuda" if gpus else "cpu"
     if find_spec("torch") is None:
         raise MissingExtra(f"device {name}", "torch")
     if not gpus:
         raise InputError(f"device {name}: no GPU is to be seen here; use cpu.")
-    if numbered and int(number) >= gpus:
+    if name == "cuda":
+        return name
+    if int(number) >= gpus:
         raise InputError(f"device {name}: there are {gpus} GPUs here, counted from 0.")
-    return f"cuda:{int(number)}" if numbered else kind
+    return f"cuda:{int(number)}"
 
 
 def gpus_ready() -> int:
     """How many GPUs torch can use. It is imported for that, which takes a second, only where there is a driver."""
-    if "torch" not in sys.modules and (find_spec("torch") is None or not any(d.exists() for d in DRIVERS)):
+    if find_spec("torch") is None or ("torch" not in sys.modules and not any(d.exists() for d in DRIVERS)):
         return 0
     import torch
 
