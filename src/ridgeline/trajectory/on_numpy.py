@@ -1,4 +1,4 @@
-"""resample on the CPU, numpy in and out: validation here, the loops in native/resample_loops.cpp."""
+"""resample on the CPU, numpy in and out: validation here, the loops in native/resample_rows.cpp."""
 
 from __future__ import annotations
 
