@@ -89,6 +89,19 @@ def test_slips_are_said(seen):
         ranking.rank_vectors(np.ones((USERS, 3), np.float32), np.ones((ITEMS, 3), np.float32), seen, 0)
 
 
+def test_of_a_model_whose_files_are_mapped_nothing_is_said(seen):
+    rng = np.random.default_rng(0)
+    users, items = (rng.normal(size=(n, 6)).astype(np.float32) for n in (USERS, ITEMS))
+    known = ranking.rank_vectors(users, items, seen, 5)
+    items.flags.writeable = False
+    torch.set_warn_always(True)  # else torch speaks of it once
+    try:
+        found = ranking.rank_vectors(users, items, seen, 5)
+    finally:
+        torch.set_warn_always(False)
+    assert all(np.array_equal(a, b) for a, b in zip(known, found, strict=True))
+
+
 @pytest.mark.gpu
 def test_a_gpu_ranks_as_a_cpu_does(seen):
     if not torch.cuda.is_available():

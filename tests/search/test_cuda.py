@@ -430,3 +430,14 @@ def test_a_recorded_search_by_halves_of_bytes_finds_the_best_that_are_left(metri
     assert index._state.engine.replays.nbytes > 0
     assert (got % 10 != 0).all()
     assert (got == wanted).double().mean() >= 0.99
+
+
+def test_of_vectors_that_must_not_be_written_nothing_is_said():
+    vectors = clustered(40, 16)
+    vectors.flags.writeable = False  # as those of a file that is mapped
+    torch.set_warn_always(True)  # else torch speaks of it once
+    try:
+        index = built("Flat", "l2", vectors)
+        assert index.search(vectors[:1], 1)[1].item() == 0
+    finally:
+        torch.set_warn_always(False)

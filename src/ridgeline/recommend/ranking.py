@@ -46,7 +46,7 @@ class ByVectors:
         import torch
 
         self.device, self._host = device, np.ascontiguousarray(items, np.float32)
-        self._items = torch.from_numpy(self._host).to(device)
+        self._items = _sent(self._host, device)
         self._right = self._items.to(dtype or (torch.float16 if _gpu(device) else torch.float32)).T
 
     def users(self, liked: Histories) -> Any:
@@ -277,9 +277,9 @@ def _owners(seen: Histories, device: str) -> Any:
 
 
 def _sent(array: NDArray[Any], device: str) -> Any:
-    import torch
+    from ridgeline.search.tensors import seen
 
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    return seen(np.ascontiguousarray(array)).to(device)
 
 
 def _gpu(device: str) -> bool:

@@ -21,7 +21,7 @@ from ridgeline.search.engine import Recipe
 from ridgeline.search.inputs import finite_norms, is_tensor, matrix, refuse_shape
 from ridgeline.search.replay import Replays
 from ridgeline.search.spec import fitting
-from ridgeline.search.tensors import Grown
+from ridgeline.search.tensors import Grown, seen
 
 AT_A_TIME = 1 << 18  # rows looked at at once
 PQ_SAMPLE = 65_536
@@ -40,7 +40,7 @@ class Cuda:
             values = vectors.detach()
             values = values if values.dtype in (torch.float32, torch.float16, torch.bfloat16) else values.float()
         else:
-            values = torch.from_numpy(matrix(vectors, dim, what))
+            values = seen(matrix(vectors, dim, what))
         if what == "queries":
             if not values.is_cuda:
                 finite_norms(values.float().numpy(), what)

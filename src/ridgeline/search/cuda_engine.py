@@ -17,7 +17,7 @@ from ridgeline.search.cuda_rows import Stored
 from ridgeline.search.cuda_steps import Limits, Refiner, Steps
 from ridgeline.search.engine import Ask, Recipe
 from ridgeline.search.replay import Recorded, Replays
-from ridgeline.search.tensors import Grown
+from ridgeline.search.tensors import Grown, seen
 
 AT_A_TIME = 1 << 26  # scores that are there at once in a search by radius
 
@@ -203,7 +203,7 @@ class CudaEngine:
         return self._tensor(np.asarray(rows, np.int64))
 
     def _tensor(self, array: Array) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return seen(np.ascontiguousarray(array)).to(self.device)
 
     def _here(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._simulated else torch.cuda.device(self.device)

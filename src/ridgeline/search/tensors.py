@@ -1,12 +1,24 @@
-"""Tensors that grow without disturbing those who read them: `arrays.Grown`, on a GPU."""
+"""Tensors that grow without disturbing those who read them: `arrays.Grown`, on a GPU. And arrays as tensors."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 LEAST_ROOM = 1024  # rows
+
+
+def seen(array: NDArray[Any]) -> torch.Tensor:
+    """The array's own memory, to be read: of a file that is mapped torch warns that it must not be written."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 @dataclass(frozen=True)
