@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,8 @@ def mcap_json(path: Path, count: int = 30) -> Path:
     return path
 
 
-def bag(path: Path, count: int = 40) -> Path:
-    """ROS 1 if the path ends in .bag, else a ROS 2 folder."""
+def bag(path: Path, count: int = 40, *, cut: Sequence[int] = ()) -> Path:
+    """ROS 1 if the path ends in .bag, else a ROS 2 folder; of the messages `cut` half is missing."""
     from rosbags import rosbag1, rosbag2
     from rosbags.typesys import Stores, get_typestore
 
@@ -161,7 +162,8 @@ def bag(path: Path, count: int = 40) -> Path:
                 ),
             )
             raw = types.serialize_ros1 if one else types.serialize_cdr
-            out.write(line, stamp, raw(pose, "geometry_msgs/msg/PoseStamped"))
+            body = bytes(raw(pose, "geometry_msgs/msg/PoseStamped"))
+            out.write(line, stamp, body[: len(body) // 2] if i in cut else body)
         text = known["std_msgs/msg/String"](data="hello")
         out.write(words, EPOCH, raw(text, "std_msgs/msg/String"))
     return path

@@ -102,6 +102,38 @@ def test_a_schema_that_cannot_be_read_costs_its_topic_only(tmp_path: Path, capfd
     assert capfd.readouterr() == ("", "")
 
 
+def test_messages_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path):
+    from mcap.writer import Writer
+
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        number = writer.register_schema("pkg/msg/Number", "ros2msg", b"float64 x\n")
+        plain = writer.register_schema("joint", "jsonschema", b"{}")
+        ros, some, none = (
+            writer.register_channel("/number", "cdr", number),
+            writer.register_channel("joints", "json", plain),
+            writer.register_channel("noise", "json", plain),
+        )
+        for i in range(6):
+            short = i in (0, 4)
+            bodies = {
+                ros: b"\0\1\0\0" + bytes(2 if short else 8),
+                some: b"{" if i == 3 else b'{"x": %d}' % i,
+                none: b"\xff",
+            }
+            for channel, body in bodies.items():
+                writer.add_message(channel, EPOCH + i * NS, body, EPOCH + i * NS)
+        writer.finish()
+    found, notes = noted(tmp_path / "a.mcap")
+    assert {name: len(one) for name, one in found.items()} == {"/number/x": 4, "joints/x": 5}
+    assert found["joints/x"].values.ravel().tolist() == [0, 1, 2, 4, 5]
+    assert any("/number: 2 of 6 messages cannot be decoded" in n for n in notes)
+    assert any("joints: 1 of 6 messages cannot be decoded" in n for n in notes)
+    assert any("noise: left out, none of its messages can be decoded" in n for n in notes)
+    assert set(noted(tmp_path / "a.mcap", ["joints"])[0]) == {"joints/x"}
+
+
 def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
     from mcap.writer import CompressionType, Writer
 
@@ -120,6 +152,14 @@ def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
 
 
 # --- ROS bags ---
+
+
+@pytest.mark.parametrize("name", ["a.bag", "folder"])
+def test_messages_of_a_bag_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path, name: str):
+    found, notes = noted(recordings.bag(tmp_path / name, cut=(0, 7)))
+    assert len(found["/pose/pose.position"]) == 38
+    np.testing.assert_allclose(found["/pose/pose.position"].values[:2, 0], [0.1, 0.2])
+    assert any("/pose: 2 of 40 messages cannot be decoded" in n for n in notes)
 
 
 @pytest.mark.parametrize("name", ["a.bag", "folder"])

@@ -273,3 +273,8 @@ def test_no_limit_can_be_said_as_one(clock):
 def test_two_streams_of_one_name_are_refused():
     with pytest.raises(InputError, match="two streams are called 'x'"):
         align([ramp(), ramp()], hz=1)
+
+
+def test_four_numbers_too_large_to_be_a_rotation_are_none():
+    assert Stream("a/q", np.arange(5.0), np.full((5, 4), 1e300)).kind == "linear"
+    assert Stream("a/q", np.arange(5.0), np.full((5, 4), 0.5)).kind == "slerp"

@@ -117,7 +117,8 @@ def _quaternion(name: str, columns: Sequence[str]) -> bool:
 
 
 def _unit(values: np.ndarray[Any, Any]) -> bool:
-    norms = np.linalg.norm(values[np.isfinite(values).all(axis=1)].astype(np.float64), axis=1)
+    with np.errstate(over="ignore"):  # of numbers that no rotation has
+        norms = np.linalg.norm(values[np.isfinite(values).all(axis=1)].astype(np.float64), axis=1)
     # Estimators write zeros before they have converged; those say nothing about the rest.
     norms = norms[norms > 0]
     return bool(norms.size) and bool(np.median(np.abs(norms - 1)) < _UNIT_NORM)

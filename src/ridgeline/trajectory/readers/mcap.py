@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeline.errors import MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, chosen, opening
-from ridgeline.trajectory.readers.messages import Topic
+from ridgeline.trajectory.readers.messages import Lost, Topic, reason
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -35,6 +35,7 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     held: dict[str, Topic] = {}
     decoders: dict[int, Callable[[bytes], Any] | None] = {}
     silent: dict[str, str] = {}  # topics nobody can decode, and why
+    lost = Lost()
     with path.open("rb") as file:
         wanted: set[str] | None = None
         summary = _summary(mcap.reader.make_reader(file))
@@ -46,11 +47,18 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
                 if why:
                     silent[channel.topic] = why
             decode = decoders[channel.id]
-            if decode is not None:
-                held.setdefault(channel.topic, Topic(channel.topic)).add(decode(message.data), message.log_time)
+            if decode is None:
+                continue
+            try:
+                decoded = decode(message.data)
+            except Exception as error:  # each decoder has its own errors
+                lost.note(channel.topic, error)
+                continue
+            held.setdefault(channel.topic, Topic(channel.topic)).add(decoded, message.log_time)
     for topic, why in silent.items():
         ask.say(f"{topic}: left out, {why}.")
-    chosen([*held, *silent], topics, path)
+    lost.tell(ask, held)
+    chosen(dict.fromkeys([*held, *silent, *lost]), topics, path)
     return [s for topic in held.values() for s in topic.streams(ask)]
 
 
@@ -102,8 +110,7 @@ def _decoder(encoding: str, schema: Any) -> tuple[Callable[[bytes], Any] | None,
         with contextlib.redirect_stderr(io.StringIO()):  # what it raises it prints as well
             found = factory.decoder_for(encoding, schema)
     except Exception as error:  # each decoder has its own errors
-        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:120]
-        return None, f"its schema '{schema.name}' cannot be read ({why})"
+        return None, f"its schema '{schema.name}' cannot be read ({reason(error)})"
     if found is None:
         kind = schema.encoding if schema is not None else "no"
         return None, f"'{encoding}' with {kind} schema cannot be decoded here"

@@ -6,7 +6,7 @@ clock as the recorder's; else the time it was logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +43,9 @@ class Topic:
         for path, get in self._getters.items():
             self._columns[path].append(_value(get, message, float("nan")))
 
+    def __len__(self) -> int:
+        return len(self._logged)
+
     def streams(self, ask: Ask) -> list[Stream]:
         fields: dict[str, Array] = {}
         left: list[str] = []
@@ -64,6 +67,34 @@ class Topic:
             ask.say(f"{self.name}: its own stamps are of another clock; the time of logging is used.")
             return logged
         return stamped
+
+
+class Lost:
+    """Messages that cannot be decoded: passed over and counted, by topic."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._why: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def note(self, topic: str, error: Exception) -> None:
+        self._counts[topic] = self._counts.get(topic, 0) + 1
+        self._why.setdefault(topic, reason(error))
+
+    def tell(self, ask: Ask, held: Mapping[str, Topic]) -> None:
+        for topic, count in self._counts.items():
+            if topic in held:
+                whole = count + len(held[topic])
+                ask.say(f"{topic}: {count} of {whole} messages cannot be decoded ({self._why[topic]}), left out.")
+            else:
+                ask.say(f"{topic}: left out, none of its messages can be decoded ({self._why[topic]}).")
+
+
+def reason(error: Exception) -> str:
+    """What a library says of its error, in a line; some say nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:120]
 
 
 def _members(message: Any) -> list[str] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, chosen, opening
-from ridgeline.trajectory.readers.messages import Topic
+from ridgeline.trajectory.readers.messages import Lost, Topic
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"#ROSBAG V"
@@ -42,6 +42,7 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
         path = path.parent
     held: dict[str, Topic] = {}
     silent: set[str] = set()
+    lost = Lost()
     # Bags from before Iron carry no message definitions; the standard messages did not change since.
     with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as bag:
         wanted = chosen(dict.fromkeys(c.topic for c in bag.connections), topics, path)
@@ -54,5 +55,9 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
                 silent.add(connection.msgtype)
                 ask.say(f"{connection.topic}: left out, the bag does not define its type {connection.msgtype}.")
                 continue
+            except Exception as error:  # whatever a few bytes that were changed lead to
+                lost.note(connection.topic, error)
+                continue
             held.setdefault(connection.topic, Topic(connection.topic)).add(message, logged)
+    lost.tell(ask, held)
     return [s for topic in held.values() for s in topic.streams(ask)]
