@@ -26,6 +26,7 @@ def gpus(monkeypatch):
     [
         (0, "cpu", "cpu"),
         (2, "cpu", "cpu"),
+        (2, "cpu:0", "cpu"),
         (0, "auto", "cpu"),
         (2, "auto", "cuda"),
         (2, "cuda", "cuda"),
@@ -39,7 +40,7 @@ def test_what_a_name_means(gpus, count, name, means):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cpu:0", "auto:0", "CPU", "meta", 0, None]
+    "name", ["gpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cpu:1", "auto:0", "CPU", "meta", 0, None]
 )
 def test_what_is_no_name(gpus, name):
     gpus(2)

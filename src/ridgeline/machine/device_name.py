@@ -23,7 +23,7 @@ def device_named(device: object) -> str:
     Traceback (most recent call last):
     ridgeline.errors.InputError: there is no device 'gpu'; did you mean 'cpu'? There are: auto, cpu, cuda, cuda:N.
     """
-    name = str(device)
+    name = "cpu" if str(device) == "cpu:0" else str(device)  # torch numbers it, too
     number = name.removeprefix("cuda:")
     if name not in ("auto", "cpu", "cuda") and not (name != number and number.isdecimal()):
         raise unknown("device", name, NAMES)
