@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.trajectory.guess import matching
-from ridgeline.trajectory.readers.fields import Ask, opening
+from ridgeline.trajectory.readers.fields import Ask, opening, reason
 from ridgeline.trajectory.stream import Stream
 
 __all__ = ["FORMATS", "Ask", "episodes", "format_of", "read"]
@@ -48,9 +48,9 @@ def read(path: str | Path, topics: Sequence[str] | None = None, ask: Ask | None 
     except PermissionError:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
     except Exception as error:  # each library has its own errors for damage
-        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:160]
         raise InputError(
-            f"'{path}' is a {what} that cannot be read to its end ({why}); it is truncated or damaged, copy it again."
+            f"'{path}' is a {what} that cannot be read to its end ({reason(error)}); "
+            "it is truncated or damaged, copy it again."
         ) from error
     if topics:
         wanted = {n for word in topics for n in matching([s.name for s in found], word, f"topic in '{path}'")}

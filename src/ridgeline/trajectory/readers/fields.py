@@ -117,3 +117,8 @@ def _fits(word: str, topic: str) -> bool:
 
 def _joined(topic: str, name: str) -> str:
     return f"{topic}/{name}" if topic else name
+
+
+def reason(error: Exception) -> str:
+    """What a library says of its error, in a line; some say nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:160]

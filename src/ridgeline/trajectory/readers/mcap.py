@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, opening
-from ridgeline.trajectory.readers.messages import Lost, Topic, reason
+from ridgeline.trajectory.readers.fields import Ask, chosen, opening, reason
+from ridgeline.trajectory.readers.messages import Lost, Topic
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"\x89MCAP0\r\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.trajectory.readers.fields import Ask, numeric, said, streams_of
+from ridgeline.trajectory.readers.fields import Ask, numeric, reason, said, streams_of
 from ridgeline.trajectory.stream import Stream
 from ridgeline.trajectory.timeline import Array
 
@@ -90,11 +90,6 @@ class Lost:
                 ask.say(f"{topic}: {count} of {whole} messages cannot be decoded ({self._why[topic]}), left out.")
             else:
                 ask.say(f"{topic}: left out, none of its messages can be decoded ({self._why[topic]}).")
-
-
-def reason(error: Exception) -> str:
-    """What a library says of its error, in a line; some say nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:120]
 
 
 def _members(message: Any) -> list[str] | None:
