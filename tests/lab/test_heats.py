@@ -87,7 +87,7 @@ def test_cases_that_found_no_time_come_before_any_second_look(run, tmp_path, mon
     shares = iter([lambda total, wants: [0.0] * len(wants)])  # others have used up this workload's share
     monkeypatch.setattr(bench, "divide", lambda total, wants: next(shares, divide)(total, wants))
     watcher = bench.Watcher(case=lambda point: begun.append(point.case["who"]))
-    records = run(rivals=[twin], budget_s=60.0, watcher=watcher)
+    records = run(rivals=[twin], most_rounds=12, budget_s=180.0, watcher=watcher)  # it ends when all is decided
     assert sorted(r.case["who"] for r in records) == ["chatty", "slow", "wrong"]
     assert begun[:3] == ["chatty", "slow", "wrong"]
     assert max(len(r.race["heats"]) for r in records) >= 6
