@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.embed import tiny
 from tests.search.test_exact import clustered
@@ -29,9 +31,6 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     vectors = clustered(400, 8)
     np.save(tmp_path / "v.npy", vectors)
     np.save(tmp_path / "q.npy", clustered(3, 8, 1))
@@ -118,6 +117,8 @@ def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
         (["index", "v.parquet", "-o", "ix", "--column", "name"], "vectors are lists of numbers"),
         (["index", "flat.npy", "-o", "ix"], "vectors are [n, dim]"),
         (["index", "nan.npy", "-o", "ix"], "vectors holds nan in column 0"),
+        (["index", "many.npy", "-o", "ix"], "an archive of arrays (.npz)"),
+        (["index", "none.parquet", "-o", "ix"], "'none.parquet' has no rows"),
         (["search", "none", "--vectors", "q.npy"], "does not exist"),
         (["search", "done"], "--text or as --vectors"),
         (["search", "done", "--text", "hello"], "--model NAME"),
@@ -132,6 +133,9 @@ def test_bad_input_is_a_sentence_and_exit_code_2(
     monkeypatch.chdir(files)
     Path("v.csv").write_text("1,2")
     np.save("flat.npy", np.zeros(5))
+    np.savez("many.npz", a=np.zeros((2, 8)))
+    Path("many.npz").rename("many.npy")
+    pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32()))}), "none.parquet")
     np.save("five.npy", np.zeros((1, 5)))
     np.save("nan.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
     say("index", "v.parquet", "-o", "done", "--device", "cpu", "--spec", "Flat")
@@ -140,6 +144,23 @@ def test_bad_input_is_a_sentence_and_exit_code_2(
     assert said in err
     assert err.startswith("ridgeline: ")
     assert not Path("ix").exists()
+
+
+@pytest.mark.parametrize("scores", [[1.5, None, 3.0], ["a", "b", "c"]])
+def test_columns_named_like_the_answer_stand_beside_it(say, tmp_path: Path, scores: list):
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.eye(3, dtype=np.float32).ravel()), 3)
+    columns = {"vector": vectors, "id": [101, 102, 103], "score": scores, "note": [1.0, float("nan"), 2.0]}
+    pq.write_table(pa.table(columns), tmp_path / "v.parquet")
+    np.save(tmp_path / "q.npy", np.eye(3)[1:2])
+    say("index", tmp_path / "v.parquet", "-o", tmp_path / "ix", "--device", "cpu")
+    code, out, _ = say("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 10**12, "--json")
+    assert code == 0
+    best, *others = json.loads(out, parse_constant=pytest.fail)["results"][0]["found"]
+    assert len(others) == 2
+    assert best == {"id": 1, "score": 1.0, "meta.id": 102, "meta.score": scores[1], "note": None}
+    code, out, _ = say("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 1)
+    assert code == 0
+    assert out.split()[:7] == ["id", "score", "meta.id", "meta.score", "note", "1", "1.0000"]
 
 
 def test_a_bad_condition_is_shown_with_its_place(say, files: Path):

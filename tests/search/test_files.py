@@ -54,6 +54,16 @@ def test_a_saved_index_answers_the_same_and_goes_on_growing(tmp_path: Path, spec
     assert len(index) == 538
 
 
+@pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF4,Flat"])
+def test_an_index_that_was_added_to_again_is_saved(tmp_path: Path, spec: str):
+    index = built(spec)
+    for step in range(3):  # before it is saved, and after it was loaded
+        index.add(clustered(5, 8, step))
+        index.save(tmp_path / "ix")
+        index = Index.load(tmp_path / "ix", verify=True)
+        assert index.ids.tolist() == list(range(505 + 5 * step))
+
+
 def test_columns_are_kept(tmp_path: Path):
     index = Index("Flat", metric="l2", device="cpu")
     index.add(np.eye(4), meta={"name": ["a", "b", None, "d"]})

@@ -47,6 +47,8 @@ def test_a_float64_beyond_float32_is_refused_too():
         (lambda i: i.search(np.zeros((1, 4)), 0), "k is 0"),
         (lambda i: i.search(np.zeros((1, 4)), -3), "k is -3"),
         (lambda i: i.search(np.zeros((1, 4)), 2.5), "k is 2.5"),
+        (lambda i: i.search(np.zeros((1, 4)), 10**12), "1 × 1000000000000 neighbours are too many; there are 6 rows"),
+        (lambda i: i.add(np.ones((1, 4)), meta={"a": 5}), "meta"),
         (lambda i: i.search(np.zeros((1, 4)), 1, nprobe=0), "nprobe is 0"),
         (lambda i: i.search(np.zeros((1, 4)), 1, recall=1.5), "recall is 1.5"),
         (lambda i: i.search(np.zeros((1, 4)), 1, recall=0.5, nprobe=2), "not both"),
@@ -112,3 +114,24 @@ def test_a_failed_add_leaves_no_trace_for_the_next_one():
     index.add(np.eye(4)[2:], meta={"a": [3, 4]})
     assert index.search(np.eye(4), 1)[1].ravel().tolist() == [0, 1, 2, 3]
     assert index.meta["a"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_the_last_id_is_the_last():
+    index = Index("Flat", device="cpu")
+    index.add(np.eye(4)[:1], ids=[2**63 - 2])
+    index.add(np.eye(4)[1:2])
+    assert index.ids.tolist() == [2**63 - 2, 2**63 - 1]
+    with pytest.raises(InputError, match="beyond 64 bits; give ids="):
+        index.add(np.eye(4)[2:])
+    index.add(np.eye(4)[2:], ids=[1, 2])
+    index.add(np.zeros((0, 4)))
+    assert len(index) == 4
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    index = Index("IVF2,Flat,Refine(Flat)", device="cpu", dim=np.int64(4))
+    vectors = np.random.default_rng(0).standard_normal((60, 4))
+    index.train(vectors)
+    index.add(vectors)
+    wanted = index.search(vectors, 3, nprobe=2, depth=2)[1]
+    assert np.array_equal(index.search(vectors, np.int32(3), nprobe=np.int64(2), depth=np.uint8(2))[1], wanted)

@@ -140,3 +140,43 @@ def test_shards_find_all_within_a_radius_and_give_back_their_vectors(metric: str
         np.testing.assert_array_equal(several.reconstruct(ids[::-7]), one.reconstruct(ids[::-7]))
         with pytest.raises(InputError, match="id 5000 is not in the index"):
             several.reconstruct([5000])
+
+
+def _sharded(**more) -> Index:
+    return Index.sharded(["cpu", "cpu"], "Flat", metric="ip", **more)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: s.add(np.where(np.arange(50)[:, None] == 40, 1e6, np.ones((50, 8)))), "counted from 25: row 15 "),
+        (lambda s: s.add(np.ones((10, 8)), meta={"a": range(10)}), "no meta"),
+        (lambda s: s.add([[1, 2], [3]]), "no matrix"),
+        (lambda s: s.remove([0, 77]), "id 77 is not in the index"),
+    ],
+)
+def test_what_shards_refuse_leaves_nothing_behind(call, words: str):
+    index = _sharded(dtype="float16")
+    index.add(np.ones((1, 8)), ids=[0])  # one shard has rows, the other none
+    with pytest.raises(InputError, match=words):
+        call(index)
+    assert [len(shard) for shard in index.shards] == [0, 1]
+    index.add(np.ones((10, 8)))
+    assert sorted(index.ids.tolist()) == list(range(11))
+    assert sorted(index.search(np.ones((1, 8)), 11)[1][0].tolist()) == list(range(11))
+
+
+def test_ranges_over_shards_see_whole_adds(monkeypatch: pytest.MonkeyPatch):
+    index = _sharded(dim=4)
+    index.add(np.ones((10, 4)))
+    first = index.shards[0]
+    within = first._within
+
+    def add_between(*words):
+        monkeypatch.setattr(first, "_within", within)
+        index.add(np.ones((10, 4)))  # while the first shard is looked at
+        return within(*words)
+
+    monkeypatch.setattr(first, "_within", add_between)
+    assert index.range_search(np.ones((1, 4)), 0.0)[0].tolist() == [0, 10]
+    assert index.range_search(np.ones((1, 4)), 0.0)[0].tolist() == [0, 20]

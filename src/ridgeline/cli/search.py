@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ridgeline.search import Index
 
 WIDEST = 60  # characters of a cell
+OWN = ("id", "score")  # columns of the answer itself
 
 
 def search(
@@ -62,7 +63,10 @@ def search(
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        scores, ids = index.search(queries, k, nprobe=nprobe, depth=depth, recall=recall, where=where)
+        # More than there are would only be answered with rows that are not there.
+        scores, ids = index.search(
+            queries, min(k, max(1, len(index))), nprobe=nprobe, depth=depth, recall=recall, where=where
+        )
     seconds = time.perf_counter() - began
     notes = [str(w.message) for w in told]
     results = _results(index, scores, ids)
@@ -97,7 +101,10 @@ def _queries(index: Index, text: list[str] | None, vectors: Path | None, model: 
 
 
 def _results(index: Index, scores: Any, ids: Any) -> list[list[dict[str, Any]]]:
+    """What was found, with its columns; one that is named like the answer's own becomes `meta.id` or `meta.score`."""
     table = index.meta
+    if table is not None:
+        table = table.rename_columns([f"meta.{name}" if name in OWN else name for name in table.column_names])
     found = []
     for best, names in zip(scores.tolist(), ids.tolist(), strict=True):
         there = [(score, name) for score, name in zip(best, names, strict=True) if name >= 0]
@@ -115,12 +122,10 @@ def _show(results: list[list[dict[str, Any]]], text: list[str] | None, metric: s
         if len(results) > 1:
             tell(text[number] if text else f"query {number}")
         shown = Table(box=None, pad_edge=False)
-        columns = list(rows[0]) if rows else ["id", "score"]
+        columns = list(rows[0]) if rows else list(OWN)
         for name in columns:
-            right = name in ("id", "score")
-            shown.add_column(
-                "distance²" if name == "score" and metric == "l2" else name, justify="right" if right else "left"
-            )
+            label = "distance²" if name == "score" and metric == "l2" else _cell(name)
+            shown.add_column(label, justify="right" if name in OWN else "left")
         for row in rows:
             shown.add_row(*(f"{row[c]:.4f}" if c == "score" else _cell(row[c]) for c in columns))
         stdout().print(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,20 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u
 
 
 def print_json(answer: Any) -> None:
-    json.dump(answer, sys.stdout, indent=2, default=str)
-    sys.stdout.write("\n")
+    try:
+        text = json.dumps(answer, indent=2, default=str, allow_nan=False)
+    except ValueError:  # JSON has no word for what is no number
+        text = json.dumps(_finite(answer), indent=2, default=str)
+    sys.stdout.write(text + "\n")
+
+
+def _finite(answer: Any) -> Any:
+    """The same with null for numbers that are none."""
+    if isinstance(answer, dict):
+        return {key: _finite(value) for key, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [_finite(value) for value in answer]
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
 
 
 def tell(sentence: str, console: Console | None = None) -> None:

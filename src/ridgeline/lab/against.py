@@ -102,10 +102,10 @@ def _build(tree: Path, whose: str) -> None:
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if cmake is None:
         raise InputError("--against must build the other version and finds no cmake: pip install cmake.")
-    build = tree / "build"
+    build, jobs = tree / "build", len(os.sched_getaffinity(0))  # without a number make starts all compilers at once
     for step in (
         [cmake, "-S", str(tree), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}"],
-        [cmake, "--build", str(build), "--parallel"],
+        [cmake, "--build", str(build), "--parallel", str(jobs)],
     ):
         done = subprocess.run(step, capture_output=True, text=True)
         if done.returncode:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # where neither depth nor recall is asked for: what a codec loses
+MOST = 2**32  # neighbours in one answer: 48 GiB, mostly of rows that are not there
 SWEEP = 0.25  # share of removed rows at which they are swept away
 
 
@@ -65,14 +66,14 @@ class Index:
     ) -> None:
         self._asked = parse(spec)
         self.metric = checked_metric(metric)
-        if dim is not None and (not isinstance(dim, int) or dim < 1):
+        if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1):
             raise InputError(f"dim is {dim!r}; give the number of a vector's components, 1 or more.")
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
         if dim is not None and self._asked is not None:
             fitting(self._asked, dim)
         self.model = model
-        self._dim = dim
+        self._dim = None if dim is None else int(dim)
         self._place: Place = place_of(device)
         kind = self._place.device.partition(":")[0]
         self.dtype = dtype if dtype != "auto" else "float16" if kind == "cuda" else "float32"
@@ -218,20 +219,8 @@ class Index:
 
         Those of query i lie at limits[i]:limits[i + 1].
         """
-        if not isinstance(radius, int | float | np.number) or np.isnan(radius):
-            raise InputError(f"radius is {radius!r}; give a number.")
-        state = self._state
-        given = self._queries(state, queries)
-        if state.engine is None:
-            none = np.zeros(len(given) + 1, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
-            limits, scores, ids = none
-        else:
-            ask = self._ask(state, 1, nprobe, None, allowed_rows(state.rows, where))
-            limits, scores, found = state.engine.within(given, float(radius), ask)
-            ids = ids_of(state.rows, found)
-            with np.errstate(over="ignore"):
-                scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
         back = self._place.give_back
+        limits, scores, ids = self._within(self._state, queries, radius, nprobe, where)
         return back(limits, queries), back(scores, queries), back(ids, queries)
 
     def reconstruct(self, ids: Any) -> Any:
@@ -328,6 +317,8 @@ class Index:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise InputError(f"k is {k!r}; ask for 1 neighbour or more.")
         given = self._queries(state, queries)
+        if len(given) * int(k) > MOST:
+            raise InputError(f"{len(given)} × {k} neighbours are too many; there are {state.rows.live} rows, lower k.")
         if recall is not None:
             if nprobe is not None or depth is not None:
                 raise InputError("recall= chooses nprobe and depth; give it or them, not both.")
@@ -342,13 +333,27 @@ class Index:
             open_door(state, words, given, ask)
         return scores, ids_of(state.rows, rows)
 
+    def _within(
+        self, state: State, queries: Any, radius: float, nprobe: int | None, where: Any
+    ) -> tuple[Any, Any, Any]:
+        if not isinstance(radius, int | float | np.number) or np.isnan(radius):
+            raise InputError(f"radius is {radius!r}; give a number.")
+        given = self._queries(state, queries)
+        if state.engine is None:
+            return np.zeros(len(given) + 1, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
+        ask = self._ask(state, 1, nprobe, None, allowed_rows(state.rows, where))
+        limits, scores, found = state.engine.within(given, float(radius), ask)
+        with np.errstate(over="ignore"):
+            scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
+        return limits, scores, ids_of(state.rows, found)
+
     def _ask(self, state: State, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None) -> Ask:
         spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
         for name, value in (("nprobe", nprobe), ("depth", depth)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise InputError(f"{name} is {value!r}; give a whole number, 1 or more.")
         lists = spec.lists or 1
-        nprobe = min(lists, nprobe) if nprobe is not None else max(1, round(lists**0.5))
-        depth = (depth if depth is not None else DEPTHS[spec.codec]) if spec.refine else 1
+        nprobe = min(lists, int(nprobe)) if nprobe is not None else max(1, round(lists**0.5))
+        depth = (int(depth) if depth is not None else DEPTHS[spec.codec]) if spec.refine else 1
         ids = None if state.rows.rising else state.rows.names
         return Ask(k, nprobe, depth, allowed, ids)

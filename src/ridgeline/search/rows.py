@@ -13,6 +13,8 @@ from ridgeline.errors import InputError, MissingExtra
 from ridgeline.search.arrays import Array, Flags, Grown, Whole, grown
 from ridgeline.search.inputs import is_tensor, numbers
 
+LARGEST_ID = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -80,7 +82,8 @@ class Rows:
     def added(self, count: int, ids: Any, meta: Any) -> Rows:
         fresh = self._fresh_ids(count, ids)
         table = self._fresh_meta(count, meta)
-        rising = self.rising and _rises(fresh) and (not len(fresh) or not self.count or fresh[0] > self.ids.rows[-1])
+        above = not len(fresh) or not self.count or bool(fresh[0] > self.ids.rows[-1])
+        rising = self.rising and above and _rises(fresh)
         alive = None if self.alive is None else np.concatenate([self.alive, np.ones(count, np.uint8)])
         next_id = max(self.next_id, int(fresh.max(initial=-1)) + 1)
         return Rows(self.ids.appended(fresh), alive, table, next_id, rising)
@@ -96,7 +99,9 @@ class Rows:
 
     def _fresh_ids(self, count: int, ids: Any) -> Whole:
         if ids is None:
-            return np.arange(self.next_id, self.next_id + count)
+            if count and self.next_id + count - 1 > LARGEST_ID:
+                raise InputError(f"the ids after {self.next_id - 1} are beyond 64 bits; give ids= of your own.")
+            return np.arange(count) + (self.next_id if count else 0)
         fresh = numbers(ids)
         if len(fresh) != count:
             raise InputError(f"{len(fresh)} ids for {count} vectors; give one for each.")
@@ -151,7 +156,7 @@ def table_of(meta: Any, count: int) -> Any:
             table = pa.Table.from_pandas(meta, preserve_index=False)
         else:
             raise InputError(f"meta is {type(meta).__name__}; give columns by name, or a pyarrow Table.")
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
         raise InputError(f"meta cannot be made a table: {error}.") from None
     if table.num_rows != count:
         raise InputError(f"meta has {table.num_rows} rows for {count} vectors; give one for each.")

@@ -8,8 +8,9 @@ has the same lists.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ import numpy as np
 from ridgeline.errors import InputError
 from ridgeline.search.arrays import Whole
 from ridgeline.search.index import Index
-from ridgeline.search.inputs import is_tensor, numbers
+from ridgeline.search.inputs import is_tensor, matrix, numbers
 from ridgeline.search.rows import no_rows, table_of
 
 
@@ -49,35 +50,36 @@ class ShardedIndex:
         return self._known.ids.rows[self._known.live_rows].copy()
 
     def train(self, vectors: Any, *, seed: int = 0) -> None:
-        with self._lock:
+        with self._changing():
             for shard in self.shards:
                 shard.train(vectors, seed=seed)
-            self._publish()
 
     def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:
         """Rows are dealt out in equal runs; searches see all of them or none."""
-        with self._lock:
-            values = vectors if is_tensor(vectors) else np.asarray(vectors)
-            first = self.shards[0]
-            first._place.take_in(values, self.dim, self.metric, "vectors")  # refused before any shard has a part
+        with self._changing():
+            values = vectors if is_tensor(vectors) else matrix(vectors, self.dim, "vectors")
+            self.shards[0]._place.take_in(
+                values, self.dim, self.metric, "vectors"
+            )  # refused while rows have their numbers
             table = None if meta is None else table_of(meta, len(values))
             known = self._known.added(len(values), ids, None)
             fresh = known.ids.rows[self._known.count :]
             bounds = np.linspace(0, len(values), len(self.shards) + 1).astype(int)
             for shard, low, high in zip(self.shards, bounds[:-1], bounds[1:], strict=True):
                 part = None if table is None else table.slice(low, high - low)
-                shard.add(values[low:high], fresh[low:high], part)
+                try:
+                    shard.add(values[low:high], fresh[low:high], part)
+                except InputError as error:
+                    raise InputError(f"of rows {low} to {high - 1}, counted from {low}: {error}") from None
             self._known = known
-            self._publish()
 
     def remove(self, ids: Any) -> int:
-        with self._lock:
+        with self._changing():
             wanted = np.unique(numbers(ids))
             rows = self._known.found(wanted, "remove only")
             for shard in self.shards:
                 shard.remove(wanted[shard._state.rows.find(wanted) >= 0])
             self._known = self._known.removed(rows)
-            self._publish()
             return len(rows)
 
     def search(
@@ -114,7 +116,8 @@ class ShardedIndex:
     ) -> tuple[Any, Any, Any]:
         """As Index.range_search, over all shards."""
         where = self._by_id(where)
-        parts = [shard.range_search(queries, radius, nprobe=nprobe, where=where) for shard in self.shards]
+        both = zip(self.shards, self._state, strict=True)
+        parts = [shard._within(state, queries, radius, nprobe, where) for shard, state in both]
         limits, scores, ids = ([_host(part[n]) for part in parts] for n in range(3))
         owner = np.concatenate([np.repeat(np.arange(len(ends) - 1), np.diff(ends)) for ends in limits])
         score, found = np.concatenate(scores), np.concatenate(ids)
@@ -136,10 +139,8 @@ class ShardedIndex:
 
     def measure_recall(self, sample: int = 1000, k: int = 10, *, seed: int = 0) -> list[Any]:
         """Each shard on its own rows; the curves, by shard."""
-        with self._lock:
-            curves = [shard.measure_recall(sample, k, seed=seed) for shard in self.shards]
-            self._publish()
-            return curves
+        with self._changing():
+            return [shard.measure_recall(sample, k, seed=seed) for shard in self.shards]
 
     def stats(self) -> dict[str, Any]:
         return {"count": len(self), "shards": [shard.stats() for shard in self.shards]}
@@ -156,8 +157,17 @@ class ShardedIndex:
     ) -> None:
         self.close()
 
-    def _publish(self) -> None:
-        self._state = tuple(shard._state for shard in self.shards)
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the shards: searches see all of it when it is done, and none of it, now or later, where it fails."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                for shard, state in zip(self.shards, self._state, strict=True):
+                    shard._state = state
+                raise
+            self._state = tuple(shard._state for shard in self.shards)
 
     def _by_id(self, where: Any) -> Any:
         """A mask over all rows means nothing to a shard; ids do."""

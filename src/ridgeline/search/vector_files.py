@@ -28,6 +28,8 @@ def _npy(path: Path) -> tuple[Array, None]:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise InputError(f"'{path}' cannot be read as .npy: {error}.") from None
+    if not isinstance(vectors, np.ndarray):
+        raise InputError(f"'{path}' is an archive of arrays (.npz); save the one of the vectors with numpy.save.")
     if vectors.ndim != 2:
         raise InputError(f"'{path}' has shape {vectors.shape}; vectors are [n, dim].")
     return np.asarray(vectors), None
@@ -56,9 +58,14 @@ def _parquet(path: Path, column: str) -> tuple[Array, Any]:
     flat = lists.flatten()
     if flat.null_count or not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
         raise InputError(f"column '{column}' of '{path}' holds {lists.type} with gaps or no numbers; mend it first.")
-    widths = np.diff(np.asarray(lists.offsets)) if not pa.types.is_fixed_size_list(lists.type) else None
-    if widths is not None and len(np.unique(widths)) > 1:
+    rest = table.drop_columns([column])
+    beside = rest if rest.column_names else None
+    if pa.types.is_fixed_size_list(lists.type):
+        return np.asarray(flat).reshape(len(lists), lists.type.list_size), beside
+    if not len(lists):
+        raise InputError(f"'{path}' has no rows, and its column '{column}' does not say how long a vector is.")
+    widths = np.diff(np.asarray(lists.offsets))
+    if len(np.unique(widths)) > 1:
         row = int(np.flatnonzero(widths != widths[0])[0])
         raise InputError(f"row {row} of '{path}' has {widths[row]} components, row 0 has {widths[0]}; give equal ones.")
-    rest = table.drop_columns([column])
-    return np.asarray(flat).reshape(len(lists), -1), rest if rest.column_names else None
+    return np.asarray(flat).reshape(len(lists), -1), beside
