@@ -53,6 +53,10 @@ class StoreError(RidgelineError):
     """A stored file is missing, damaged, locked, or could not be written."""
 
 
+class Locked(StoreError):
+    """Another process works on it now."""
+
+
 class BatchError(RidgelineError):
     """One batch of a stream failed: `index` says which, the cause is chained."""
 

@@ -13,7 +13,7 @@ import pytest
 from tests.audit.conftest import cli, cli_json, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.door import Guest
+from ridgeline.audit.door import Guest, NotTaken
 from ridgeline.audit.home import Home
 from ridgeline.errors import InputError, StoreError
 
@@ -95,6 +95,17 @@ def test_the_door_is_ours_alone_and_closes_with_the_writer(log):
         Guest(home)
 
 
+def test_a_guest_who_asks_while_the_writer_leaves_knows_that_nothing_was_taken(log):
+    with Ledger.open(log) as ledger:
+        ledger.append([event(0)])
+        visitor = Guest(Home(log))
+        assert visitor.append([event(1)])[0] == 701
+    with pytest.raises(NotTaken):
+        visitor.append([event(2)])
+    visitor.close()
+    assert Ledger.open(log).size == 702
+
+
 def test_a_long_path_has_a_door_too(tmp_path):
     folder = tmp_path / ("d" * 100) / ("e" * 100) / "log"
     with Ledger.create(folder, origin="a") as ledger:
@@ -111,8 +122,15 @@ def test_the_command_names_the_line_and_appends_nothing_of_its_piece(log):
     assert Ledger.open(log).size == 700
     done = cli("audit", "append", log, stdin=LINE + '{"source":"x"}\n')
     assert done.returncode == 2
-    assert "event 1 has no action" in done.stderr
+    assert "line 2 of stdin has no action" in done.stderr
     assert Ledger.open(log).size == 700
+
+
+def test_a_wrong_event_is_named_by_its_line_however_much_came_before_it(log):
+    long = json.dumps({"source": "cli", "action": "a.b", "subject": "s" * 2000}) + "\n"
+    done = cli("audit", "append", log, stdin=long * 1200 + "\n" + '{"source":"x","action":"a b"}\n')
+    assert done.returncode == 2
+    assert "line 1202 of stdin: action 'a b'" in done.stderr
 
 
 def test_init_append_info_from_the_command_line(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,8 @@ def test_a_long_text_is_cut_and_noted_once(say, tmp_path: Path):
         ("t.jsonl", '{"text": "x"}\n{"text"\n', [], "line 2 is no JSON"),
         ("t.jsonl", '{"text": "x"}\n{"text": null}\n', [], "line 2: 'text' is None"),
         ("t.jsonl", '{"txt": "x"}\n', [], "did you mean 'txt'"),
+        ("t.jsonl", '{"text": "x"}\n' + "[" * 100_000 + "\n", [], "line 2 is nested too deeply"),
+        ("t.txt", "x\n", ["--batch-tokens", 0], "batch_tokens is 0"),
         ("t.jsonl.gz", b"no gzip", [], "cannot be read"),
         ("t.parquet", "no parquet", [], "is no Parquet file"),
         ("t.xlsx", "x", [], "suffix '.xlsx'"),
@@ -151,7 +154,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(say, tmp_path: Path, name:
     assert said in err
     assert err.startswith("ridgeline: ")
     assert err.count("\n") == 1
-    assert not (tmp_path / "o.npy").exists()
+    assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
 def test_a_file_that_is_not_there_is_said(say, tmp_path: Path):
@@ -195,15 +198,78 @@ def test_a_killed_run_goes_on_where_it_stood(say, tmp_path: Path, model: Path, w
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.npy", "t.txt"]
 
 
-def test_force_forgets_another_job(say, tmp_path: Path, wanted, monkeypatch):
+@pytest.fixture
+def stopped(say, monkeypatch):
+    """A job that was stopped after two chunks of two texts."""
+
+    def stop(*words: object) -> None:
+        kept, done = job._encode, []
+        monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 2})
+
+        def encode(*a):
+            if len(done) == 2:
+                raise KeyboardInterrupt
+            done.append(a)
+            return kept(*a)
+
+        monkeypatch.setattr(job, "_encode", encode)
+        assert say(*words)[0] == 130
+        monkeypatch.setattr(job, "_encode", kept)
+
+    return stop
+
+
+def test_force_forgets_another_job(say, stopped, tmp_path: Path, wanted):
     source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
-    kept = job._encode
-    monkeypatch.setattr(job, "_encode", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert say(source, "-o", out, "--prompt", "the ")[0] == 130
-    monkeypatch.setattr(job, "_encode", kept)
-    assert say(source, "-o", out)[0] == 2
+    stopped(source, "-o", out, "--prompt", "the ")
+    code, _, err = say(source, "-o", out)
+    assert (code, "or forget it with --force" in err) == (2, True)
     assert say(source, "-o", out, "--force")[0] == 0
     np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+
+
+def test_force_respects_a_process_at_work(say, tmp_path: Path, wanted, monkeypatch):
+    source, out, kept, seen = write(tmp_path / "t.txt"), tmp_path / "o.npy", job._encode, []
+
+    def encode(*a):
+        if not seen:
+            seen.append(say(source, "-o", out, "--force"))
+        return kept(*a)
+
+    monkeypatch.setattr(job, "_encode", encode)
+    assert say(source, "-o", out)[0] == 0
+    assert (seen[0][0], "locked by process" in seen[0][2]) == (2, True)
+    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+
+
+def test_vectors_of_a_model_that_was_replaced_are_not_mixed_in(say, stopped, tmp_path: Path, model: Path):
+    source, out, other = write(tmp_path / "t.txt"), tmp_path / "o.npy", tmp_path / "m"
+    shutil.copytree(model, other)
+    stopped(source, "-o", out, "--model", other)
+    weights = other / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())  # learnt anew, or so it looks
+    os.utime(weights, ns=(1, 1))
+    code, _, err = say(source, "-o", out, "--model", other)
+    assert (code, "model_files is" in err) == (2, True)
+
+
+def test_a_mended_file_is_not_in_the_way_of_itself(say, tmp_path: Path):
+    source, out = tmp_path / "t.jsonl", tmp_path / "o.npy"
+    source.write_text('\ufeff{"text": "a cat"}\n{"text"\n')
+    assert say(source, "-o", out)[0] == 2
+    source.write_text('\ufeff{"text": "a cat"}\n{"text": "a dog"}\n')
+    assert say(source, "-o", out)[0] == 0
+    assert len(np.load(out)) == 2
+
+
+def test_the_file_that_is_read_is_not_written_over(say, tmp_path: Path):
+    source = write(tmp_path / "t.parquet")
+    before = source.read_bytes()
+    (tmp_path / "link.parquet").symlink_to(source)
+    for out in (source, tmp_path / "link.parquet"):
+        code, _, err = say(source, "-o", out)
+        assert (code, "is the file that is read" in err) == (2, True)
+    assert source.read_bytes() == before
 
 
 def test_models_are_listed_and_offline_fetching_refused(capsys, tmp_path: Path, monkeypatch):

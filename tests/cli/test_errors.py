@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,15 @@ def test_each_error_leaves_with_its_own_code(failing, error: RidgelineError, cod
 
 def test_a_message_of_several_lines_becomes_one(failing):
     assert failing(InputError("one\n  two\tthree")) == (2, "ridgeline: one two three\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["machine", "--json"], ["--help"]])
+def test_an_answer_that_finds_no_room_is_an_error(words: list[str]):
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run([sys.executable, "-m", "ridgeline", *words], stdout=full, stderr=-1, text=True)
+    assert (said.returncode, said.stderr.count("\n")) == (2, 1)
+    assert said.stderr.startswith("ridgeline: the answer could not be written: No space left")
 
 
 def test_an_interrupt_leaves_with_130(failing):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -67,9 +68,14 @@ def test_doctor_gives_a_cure_for_what_is_off():
         (["predict", "--training", "resnet"], "no model 'resnet'"),
         (["show", "ring", "-o", "ring.png"], "does not end in .svg"),
         (["tune", "-n", "1"], "nothing to tell each other"),
+        (["predict", "ring", "--network", "n.yaml"], "'n.yaml' cannot be read as text"),
+        (["prove", "s.json"], "'s.json' cannot be read as text"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_2(capsys, words, says):
+def test_bad_input_is_one_sentence_and_exit_2(capsys, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    for name in ("n.yaml", "s.json"):
+        Path(name).write_bytes(b"\xff\xfe")
     with pytest.raises(SystemExit) as left:
         main(["fabric", *words])
     assert left.value.code == 2

@@ -292,6 +292,7 @@ def fails(comm, call) -> str:
     x = np.ones(8, "f4")
     calls = {
         "complex": lambda: comm.all_reduce(np.ones(3, "c8")),
+        "byte order": lambda: comm.all_reduce(np.ones(3, ">f4")),
         "no such op": lambda: comm.all_reduce(x, "median"),
         "objects": lambda: comm.broadcast(np.array([None])),
         "read-only": lambda: comm.all_reduce(np.broadcast_to(x, (2, 8))),

@@ -158,6 +158,7 @@ def test_tensors_of_torch_go_as_they_are():
     ("call", "says"),
     [
         ("complex", "complex64 has no reduction"),
+        ("byte order", ">f4 has no reduction; convert to one of"),
         ("no such op", "no reduction 'median'"),
         ("objects", "Python objects"),
         ("read-only", "cannot be written to"),

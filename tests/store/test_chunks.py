@@ -120,6 +120,43 @@ def test_chunks_of_another_job_are_refused_with_the_settings_that_differ(tmp_pat
         assert chunks.done() == [0]
 
 
+def test_another_job_without_a_chunk_is_in_nobody_s_way(tmp_path):
+    with ChunkSet(tmp_path / "job", key={"model": "a"}):
+        pass
+    with ChunkSet(tmp_path / "job", key={"model": "b"}) as chunks:
+        chunks.put(0, b"x")
+    with pytest.raises(StoreError, match=r"model is \"b\" there.*or say --force"):
+        ChunkSet(tmp_path / "job", key={"model": "a"}, cure="say --force").__enter__()
+    with ChunkSet(tmp_path / "job", key={"model": "b"}) as chunks:
+        assert chunks.done() == [0]
+
+
+def test_a_job_anew_forgets_the_chunks_but_not_those_of_a_process_at_work(tmp_path):
+    with ChunkSet(tmp_path / "job", key={"model": "a"}, suffix=".npy") as chunks:
+        chunks.put(0, b"x")
+        with pytest.raises(StoreError, match="locked by process"), ChunkSet(tmp_path / "job", key="k", anew=True):
+            pass
+        assert chunks.done() == [0]
+    (tmp_path / "job" / "job.json").write_text("{")  # damaged: all the more
+    with ChunkSet(tmp_path / "job", key="k", anew=True) as chunks:
+        assert chunks.done() == []
+        chunks.put(1, b"y")
+    with ChunkSet(tmp_path / "job", key="k") as chunks:
+        assert chunks.done() == [1]
+
+
+def test_a_job_that_fails_before_its_first_chunk_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), ChunkSet(tmp_path / "job", key="k"):
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with ChunkSet(tmp_path / "job", key="k") as chunks:
+        chunks.put(0, b"x")
+    with pytest.raises(RuntimeError), ChunkSet(tmp_path / "job", key="k"):
+        raise RuntimeError
+    with ChunkSet(tmp_path / "job", key="k") as chunks:
+        assert chunks.done() == [0]
+
+
 def test_two_processes_do_not_work_on_one_job(tmp_path):
     with (
         ChunkSet(tmp_path / "job", key="k"),

@@ -94,6 +94,7 @@ def test_errors_about_the_callers_own_files_pass_unchanged(tmp_path):
     ("code", "words"),
     [
         (errno.ENOSPC, "the disk is full"),
+        (errno.EFBIG, "ulimit -f"),
         (errno.EDQUOT, "the disk is full"),
         (errno.EACCES, "no permission"),
         (errno.EROFS, "read-only"),

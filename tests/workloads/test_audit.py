@@ -147,7 +147,7 @@ def test_the_command_tells_the_forecast(capsys):
     (row,) = json.loads(out)
     assert (code, row["wait_s"], round(row["backlog_per_hour"])) == (0, None, 640_000)
     assert "27.778%" in told(capsys, "audit", "capacity", 1000)[1]
-    for words in (("0",), ("100", "--rate", "-1")):
+    for words in (("0",), ("inf",), ("100", "--rate", "-1"), ("100", "--rate", "inf")):
         assert told(capsys, "audit", "capacity", *words)[0] == 2
 
 

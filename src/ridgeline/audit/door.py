@@ -3,6 +3,7 @@
     frame     4 bytes of length (big-endian), then JSON
     request   {"append": [event, …]}  or  {"checkpoint": true}
     reply     {"first": …, "size": …, "leaves": base64 of 32 bytes each}  or  {"checkpoint": …}  or  {"error": …}
+    goodbye   {"closed": true}: the writer leaves, and nothing was taken since the last reply
 
 The socket lies in the private folder (0700) and serves the owner of this process and root only. A reply means what a
 return of `append` means: on the disk.
@@ -109,6 +110,8 @@ class Door:
                     return
                 while (request := _receive(peer)) is not None:
                     _send(peer, self._answer(request))
+                if self._closing:
+                    _send(peer, {"closed": True})
         finally:
             with self._mutex:
                 self._guests.discard(peer)
@@ -133,6 +136,14 @@ class Door:
             return {"error": f"the request cannot be read: {error}."}
 
 
+class Lost(StoreError):
+    """The process that writes a log does not answer, or not any more."""
+
+
+class NotTaken(Lost):
+    """It left, and what it was asked last was surely not done."""
+
+
 class Guest:
     """A connection to the process that writes a log."""
 
@@ -143,9 +154,14 @@ class Guest:
         try:
             with _short(home) as name:
                 self._socket.connect(name)
-        except OSError as error:
+            self.append([])  # an answer says that we are let in: from now on a goodbye will be said
+        except (OSError, Lost) as error:
             self._socket.close()
-            raise StoreError(f"the writer of {home.log} does not answer at its socket ({error.strerror}).") from None
+            why = getattr(error, "strerror", None) or "it is closing"
+            raise Lost(f"the writer of {home.log} does not answer at its socket ({why}).") from None
+        except BaseException:
+            self._socket.close()
+            raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> tuple[int, bytes, int]:
         """Index of the first, leaf hashes, size after the commit; on the disk when this returns."""
@@ -164,14 +180,17 @@ class Guest:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             _send(self._socket, request)
+        except OSError as error:  # a request that did not leave whole is not read
+            raise NotTaken(f"the writer of {self._home.log} was lost: {error}.") from None
+        try:
             reply = _receive(self._socket)
         except OSError as error:
-            raise StoreError(
-                f"the writer of {self._home.log} was lost: {error}; look whether it took the events."
-            ) from None
+            raise Lost(f"the writer of {self._home.log} was lost: {error}; look whether it took the events.") from None
         if reply is None:
-            raise StoreError(f"the writer of {self._home.log} ended; look whether it took the events.")
+            raise Lost(f"the writer of {self._home.log} ended; look whether it took the events.")
         found: dict[str, Any] = json.loads(reply)
+        if found.get("closed"):
+            raise NotTaken(f"the writer of {self._home.log} is closing.")
         if "error" in found:
             raise StoreError(str(found["error"]))
         return found

@@ -5,10 +5,12 @@ ridgeline --help
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -18,7 +20,7 @@ import typer.main
 
 import ridgeline
 from ridgeline.cli.speak import plain
-from ridgeline.errors import Exit, PointedError, RidgelineError
+from ridgeline.errors import Exit, PointedError, RidgelineError, StoreError
 
 # Each command's home and panel. It is imported when it is asked for, so that one command does not wait for all.
 COMMANDS = {
@@ -46,6 +48,7 @@ COMMANDS = {
 # sleeps (13 against 12 on an idle machine). What measures is left alone, and so is who has set it.
 PATIENT = ("embed", "index", "search", "audit", "recommend")
 SPINS = "10000"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CONTEXTS = {"run": {"ignore_unknown_options": True}}  # Hydra's own flags (--cfg job) are not Typer's to judge
 
 
@@ -105,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without × and → shows ? instead of a traceback
     try:
-        app(args=words, prog_name="ridgeline")
+        _run(words)
     except RidgelineError as error:
         if debug:
             traceback.print_exc()
@@ -116,6 +119,23 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         print("ridgeline: interrupted.", file=sys.stderr)
         sys.exit(Exit.INTERRUPTED)
+
+
+def _run(words: list[str]) -> None:
+    """All of an answer is written when this is left, or it is an error."""
+    try:
+        try:
+            app(args=words, prog_name="ridgeline")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        with suppress(OSError, ValueError):
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # what is left in the buffer has a place to go
+        raise StoreError(f"the answer could not be written: {error.strerror}; make room, or write elsewhere.") from None
 
 
 def _sentence(error: RidgelineError) -> str:

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +14,11 @@ import typer
 
 from ridgeline.cli.audit_words import Log
 from ridgeline.cli.speak import Json, Quiet, note, print_json, stderr, tell
-from ridgeline.errors import InputError, RidgelineError, StoreError
+from ridgeline.errors import InputError, RidgelineError
 
 audit = typer.Typer(no_args_is_help=True, help="Events that cannot be rewritten: a ledger on plain files.")
 
 _CHUNK = 1 << 20
-_PATIENCE_S = 3.0
 
 
 @audit.command("init")
@@ -61,21 +59,23 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
 
     If another process writes the log, it appends for us.
     """
+    from ridgeline.audit.appender import Appender
     from ridgeline.audit.event import parse_line
 
     count, first, size, number = 0, -1, 0, 0
-    with Into(log) as into:
+    with Appender(log) as into:
         for lines in _lines():
-            events = []
+            events, numbers = [], []
             try:
                 for line in lines:
                     number += 1
                     if line.strip():
                         events.append(_foreign(parse_line(line, f"line {number} of stdin"), number))
+                        numbers.append(number)
                 at, size = into.append(events) if events else (-1, size)
             except RidgelineError as error:
                 note(f"{count} events before it were appended." if count else None)
-                raise error from None
+                raise _lined(error, numbers) from None
             first = at if first < 0 else first
             count += len(events)
         size = max(size, into.finish())
@@ -139,57 +139,19 @@ def _foreign(event: dict[str, Any], number: int) -> dict[str, Any]:
     return event
 
 
+def _lined(error: RidgelineError, numbers: list[int]) -> RidgelineError:
+    """An event is named by its place in what was sent; whoever wrote it knows its line."""
+    place = re.match(r"event (\d+) ", str(error))
+    if not isinstance(error, InputError) or place is None:
+        return error
+    rest = str(error)[place.end() :]
+    return InputError(f"line {numbers[int(place[1])]} of stdin{' ' if rest.startswith('has ') else ': '}{rest}")
+
+
 def _origin(log: Path) -> str:
     """A name for a log that was given none: this host and the folder, in the signs a name may have."""
     words = f"{socket.gethostname() or 'localhost'}/{log.absolute().name}"
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", words).strip("-") or "log"
-
-
-class Into:
-    """Where events go: into the log itself, or through the door of the process that holds it."""
-
-    def __init__(self, log: Path) -> None:
-        from ridgeline.audit import Ledger
-        from ridgeline.audit import home as homes
-        from ridgeline.audit.door import Guest
-        from ridgeline.store import owner
-
-        home, until = homes.find(log), time.monotonic() + _PATIENCE_S
-        self._guest: Guest | None = None
-        while self._guest is None and owner(home.lock) is not None:
-            try:
-                self._guest = Guest(home)
-            except StoreError:  # it may be opening, closing, or a witness at work for a moment
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
-        self._ledger = Ledger.open(log) if self._guest is None else None
-
-    def append(self, events: list[dict[str, Any]]) -> tuple[int, int]:
-        if self._guest is not None:
-            first, _, size = self._guest.append(events)
-            return first, size
-        if self._ledger is None:
-            raise StoreError("the log is closed.")
-        receipts = self._ledger.append(events)
-        return receipts.first, receipts.checkpoint_size
-
-    def finish(self) -> int:
-        """Have it signed; how many entries there are."""
-        if self._guest is not None:
-            from ridgeline.audit.checkpoint import parse_checkpoint
-
-            return parse_checkpoint(self._guest.checkpoint().encode(), "the checkpoint").size
-        return self._ledger.checkpoint().size if self._ledger is not None else 0
-
-    def __enter__(self) -> Into:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._guest is not None:
-            self._guest.close()
-        if self._ledger is not None:
-            self._ledger.close()
 
 
 def _lines() -> Iterator[list[bytes]]:

@@ -86,6 +86,8 @@ def alerts(
     from ridgeline.audit.moment import parse_moment
     from ridgeline.audit.where import parse_where
 
+    if k is not None and k < 1:
+        raise InputError(f"-k is {k}; ask for 1 or more.")
     after, matches = parse_moment(since) if since else None, parse_where(where) if where else None
     with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
         found = read_alerts(ledger, since=after, where=matches)
@@ -111,12 +113,12 @@ def label(
 ) -> None:
     """Say what an entry was: an event too, and alike ones score lower (normal) or higher (bad) from then on."""
     from ridgeline.audit.alerts import label_event
-    from ridgeline.cli.audit import Into
+    from ridgeline.audit.appender import Appender
 
     if verdict not in ("normal", "bad"):
         raise unknown("verdict", verdict, ("normal", "bad"))
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-    with Into(log) as into:
+    with Appender(log) as into:
         into.finish()  # what was just written can be labelled too
         index, _ = into.append([label_event(log, entry, verdict, who, why)])
         into.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -27,8 +28,10 @@ def capacity(
     from ridgeline.audit.capacity import HOUR, RATES, forecast
     from ridgeline.web import si
 
-    if any(not given >= 0 for given in rate or ()):
+    if any(not 0 <= given < math.inf for given in rate or ()):
         raise InputError("--rate is a number of events per hour, 0 or more.")
+    if speed == math.inf:
+        raise InputError("the speed is a number of events per second; give what was measured.")
     found = forecast(speed, {f"{n:,g} per hour": n / HOUR for n in rate} if rate else RATES)
     if as_json:
         print_json([vars(f) for f in found])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -74,8 +74,15 @@ def check_report(
         for finding in findings:
             tell(f"{finding.kind}: {finding.sentence}")
         if not findings:
-            tell(f"{folder} holds: {len(found['rows']):,} entries of {found['origin']}, each proved, none left out.")
+            tell(f"{folder} holds: {len(found['rows']):,} entries of {found['origin']}, each proved; {_whole(found)}")
     if key is None:
         note("the key is the report's own word; give the one its owner published with --key.")
     if findings:
         raise typer.Exit(Exit.FINDINGS)
+
+
+def _whole(report: dict[str, Any]) -> str:
+    """What is shown to be complete, and what is not."""
+    later = sum(row["index"] > report["last"] for row in report["rows"])
+    after = f" {later:,} later ones speak of them; that there are no more only the log can show." if later else ""
+    return f"none of {report['first']:,} to {report['last']:,} is left out.{after}"

@@ -14,6 +14,7 @@ from ridgeline.cli.speak import Json, Quiet, note, print_json, tell
 from ridgeline.errors import Exit, InputError, RidgelineError, Unverified
 
 if TYPE_CHECKING:
+    from ridgeline.audit.note import Verifier
     from ridgeline.audit.report import Report
 
 WitnessKeys = Annotated[
@@ -64,7 +65,7 @@ def verify(
             raise InputError(f"there is no checkpoint '{path}'; give the file that was kept.")
     _finish_for_the_dead(log)
     began = time.perf_counter()
-    needed = len(witnesses) if require is None else require
+    needed = _needed(require, witnesses)
     report = examine(log, verifier, full=full, kept=checkpoint or (), witnesses=witnesses, require=needed, since=since)
     seconds = time.perf_counter() - began
     if as_json:
@@ -119,7 +120,7 @@ def check_proof(
         entry=entry.read_bytes() if entry else None,
         leaf=hex_hash(leaf) if leaf is not None else None,
         witnesses=witnesses,
-        require=len(witnesses) if require is None else require,
+        require=_needed(require, witnesses),
     )
     answer: dict[str, Any] = {
         "ok": True,
@@ -220,3 +221,9 @@ def _tell(report: Report, seconds: float, quiet: bool) -> None:
     if report.ok and report.checkpoint is not None:
         what = f"{report.entries:,} payloads read" if report.full else "newest edge only"
         tell(f"{report.origin}: {report.checkpoint.size:,} entries verify ({what}, {seconds:.2f} s).")
+
+
+def _needed(require: int | None, witnesses: list[Verifier]) -> int:
+    if require is not None and require < 0:
+        raise InputError(f"--require is {require}; give 0 or more, or leave it out for all of them.")
+    return len(witnesses) if require is None else require

@@ -85,7 +85,7 @@ def embed(
                 out,
                 column=column,
                 settings={"normalize": normalize},
-                batch_tokens=batch_tokens or "auto",
+                batch_tokens="auto" if batch_tokens is None else batch_tokens,
                 force=force,
                 progress=progress,
             )

@@ -78,7 +78,10 @@ def prove(
     if algorithm.endswith(".json"):
         if not Path(algorithm).is_file():
             raise InputError(f"there is no file '{algorithm}'.")
-        made = engine.Schedule.from_json(Path(algorithm).read_text())
+        try:
+            made = engine.Schedule.from_json(Path(algorithm).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"'{algorithm}' cannot be read as text: {error}.") from None
     else:
         made = _schedule(algorithm, op, ranks, chunks, nodes)
     try:

@@ -344,8 +344,8 @@ class Embedder:
 
         if batch_tokens == "auto":
             budget = self._budget or self._open().layers.budget
-        elif isinstance(batch_tokens, int) and batch_tokens > 0:
-            budget = batch_tokens
+        elif isinstance(batch_tokens, int | np.integer) and not isinstance(batch_tokens, bool) and batch_tokens > 0:
+            budget = int(batch_tokens)
         else:
             raise InputError(f"batch_tokens is {batch_tokens!r}; give a number above 0, or 'auto'.")
         return Flow(self._open(), self._device, budget, self._staging)

@@ -109,9 +109,11 @@ def _jsonl(path: Path, stream: Any, column: str | None) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line.removeprefix("\ufeff") if number == 1 else line)
         except ValueError as error:
             raise InputError(f"'{path}', line {number} is no JSON: {error}.") from error
+        except RecursionError:
+            raise InputError(f"'{path}', line {number} is nested too deeply; mend or drop that line.") from None
         text = row if isinstance(row, str) and column is None else row.get(name) if isinstance(row, dict) else None
         if not isinstance(text, str):
             if isinstance(row, dict) and name not in row:

@@ -5,6 +5,7 @@ Vectors are kept in chunks beside the output until all are there, so a job that 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.files import Rows, format_of, read_texts
 from ridgeline.embed.quality import Measured, Quality
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.store import ChunkSet, discard_dir
+from ridgeline.store import ChunkSet
 
 FORMS = (".npy", ".parquet")
 CHUNK = 8_192  # texts that a stop can lose at most
@@ -53,6 +54,8 @@ def embed_file(
     """Embed one column of `path` into `out`; `settings` are what else decides the vectors."""
     if out.suffix not in FORMS:
         raise unknown(f"writer for '{out.name}': suffix", out.suffix, FORMS)
+    if out.exists() and path.exists() and out.samefile(path):
+        raise InputError(f"'{out}' is the file that is read; choose another name for the vectors.")
     with read_texts(path, column) as rows:
         return _embed(embedder, path, rows, out, settings or {}, batch_tokens, chunk, force, progress)
 
@@ -73,6 +76,7 @@ def _embed(
         "input": {"name": path.name, "bytes": state.st_size, "changed_ns": state.st_mtime_ns},
         "column": rows.column,
         "model": embedder.name,
+        "model_files": _state_of(embedder.folder),
         "dim": embedder.dim,
         "dtype": embedder.dtype,
         "max_tokens": embedder.max_tokens,
@@ -81,10 +85,8 @@ def _embed(
         **settings,
     }
     folder = out.parent / f".{out.name}.chunks"
-    if force and folder.is_dir():
-        discard_dir(folder)
     count = resumed = 0
-    with ChunkSet(folder, key=key, suffix=".f32") as chunks:
+    with ChunkSet(folder, key=key, suffix=".f32", anew=force, cure="forget it with --force") as chunks:
         ready = set(chunks.done())
         for number, texts in enumerate(_chunked(rows.texts, chunk)):
             if number in ready:
@@ -133,6 +135,13 @@ def _encode(
             raise InputError(f"among rows {first} to {first + len(texts) - 1}: {error}") from error
         raise
     return found
+
+
+def _state_of(folder: Path) -> str:
+    """What changes when a model's files do: as for the input, their sizes and times say so."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    told = [(str(file.relative_to(folder)), (is_now := file.stat()).st_size, is_now.st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
 
 
 def _tell(progress: Progress, done: int, before: int, share: Callable[[], float], more: int) -> None:

@@ -67,8 +67,8 @@ def flat(array: Any, what: str, *, written: bool) -> Flat:
         def back() -> None:
             array[...] = plain
 
-    name = array.dtype.name
-    code = CODES.get(name, BYTES) if array.dtype.isnative else BYTES
+    name = array.dtype.name if array.dtype.isnative else array.dtype.str  # ">f4": the other byte order
+    code = CODES.get(name, BYTES)
     count = plain.size if code != BYTES else plain.nbytes
     address = plain.__array_interface__["data"][0]
     return Flat(address, count, code, name, array.shape, plain, back)

@@ -66,7 +66,11 @@ def network_of(given: str | Path | Mapping[str, Any] | Network) -> Network:
 def _yaml(path: Path) -> dict[str, Any]:
     """`name: number` lines; a network needs no more of YAML than that, and no library."""
     found: dict[str, Any] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' cannot be read as text: {error}.") from None
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].strip()
         if not words:
             continue

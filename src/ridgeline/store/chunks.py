@@ -55,12 +55,16 @@ class ChunkSet:
         key: str | Mapping[str, Any],
         total: int | None = None,
         suffix: str = "",
+        anew: bool = False,
+        cure: str = "remove the folder",
     ) -> None:
         """Name the job; nothing is touched before the context opens.
 
         `key`: the settings that make a chunk what it is; from a mapping, a refusal can say which differ.
         `total`: how many chunks there will be, if that is known.
         `suffix`: the ending of the chunk files, for writers that look at it (".npy").
+        `anew`: forget the chunks that are there, this job's or another's, unless a process works on them.
+        `cure`: what a user does who wants that.
         """
         if total is not None and total < 0:
             raise InputError(f"a job cannot have {total} chunks; give 0 or more.")
@@ -68,7 +72,7 @@ class ChunkSet:
             raise InputError(f"the suffix '{suffix}' must begin with a dot and hold no slash, like '.npy'.")
         self.path = Path(os.path.abspath(path))  # the job may change its directory
         self.total = total
-        self._suffix = suffix
+        self._suffix, self._anew, self._cure = suffix, anew, cure
         self._settings = plain({"key": key} if isinstance(key, str) else key, "the key")
         self._files: dict[int, set[str]] = {}  # names seen per number; more than one only after damage
         self._checked: dict[str, tuple[int, int, int]] = {}
@@ -82,7 +86,7 @@ class ChunkSet:
             if not (folder / _JOB).exists():
                 self._begin(folder)
             stack.enter_context(lock(folder / _LOCK))
-            self._refuse_other_job(folder / _JOB)
+            self._claim(folder)
             self._stack = stack.pop_all()
         return self
 
@@ -90,6 +94,8 @@ class ChunkSet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._stack is not None:
+            if kind is not None and not self._names():  # it failed before anything was worth keeping
+                discard_dir(self.path)
             self._stack.close()
             self._stack = None
 
@@ -186,12 +192,15 @@ class ChunkSet:
 
     def _scan(self) -> None:
         self._files = {}
-        with explained(self.path):
-            names = os.listdir(self.path)
-        for name in names:
+        for name in self._names():
             match = _NAME.fullmatch(name)
             if match is not None and (match[3] or "") == self._suffix:
                 self._files.setdefault(int(match[1]), set()).add(name)
+
+    def _names(self) -> list[str]:
+        """Files that hold a chunk, whole or damaged."""
+        with explained(self.path):
+            return [name for name in os.listdir(self.path) if _NAME.fullmatch(name)]
 
     def _whole(self, number: int) -> Path | None:
         for name in sorted(self._files.get(number, ())):
@@ -211,13 +220,11 @@ class ChunkSet:
 
     def _begin(self, folder: Path) -> None:
         """Make the folder with its job file in one step, so that one without is never ours."""
-        job = {"settings": self._settings, "chunks": self.total, "suffix": self._suffix}
         with workspace(self.path) as space:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise StoreError(f"{self.path} is there but holds no chunks of a job; choose another name.")
             space.payload.mkdir()
-            text = json.dumps(job, indent=1, sort_keys=True) + "\n"
-            (space.payload / _JOB).write_text(text, encoding="ascii")
+            (space.payload / _JOB).write_text(self._told(), encoding="ascii")
             sync_tree(space.payload)
             try:
                 os.rename(space.payload, folder)
@@ -226,21 +233,36 @@ class ChunkSet:
                     raise
             sync_folder(folder.parent)
 
-    def _refuse_other_job(self, file: Path) -> None:
+    def _claim(self, folder: Path) -> None:
+        """The folder is this job's, or becomes so: where that is wanted, or where nothing would be lost by it."""
+        there = self._names()
+        changed = [] if self._anew else self._differing(folder / _JOB)
+        if changed and there:
+            raise StoreError(
+                f"{self.path} belongs to another job ({'; '.join(changed)}); finish that one with its own "
+                f"settings, or {self._cure}."
+            )
+        if self._anew or changed:
+            for name in there:
+                (folder / name).unlink(missing_ok=True)
+            with publish(folder / _JOB) as tmp:
+                tmp.write_text(self._told(), encoding="ascii")
+
+    def _differing(self, file: Path) -> list[str]:
+        """How the job there is another one."""
         try:
             there = json.loads(file.read_bytes())
-            changed = [
+            return [
                 *_differences(dict(there["settings"]), self._settings),
                 *_differences({"chunks": there["chunks"]}, {"chunks": self.total}),
                 *_differences({"suffix": there["suffix"]}, {"suffix": self._suffix}),
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{file} is damaged; remove {self.path} and start the job anew.") from error
-        if changed:
-            raise StoreError(
-                f"{self.path} belongs to another job ({'; '.join(changed)}); finish that one with its own "
-                "settings, or remove the folder."
-            )
+
+    def _told(self) -> str:
+        job = {"settings": self._settings, "chunks": self.total, "suffix": self._suffix}
+        return json.dumps(job, indent=1, sort_keys=True) + "\n"
 
     def _require_open(self) -> None:
         if self._stack is None:

@@ -100,6 +100,8 @@ def explain(error: OSError, path: StrPath) -> StoreError:
     """The sentence for an operating-system error met while writing or reading `path`."""
     if error.errno in _FULL:
         return StoreError(f"the disk is full, so {path} was not written; free some space and run it again.")
+    if error.errno == errno.EFBIG:
+        return StoreError(f"{path} would be larger than this process may write; raise the limit (ulimit -f).")
     if error.errno in (errno.EACCES, errno.EPERM):
         return StoreError(f"no permission for {path}; check the owner and mode of it and of its folder.")
     if error.errno == errno.EROFS:
@@ -137,7 +139,7 @@ def explained_within(folder: Path, path: StrPath) -> Iterator[None]:
     except OSError as error:
         named = error.filename
         ours = isinstance(named, str | os.PathLike) and folder in Path(named).parents
-        if ours or error.errno in _FULL:
+        if ours or error.errno in _FULL or error.errno == errno.EFBIG:
             raise explain(error, path) from error
         raise
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ridgeline.errors import StoreError
+from ridgeline.errors import Locked, StoreError
 from ridgeline.store.disk import StrPath, explained
 
 # A peek (`owner`) or a process between fork and exec may hold the lock for a moment: that is not an owner.
@@ -140,7 +140,7 @@ def _wait(path: Path, timeout: float | None) -> Grip:
         if timeout is not None and waited >= max(timeout, _GRACE_S):
             by = owner(path)
             who = by if by is not None and by.pid else "another process"
-            raise StoreError(f"{path} is locked by {who}; wait for it to end, or stop it, and run again.")
+            raise Locked(f"{path} is locked by {who}; wait for it to end, or stop it, and run again.")
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
 

@@ -159,11 +159,10 @@ def _dataset(
             each(done)
         return results
     store = out.parent / f".{out.name}.episodes"
-    if force and store.is_dir():
-        discard_dir(store)
     _make(out.parent)
     results = []
-    with ChunkSet(store, key=key, total=len(paths), suffix=".npz") as chunks:
+    cure = "forget it with --force"
+    with ChunkSet(store, key=key, total=len(paths), suffix=".npz", anew=force, cure=cure) as chunks:
         ready = set(chunks.done())
         for number, path in enumerate(paths):
             there = Done(path, out, skipped=True)

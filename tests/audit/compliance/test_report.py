@@ -17,6 +17,7 @@ from ridgeline.audit.compliance.check import check_report
 from ridgeline.audit.compliance.collect import collect
 from ridgeline.audit.compliance.controls import MAPS, controls_of
 from ridgeline.audit.compliance.write import files, write
+from ridgeline.cli.audit_report import _whole
 from ridgeline.errors import InputError
 
 
@@ -91,6 +92,7 @@ def test_a_span_of_time_is_reported_with_what_was_said_of_it_later(log, tmp_path
     assert len([row for row in report["rows"] if report["first"] <= row["index"] <= report["last"]]) == 21
     tables = json.loads((tmp_path / "r/report.json").read_text())["tables"]
     assert (tables["events"], tables["alerts"], tables["alerts_open"]) == (21, 1, 0)
+    assert "2 later ones speak of them; that there are no more only the log can show" in _whole(report)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -115,6 +117,8 @@ def test_any_change_to_any_file_is_found(made, tmp_path, verifier, seed):
     ("edit", "kind"),
     [
         (lambda d: d["rows"].pop(50), "dropped"),
+        (lambda d: d.update(last=10**15), "malformed"),
+        (lambda d: d.update(first=-1), "malformed"),
         (lambda d: d["rows"].reverse(), "reordered"),
         (lambda d: d["rows"][5].update(entry=d["rows"][5]["entry"].replace("root", "evil")), "altered"),
         (lambda d: d["rows"][5].update(path=d["rows"][6]["path"]), "altered"),
@@ -139,7 +143,7 @@ def test_the_command_line_writes_and_checks(log, tmp_path, verifier, capsys):
     code, answer, _ = told(capsys, "audit", "report", log, *span, "-o", out, "--json")
     assert (code, json.loads(answer)["events"]) == (0, 100)
     code, answer, _ = told(capsys, "audit", "check-report", out, "--key", verifier)
-    assert (code, "each proved" in answer) == (0, True)
+    assert (code, "each proved; none of 0 to 99 is left out." in answer) == (0, True)
     (out / "report.csv").write_text("")
     code, answer, note = told(capsys, "audit", "check-report", out)
     assert (code, "report.csv is not" in answer, "own word" in note) == (1, True, True)

@@ -76,9 +76,7 @@ def _rows(report: dict[str, Any], checkpoint: Checkpoint) -> list[Finding]:
     indices = [row["index"] for row in report["rows"]]
     if indices != sorted(set(indices)):
         found.append(Finding("reordered", "the rows are not in the order of the log, each once."))
-    missing = set(range(report["first"], report["last"] + 1)) - set(indices)
-    if missing:
-        found.append(Finding("dropped", f"{len(missing)} entries are left out, the first is {min(missing)}."))
+    found += _gaps(report["first"], report["last"], set(indices), checkpoint.size)
     for row in report["rows"]:
         raw, index = row["entry"].encode("utf-8"), row["index"]
         try:
@@ -92,6 +90,17 @@ def _rows(report: dict[str, Any], checkpoint: Checkpoint) -> list[Finding]:
         except RidgelineError as error:
             found.append(Finding(getattr(error, "kind", "malformed"), str(error)))
     return found
+
+
+def _gaps(first: int, last: int, there: set[int], size: int) -> list[Finding]:
+    """What the report names as its span and does not hold."""
+    if not 0 <= first <= last + 1 <= size:
+        return [Finding("malformed", f"the report is said to hold entries {first} to {last} of {size}.")]
+    missing = last + 1 - first - sum(first <= index <= last for index in there)
+    if not missing:
+        return []
+    gap = next(index for index in range(first, last + 1) if index not in there)
+    return [Finding("dropped", f"{missing} entries are left out, the first is {gap}.")]
 
 
 def _stored(whole: dict[str, Any], event: dict[str, Any]) -> bool:

@@ -1,0 +1,90 @@
+"""Who holds the log may change at any time: every event is taken, once.
+
+python -m pytest tests/audit/test_appender.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+from tests.audit.conftest import event
+
+from ridgeline.audit import Ledger
+from ridgeline.audit.appender import Appender
+from ridgeline.audit.home import Home
+from ridgeline.errors import Locked, StoreError
+from ridgeline.store import lock
+
+ONE = {"source": "x", "action": "a.b"}
+
+
+def subjects(log) -> Counter[str]:
+    ledger = Ledger.open(log)
+    ledger.verify()
+    return Counter(e["subject"] for e in ledger.entries(700))
+
+
+def test_writers_that_come_and_go_lose_nothing_and_double_nothing(log):
+    failed: list[Exception] = []
+
+    def writer(who: int) -> None:
+        try:
+            for k in range(6):
+                with Appender(log, patience_s=60) as into:
+                    into.append([{**ONE, "subject": f"{who}.{k}.{n}"} for n in range(3)])
+                    assert into.finish() > 700
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=writer, args=(who,)) for who in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert subjects(log) == Counter(f"{who}.{k}.{n}" for who in range(6) for k in range(6) for n in range(3))
+
+
+def test_commands_at_the_same_time_all_succeed(log):
+    words = [sys.executable, "-m", "ridgeline", "audit", "append", str(log), "-q"]
+    running = [subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    for number, process in enumerate(running):
+        process.stdin.write(json.dumps({**ONE, "subject": str(number)}) + "\n")
+    told = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 6, told
+    assert subjects(log) == Counter(map(str, range(6)))
+
+
+def test_an_appender_outlives_the_writer_it_went_through(log):
+    with Ledger.open(log) as ledger:
+        ledger.append([event(0)])
+        into = Appender(log)
+        assert into.append([ONE])[0] == 701
+    assert into.append([ONE]) == (702, 703), "it is the writer now"
+    assert into.finish() == 703
+    with pytest.raises(StoreError, match="locked by process"):
+        Ledger.open(log).append([ONE])
+    into.close()
+    into.close()
+    assert Ledger.open(log).size == 703
+
+
+def test_who_has_no_door_is_waited_for_and_then_named(log):
+    with lock(Home(log).lock):
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="does not answer"):
+            Appender(log, patience_s=0.3)
+        assert time.monotonic() - began >= 0.3
+    with Appender(log, patience_s=0.3) as into:
+        assert into.append([ONE])[0] == 700
+
+
+def test_a_lock_that_is_taken_has_an_error_of_its_own(tmp_path):
+    with lock(tmp_path / "lock"), pytest.raises(Locked), lock(tmp_path / "lock"):
+        pass
