@@ -5,6 +5,8 @@ python -m pytest tests/search/test_where.py
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from ridgeline.errors import InputError
 pa = pytest.importorskip("pyarrow")
 from ridgeline.search.where import rows_where  # noqa: E402
 
+HOURS = [datetime(2001, 9, 9, hour, tzinfo=UTC) for hour in (0, 6, 12, 18)] + [None]
 TABLE = pa.table(
     {
         "year": [85, 90, 93, None, 99],
@@ -25,6 +28,9 @@ TABLE = pa.table(
         "score": [0.5, -1.5, 2e3, 0.0, 1.0],
         "good": [True, False, None, True, False],
         "odd name": [1, 2, 3, 4, 5],
+        "day": [date(2001, 9, day) for day in (7, 8, 9, 10)] + [None],
+        "when": pa.array(HOURS, pa.timestamp("ns")),
+        "zoned": pa.array(HOURS, pa.timestamp("s", "Asia/Tokyo")),
         "it": ["it's", 'say "x"', "a\\b", "", "ü"],
     }
 )
@@ -55,6 +61,13 @@ TABLE = pa.table(
         ("it == 'a\\\\b'", [2]),
         ("it == 'ü'", [4]),
         ("year > 0 and year > 1 or year < 0", [0, 1, 2, 4]),
+        ("day > '2001-09-08'", [2, 3]),
+        ("day in ('2001-09-07', '2001-09-10')", [0, 3]),
+        ("when >= '2001-09-09T06:00' and when < '2001-09-09 18:00:00'", [1, 2]),
+        ("when == '2001-09-09T08:00+02:00'", [1]),
+        ("when in ('2001-09-09T06:00:00', '2001-09-09')", [0, 1]),
+        ("zoned <= '2001-09-09T15:00+09:00'", [0, 1]),
+        ("zoned > '2001-09-09T06:00Z' and zoned > '2001-09-09'", [2, 3]),
     ],
 )
 def test_a_condition_holds_for_these_rows(text: str, rows: list[int]):
@@ -79,6 +92,9 @@ def test_a_condition_holds_for_these_rows(text: str, rows: list[int]):
         ("source in ()", "a value was expected", 11),
         ("source is 5", "'null' or 'not null'", 10),
         ("source not 5", "'in' was expected", 11),
+        ("when > 'noon'", "no moment of timestamp", 7),
+        ("day == '2001-09-09T10:00'", "no moment of date32", 7),
+        ("when > 5", "'when' is timestamp", 0),
         ("year ; drop", "';' is not understood", 5),
         ("90 <= year", "name of a column", 0),
         ("year > 99999999999999999999999", "64 bits", 7),

@@ -4,6 +4,7 @@
                 column [not] in (value, value, …)      column is [not] null      column      (a truth value)
     joined by   and, or, not, ( )
     values      90   -1.5   'text' or "text"   true   false
+    dates       as text: '2001-09-09', '2001-09-09T01:46+02:00'; without a zone they are UTC
     columns     as they are called; `odd names` between backquotes
 
 It becomes a pyarrow expression, so comparisons follow Arrow: a null is never equal to anything. An error shows the
@@ -25,6 +26,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -136,7 +138,7 @@ class _Parser:
         sign = self._peek()
         if sign.text in COMPARE and sign.kind == "sign":
             self._next()
-            value = self._value()
+            value = self._value(column)
             return self._tried(COMPARE[sign.text](field, self.pc.scalar(value)), column)
         if self._skip("is"):
             turned = self._skip("not")
@@ -145,19 +147,19 @@ class _Parser:
             return field.is_valid() if turned else field.is_null()
         turned = self._skip("not")
         if self._skip("in"):
-            found = self._tried(self._among(field), column)
+            found = self._tried(self._among(field, column), column)
             return ~found & field.is_valid() if turned else found
         if turned:
             raise self._error("'in' was expected here", self._peek())
         return self._tried(field == self.pc.scalar(True), column)
 
-    def _among(self, field: Any) -> Any:
+    def _among(self, field: Any, column: Token) -> Any:
         if not self._skip("("):
             raise self._error("'(' was expected here, as in: in (1, 2)", self._peek())
         start = self._peek()
-        values = [self._value()]
+        values = [self._value(column)]
         while self._skip(","):
-            values.append(self._value())
+            values.append(self._value(column))
         if not self._skip(")"):
             raise self._error("',' or ')' was expected here", self._peek())
         try:
@@ -172,7 +174,7 @@ class _Parser:
             raise self._error(f"there is no column '{token.text}'; {hint}", token)
         return self.pc.field(token.text)
 
-    def _value(self) -> Any:
+    def _value(self, column: Token) -> Any:
         token = self._next()
         if token.kind == "number":
             plain = token.text.lstrip("+-").isdecimal()
@@ -181,10 +183,24 @@ class _Parser:
                 raise self._error("this number does not fit 64 bits", token)
             return value
         if token.kind == "string":
-            return re.sub(r"\\(.)", r"\1", token.text[1:-1])
+            text = re.sub(r"\\(.)", r"\1", token.text[1:-1])
+            kind = None if self.table is None else self.table.schema.field(column.text).type
+            dated = kind is not None and (self.pa.types.is_timestamp(kind) or self.pa.types.is_date(kind))
+            return self._date(text, kind, token) if dated else text
         if token.text.lower() in ("true", "false") and token.kind == "keyword":
             return token.text.lower() == "true"
         raise self._error("a value was expected here, like 90 or 'text'", token)
+
+    def _date(self, text: str, kind: Any, token: Token) -> Any:
+        """A moment of the column's own type; one without a zone is UTC."""
+        try:
+            when = datetime.fromisoformat(text)
+            if self.pa.types.is_date(kind):
+                return self.pa.scalar(date.fromisoformat(text), kind)
+        except ValueError:
+            raise self._error(f"this is no moment of {kind}, like '2001-09-09' or '2001-09-09T01:46'", token) from None
+        when = when.astimezone(UTC) if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return self.pa.scalar(when if kind.tz is not None else when.replace(tzinfo=None), kind)
 
     def _tried(self, expression: Any, token: Token) -> Any:
         """Arrow says only when it runs that a text is no number: run it over no rows, while the place is known."""
