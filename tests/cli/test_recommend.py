@@ -66,7 +66,7 @@ def model(folder, encoder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broken(model, folder, tmp_path_factory) -> dict[str, Path]:
-    """A model of an older version, half a download, and one that somebody saved in another encoding."""
+    """A model of an older version, half a download, one in another encoding, times in milliseconds, a stray quote."""
     root = tmp_path_factory.mktemp("broken")
     known = Recommender.load(model)
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,14 @@ def broken(model, folder, tmp_path_factory) -> dict[str, Path]:
     shutil.copy(folder / "movies.csv", root / "half")
     shutil.copytree(folder, root / "latin")
     (root / "latin/movies.csv").write_bytes("movieId,title,genres\n1,Amélie (2001),Comedy\n".encode("latin-1"))
-    return {"OLD": root / "old", "HALF": root / "half", "LATIN": root / "latin"}
+    shutil.copytree(folder, root / "milli")
+    rated = "".join(f"{n},1,4.0,1500000000000\n" for n in range(30))
+    (root / "milli/ratings.csv").write_text("userId,movieId,rating,timestamp\n" + rated)
+    shutil.copytree(folder, root / "quote")
+    (root / "quote/movies.csv").write_text('movieId,title,genres\n1,Heat,Crime\n2,"Jaws,Horror\n3,Alien,Horror\n')
+    (root / "page.html").mkdir()
+    names = {"OLD": "old", "HALF": "half", "LATIN": "latin", "MILLI": "milli", "QUOTE": "quote"}
+    return {**{name: root / place for name, place in names.items()}, "DATA.html": root / "page.html"}
 
 
 def test_describe_names_the_damaged_row(capsys, folder):
@@ -158,11 +165,24 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("all", "--model", "MODEL", "-o", "x.csv"), "does not end in .parquet"),
         (("evaluate", "DATA", "--split", "weekly"), "no split 'weekly'"),
         (("evaluate", "DATA", "--metrics", "accuracy"), "no metric 'accuracy'"),
+        (("evaluate", "DATA", "-o", "NOWHERE/p.html"), "nowhere'; create it first"),
+        (("evaluate", "DATA", "-o", "DATA.html"), "is a folder; give the name of a file"),
+        (("evaluate", "DATA", "--ease-lambda", "inf"), "λ is inf; give a finite number above 0"),
+        (("fit", "DATA", "-o", "OUT", "--ease-lambda", "inf"), "λ is inf; give a finite number above 0"),
+        (("fit", "DATA", "-o", "OUT", "--vectors", "OUT"), "are the same folder; give two folders side by side"),
+        (("fit", "DATA", "-o", "DATA", "--vectors", "DATA/v"), "lie within each other; give two folders side by side"),
+        (("fit", "DATA", "-o", "OUT", "--template", "{year:d}"), "gives 'year' a format; write {year} alone"),
+        (("fit", "DATA", "-o", "OUT", "--template", "{title!z}"), "gives 'title' a format; write {title} alone"),
+        (("similar", "x" * 40_000, "--model", "MODEL"), "xxx…'; search finds films by what they are about"),
+        (("describe", "MILLI"), "1500000000000, which looks like milliseconds; divide by 1000"),
+        (("fit", "MILLI", "-o", "OUT"), "1500000000000, which looks like milliseconds; divide by 1000"),
+        (("describe", "QUOTE"), "movies.csv line 3: the quote that opens a value here is not closed in its row"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, broken, tmp_path, words, told):
     places = {"MODEL": model, "DATA": folder, "NOWHERE": tmp_path / "nowhere", "OUT": tmp_path / "out", **broken}
     places["OUT.parquet"] = tmp_path / "out.parquet"
+    places |= {"NOWHERE/p.html": tmp_path / "nowhere/p.html", "DATA/v": folder / "v"}
     code, _, err = run(capsys, "recommend", *(places.get(w, w) for w in words))
     assert code == 2
     assert told in " ".join(err.split())

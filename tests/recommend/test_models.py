@@ -99,9 +99,9 @@ def test_ease_over_the_most_liked_items_scores_the_rest_zero(train):
     assert (np.delete(model.scores(train), model.kept, axis=1) == 0).all()
 
 
-@pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_penalty_that_makes_no_sense_is_refused(penalty):
-    with pytest.raises(InputError, match="λ"):
+    with pytest.raises(InputError, match=r"λ is .*; give a finite number above 0, such as 100"):
         Ease(penalty)
 
 
@@ -137,6 +137,27 @@ def test_no_history_gives_nan(train, stars):
         assert found.shape == (1, ITEMS), model.name
         assert np.isfinite(found).all(), model.name
         assert np.isfinite(model.similar(2)).all(), model.name
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    stars=st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, 4.0, 4.5, 5.0, 10.0]), max_size=6), min_size=1),
+    cuts=st.sets(st.integers(1, 8)),
+    seed=st.integers(0, 1 << 16),
+)
+def test_a_user_is_scored_the_same_alone_with_all_and_in_any_part(train, stars, cuts, seed):
+    rng = np.random.default_rng(seed)
+    users = np.repeat(np.arange(len(stars)), [len(own) for own in stars])
+    items = np.concatenate([rng.permutation(ITEMS)[: len(own)] for own in stars])
+    given = np.array([s for own in stars for s in own], np.float32)
+    times = rng.integers(1_000_000_000, 1_100_000_000, len(users))
+    everybody = histories_of(Ratings(users, items.astype(np.int64), given, times), len(stars), ITEMS)
+    parts = np.split(np.arange(len(stars)), sorted(c for c in cuts if c < len(stars)))
+    for model in all_models(train):
+        together = model.scores(everybody)
+        for split in (parts, np.arange(len(stars))[:, None]):
+            apart = np.concatenate([model.scores(everybody.taken(part)) for part in split])
+            np.testing.assert_allclose(apart, together, atol=2e-5, err_msg=model.name)
 
 
 def test_the_semantic_user_is_the_centred_mean_of_what_was_liked(train):

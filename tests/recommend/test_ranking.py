@@ -148,6 +148,21 @@ def test_what_a_gpu_does_is_what_a_full_sort_in_float64_does(likes, k, few, seed
         same(rows, scores, full, seen, k)
 
 
+@pytest.mark.parametrize("few", [0, 10_000])
+def test_a_user_is_the_same_alone_and_beside_others(few, monkeypatch):
+    """By the weights made on the device, and by those of the host."""
+    monkeypatch.setattr(ranking, "FEW", few)
+    monkeypatch.setattr(ranking, "FEW_USERS", 0)
+    stars = np.array([2.0, 1.0, 10.0, 4.0, 5.0, 0.5], np.float32)
+    users, items = np.array([0, 0, 2, 2, 3, 3]), np.array([0, 1, 2, 3, 4, 5])  # nobody liked less than user 1
+    liked = histories_of(Ratings(users, items, stars, np.arange(6)), 5, 6)
+    ranker = ranking.ByVectors(Semantic(np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)).items)
+    together = np.asarray(ranker.users(liked))
+    alone = np.concatenate([np.asarray(ranker.users(liked.taken(np.array([user])))) for user in range(5)])
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert not together[[1, 4]].any()
+
+
 def same(rows, scores, truth, seen, k):
     want, best = wanted(truth, seen, min(k, seen.width))
     assert np.allclose(scores, best, atol=1e-5)

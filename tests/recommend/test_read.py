@@ -6,6 +6,8 @@ python -m pytest tests/recommend/test_read.py
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.recommend import folders
 
@@ -116,6 +118,139 @@ def test_themes_come_from_the_genome_and_else_from_tags(tmp_path):
     assert data.catalogue.themes[:3] == [("twist", "pixar"), ("noir", "cult"), ()]
     assert data.describe()["share_with_genome"] == 0.25
     assert data.without_themes().catalogue.themes[0] == ()
+
+
+def timed(folder, times):
+    """Generic ratings, one a time, of the first film by a user each."""
+    folder = folders.generic_csv(folder)
+    rows = "".join(f"{u},1,4.0,{t}\n" for u, t in enumerate(times))
+    (folder / "interactions.csv").write_text("user,item,rating,time\n" + rows)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("unit", "parts"), [("milliseconds", 1_000), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000)]
+)
+def test_times_that_are_not_in_seconds_are_refused_with_the_cure(unit, parts, tmp_path):
+    folder = timed(tmp_path / "x", [(1_500_000_000 + n) * parts for n in range(40)])
+    told = f"interactions.csv: 40 of 40 times .* rated item 1 at {1_500_000_000 * parts}, .* {unit}; divide by {parts}"
+    with pytest.raises(InputError, match=told):
+        read(folder)
+    with (folder / "interactions.csv").open("a") as file:
+        file.write("7,1,good,5\n")  # read again as text
+    with pytest.raises(InputError, match=told):
+        read(folder)
+
+
+@pytest.mark.parametrize(("time", "cure"), [("1500000000000", "milliseconds; divide by 1000"), ("inf", "give seconds")])
+def test_one_time_out_of_range_is_left_out_and_named(time, cure, tmp_path):
+    folder = folders.inter(tmp_path / "x")
+    with (folder / "x.inter").open("a") as file:
+        file.write("".join(f"{n},9,3.0,{n}\n".replace(",", "\t") for n in range(10, 60)) + f"5\t2\t3.0\t{time}\n")
+    data = read(folder)
+    assert data.problems.counts == {"time out of range": 1}
+    assert "user 5 rated item 2 at " in data.problems.named["time out of range"][0]
+    assert cure in data.problems.named["time out of range"][0]
+    assert data.describe()["to"] == "1970-01-01"
+    assert len(data.ratings) == len(folders.RATINGS) + 50
+
+
+@pytest.mark.parametrize("kind", ["s", "ms", "us", "ns", "tz", "date32", "date64"])
+def test_timestamps_and_dates_in_parquet_become_seconds(kind, tmp_path):
+    folder = folders.generic_parquet(tmp_path / "x")
+    table = pq.read_table(folder / "interactions.parquet")
+    seconds = pa.array([86_400 * n for n in range(1, 1 + len(table))]).cast(pa.timestamp("s"))
+    types = {"tz": pa.timestamp("us", "Europe/Berlin"), "date32": pa.date32(), "date64": pa.date64()}
+    column = seconds.cast(types.get(kind) or pa.timestamp(kind))
+    pq.write_table(table.set_column(3, "time", column), folder / "interactions.parquet")
+    data = read(folder)
+    assert sorted(data.ratings.times.tolist()) == [86_400 * n for n in range(1, 1 + len(table))]
+    assert data.describe()["from"] == "1970-01-02"
+    pq.write_table(table.set_column(3, "time", seconds.cast(pa.time32("s"))), folder / "interactions.parquet")
+    with pytest.raises(InputError, match=r"column 'time' is time32\[ms\], not int64; convert it"):
+        read(folder)
+
+
+def test_titles_and_genres_of_other_types_in_parquet_are_text(tmp_path):
+    folder = folders.generic_parquet(tmp_path / "x")
+    table = pq.read_table(folder / "items.parquet").drop_columns(["title", "genres"])
+    odd = table.append_column("title", pa.array([1984, 300, 21, 8]))
+    lists = pa.array([["Drama", None], [None], [], ["War "]], pa.large_list(pa.string()))
+    pq.write_table(odd.append_column("genres", lists), folder / "items.parquet")
+    c = read(folder).catalogue
+    assert list(c.titles) == ["1984", "300", "21", "8"]
+    assert c.genres == [("Drama",), (), (), ("War",)]
+    pq.write_table(odd.append_column("genres", pa.array([[1, 2], [3], [], [4]])), folder / "items.parquet")
+    assert read(folder).catalogue.genres == [("1", "2"), ("3",), (), ("4",)]
+    pq.write_table(table.append_column("title", lists), folder / "items.parquet")
+    with pytest.raises(InputError, match=r"column 'title' is large_list<.*>, not string; convert it"):
+        read(folder)
+
+
+def quoted(folder, lines):
+    """Generic items, with these for titles as they are written."""
+    folder = folders.generic_csv(folder)
+    rows = "".join(f"{n},{title},Drama\n" for n, title in enumerate(lines, 1))
+    (folder / "items.csv").write_text("item,title,genres\n" + rows)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["interactions.csv", "items.csv"])
+@pytest.mark.parametrize("later", [0, 1])  # quoted values after it, of which the first seems to close it
+@pytest.mark.parametrize("rows", [60, 60_000])  # less than a block of the parser, and more
+def test_a_quote_that_is_not_closed_is_refused_by_its_line(name, later, rows, tmp_path):
+    folder = folders.generic_csv(tmp_path / "x")
+    if name == "items.csv":
+        lines = [f"{n},Film {n:09},Drama" for n in range(1, rows)]
+        lines[10] = '11,"Film,Drama'
+        lines[-1] = f'{rows - 1},"Film, The",Drama' if later else lines[-1]
+        head = "item,title,genres"
+    else:
+        lines = [f"{n},1,4.0,{1_500_000_000 + n}" for n in range(1, rows)]
+        lines[10] = '11,1,"5,1500000000'
+        lines[-1] = f'{rows - 1},1,"4.0",7' if later else lines[-1]
+        head = "user,item,rating,time"
+    (folder / name).write_text("\n".join([head, *lines]) + "\n")
+    with pytest.raises(InputError, match=f"{name} line 12: the quote that opens a value here is not closed"):
+        read(folder)
+
+
+def test_lines_that_a_quote_took_count_as_rows_that_cannot_be_read(tmp_path):
+    folder = timed(tmp_path / "x", range(1, 101))
+    text = (folder / "interactions.csv").read_text()
+    (folder / "interactions.csv").write_text(
+        text.replace("10,1,4.0,11", '10,1,"4.0,11').replace("29,1,4.0", '29,1,4.0"')
+    )
+    with pytest.raises(
+        InputError, match=r"20 of 100 rows cannot be read \(interactions.csv line 12: rating is '4.0,11"
+    ):
+        read(folder)
+
+
+def test_line_breaks_in_quotes_are_read_however_large_the_file_is(tmp_path):
+    titles = ["A\nfilm", 'The "b"\r\nfilm', "\n", "x" * 3_000_000, *(f"Film\n{n}, the last" for n in range(50_000))]
+    folder = quoted(tmp_path / "x", ['"' + t.replace('"', '""') + '"' for t in titles])
+    data = read(folder)
+    assert list(data.catalogue.titles) == titles
+    assert data.problems.total() == 0
+
+
+def test_a_bad_row_after_line_breaks_and_empty_lines_is_named_by_its_line(tmp_path):
+    folder = timed(tmp_path / "x", range(1, 101))
+    lines = (folder / "interactions.csv").read_text().splitlines()
+    lines[3] = '2,"1\n",4.0,3'  # lines 4 and 5
+    lines[8:8] = ["", ""]  # lines 10 and 11
+    lines[20] = "x,1"  # one further down, for the break
+    lines[30] = "5,1,good,+7"
+    lines[31] = "5,1,3.5,+7"
+    (folder / "interactions.csv").write_text("\n".join(lines))
+    data = read(folder)
+    told = data.problems.named["unreadable"]
+    assert told == [
+        "interactions.csv line 22: 2 columns, not 4",
+        "interactions.csv line 32: rating is 'good', not a number",
+    ]
+    assert 7 in data.ratings.times
 
 
 def test_the_real_dataset_is_read_and_its_damaged_row_is_named(data):

@@ -6,6 +6,7 @@ python -m pytest tests/recommend/test_recommender.py
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,9 +15,12 @@ import pytest
 from ridgeline.errors import InputError, StoreError
 from ridgeline.recommend import Recommender, Wish, demo
 from ridgeline.recommend.everybody import write_all
+from ridgeline.recommend.models import Hybrid
 from ridgeline.recommend.texts import item_texts
 from ridgeline.recommend.titles import folded, spoken
 from ridgeline.recommend.vectors import export, integrity, repeatable
+
+PARTS = ("ease", "semantic", "popularity", "itemknn", "era")
 
 
 def rated(user: int) -> set[int]:
@@ -161,6 +165,24 @@ def test_everybody_gets_what_each_would_get(model, tmp_path):
         assert [r["item"] for r in own] == ids(model.recommend(user))
 
 
+def test_who_else_is_asked_for_changes_nobodys_answer(model):
+    """Also where one user gave twice the stars of all others."""
+    other = Recommender.__new__(Recommender)
+    stars = model.likes.stars.copy()
+    stars[: model.likes.starts[1]] *= 2
+    other.__dict__ = {**model.__dict__, "likes": replace(model.likes, stars=stars)}
+    parts = (*other.hybrid.weights, "semantic")
+    other.hybrid = Hybrid(*(getattr(other.hybrid, n) for n in PARTS), dict.fromkeys(parts, 1.0))
+    everybody = np.arange(len(model.user_ids))
+    together, scores = other.top(everybody, 10)
+    for part in (everybody[3:9], everybody[::-7], everybody[[5]]):
+        rows, own = other.top(part, 10)
+        assert (rows == together[part]).all()
+        assert np.allclose(own, scores[part], atol=1e-4)
+    for user in (1, 2, 100):
+        assert ids(other.recommend(user)) == other.catalogue.ids[together[user - 1]].tolist()
+
+
 def test_titles_are_found_however_they_are_written():
     assert spoken("Usual Suspects, The (1995)") == "The Usual Suspects (1995)"
     assert folded("Amélie!") == "amelie"
@@ -175,6 +197,9 @@ def test_item_texts_leave_out_what_is_not_known():
     assert item_texts(c, "{year}: {title}")[0] == "1979: Alien (1979)"
     for wrong in ("{titel}", "{title", "nothing"):
         with pytest.raises(InputError):
+            item_texts(c, wrong)
+    for wrong in ("{year:d}", "{title!z}", "{title!r}", "{title:{year}}", "{title:>99999999999}"):
+        with pytest.raises(InputError, match=r"gives '(title|year)' a format; write \{(title|year)\} alone"):
             item_texts(c, wrong)
 
 

@@ -58,10 +58,22 @@ def test_every_path_of_the_description_answers(client, model):
         ("/api/new", {"text": 3}, "give a string"),
         ("/api/batch", {"users": [1] * 1001}, "up to 1,000"),
         ("/api/batch", [], "no JSON object"),
+        ("/api/new", b'{"liked": ["Alien"], "k": 1e999}', "k is inf; give a whole number"),
+        ("/api/new", {"liked": ["x" * 100_000]}, "liked has an entry of 100,000 characters; give up to 2,000"),
+        ("/api/new", {"liked": ["x" * 2_000]}, "no title like 'xxx"),
+        *(
+            ("/api/new", b'{"liked": ["Alien"], "%s": %s}' % (name, value), "half a character, such as \\ud800")
+            for name, value in {b"liked": b'["\\ud800"]', b"items": b'["\\udfff"]', b"genre": b'"a\\ud800"'}.items()
+        ),
+        ("/api/new", b'{"text": "\\ud800"}', "half a character"),
+        ("/api/batch", b'{"users": ["\\ud800"]}', "half a character"),
     ],
 )
 def test_a_slip_is_answered_by_a_sentence(client, path, body, told):
-    answer = client.get(path) if body is None else client.post(path, json=body)
+    if isinstance(body, bytes):
+        answer = client.post(path, content=body)
+    else:
+        answer = client.get(path) if body is None else client.post(path, json=body)
     assert answer.status_code == 400
     assert told in answer.json()["error"]
 

@@ -71,6 +71,7 @@ def fit(
     A fit that was stopped goes on with the item vectors it had made.
     """
     from ridgeline.embed import Embedder
+    from ridgeline.recommend.models import Ease
     from ridgeline.recommend.read import read
     from ridgeline.recommend.recommender import Recommender
     from ridgeline.recommend.texts import TEMPLATE, item_texts
@@ -79,6 +80,9 @@ def fit(
     for place in (out, *([vectors] if vectors else [])):
         if not place.absolute().parent.is_dir():
             raise InputError(f"there is no folder '{place.parent}'; create it first.")
+    if vectors is not None:
+        _apart(out, vectors)
+    Ease(penalty)  # a wrong λ is said before anything is read
     dataset = read(data)
     texts = item_texts(dataset.catalogue, template or TEMPLATE)  # a wrong template is said before a model is loaded
     with status("fitting") as say, Embedder(encoder, device=device) as embedder:
@@ -214,6 +218,14 @@ def encoding(embedder: Embedder, fresh: bool, say: Callable[[str], object]) -> C
     from ridgeline.recommend.kept import encode_kept
 
     return embedder.encode if fresh else lambda texts: encode_kept(embedder, texts, say)
+
+
+def _apart(out: Path, vectors: Path) -> None:
+    """Neither may be the other, or lie in it: the one written last would replace the first."""
+    model, beside = out.resolve(), vectors.resolve()
+    if model == beside or model in beside.parents or beside in model.parents:
+        where = "are the same folder" if model == beside else "lie within each other"
+        raise InputError(f"--out '{out}' and --vectors '{vectors}' {where}; give two folders side by side.")
 
 
 def _loaded(folder: Path, device: str) -> Recommender:

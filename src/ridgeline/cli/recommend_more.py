@@ -42,6 +42,7 @@ def evaluate(
     from ridgeline.recommend.evaluate import Settings
     from ridgeline.recommend.evaluate import evaluate as run
     from ridgeline.recommend.metrics import checked_metrics
+    from ridgeline.recommend.models import Ease
     from ridgeline.recommend.read import read
     from ridgeline.recommend.splits import split_of
 
@@ -50,6 +51,11 @@ def evaluate(
         raise InputError(f"--seed {seed} is below 0; give 0 or more.")
     if out is not None and out.suffix != ".html":
         raise InputError(f"--out '{out}' does not end in .html; give a name that does.")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InputError(f"there is no folder '{out.parent}'; create it first.")
+    if out is not None and out.is_dir():
+        raise InputError(f"--out '{out}' is a folder; give the name of a file.")
+    Ease(penalty)  # a wrong λ is said before anything is read
     dataset = read(data)
     split_of(dataset, split, min_rating, seed)  # what cannot be split is said before a model is loaded
     with status("evaluating") as say, Embedder(encoder, device=device) as embedder:

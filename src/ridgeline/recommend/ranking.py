@@ -24,7 +24,7 @@ from ridgeline.errors import InputError
 from ridgeline.native import dot_floats
 from ridgeline.recommend.data import Real, Whole
 from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.taste import HALF, taste
+from ridgeline.recommend.models.taste import HALF, LEAST, taste
 
 BLOCK = {"cpu": 1_024, "cuda": 8_192}  # users: [BLOCK, items] scores are held
 MORE = 6  # items found beyond k where float16 is not sure of the last ones
@@ -261,9 +261,10 @@ def _taste(stars: Any, starts: Any) -> Any:
     import torch
 
     each = torch.arange(len(stars), device=stars.device)
-    ends = torch.repeat_interleave(starts[1:], starts.diff(), output_size=len(stars))
-    top = stars.max().clamp_min(1e-6)
-    return (0.5 + 0.5 * (stars / top).clamp(0.0, 1.0)) * torch.exp2((each + 1 - ends) / HALF)
+    users = torch.arange(len(starts) - 1, device=stars.device)
+    whose = torch.repeat_interleave(users, starts.diff(), output_size=len(stars))
+    most = torch.full((len(users),), LEAST, device=stars.device).scatter_reduce_(0, whose, stars, "amax")
+    return (0.5 + 0.5 * (stars / most[whose]).clamp(0.0, 1.0)) * torch.exp2((each + 1 - starts[1:][whose]) / HALF)
 
 
 def _owners(seen: Histories, device: str) -> Any:

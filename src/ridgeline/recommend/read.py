@@ -10,7 +10,8 @@
 | inter   | NAME.inter NAME.item                                     | RecBole's atomic files            |
 | generic | items.(csv|parquet) interactions.(csv|parquet)           | anything else                     |
 
-The generic columns: item, title [year, genres and tags parted by '|'] and user, item [rating, time].
+The generic columns: item, title [year, genres and tags parted by '|'] and user, item [rating, time]. Times are seconds
+since 1970; in Parquet they may be timestamps or dates.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Catalogue, Dataset, Problems, Ratings
-from ridgeline.recommend.tables import REAL, TEXT, WHOLE, read_columns
+from ridgeline.recommend.tables import ID, MOMENT, REAL, TEXT, TOO_MANY, WHOLE, WORDS, read_columns
 from ridgeline.recommend.themes import from_genome, from_tags
 from ridgeline.recommend.titles import year_of
 
@@ -37,7 +38,9 @@ FORMS = {
     "dat": ("movies.dat", "ratings.dat"),
     "100k": ("u.item", "u.data"),
 }
-RATED = {"user": WHOLE, "item": WHOLE, "rating": REAL, "time": WHOLE}
+RATED = {"user": WHOLE, "item": WHOLE, "rating": REAL, "time": MOMENT}
+LAST = 253_402_300_799  # the last second of the year 9999: a larger time is not in seconds
+FINER = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 
 
 def read(folder: str | os.PathLike[str]) -> Dataset:
@@ -54,18 +57,18 @@ def read(folder: str | os.PathLike[str]) -> Dataset:
                 lacking, has = pair[there.index(False)], pair[there.index(True)]
                 raise InputError(f"'{root}' has {has} but no {lacking}; extract the whole download again.")
             items, rated = {"csv": _csv, "dat": _dat, "100k": _100k}[form](root, problems)
-            return _checked(root.name, form, items, rated, STARS, problems)
+            return _checked(root.name, form, items, root / pair[1], rated, STARS, problems)
     inter = sorted(root.glob("*.inter"))
     if inter:
         items, rated = _inter(inter[0], problems)
-        return _checked(root.name, "inter", items, rated, None, problems)
+        return _checked(root.name, "inter", items, inter[0], rated, None, problems)
     generic = [next((p for e in ("parquet", "csv") if (p := root / f"{n}.{e}").is_file()), None) for n in GENERIC]
     if any(generic):
         if generic[0] is None or generic[1] is None:
             lacking = GENERIC[generic.index(None)]
             raise InputError(f"'{root}' has no {lacking}.csv or {lacking}.parquet; both files of a pair are needed.")
         items, rated = _generic(generic[0], generic[1], problems)
-        return _checked(root.name, "generic", items, rated, None, problems)
+        return _checked(root.name, "generic", items, generic[1], rated, None, problems)
     known = ", ".join(" + ".join(pair) for pair in FORMS.values())
     raise InputError(
         f"'{root}' holds no ratings that are known here; expected {known}, *.inter or items + interactions."
@@ -161,9 +164,9 @@ def _inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]
 
 def _generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
     more = ("year", "genres", "tags")
-    kinds = {"item": TEXT, "title": TEXT, "year": WHOLE, "genres": TEXT, "tags": TEXT}
+    kinds = {"item": ID, "title": TEXT, "year": WHOLE, "genres": WORDS, "tags": WORDS}
     films = read_columns(first, kinds, problems, optional=more)
-    rated = read_columns(second, {**RATED, "user": TEXT, "item": TEXT}, problems, optional=("rating", "time"))
+    rated = read_columns(second, {**RATED, "user": ID, "item": ID}, problems, optional=("rating", "time"))
     ids = _ids(films["item"])
     empty = [""] * len(ids)
     tags = [_parted(t) for t in (films["tags"].to_pylist() if "tags" in films else empty)]
@@ -192,7 +195,8 @@ def _catalogue(
 
 def _parted(words: Any) -> tuple[str, ...]:
     parts = words if isinstance(words, list) else str(words).split("|")
-    return tuple(w.strip() for w in parts if w.strip() not in NO_GENRES)
+    bare = (str(w).strip() for w in parts if w is not None)
+    return tuple(w for w in bare if w not in NO_GENRES)
 
 
 def _ids(column: Any) -> NDArray[Any]:
@@ -211,6 +215,7 @@ def _checked(
     name: str,
     form: str,
     items: Catalogue,
+    file: Path,
     rated: Mapping[str, Any],
     stars: tuple[float, float] | None,
     problems: Problems,
@@ -220,9 +225,7 @@ def _checked(
     if not count:
         raise InputError(f"'{name}' has no ratings; extract the whole download again.")
     values = np.asarray(rated["rating"].to_numpy(), np.float32) if "rating" in rated else np.full(count, 5, np.float32)
-    times = (
-        np.asarray(rated["time"].to_numpy(), np.float64).astype(np.int64) if "time" in rated else np.zeros(count, int)
-    )
+    times, timed = _moments(file, users, wanted, rated.get("time"))
     if wanted.dtype.kind != items.ids.dtype.kind:
         wanted = wanted.astype(str)
         items_ids = items.ids.astype(str)
@@ -243,12 +246,42 @@ def _checked(
         problems.add("rating out of range", told, 0)
     if (~fit & there).any():
         problems.counts["rating out of range"] = int((~fit & there).sum())
-    good = np.flatnonzero(there & fit)
+    late = np.flatnonzero(~timed & there & fit)
+    for row in late[:5]:
+        problems.add("time out of range", _mistimed(users[row], wanted[row], rated["time"][int(row)].as_py()), 0)
+    if len(late):
+        problems.counts["time out of range"] = len(late)
+    good = np.flatnonzero(there & fit & timed)
     if not len(good):
         raise InputError(f"no rating of '{name}' can be used: {problems.lines()[0]}; is this the right folder?")
     user_ids, user_rows = np.unique(users[good], return_inverse=True)
     found = Ratings(user_rows.astype(np.int64), rows[good].astype(np.int64), values[good], times[good])
     return Dataset(name, form, items, user_ids, _latest(found, user_ids, items, problems), problems)
+
+
+def _moments(
+    file: Path, users: NDArray[Any], items: NDArray[Any], column: Any
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(seconds since 1970 by row, 0 where there are none; which of them can be seconds); refused where many cannot."""
+    if column is None:
+        return np.zeros(len(users), np.int64), np.ones(len(users), bool)
+    given = np.asarray(column.to_numpy(), np.float64)
+    fit = np.abs(given) <= LAST  # what is not a number is not
+    wrong = np.flatnonzero(~fit)
+    if len(wrong) > max(1, TOO_MANY * len(given)):
+        row = int(wrong[0])
+        told = _mistimed(users[row], items[row], column[row].as_py())
+        raise InputError(f"{file}: {len(wrong):,} of {len(given):,} times are not in seconds since 1970: {told}.")
+    return np.where(fit, given, 0.0).astype(np.int64), fit
+
+
+def _mistimed(user: Any, item: Any, time: float) -> str:
+    """The time of a rating that cannot be in seconds, and what it may be in."""
+    told = f"user {user} rated item {item} at {time}"
+    if not abs(time) <= LAST * max(FINER.values()):
+        return f"{told}, which is no time; give seconds"
+    unit = next(name for name, parts in FINER.items() if abs(time) <= LAST * parts)
+    return f"{told}, which looks like {unit}; divide by {FINER[unit]}"
 
 
 def _latest(ratings: Ratings, user_ids: NDArray[Any], items: Catalogue, problems: Problems) -> Ratings:

@@ -135,6 +135,9 @@ def service(model: Recommender, *, token: str | None = None) -> web.App:
 async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.body())
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("the body holds half a character, such as \\ud800; send whole ones.") from None
     except (ValueError, RecursionError):
         raise InputError('the body is no JSON; send an object such as {"liked": ["Alien"]}.') from None
     if not isinstance(body, dict):
@@ -145,7 +148,7 @@ async def _body(request: Request) -> dict[str, Any]:
 def _wish(given: Any) -> Wish:
     try:
         k = int(given.get("k", 10))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"k is {given.get('k')!r}; give a whole number.") from None
     if not 1 <= k <= MOST:
         raise InputError(f"k is {k}; give 1 to {MOST}.")
@@ -169,6 +172,9 @@ def _list(body: dict[str, Any], name: str, most: int) -> list[Any]:
         raise InputError(f"{name} is no list of names or numbers.")
     if len(found) > most:
         raise InputError(f"{name} has {len(found):,} entries; give up to {most:,}.")
+    longest = max((len(v) for v in found if isinstance(v, str)), default=0)
+    if longest > MOST_TEXT:
+        raise InputError(f"{name} has an entry of {longest:,} characters; give up to {MOST_TEXT:,}.")
     return found
 
 

@@ -1,21 +1,39 @@
 """A delimited or Parquet file as columns of the types they must have; rows that do not fit are named, not guessed.
 
-The quick way reads with the types at once. Only if that fails is the file read again as text, to find the rows.
+The quick way reads with the types at once. Only if that fails is the file read again as text, to find the rows. A
+quoted value may go over several lines; a quote that is never closed would take every line after it, and is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.recommend.data import Problems
 
 WHOLE, REAL, TEXT = "int64", "float64", "string"
-_LOOKS = {WHOLE: r"^\s*[+-]?\d{1,18}\s*$", REAL: r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"}
+# Plain in a delimited file; in Parquet an id may be whole, words may be a list, a moment may be a timestamp or a date.
+ID, WORDS, MOMENT = "id", "words", "moment"
+_PLAIN = {ID: TEXT, WORDS: TEXT, MOMENT: WHOLE}
+_LOOKS = {WHOLE: r"^\s*[+-]?[0-8]?\d{1,18}\s*$", REAL: r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"}
 TOO_MANY = 0.05  # share of rows that cannot be read at which the file is not what it seems
 SHOWN = 40  # characters of a bad value
+MOST_BLOCK = 2**31 - 1  # bytes that the parser takes at a time
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Where the rows of a file stand: the line each begins in, and how many lines it takes."""
+
+    first: NDArray[np.int64]
+    taken: NDArray[np.int64]
 
 
 def read_columns(
@@ -41,6 +59,7 @@ def read_columns(
         raise MissingExtra("reading ratings", "recommend") from None
     if path.suffix == ".parquet":
         return _parquet(path, kinds, optional)
+    kinds = {name: _PLAIN.get(kind, kind) for name, kind in kinds.items()}
     raw = _bytes(path, encoding)
     if len(delimiter) > 1:  # 1M and 10M part by '::', and no parser takes two characters; this one is in no title
         raw, delimiter = raw.replace(delimiter.encode(), b"\x1f"), "\x1f"
@@ -51,70 +70,137 @@ def read_columns(
         raise InputError(f"{path} has no column '{missing[0]}'; it has: {', '.join(columns) or 'none'}.")
     wanted = [name for name in kinds if name in columns]
     reading: dict[str, Any] = {"column_names": columns, "skip_rows": 0 if names is not None else 1}
-    parsing = {"delimiter": delimiter, "quote_char": '"' if quoted else False}
+    quotes = quoted and b'"' in raw
+    parsing = {"delimiter": delimiter, "quote_char": '"' if quoted else False, "newlines_in_values": quotes}
     if not raw.strip() or (names is None and raw.count(b"\n") <= 1 and not raw.partition(b"\n")[2].strip()):
         if needed:
             raise InputError(f"{path} has no rows; extract the whole download again.")
         return {name: pa.array([], kinds[name]) for name in wanted}
 
-    def parsed(types: Mapping[str, str], threads: bool, skip: Any = None) -> Any:
+    def parsed(types: Mapping[str, str], threads: bool, skip: Any = None, block: int | None = None) -> Any:
         return pc.read_csv(
             pa.BufferReader(raw),
-            pc.ReadOptions(use_threads=threads, **reading),
+            pc.ReadOptions(use_threads=threads, block_size=block, **reading),
             pc.ParseOptions(invalid_row_handler=skip, **parsing),
             pc.ConvertOptions(column_types=types, include_columns=wanted, strings_can_be_null=False),
         )
 
     try:
         table = parsed({name: kinds[name] for name in wanted}, True)
+        if quotes and len(table) + reading["skip_rows"] != raw.count(b"\n") + (not raw.endswith(b"\n")):
+            _folds(raw, delimiter, path)  # lines are no rows where a value goes over several of them
         if not any(table[name].null_count for name in wanted):
             return {name: table[name].combine_chunks() for name in wanted}
     except pa.ArrowInvalid:
         pass  # some row does not fit: find out which
 
-    ragged: list[int] = []
+    head = reading["skip_rows"]
+    ends = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # lines as the parser sees them
+    folds = _folds(ends, delimiter, path) if quotes else []
+    text, ragged = _as_text(lambda skip, block: parsed(dict.fromkeys(wanted, TEXT), False, skip, block), raw, path)
+    lines = _lines(ends, folds, head, len(text) + len(ragged))
+    return _sifted(text, kinds, wanted, {row - head: why for row, why in ragged.items()}, lines, path, problems)
 
-    def skip(row: Any) -> str:
-        ragged.append(row.number)
-        problems.add("unreadable", f"{path.name} line {row.number}: {row.actual_columns} columns, not {len(columns)}")
-        return "skip"
 
-    return _sifted(parsed(dict.fromkeys(wanted, TEXT), False, skip), kinds, wanted, ragged, path, problems, names)
+def _as_text(parsed: Callable[[Any, int | None], Any], raw: bytes, path: Path) -> tuple[Any, dict[int, str]]:
+    """(the rows as text, those left out for their columns: row from 0, a header counted → why)."""
+    import pyarrow as pa
+
+    for block in (None, min(len(raw) + 1, MOST_BLOCK)):  # a row that is larger than a block needs one of its own
+        ragged: dict[int, str] = {}
+
+        def skip(row: Any, ragged: dict[int, str] = ragged) -> str:
+            ragged[row.number - 1] = f"{row.actual_columns} columns, not {row.expected_columns}"
+            return "skip"
+
+        try:
+            return parsed(skip, block), ragged
+        except pa.ArrowInvalid as error:
+            why = str(error)
+    raise InputError(f"{path} cannot be read as a table ({why}); write it again.")
+
+
+def _folds(raw: bytes, delimiter: str, path: Path) -> list[tuple[int, int]]:
+    """(line, line breaks in it) of each quoted value that goes over several lines; what follows it must be a new value.
+
+    >>> _folds(b'item,title\\n1,"Toy\\nStory"\\n', ",", Path("items.csv"))
+    [(2, 1)]
+    """
+    after = (b"", b"\r", b"\n", delimiter.encode())
+    # A quote opens a value only where a value begins; in it a doubled quote stands for one.
+    field = re.compile(rb'"(?<![^\r\n%s]")(?:[^"]++|"")*+("?)' % re.escape(delimiter.encode()))
+    found, line, last = [], 1, 0
+    for value in field.finditer(raw):
+        breaks = value[0].count(b"\n")
+        if value[1] and not breaks:
+            continue
+        line += raw.count(b"\n", last, value.start())
+        last = value.start()
+        if not value[1] or raw[value.end() : value.end() + 1] not in after:
+            raise InputError(
+                f"{path} line {line}: the quote that opens a value here is not closed in its row; remove or close it."
+            )
+        found.append((line, breaks))
+    return found
+
+
+def _lines(raw: bytes, folds: Sequence[tuple[int, int]], head: int, rows: int) -> _Lines:
+    count = raw.count(b"\n") + (not raw.endswith(b"\n"))
+    begins = np.ones(count, bool)
+    if raw.startswith(b"\n") or b"\n\n" in raw:  # the parser passes over empty lines
+        ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
+        begins[: len(ends)] = np.diff(ends, prepend=-1) > 1
+    for line, breaks in folds:
+        begins[line : line + breaks] = False
+    first = np.flatnonzero(begins) + 1
+    if len(first) != head + rows:
+        return _Lines(np.arange(1 + head, 1 + head + rows), np.ones(rows, np.int64))
+    taken = np.ones(len(first), np.int64)
+    for line, breaks in folds:
+        taken[np.searchsorted(first, line, "right") - 1] += breaks
+    return _Lines(first[head:], taken[head:])
 
 
 def _sifted(
     table: Any,
     kinds: Mapping[str, str],
     wanted: Sequence[str],
-    ragged: Sequence[int],
+    ragged: Mapping[int, str],
+    lines: _Lines,
     path: Path,
     problems: Problems,
-    names: Sequence[str] | None,
 ) -> dict[str, Any]:
-    import numpy as np
+    """The rows that fit. One that does not counts as many as the lines it takes: a quote may have made one of them."""
     import pyarrow.compute as pc
 
+    bad = 0
+
+    def leave(row: int, why: str) -> None:
+        nonlocal bad
+        bad += int(lines.taken[row])
+        problems.add("unreadable", f"{path.name} line {lines.first[row]}: {why}", int(lines.taken[row]))
+
+    for row, why in ragged.items():
+        leave(row, why)
     good = np.ones(len(table), bool)
-    lines = np.arange(1, len(table) + len(ragged) + 2)
-    lines = lines[~np.isin(lines, ragged)][0 if names is not None else 1 :]
+    rows = np.delete(np.arange(len(lines.first)), np.array(list(ragged), np.int64))
     for name in wanted:
         if kinds[name] == TEXT:
             continue
         fits = pc.match_substring_regex(table[name], _LOOKS[kinds[name]]).to_numpy()
-        for row in np.flatnonzero(~fits & good):
-            value = table[name][int(row)].as_py()
+        for at in np.flatnonzero(~fits & good):
+            value = table[name][int(at)].as_py()
             shown = value if len(value) <= SHOWN else value[: SHOWN - 1] + "…"
-            problems.add("unreadable", f"{path.name} line {lines[row]}: {name} is '{shown}', not a number")
+            leave(rows[at], f"{name} is '{shown}', not a number")
         good &= fits
-    bad = int((~good).sum()) + len(ragged)
-    if bad > max(1, TOO_MANY * (len(table) + len(ragged))):
+    count = int(lines.taken.sum())
+    if bad > max(1, TOO_MANY * count):
         raise InputError(
-            f"{path}: {bad:,} of {len(table) + len(ragged):,} rows cannot be read ({problems.named['unreadable'][0]}); "
-            "download it again."
+            f"{path}: {bad:,} of {count:,} rows cannot be read ({problems.named['unreadable'][0]}); download it again."
         )
     table = table.filter(good)
     return {
-        name: pc.utf8_trim_whitespace(table[name]).cast(kinds[name]).combine_chunks()
+        name: pc.utf8_ltrim(pc.utf8_trim_whitespace(table[name]), "+").cast(kinds[name]).combine_chunks()
         if kinds[name] != TEXT
         else table[name].combine_chunks()
         for name in wanted
@@ -140,11 +226,29 @@ def _parquet(path: Path, kinds: Mapping[str, str], optional: Sequence[str]) -> d
                 f"{path}: column '{name}' has {column.null_count:,} empty values; fill or drop those rows."
             )
         try:
-            keep = kinds[name] == TEXT and (pa.types.is_list(column.type) or pa.types.is_integer(column.type))
-            found[name] = column if keep else column.cast(kinds[name])
+            found[name] = _as_kind(column, kinds[name])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise InputError(f"{path}: column '{name}' is {column.type}, not {kinds[name]}; convert it.") from None
+            plain = _PLAIN.get(kinds[name], kinds[name])
+            raise InputError(f"{path}: column '{name}' is {column.type}, not {plain}; convert it.") from None
     return found
+
+
+def _as_kind(column: Any, kind: str) -> Any:
+    """A moment becomes whole seconds since 1970."""
+    import pyarrow as pa
+
+    held, is_ = column.type, pa.types
+    if (kind == ID and is_.is_integer(held)) or (kind == WORDS and (is_.is_list(held) or is_.is_large_list(held))):
+        return column
+    if kind == MOMENT and (is_.is_timestamp(held) or is_.is_date(held)):
+        return column.cast(pa.timestamp("s", getattr(held, "tz", None)), safe=False).cast(WHOLE)
+    if is_.is_temporal(held) and kind in (
+        WHOLE,
+        REAL,
+        MOMENT,
+    ):  # a number there would be of days, or of a unit that nobody named
+        raise pa.ArrowNotImplementedError(str(held))
+    return column.cast(_PLAIN.get(kind, kind))
 
 
 def _bytes(path: Path, encoding: str) -> bytes:

@@ -23,13 +23,15 @@ FIELDS = ("title", "year", "genres", "themes")
 def item_texts(catalogue: Catalogue, template: str = TEMPLATE) -> list[str]:
     """One text per item; a sentence of the template whose field is empty is left out."""
     try:
-        used = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        fields = [(name, spec, how) for _, name, spec, how in Formatter().parse(template) if name is not None]
     except ValueError as error:
         raise InputError(f"the template '{template}' cannot be read: {error}.") from None
-    for name in used:
+    for name, spec, how in fields:
         if name not in FIELDS:
             raise unknown("field", name, FIELDS)
-    if not used:
+        if spec or how:
+            raise InputError(f"the template '{template}' gives '{name}' a format; write {{{name}}} alone.")
+    if not fields:
         raise InputError(f"the template '{template}' names no field; it may use {', '.join(FIELDS)}.")
     sentences = re.split(r"(?<=\.)\s+", template.strip())
     parts = [(s, [n for _, n, _, _ in Formatter().parse(s) if n]) for s in sentences]

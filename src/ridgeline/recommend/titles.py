@@ -20,8 +20,14 @@ _YEAR = re.compile(r"\((\d{4})(?:\s*[-–]\s*(?:\d{4})?)?\)\s*$")
 _ARTICLE = re.compile(
     r"^(?P<name>.+), (?P<article>The|A|An|La|Le|Les|L'|Il|El|Los|Das|Der|Die)(?P<rest>( \([^()]*\))*)$"
 )
+# Marks set beside, on or around letters of any script, and those that only choose how a character is drawn.
+_ACCENTS = re.compile(
+    "[\u02b0-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U000e0100-\U000e01ef]"
+)
+_WORDS = re.compile(r"[a-z0-9\u0080-\U0010ffff]+")
 CLOSE = 0.6  # of difflib's ratio: below it a title is another title
 _LETTERS = 64  # bins of characters
+SHOWN = 80  # characters of a title that was not found
 
 
 def year_of(title: str) -> int:
@@ -40,9 +46,20 @@ def spoken(title: str) -> str:
 
 
 def folded(title: str) -> str:
-    """Without case, accents and punctuation: what two spellings have in common."""
-    bare = unicodedata.normalize("NFKD", spoken(title)).encode("ascii", "ignore").decode().lower()
-    return " ".join(re.findall(r"[a-z0-9]+", bare)) or " ".join(title.lower().split())
+    """Without case, accents and punctuation: what two spellings have in common, in any script."""
+    bare = unicodedata.normalize("NFKD", spoken(title))
+    if not bare.isascii():
+        bare = "".join(filter(_kept, _ACCENTS.sub("", bare))).casefold()
+    bare = bare.lower()
+    words = _WORDS.findall(bare)
+    if len(words) < 3 and not _WORDS.search(_YEAR.sub("", bare)):  # all signs but for the year: those are its name
+        return " ".join(title.lower().split())
+    return " ".join(words)
+
+
+def _kept(letter: str) -> bool:
+    """Of other scripts letters, numbers and the marks that are part of a word, such as vowel signs; all of ASCII."""
+    return letter.isascii() or unicodedata.category(letter)[0] in "LNM"
 
 
 class Titles:
@@ -76,7 +93,8 @@ class Titles:
         hint = (
             f"the nearest are {', '.join(repr(t) for t in few)}" if few else "search finds films by what they are about"
         )
-        raise InputError(f"there is no title like '{wanted}'; {hint}.")
+        shown = wanted if len(wanted) <= SHOWN else wanted[: SHOWN - 1] + "…"
+        raise InputError(f"there is no title like '{shown}'; {hint}.")
 
     def _near(self, key: str, cutoff: float, slack: float = 1.0) -> list[int]:
         names = self._spellings.near(key, 3, cutoff, slack)
@@ -103,12 +121,14 @@ class Spellings:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._letters = np.array([_letters(name) for name in names], np.int16).reshape(-1, _LETTERS)
         self._lengths = np.array([len(name) for name in names], np.int64)
+        self._kind = np.int16 if self._lengths.max(initial=0) <= np.iinfo(np.int16).max else np.int32
+        self._letters = np.array([_letters(name) for name in names], self._kind).reshape(-1, _LETTERS)
 
     def near(self, wanted: str, count: int, cutoff: float, slack: float = 1.0) -> list[str]:
         """At most `count` names, the nearest first; those further from it than `slack` may be left out."""
-        common = np.minimum(self._letters, np.array(_letters(wanted), np.int16)).sum(1, dtype=np.int64)
+        asked = np.minimum(_letters(wanted), np.iinfo(self._kind).max).astype(self._kind)  # no name has more
+        common = np.minimum(self._letters, asked).sum(1, dtype=np.int64)
         both = self._lengths + len(wanted)
         most = np.where(both > 0, 2.0 * common / np.maximum(both, 1), 1.0)
         matcher, found, best = SequenceMatcher(None, "", wanted), list[tuple[float, str]](), 0.0

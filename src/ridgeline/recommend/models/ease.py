@@ -10,6 +10,7 @@ Where users are few beside items, the same P comes from a matrix of users × use
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -30,8 +31,8 @@ class Ease:
     name = "ease"
 
     def __init__(self, penalty: float = LAMBDA, *, most: int = MOST, device: str = "cpu") -> None:
-        if not penalty > 0:
-            raise InputError(f"EASE's λ is {penalty}; give a number above 0, such as {LAMBDA:g}.")
+        if not 0 < penalty < math.inf:
+            raise InputError(f"EASE's λ is {penalty}; give a finite number above 0, such as {LAMBDA:g}.")
         self.penalty, self.most, self.device = penalty, most, device
 
     def fit(self, train: Histories) -> Self:
