@@ -12,7 +12,7 @@ from tests.lab import reports
 
 from ridgeline.lab.claims import check_text
 from ridgeline.lab.claims.document import repair
-from ridgeline.lab.claims.quantities import BYTES, NONE, RATE, TIME, find
+from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, NONE, RATE, TIME, find
 from ridgeline.lab.claims.reading import read
 
 seeds = st.integers(0, 2**32 - 1)
@@ -126,6 +126,10 @@ def test_quantities_and_how_exactly_they_were_written():
     assert [x.value for x in find("from 40 to 28 nodes")] == [40, 28]
     assert find("40,627 GPU-hours")[0].dims == TIME
     assert find("$2.10 per GPU-hour")[0].value == pytest.approx(2.1 / 3600)
+    assert [x.value for x in find("1 M × 384, k = 10; 720 k items, 2 thousand")] == [1e6, 384, 10, 720e3, 2e3]
+    assert [x.value for x in find("1.2 G cells, 2M/day, 5 G phones")] == pytest.approx([1.2e9, 2e6 / 86400, 5])
+    assert find("720 k items")[0].noun == "items"
+    assert [x.dims for x in find("4 B, 10 G bit/s")] == [BYTES, BANDWIDTH]
     assert find("3.3 kW")[0].value * find("38.0 h")[0].value == pytest.approx(find("125.4 kWh")[0].value)
 
 
@@ -156,6 +160,20 @@ def test_tables_of_every_kind_are_read_with_their_lines():
         RANKS + "\nWe reach 90% scaling efficiency at 4 GPUs, up to 3.6x speedup.",
         SWEEP + "\n- Not linear with length",
         "Latency: 4x faster (40 ms vs 10 ms)",
+        "1 M × 384 × 4 B = 1.536 GB",
+        "2 M × 20 ms / 86400 s = 0.46",
+        "2M/day × 20 ms = 0.46 cores",
+        "2 M requests/day × 20 ms = 0.46 cores",
+        "5 G × 2 bytes = 10 GB",
+        "12 k items/s × 60 s = 720 k items",
+        "720 k items / 60 s = 12 k/s",
+        "2 trillion × 2 bytes = 4 TB, 5 thousand × 2 = 10,000",
+        "109 M × 4 B parameters = 436 MB",
+        "Links: 4 × 25 G = 12.5 GB/s",  # bits, a name, bytes of 1,024s or billions: nobody knows
+        "Memory: 4 × 8 G = 34.4 GB",
+        "Weights: 7 B × 2 = 14 GB",
+        "5 K steps × 2 s = 10,000 s",
+        "|Size (MB)|Time (s)|MB/s|\n|-|-|-|\n|16 M|4.0|4.00|\n|32 M|4.0|8.00|\n|120 M|4.0|30.0|\n|64|4.0|16.0|",
     ],
 )
 def test_rounding_and_units_are_no_contradictions(line):
@@ -213,6 +231,9 @@ def test_mixed_units_are_notes():
     [
         ("Needed: 2M × 20ms / 86400s = 463 cores", "equation", "0.463"),
         ("- Copy: 4 TB / 10 Gbps = 32 s", "equation", "3,200 s"),
+        ("Vectors: 1 M × 384 × 4 B = 1.536 MB", "equation", "1.536 GB"),
+        ("Needed: 2 M requests/day × 20 ms = 463 cores", "equation", "0.463"),
+        ("Row: 8 B × 4 = 32 kB", "equation", "32 B"),
         ("- It costs $10/hour\n- Time: 360 seconds\n- Cost: $0.10", "cost", "$1.00"),
         ("- Peak bandwidth: 1000 GB/s\n\n- 900 GB/s sustained (45% of theoretical peak)", "share", "90.0%"),
         ("A step takes 200 ms per step.\n\n- Time for 50K steps: 1.2 hours", "total", "2.778 h"),
@@ -280,3 +301,48 @@ def test_a_bandwidth_beyond_one_link_may_have_another_way(hardware):
 def test_a_batch_stated_elsewhere_does_not_explain_requests_that_run_at_once():
     table = "|Case|Time (ms)|Throughput (req/s)|\n|-|-|-|\n|a|10.0|800|\n|b|20.0|400|\n|c|40.0|200|"
     assert findings(f"- Training: batch=64\n\n## Serving\n\n{table}") == ()
+
+
+BATCHES = "|model|batch|time (ms)|images/s|\n|-|-|-|-|\n|a|8|4|2,000|\n|b|16|4|4,000|\n|e|32|4|8,000|\n"
+WAITING = "|run|latency (ms)|QPS|\n|-|-|-|\n|a|40|25|\n|b|20|50|\n|c|10|100|\n"
+PAID = "|run|hours|price ($/hour)|cost ($)|\n|-|-|-|-|\n|a|2|3.00|6.00|\n|b|4|3.00|12.00|\n|c|5|3.00|15.00|\n"
+COPIED = "|run|GB|s|GB/s|\n|-|-|-|-|\n|a|2.00|4.00|0.500|\n|b|4.00|3.20|1.25|\n|c|5.00|2.00|2.50|\n|d|7.00|2.00|3.50|\n"
+SHARED = BATCHES.replace("images/s", "images/s per GPU")
+
+
+@pytest.mark.parametrize(
+    ("table", "right", "wrong"),
+    [
+        (BATCHES, "|c (2 GPUs)|8|4|4,000|", "|c (2 GPUs)|8|4|9,000|"),
+        (BATCHES, "|c (2 GPUs)|8|4|2,000|", "|c (run 2)|8|4|4,000|"),
+        (BATCHES, "|c (workers=4)|8|4|8,000|", "|GPU 2|8|4|4,000|"),
+        (BATCHES, "|2 nodes × 4 GPUs|8|4|16,000|", "|2 nodes × 4 GPUs|8|4|6,000|"),
+        (SHARED, "|c (2 GPUs)|16|4|2,000|", "|c (2 GPUs)|16|4|1,500|"),
+        (WAITING, "|d (4 workers)|40|100|", "|d (4 workers)|40|150|"),
+        (WAITING, "|d (4 workers)|40|91|", "|d (4 workers)|40|15|"),
+        (PAID, "|d (2 GPUs)|4|3.00|24.00|", "|d (2 GPUs)|4|3.00|42.00|"),
+        (COPIED, "|e (2 nodes)|4.00|3.20|2.50|", "|e (2 nodes)|4.00|3.20|5.20|"),
+    ],
+)
+def test_a_row_holds_for_as_many_as_its_name_says(table, right, wrong):
+    assert findings(table + right) == ()
+    assert [f.line for f in findings(table + wrong)] == [len(table.splitlines()) + 1]
+
+
+def test_a_row_of_several_is_held_against_what_the_report_states():
+    timed = (
+        "|Case|Time (ms)|Rate (req/s)|\n|-|-|-|\n|a|10.0|800|\n|b|20.0|400|\n|c|40.0|200|\n|d (2 GPUs)|10.0|1,600|\n"
+    )
+    assert findings(f"- Training: batch=64\n\n## Serving\n\n{timed}") == ()
+    told = findings(f"## Batch 64\n\n{timed.replace('1,600', '12,800')}")
+    assert sorted(f.line for f in told) == [5, 6, 7]
+
+
+def test_a_side_without_units_is_held_against_the_nearer_reading():
+    (told,) = findings("Memory: 4 × 8 G = 39 GB")
+    assert "factor" not in told.arithmetic
+
+
+def test_the_count_of_a_row_is_in_the_arithmetic():
+    (told,) = findings(BATCHES + "|c (2 GPUs)|8|4|9,000|")
+    assert "2 × 8 / 4 ms = 4,000/s, not 9,000" in told.arithmetic

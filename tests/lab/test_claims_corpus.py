@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,12 @@ PLANTED = tomllib.loads((CORPUS / "planted.toml").read_text())["planted"]
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
 def test_a_report_that_holds_has_no_finding(report):
     assert check_text(report.read_text(), report.name).findings == ()
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.name)
+def test_a_magnitude_set_apart_is_read_like_one_that_is_not(report):
+    text = re.sub(r"(?<=\d)([kKMGT])(?![\w/%-])", r" \1", report.read_text())
+    assert check_text(text, report.name).findings == ()
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: f"{plant['file']}: {plant['wrong'][-24:]}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from ridgeline.lab.claims import quantities as q
 from ridgeline.lab.claims.context import Context, Fact, by_line, say
 from ridgeline.lab.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap
-from ridgeline.lab.claims.quantities import Quantity
+from ridgeline.lab.claims.quantities import Quantity, find
 from ridgeline.lab.claims.sentences import like
 
 _FROM_TO = (
@@ -29,6 +30,18 @@ _MOVED = re.compile(
     re.I,
 )
 _MORE = r"\s*(?:more|higher|gain|increase)"
+_BY = re.compile(  # "a reduction of 33 %": the word before the figure
+    r"(?:\s\w+){0,2}\s*[,(:—–]?\s*(?:which is |that is )?an?\s(?:total |overall |net |relative )?"
+    r"(?:(?P<less>reduction|decrease|drop|fall|cut|saving)|(?P<more>increase|rise|growth)|gain|improvement|speed-?up)"
+    r"\s(?:of|by)\s",
+    re.I,
+)
+_SETTING = re.compile(  # words before "from 100 to 150 ms" that make it a range, or what was set and not what came out
+    r"\b(?:rang|vary|sweep|rais|increas|lower|chang|mov|go|sett|scal|ramp|push|driv|turn|tun)ing\b|"
+    r"\b(?:ranges?|var(?:y|ies|ied)|swept|sweeps?|anywhere|load|limit|timeout|interval|budget|delay|target|offered)\b",
+    re.I,
+)
+_ENDS = r"\s*(?:[.,;:!)—–]|$)"
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -40,7 +53,8 @@ def check(context: Context) -> Iterator[Finding]:
 
 def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
     """ "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
-    for first, second in pairwise(facts):  # nothing but words may stand between them
+    pairs = [(*pair, False) for pair in pairwise(facts)] + [(*pair, True) for pair in _risen(facts)]
+    for first, second, risen in pairs:  # nothing but words may stand between them
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
         a = like(a, b)
@@ -58,9 +72,12 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             if claim in after[1:]:
                 near = ""
             near = re.sub(r"^, so (?:it|they|we|that|this) (?:is|are|was|were) ", ", ", near)
+            by = _BY.fullmatch(near) if c.start >= b.end else None
             moved = _MOVED.search(first.text[max(0, c.start - 40) : c.start]) if c.share and c.start < a.start else None
+            if risen and not (by or (moved and moved["more"]) or _alone(near, claim.tail)):
+                continue
             if (
-                len(near) > (25 if ":" not in near else 40)
+                len(near) > (25 if ":" not in near and not by else 40)
                 or c.bound
                 or c.top is not None
                 or re.search(r"\b(?:and|but|while)\b|[.;]\s", near)
@@ -84,23 +101,57 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
                     value = abs(a.value - b.value) / whole
                     what = f"difference: {a.text} → {b.text} is {value:.1%}, not {c.text}"
                     yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+            elif c.share and by and re.match(_ENDS, claim.tail):
+                falls = b.value < a.value if arrow_of_time(between) else None
+                less, more = bool(by["less"]) and falls is not False, bool(by["more"]) and not falls
+                yield from _changed(context, claim, a, b, less, more)
             elif c.share and re.match(
                 rf"\s*(?:{_WORDS}|\)$|\)[\s,.])" if near.endswith(("(-", "(+", "(−")) else rf"\s*(?:{_WORDS})",
                 claim.tail,
                 re.I,
             ):
-                low, high = ratio
-                options = [(low - 1, high - 1), (1 - 1 / low, 1 - 1 / high)]
                 falls = b.value < a.value if arrow_of_time(between) else None
-                if re.match(_LESS, claim.tail, re.I) or (near.endswith(("(-", "(−")) and falls):
-                    options = options[1:]
-                elif re.match(_MORE, claim.tail, re.I) or (near.endswith("(+") and falls is False):
-                    options = options[:1]
-                if not any(overlap(c.interval(1.0), option, SLACK) for option in options):
-                    value = abs(1 - min(a.value, b.value) / max(a.value, b.value))
-                    other = max(a.value, b.value) / min(a.value, b.value) - 1
-                    what = f"change: {a.text} → {b.text} is {value:.1%} or {other:.1%}, not {c.text}"
-                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+                less = bool(re.match(_LESS, claim.tail, re.I)) or (near.endswith(("(-", "(−")) and falls is True)
+                more = bool(re.match(_MORE, claim.tail, re.I)) or (near.endswith("(+") and falls is False)
+                yield from _changed(context, claim, a, b, less, more and not less)
+
+
+def _changed(context: Context, claim: Fact, a: Quantity, b: Quantity, less: bool, more: bool) -> Iterator[Finding]:
+    """Of the larger where it is called less, of the smaller where it is called more, else of either."""
+    (low, high), large, small = _wider(a, b), max(a.value, b.value), min(a.value, b.value)
+    options = [((1 - 1 / low, 1 - 1 / high), 1 - small / large)] * (not more)
+    options += [((low - 1, high - 1), large / small - 1)] * (not less)
+    c = claim.quantity
+    if not any(overlap(c.interval(1.0), ends, SLACK) for ends, _ in options):
+        values = [value for _, value in options]
+        told = " or ".join(f"{value:.1%}" for value in values)
+        what = f"change: {a.text} → {b.text} is {told}, not {c.text}"
+        yield say(context, claim, "difference", what, min(apart(value, c.value) for value in values), 0.85)
+
+
+def _risen(facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
+    """ "rose from 100 to 150 req/s" reads like a range; the first has the unit of the second."""
+    for fact in facts:
+        said = fact.quantity
+        if said.top is None or said.bound or said.dims not in (q.TIME, q.RATE, q.BANDWIDTH, q.FLOPS):
+            continue
+        joint = re.match(r"(\S+)\s?to\s?", said.text)
+        before = re.split(r"[.;,]\s", fact.text[: said.start])[-1]
+        if joint is None or not re.search(r"\bfrom\s$", before, re.I) or _SETTING.search(before):
+            continue
+        at = said.start + joint.end()
+        last = next(iter(find(fact.text[at:])), said)
+        if last.value == said.top:
+            first = replace(said, top=None, text=joint[1], end=said.start + joint.end(1))
+            last = replace(last, start=at, end=at + last.end)
+            yield replace(fact, quantity=first), replace(fact, quantity=last)
+
+
+def _alone(near: str, tail: str) -> bool:
+    """ "(+50 %)", ", 50 % more.": nothing else is said to have changed."""
+    return bool(re.fullmatch(r"\s*[,(:—–]?\s*(?:an? )?\+?", near)) and bool(
+        re.match(rf"{_ENDS}|\s*(?:{_WORDS})\w*{_ENDS}", tail, re.I)
+    )
 
 
 def _goes_to(first: Fact, second: Fact) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,10 @@ from ridgeline.lab.claims.quantities import NONE, Dims, Quantity, find
 COUNTED = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size|(?:queue|io) ?depth|qd|in flight)\b"
+)
+_HEADS = re.compile(  # "2 GPUs", "4 H100 nodes", "8x A100"; "workers=4"; "A100 ×8"; but no "GPU 2", which is one
+    rf"(?<![\w.,])(\d[\d,]*)(?:[\s-]?(?:[A-Z]\w*\d\w*\s)?(?i:{COUNTED[2:]})|\s?[x×]\s?(?=[A-Z]{{2}}|[A-Z]\d|(?i:{COUNTED})))"
+    rf"|(?i:{COUNTED})\s?[=:]\s?(\d+)(?![\w.])|\s[x×]\s?(\d+)\s?(?=\)|$)"
 )
 AVERAGED = re.compile(  # a row that sums up the others
     r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
@@ -132,6 +137,7 @@ def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity 
         return None
     if unit is not None and first.unit == "" and first.dims == NONE:
         factor, dims, name = unit
+        first = _once(first, name) if dims[1] else first
         return Quantity(
             first.value * factor,
             first.step * factor,
@@ -148,6 +154,15 @@ def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity 
             first.written,
         )
     return first
+
+
+def _once(cell: Quantity, unit: str) -> Quantity:
+    """ "16 M" in a column of MB: the letter is that of the unit."""
+    letter = re.fullmatch(r"(.*\d)\s?([kKMGT])", cell.text)
+    if letter is None or letter[2].lower() != unit[:1].lower():
+        return cell
+    bare = next(iter(find(letter[1])), cell)
+    return replace(bare, text=cell.text, noun=cell.noun, start=cell.start, end=cell.end)
 
 
 _MANY = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "mm": 1e6, "b": 1e9, "billion": 1e9}
@@ -222,3 +237,11 @@ def find_roles(found: list[Column], role: str) -> list[Column]:
 def label_of(table: Table, row: int, found: list[Column]) -> str:
     words = [table.rows[row].cells[c.place] for c in found if c.role == "label"]
     return words[0] if words else table.rows[row].cells[0]
+
+
+def heads(table: Table, row: int, found: list[Column]) -> set[float]:
+    """How many the row's name says: "c (2 GPUs)", "8x A100", "workers=4"; of "2 nodes × 8 GPUs" also the product."""
+    told = [table.rows[row].cells[c.place] for c in found if c.role in ("label", "number")]
+    named = [n for text in told for groups in _HEADS.findall(text.replace("_", " ")) for n in groups if n]
+    counts = {float(n.replace(",", "")) for n in named}
+    return {n for n in counts | {math.prod(counts)} if n > 1}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ridgeline.lab.claims import quantities as q
-from ridgeline.lab.claims.columns import AVERAGED, Column, label_of
+from ridgeline.lab.claims.columns import AVERAGED, Column, heads, label_of
 from ridgeline.lab.claims.context import Context
 from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
@@ -86,10 +86,12 @@ def check(context: Context, table: Table, found: list[Column]) -> Iterator[Findi
     if not 2 <= len(numbers) <= _WIDEST or len(table.rows) > _LONGEST:
         return
     rows = [r for r in range(len(table.rows)) if not AVERAGED.match(label_of(table, r, found))]
+    counts = [heads(table, row, found) for row in range(len(table.rows))]
     accused: set[int] = set()
     laws = sorted(_laws(numbers, rows), key=lambda law: (len(law.parts), -law.bits))
     for law in laws:
-        for row in sorted(set(law.constants) - law.held - _others(law)):
+        several = {row for row in law.constants if _of_several(law, row, counts[row])}
+        for row in sorted(set(law.constants) - law.held - _others(law) - several):
             sure = law.natural and len(law.parts) == 2  # if the column holds by another law, one of the parts does not
             if row not in accused and (sure or not _held_elsewhere(laws, law, row)):
                 accused.add(row)
@@ -208,6 +210,12 @@ def _others(law: Law) -> set[int]:
     """Rows that fall out together, on another constant: a group of their own."""
     out = sorted(set(law.constants) - law.held)
     return {a for a in out for b in out if a != b and overlap(law.constants[a], law.constants[b], SLACK)}
+
+
+def _of_several(law: Law, row: int, counts: set[float]) -> bool:
+    """Whether a row called "c (2 GPUs)" holds for that many."""
+    ends, wanted = law.constants[row], [law.centre * m for n in counts for m in (n, 1 / n)]
+    return any(overlap(ends, (value, value), SLACK) for value in wanted)
 
 
 def _held_elsewhere(laws: list[Law], law: Law, row: int) -> bool:

@@ -22,9 +22,15 @@ from ridgeline.lab.claims.finding import (
     times,
     units_mixed,
 )
-from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, NONE, TIME, Dims, Quantity, combined, find
+from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, MAGNITUDE, NONE, TIME, Dims, Quantity, combined, find
 
 _EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
+_LETTERS = (  # other readings of a letter behind a number and a space
+    (re.compile(rf"(?<=\d){MAGNITUDE}"), ""),
+    (re.compile(r"(?<=\d)\s([KG])(?=\s)"), r"\1"),
+    (re.compile(r"(?<=\d)\s([KMGT])(?![\w/%-])"), r" \1iB"),
+    (re.compile(r"(?<=\d)\sB(?![\w/%-])"), " billion"),
+)
 _DEEPEST = 20  # brackets in brackets; deeper is no arithmetic of people
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
@@ -71,7 +77,11 @@ def _equations(document: Document, line: Line) -> Iterator[Finding]:
         if said is None or computed is None:
             continue
         finding = _compare(document.path, line, cut.end(), computed, said)
-        if finding and not _explained(text[: cut.start()], computed, said):
+        if (
+            finding
+            and not _explained(text[: cut.start()], computed, said)
+            and not _lettered(line, cut.end(), left, right)
+        ):
             yield finding
 
 
@@ -81,6 +91,21 @@ def _explained(before: str, computed: Value, said: Value) -> bool:
         return False
     factor = said.middle / computed.middle
     return any(apart(factor, q.value) < 1.02 for q in find(before[: computed.led]) if q.value != 1)
+
+
+def _lettered(line: Line, at: int, left: str, right: str) -> bool:
+    """ "4 × 25 G = 12.5 GB/s", "7 B × 2 = 14 GB": a letter set apart may be a name or a unit, B bytes or billions."""
+    for letter, word in _LETTERS:
+        computed = evaluate(letter.sub(word, left), from_left=False)
+        said = evaluate(letter.sub(word, right), from_left=True)
+        if computed is None or said is None or not letter.search(f"{left}={right}"):
+            continue
+        same = computed.bare or computed.dims == said.dims
+        if same and overlap(computed.interval, said.interval, SLACK):
+            return True
+        if not word and _compare("", line, at, computed, said) is None:
+            return True
+    return False
 
 
 def _compare(path: str, line: Line, at: int, computed: Value, said: Value) -> Finding | None:
@@ -94,7 +119,9 @@ def _compare(path: str, line: Line, at: int, computed: Value, said: Value) -> Fi
             return None
         raw = find(said.text)[0]  # the left side has no units: hold the bare numbers against each other
         scale = raw.written / raw.value if raw.value else 1.0
-        value, wide = raw.written, tuple(end * scale for end in said.interval)
+        if apart(middle, raw.value) < apart(middle, raw.written):
+            scale = 1.0  # "4 × 8 G = 35 GB"
+        value, wide = raw.value * scale, tuple(end * scale for end in said.interval)
         said = Value((wide[0], wide[1]), NONE, value, 0, True, said.text)
         for power in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9, 60.0, 3600.0, 1 / 60, 1 / 3600, 8.0, 0.125, 24.0, 86400.0):
             if overlap(times(interval, (power, power)), said.interval, SLACK):

@@ -34,6 +34,7 @@ __all__ = [
     "ENERGY",
     "FLOPS",
     "LOOSEST",
+    "MAGNITUDE",
     "MONEY",
     "NONE",
     "NUMBER",
@@ -52,7 +53,10 @@ __all__ = [
 ]
 
 LOOSEST = 0.05  # trailing zeros may hide at most this much
-_SUFFIX = {"k": 1e3, "K": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "T": 1e12, "G": 1e9, "million": 1e6, "billion": 1e9}
+_SUFFIX = {"k": 1e3, "K": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "T": 1e12, "G": 1e9}
+_SUFFIX |= {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+# Set apart, "1 M rows", "5 G × 2 bytes"; but "5 G phones" and "4 K frames" have a name, and "5 B" is bytes.
+MAGNITUDE = r"(?:\s[kMT]|\s[KG](?!\s[A-Za-z])|(?<!(?<![\d.,])[2-68])\s[KG])(?![\w/%-])"
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ _FIND = re.compile(
     r"(?P<sign>(?:[~≈<>≤≥]\s?|(?:about|approx\.?|around|roughly|under|over)\s)*)"
     rf"(?P<money>[$€])?(?P<number>{NUMBER})"
     rf"(?:\s?(?:-|–|to)\s?[$€]?(?P<top>{NUMBER}))?"
-    r"(?P<suffix>[kKMBTG](?![A-Za-z/%])|\s(?:million|billion)\b|\s?[kM](?=/s|\s[a-z]+/s))?"
+    rf"(?P<suffix>[kKMBTG](?![A-Za-z/%])|\s(?:thousand|(?:m|b|tr)illion)\b|\s?[kM](?=/[a-z]|\s[a-z]+/s)|{MAGNITUDE})?"
     r"(?P<plus>\+)?"
     r"(?P<unit>\s?%|\s?[x×](?![A-Za-z0-9]|\s?[\d$€(])|-fold\b|"
     rf"(?:\s|-)?(?!per\b|an?\s{_SPAN}){_PART}(?:\s?/\s?{_PART}|\sper\s{_PART})*|/{_PART}|\sper\s{_PART}|(?(money)\san?\s{_SPAN}|(?!)))?"

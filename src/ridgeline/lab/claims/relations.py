@@ -2,18 +2,20 @@
 
 The stated column over the computed one is a constant: 1, or one that the report explains (a count it states: GPUs,
 tokens per text), or, where the relation is `open`, any one that most rows agree on (a definition, a price, a peak).
-Rows that fall out of it are findings. Where rows agree on nothing the relation does not apply.
+Rows that fall out of it are findings. Where rows agree on nothing the relation does not apply. A row whose name says
+how many there are, "c (2 GPUs)", holds with that many as well as without.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import inf, log, log2
 
 from ridgeline.lab.claims import quantities as q
-from ridgeline.lab.claims.columns import Column, find_roles
+from ridgeline.lab.claims.columns import COUNTED, Column, find_roles, heads
 from ridgeline.lab.claims.context import Context
 from ridgeline.lab.claims.document import Table
 from ridgeline.lab.claims.finding import (
@@ -32,6 +34,8 @@ from ridgeline.lab.claims.finding import (
 from ridgeline.lab.claims.known import RELATIONS, Relation
 
 _ENOUGH = 8.0
+_MULTIPLIED = (q.RATE, q.BANDWIDTH, q.FLOPS, q.MONEY)  # of n together n times as much
+_PER_HEAD = re.compile(rf"(?:\bper|/)\s?{COUNTED}", re.I)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Fit:
     columns: tuple[Column, ...]
     target: Column
     constants: dict[int, Interval]  # row -> stated / computed
+    many: dict[int, tuple[Interval, ...]]  # row -> one, and how many its name says
     centre: float  # the constant taken
     held: frozenset[int]  # rows it holds for
     explained: bool
@@ -50,12 +55,17 @@ class Fit:
     def share(self) -> float:
         return len(self.held) / len(self.constants)
 
+    def meets(self, row: int, centre: float) -> bool:
+        """Whether a row shows this constant, of one or of as many as its name says."""
+        return any(overlap(self.constants[row], times((centre, centre), n), SLACK) for n in self.many[row])
+
 
 def check(context: Context, table: Table, found: list[Column]) -> Iterator[Finding]:
     """At most one relation speaks about a column: the one that holds for most rows."""
+    counts = [sorted(heads(table, row, found)) for row in range(len(table.rows))]
     for role in dict.fromkeys(relation.target for relation in RELATIONS):
         for target in find_roles(found, role):
-            fits = [fit for relation in RELATIONS for fit in _fits(context, table, found, relation, target)]
+            fits = [fit for relation in RELATIONS for fit in _fits(context, table, found, relation, target, counts)]
             if fits:
                 best = max(fits, key=lambda fit: (fit.share, fit.explained, _kinship(fit)))
                 yield from _told(context, table, best)
@@ -65,7 +75,9 @@ def _kinship(fit: Fit) -> tuple[int, int]:
     return (sum(len(fit.target.words & column.words) for column in fit.columns), len(fit.columns))
 
 
-def _fits(context: Context, table: Table, found: list[Column], relation: Relation, target: Column) -> Iterator[Fit]:
+def _fits(
+    context: Context, table: Table, found: list[Column], relation: Relation, target: Column, counts: list[list[float]]
+) -> Iterator[Fit]:
     if relation.target != target.role or any(find_roles(found, role) for role in relation.unless):
         return
     choices = [find_roles(found, role) for role in relation.above + relation.below]
@@ -88,7 +100,18 @@ def _fits(context: Context, table: Table, found: list[Column], relation: Relatio
             constants[row] = over(stated.interval(), computed)
         if not constants or (relation.open and len(constants) < 3 and not _priced(relation)):
             continue
-        yield _fit(context, table, relation, tuple(chosen), target, constants)
+        many = {row: _many(relation, target, counts[row]) for row in constants}
+        yield _fit(context, table, relation, tuple(chosen), target, constants, many)
+
+
+def _many(relation: Relation, target: Column, counts: list[float]) -> tuple[Interval, ...]:
+    """As exact multiples; those who wait for an answer each are busy at most all the time."""
+    if relation.dims not in _MULTIPLIED or "n" in relation.above:
+        return ((1.0, 1.0),)
+    if counts and "latency" in relation.below:
+        return ((1.0, 1.0), (1.0, counts[-1]))
+    shares = [1 / n for n in counts if _PER_HEAD.search(target.name)]
+    return ((1.0, 1.0), *((n, n) for n in (*counts, *shares)))
 
 
 def _priced(relation: Relation) -> bool:
@@ -114,9 +137,11 @@ def _fit(
     chosen: tuple[Column, ...],
     target: Column,
     constants: dict[int, Interval],
+    many: dict[int, tuple[Interval, ...]],
 ) -> Fit:
+    wide = {row: _widened(target, row, interval) for row, interval in constants.items()}
+
     def holding(centre: float) -> frozenset[int]:
-        wide = {row: _widened(target, row, interval) for row, interval in constants.items()}
         return frozenset(row for row, interval in wide.items() if overlap(interval, (centre, centre), SLACK))
 
     # the point that most intervals contain is among their ends
@@ -136,7 +161,10 @@ def _fit(
     if len(holding(common)) > len(holding(taken)):
         near = [n for n in context.counts if overlap((common, common), (n, n), 0.01)]
         taken, explained = (float(near[0]), True) if near and holding(near[0]) >= holding(common) else (common, False)
-    return Fit(relation, chosen, target, constants, taken, holding(taken), explained)
+    held = frozenset(
+        row for row, ends in wide.items() if any(overlap(ends, times((taken, taken), n), SLACK) for n in many[row])
+    )
+    return Fit(relation, chosen, target, constants, many, taken, held, explained)
 
 
 def _widened(target: Column, row: int, interval: Interval) -> Interval:
@@ -201,7 +229,7 @@ def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) ->
     expected = 1.0 if stated else float(batches[-1])
     near = stated or str(batches[-1]) in table.heading
     whole = float(round(fit.centre))
-    if not near and fit.centre < 128 and all(overlap(fit.constants[r], (whole, whole)) for r in fit.held):
+    if not near and fit.centre < 128 and all(fit.meets(r, whole) for r in fit.held):
         return []  # so many at once, perhaps: the batch was stated elsewhere
     if not stated and (abs(fit.centre - 1) < 0.02 or fit.centre > expected * 1.01):
         return []
@@ -210,7 +238,7 @@ def _systematic(context: Context, table: Table, fit: Fit, batches: list[int]) ->
     return [
         _finding(context, table, fit, row, expected, 0.9 if near else 0.8)
         for row in sorted(fit.constants)
-        if not overlap(fit.constants[row], (expected, expected), SLACK)
+        if not fit.meets(row, expected)
     ]
 
 
@@ -234,7 +262,10 @@ def _finding(context: Context, table: Table, fit: Fit, row: int, centre: float, 
     value = centre
     for place, cell in enumerate(cells):
         value *= (cell.value if place < len(relation.above) else 1 / cell.value) if cell is not None else 1
+    several = min((n for _, n in fit.many[row]), key=lambda n: apart(stated.value, value * n))
+    value *= several
     constant = [] if abs(centre - 1) < 1e-9 and (above or not below) else [_constant(relation, centre)]
+    constant = constant if several == 1 else [digits(several), *constant]
     sides = " × ".join([*constant, *above] or ["1"]) + "".join(f" / {text}" for text in below)
     factor = apart(stated.value, value)
     mixed = units_mixed(factor, fit.target.dims)

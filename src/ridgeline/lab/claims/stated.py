@@ -22,6 +22,15 @@ _SURELY = re.compile(
     rf"(?:\bthat is|\bthat's|\bwhich is|\bi\.e\.,?|=|\bequals|\bmakes|\bgives|\bcomes to){_ABOUT}", re.I
 )
 _LIKELY = re.compile(rf"(?:\bis|\bare|:|\(|\bor|\bcosts?|\bused?|\bat|\btakes?|\btook){_ABOUT}", re.I)
+_SO = r"\s*(?:and |or |so |but )?(?:that |which |this |it )?\s*$"
+_AFRESH = re.compile(rf"(?:\b(?:and|but|while|then)\b|[,;:(])(?!{_SO})", re.I)
+_NAMED = re.compile(rf"[,;]\s*(?P<name>[^,;:=]*[^\s,;:=])\s*[:=]{_ABOUT}")
+_RESULT = re.compile(  # what a figure behind others is called when it follows from them
+    r"(?:the |an? )?(?:(?:total|whole|overall|mean|copy|transfer|read|write|scan|run|wall) )?"
+    r"(?:time|duration|runtime|total|rate|throughput|speed|bandwidth|costs?|bill|energy|size|volume|sum|processed)|"
+    r".*\b(?:is|are|makes?|gives|in all|in total|together)",
+    re.I,
+)
 _EACH = re.compile(r"\W*(?:each|apiece)\b", re.I)
 _PARTS = re.compile(r"\b(?:each|every|per)\b", re.I)
 _ALL = re.compile(r"\W*(?:in (?:total|all|aggregate)|together|altogether|combined|overall)\b", re.I)
@@ -63,7 +72,7 @@ def _again(context: Context, facts: list[Fact], place: int) -> Iterator[Finding]
     if first.unit == said.unit or len(between) > 40 or re.search(r"[.;]\s", between):
         return
     inside = re.fullmatch(r"\s?\(\s?[~≈]?", between) and re.match(r"\s?\)", fact.tail)
-    if not (inside or (_SURELY.search(between) and not _ELSE.search(between))):
+    if not (inside or _meant(between)):
         return
     if said.noun != first.noun or _SHARED.search(said.unit + first.unit) or _EACH.match(fact.tail):
         return
@@ -73,6 +82,16 @@ def _again(context: Context, facts: list[Fact], place: int) -> Iterator[Finding]
         same = first.value * said.written / said.value
         what = f"stated twice: {first.text} is {digits(same)} {said.unit}, not {said.text}"
         yield say(context, fact, "restated", what, factor, 0.85)
+
+
+def _meant(between: str) -> bool:
+    """Whether the words say that the first is the second: "of payload, that is"; in ", p99 =" another one begins."""
+    sure = _SURELY.search(between)
+    if sure is None or _ELSE.search(between):
+        return False
+    if sure[0].startswith("="):
+        return re.fullmatch(r"\s*(?:of\s(?:\w+\s?){1,3})?[,(]?\s*", between[: sure.start()]) is not None
+    return not _AFRESH.search(between[: sure.start()])
 
 
 def _each(context: Context, facts: list[Fact], place: int) -> Iterator[Finding]:
@@ -131,6 +150,9 @@ def _made(context: Context, facts: list[Fact], place: int) -> Iterator[Finding]:
     sure, likely = _SURELY.search(between), _LIKELY.search(between)
     if not (sure or likely) or len(between) > 60 or _ELSE.search(fact.said) or _EACH.match(fact.tail):
         return
+    name = _NAMED.search(between)
+    if name and not _RESULT.fullmatch(name["name"]):
+        return  # one more of a list: "link = 10 GB/s, timeout = 90 s"
     if (said.dims not in _MADE and not (said.dims == q.NONE and said.noun)) or _SHARED.search(
         said.unit + fact.tail[:14]
     ):
