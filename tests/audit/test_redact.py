@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ridgeline.audit.event import encode
 from ridgeline.audit.redact import HIDDEN, NAMES, Redaction, redact
 from ridgeline.errors import InputError
 
@@ -42,6 +44,17 @@ def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, befor
         f"Authorization: Bearer {SECRET}",
         f"curl -H 'Authorization: Basic {SECRET}' x",
         f"connect postgres://admin:{SECRET}@db:5432/x",
+        f"connect postgres://u:p@{SECRET}@db:5432/x",
+        f"connect smtp://ann@example.com:{SECRET}@mail",
+        f"login pass={SECRET} ok",
+        f"DB_PASS={SECRET}",
+        f"smtpPass = '{SECRET}'",
+        f'{{"pass": "{SECRET}"}}',
+        f"{{:password=>'{SECRET}'}}",
+        f"mysql --password {SECRET} -e quit",
+        f"mysql --db-pass '{SECRET} and more'",
+        f"tool -token {SECRET}",
+        f"tool --api-key  {SECRET}",
         f"db_passwd = {SECRET}; next",
         f"client-secret={SECRET}&x=1",
         f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
@@ -54,7 +67,23 @@ def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["password changed for user ann", "session opened for user root by (uid=0)", "tokens used 5", "a://b/c"]
+    "text",
+    [
+        "password changed for user ann",
+        "session opened for user root by (uid=0)",
+        "tokens used 5",
+        "a://b/c",
+        "http://ann@example.com:80/x@y",
+        "PASS: test_login",
+        "second pass: done, third pass begins",
+        "bypass=1 passed=3 pass_count=4 compass: 7",
+        "if pass == 1",
+        "the --password option is old; --password is insecure, --password and --user too",
+        "mysql --password --user ann",
+        "tool --no-password here --ask-pass play.yml --password-file x --max-tokens 512",
+        "ffmpeg -pass 1 out.mp4",
+        "session -- password changed, pre-password check",
+    ],
 )
 def test_a_line_without_a_secret_is_left_alone(text):
     assert redact.text(text) == text
@@ -90,3 +119,28 @@ def test_names_can_be_added_and_slips_are_told():
     assert Redaction(more=["badge-no"])({"Badge_No": 7, "x": 1}) == {"Badge_No": HIDDEN, "x": 1}
     with pytest.raises(InputError, match="cannot be a name"):
         Redaction(more=["a b"])
+
+
+def test_a_pass_is_a_name_only_as_a_word_of_its_own():
+    words = {"pass": "x", "db_pass": "x", "dbPass": "x", "bypass": "x", "passed": "x", "pass_count": "x"}
+    assert [name for name, value in redact(words).items() if value == HIDDEN] == ["pass", "db_pass", "dbPass"]
+    assert Redaction(["badge"])(words) == words
+
+
+def test_what_the_ledger_takes_is_redacted_however_deep():
+    value = {"password": SECRET}
+    for _ in range(63):
+        value = [value]
+    encode([{"source": "t", "action": "a.b", "attributes": {"x": value[0]}}])
+    assert SECRET not in json.dumps(redact({"x": value[0]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["password " + "a" * 50_000, "password" * 6_000, "a." * 25_000 + "://", "eyJ-" * 12_000, "pass':" + " " * 50_000],
+    ids=lambda text: text[:9],
+)
+def test_a_line_made_to_be_slow_is_not(text):
+    began = time.process_time()
+    assert redact.text(text) == text
+    assert time.process_time() - began < 10  # took minutes, and hours at the longest line

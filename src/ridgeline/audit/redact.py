@@ -4,6 +4,8 @@
 {'user': 'ann', 'api_token': '[redacted]', 'env': {'PASSWORD': '[redacted]'}}
 >>> redact("login password=hunter2 from 10.0.0.1")
 'login password=[redacted] from 10.0.0.1'
+>>> redact("mysql --password hunter2 -e quit")
+'mysql --password [redacted] -e quit'
 
 An entry cannot be taken back without pruning its whole bundle, so this happens before anything reaches the ledger. It
 knows names and a few shapes; a secret in the middle of a sentence it cannot know.
@@ -23,17 +25,25 @@ NAMES = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "api_key", "access_key",
     "private_key", "authorization", "credential", "cookie", "session_key", "client_key", "psk", "signing_key",
 )  # fmt: skip
+# A password too, but only as a word of its own (db_pass, dbPass, not bypass or passed) …
+_PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
+# … and in a text only where a value is assigned to it: "PASS: test_login" and "second pass: done" are none.
+_ASSIGNED = r"\s*(?:=>|:=|=|:)\s*"
+# What follows an option in a sentence about it, where no value does; and another option, or a count.
+_NO_VALUE = r"(?!-|\d(?!\S)|(?:options?|flag|argument|is|are|was|and|or|not|must|may|can|cannot|needs|requires)\b)"
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?"
 _NAME = re.compile(r"[a-z0-9_.-]{1,40}")
 _SHAPES = re.compile(
     r"(?P<pem>-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))"
     r"|(?P<bearer>\b(?:Bearer|Basic)[ ]+)[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?P<url>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+    r"|(?P<url>://[^\s:/]*:)[^\s@/]+(?:@[^\s@/?#\"'<>]+)*(?=@)"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,2000}+\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     re.DOTALL,
 )
 _SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ")
 _PLAIN = {str, int, float, bool, type(None)}
-_DEEPEST = 60
+_DEEPEST = 64
 
 
 class Redaction:
@@ -46,13 +56,20 @@ class Redaction:
                 raise InputError(f"'{name}' cannot be a name to redact; give letters, digits, '_', '.' or '-'.")
         self.names = tuple(sorted(known))
         inside = "|".join(re.escape(name).replace("_", "[-_ ]?") for name in self.names)
-        self._key = re.compile(inside, re.IGNORECASE) if self.names else None
-        self._hints = tuple({name.rpartition("_")[2] for name in self.names})
+        word = _PASS if "password" in known else r"(?!)"
+        self._key = re.compile(rf"{inside}|{word}$", re.IGNORECASE) if self.names else None
+        self._telling = re.compile(rf"{inside}|pass(?![^\W_])")  # of small letters, which is much quicker
+        hints = {name.rpartition("_")[2] for name in self.names} | ({"pass"} if "password" in known else set())
+        self._hints = tuple(hint for hint in hints if not any(other in hint for other in hints - {hint}))
         self._hides = lru_cache(4096)(lambda name: self._key is not None and self._key.search(name) is not None)
-        # A value is quoted, or goes to the next blank, comma, semicolon or closing bracket.
+        # A value is quoted, or goes to the next blank, comma, semicolon or closing bracket; that of an option to the
+        # next blank or quote. A name is looked for where it is telling and not from its beginning, and a bounded way
+        # on from there: else a line of one long word would take hours.
         self._text = re.compile(
-            rf"(?P<name>[\w.-]*(?:{inside})[\w.-]*[\"']?\s*(?:=|:)\s*(?:(?:Bearer|Basic)\s+)?)"
-            r"(?P<value>\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s,;)\]}\"']+)",
+            rf"(?P<option>(?<![\w-])--?(?!-|no-|ask-)[\w.-]{{0,60}}?(?:{inside}|{word})\s+){_NO_VALUE}"
+            rf"(?:{_QUOTED}|[^\s\"']+)"
+            rf"|(?P<name>(?:(?:{inside})[\w.-]{{0,60}}[\"']?{_ASSIGNED}|{word}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}))"
+            rf"(?:(?:Bearer|Basic)\s+)?)(?:{_QUOTED}|[^\s,;)\]}}\"']+)",
             re.IGNORECASE,
         )
 
@@ -76,8 +93,8 @@ class Redaction:
     def text(self, text: str) -> str:
         if self._key is None:
             return text
-        if self._hinted(text) and self._key.search(text):
-            text = self._text.sub(rf"\g<name>{HIDDEN}", text)
+        if self._hinted(text):
+            text = self._text.sub(rf"\g<option>\g<name>{HIDDEN}", text)
         if _SHAPED.search(text):
             text = _SHAPES.sub(_shape, text)
         return text
@@ -91,7 +108,8 @@ class Redaction:
 
     def _hinted(self, text: str) -> bool:
         """Quicker than the patterns, and misses nothing that they find."""
-        return any(map(text.lower().__contains__, self._hints))
+        small = text.lower()
+        return any(map(small.__contains__, self._hints)) and self._telling.search(small) is not None
 
     def _harmless(self, event: dict[str, Any]) -> bool:
         """Whether one look at all its texts is enough: flat attributes without a telling name, no hint anywhere."""

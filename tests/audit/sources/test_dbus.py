@@ -9,6 +9,7 @@ import pytest
 from tests.audit.aside import aside
 from tests.audit.sources.bus import private_bus, send_signals
 
+from ridgeline.audit.event import encode
 from ridgeline.audit.sources.dbus import DBus, event_of
 from ridgeline.errors import InputError
 
@@ -89,6 +90,18 @@ def test_every_kind_of_value_becomes_json():
     message = Message.new_signal("/p", "a.b", "C", "a{sv}adb(sa{is})", body)
     attributes = event_of(message, "signal")["attributes"]
     assert attributes["args"] == [{"a": str(2**60), "b": "01ff"}, [1.5, "inf"], True, ["x", {"1": "y"}]]
+
+
+def test_no_message_is_too_long_or_too_deep_for_the_log():
+    from dbus_fast import Message, Variant
+
+    value = Variant("s", "root")
+    for _ in range(66):
+        value = Variant("av", [value])
+    event = event_of(Message.new_signal("/p" * 4_000, "a.b", "C", "v", [value]), "signal")
+    assert event["subject"].endswith("…")
+    assert event["attributes"]["args"] != ["root"]
+    encode([event])
 
 
 def test_an_interface_that_claims_our_name_is_not_ours():

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit.aside import aside
 
+from ridgeline.audit.event import encode
+from ridgeline.audit.sources import text
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.text import json_line, log_line
 from ridgeline.errors import InputError
@@ -60,10 +64,65 @@ def test_a_line_that_says_when_it_was_is_of_that_time(stamp, zone, ago):
     assert event["subject"] == "sshd"
 
 
-@pytest.mark.parametrize("stamp", ["Feb 30 10:00:00", "Xyz 11 10:00:00", "Jun 11 25:00:00", "2026-13-45T99:00:00"])
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "Feb 30 10:00:00",
+        "Xyz 11 10:00:00",
+        "Jun 11 25:00:00",
+        "2026-13-45T99:00:00",
+        "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59",
+        "2262-04-12T00:00:00Z",
+        "1969-12-31T23:59:59Z",
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00",
+        "0001-01-01T00:00:00+14:00",
+    ],
+)
 def test_a_line_that_says_no_time_there_is_was_now(stamp):
     before = time.time_ns()
     assert before <= log_line("x")(f"{stamp} host sshd: hi".encode(), "")["time"] <= time.time_ns()
+
+
+@pytest.mark.parametrize(
+    ("stamp", "hour"),
+    [
+        ("Nov 17 08:00:00", 13),
+        ("2025-11-17T08:00:00", 13),
+        ("2025-11-17T08:00:00.25", 13),
+        ("2025-11-17T08:00:00Z", 8),
+        ("2025-11-17T08:00:00+00:00", 8),
+        ("2025-11-17T08:00:00-0200", 10),
+    ],
+)
+def test_a_stamp_without_a_zone_is_of_this_machines(zone, stamp, hour):
+    zone("America/New_York")
+    moment = log_line("x")(f"{stamp} host app: hi".encode(), "")["time"]
+    assert datetime.fromtimestamp(moment // 10**9, UTC).hour == hour
+    assert moment % 10**9 == (250_000_000 if ".25" in stamp else 0)
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    def use(name):
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+        text._minute.cache_clear()
+
+    yield use
+    monkeypatch.undo()
+    time.tzset()
+    text._minute.cache_clear()
+
+
+@pytest.mark.parametrize("program", ["a" * 5_000, "ä" * 3_000, "p" * 200_000])
+def test_a_program_with_a_name_too_long_for_the_log_hides_no_line(program):
+    line = f"2026-01-01T00:00:00Z host {program}: root logged in"
+    event = log_line("x")(line.encode(), "")
+    assert event["subject"].endswith("…")
+    assert event["attributes"]["_prefix"] + event["attributes"]["message"] == line
+    encode([event])
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,17 +210,100 @@ def test_a_follower_goes_through_rotation_and_sees_a_cut(tmp_path):
     assert "was cut to 2 bytes" in gaps[0]
 
 
-def test_what_was_rotated_away_meanwhile_is_found_and_finished(tmp_path):
-    path = tmp_path / "a.log"
+@pytest.mark.parametrize("banner", ["", "a banner of many bytes, the same at every start\n" * 8])
+def test_a_cut_is_seen_when_the_file_has_outgrown_it(tmp_path, banner):
+    path = tmp_path / "c.log"
+    path.write_text(banner + "first line\nsecond line\n")
+    again = banner + "third: root login, long enough to be more than there was\nfourth\n"
+
+    async def act(until):
+        await until(2)
+        os.truncate(path, 0)
+        with path.open("a") as file:  # both before the next look
+            file.write(again)
+        await until(4 + 2 * banner.count("\n"))
+
+    seen, gaps = follow(path, act)
+    assert "".join(line + "\n" for line in seen) == banner + "first line\nsecond line\n" + again
+    assert len(gaps) == 1
+    assert "was cut and written anew" in gaps[0]
+
+
+def test_a_cut_to_just_the_size_it_had_is_seen_too(tmp_path):
+    path = tmp_path / "c.log"
+    path.write_text("one\n")
+
+    async def act(until):
+        await until(1)
+        with path.open("r+") as file:
+            file.truncate()
+            file.write("two\n")
+        await until(2)
+
+    seen, gaps = follow(path, act)
+    assert (seen, len(gaps)) == (["one", "two"], 1)
+
+
+def test_a_cut_while_nobody_watched_is_seen_behind_the_same_beginning(tmp_path):
+    path = tmp_path / "c.log"
+    banner = "a banner of many bytes, the same at every start\n" * 8
+    path.write_text(banner + "one\n")
+    _, position, _ = read(path)
+    path.write_text(banner + "two, and a good deal more\n")
+    found, _, gaps = read(path, position)
+    assert (found[-1], len(found), len(gaps)) == ("two, and a good deal more", 9, 1)
+    earlier = {name: value for name, value in position.items() if name != "tail"}  # as it was kept before
+    path.write_text(banner + "one\n")
+    assert read(path, earlier)[::2] == ([], [])
+
+
+def test_a_writer_that_goes_on_at_its_own_offset_after_a_cut_is_followed_there(tmp_path):
+    path = tmp_path / "c.log"
+    with path.open("w") as writer:
+        writer.write("one\n" * 1_000)
+        writer.flush()
+
+        async def act(until):
+            await until(1_000)
+            os.truncate(path, 0)
+            writer.write("two\n")
+            writer.flush()
+            await until(1_001)
+
+        seen, gaps = follow(path, act)
+    assert (seen[1_000:], len(gaps)) == (["two"], 1)
+
+
+def test_lines_are_counted_anew_after_a_cut(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("oops\noops\n")
+
+    async def run():
+        source, refused = LineFile(path, "jsonl", json_line), []
+        async for batch in source.batches(None):
+            refused += [where for where, _ in batch.refused]
+            if len(refused) == 2:
+                path.write_text("x\n")
+            else:
+                source.stop()
+        return refused
+
+    places = [f"line {number} of {path}" for number in (1, 2, 1)]
+    assert aside(asyncio.wait_for(run(), 30)) == places
+
+
+@pytest.mark.parametrize("name", ["a.log", "app[1].log", "what?*.log"])
+def test_what_was_rotated_away_meanwhile_is_found_and_finished(tmp_path, name):
+    path = tmp_path / name
     path.write_text("one\n")
     _, position, _ = read(path)
     with path.open("a") as file:
         file.write("two\n")
-    path.rename(tmp_path / "a.log.1")
+    path.rename(tmp_path / f"{name}.1")
     path.write_text("three\n")
     assert read(path, position)[0] == ["two", "three"]
     assert follow_from(path, position) == ["two", "three"]
-    (tmp_path / "a.log.1").unlink()
+    (tmp_path / f"{name}.1").unlink()
     found, _, gaps = read(path, position)
     assert found == ["three"]
     assert "is another file" in gaps[0]
@@ -203,6 +345,7 @@ def test_a_line_that_is_no_event_is_refused_by_its_number_and_the_rest_is_taken(
     (batch,) = aside(run())
     assert len(batch.events) == 2
     assert [where for where, _ in batch.refused] == [f"line 2 of {path}", f"line 4 of {path}"]
+    assert batch.places == [f"line 1 of {path}", f"line 3 of {path}"]
 
 
 def test_what_cannot_be_read_is_said_before_anything_starts(tmp_path):
@@ -211,3 +354,35 @@ def test_what_cannot_be_read_is_said_before_anything_starts(tmp_path):
     with pytest.raises(InputError, match="no file"):
         lines_of(tmp_path / "none", follow=False)
     assert os.path.isabs(lines_of(tmp_path / "x").name.partition(":")[2])
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_pipe_is_told_and_not_waited_for(tmp_path, follows):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is not a regular file; use - for a pipe"):
+        lines_of(tmp_path / "pipe", follow=follows)
+    out, into = os.pipe()
+    with pytest.raises(InputError, match="is not a regular file"):
+        lines_of(Path(f"/dev/fd/{out}"), follow=follows)
+    os.close(out)
+    os.close(into)
+
+
+def test_a_pipe_that_takes_the_name_later_is_not_waited_for(tmp_path):
+    path = tmp_path / "a.log"
+    late = lines_of(path)
+    path.write_text("one\n")
+
+    async def swapped():
+        async for _ in lines_of(path).batches(None):
+            path.rename(tmp_path / "a.log.1")
+            os.mkfifo(path)
+
+    waited = []
+    writer = threading.Timer(20, lambda: waited.append(os.open(path, os.O_RDWR)))  # ends a wait that there must not be
+    writer.start()
+    for run in (swapped(), collect(late)):
+        with pytest.raises(InputError, match="is not a regular file"):
+            aside(run)
+    writer.cancel()
+    assert not waited

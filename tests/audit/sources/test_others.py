@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from concurrent.futures import Future
 from hashlib import sha256
 
@@ -13,12 +14,13 @@ import httpx
 import pytest
 from tests.audit.aside import aside
 
+from ridgeline.audit.event import encode
 from ridgeline.audit.receipts import Receipts
 from ridgeline.audit.sources.http import Http
 from ridgeline.audit.sources.journal import Journal, event_of
 from ridgeline.audit.sources.requests import Known, Requests
 from ridgeline.audit.sources.stdin import Piped
-from ridgeline.audit.sources.text import json_line
+from ridgeline.audit.sources.text import LONGEST, json_line, log_line
 from ridgeline.errors import InputError
 
 JOURNALCTL = """#!/usr/bin/env python3
@@ -80,6 +82,56 @@ def test_a_cursor_the_journal_has_lost_is_said(journalctl):
 def test_an_entry_without_the_usual_fields_is_still_an_event():
     event = event_of({"__CURSOR": "x", "MESSAGE": ["a", "b"]})
     assert (event["action"], event["attributes"]["message"]) == ("journal.unknown", "a b")
+
+
+@pytest.mark.parametrize("stamp", ["-1", "99999999999999999", "soon", "9" * 5_000, ["1", "2"]])
+def test_an_entry_of_a_time_that_the_log_cannot_hold_is_of_the_next_best(stamp):
+    entry = {"_SOURCE_REALTIME_TIMESTAMP": stamp, "__REALTIME_TIMESTAMP": "5"}
+    assert event_of(entry)["time"] == 5_000
+    before = time.time_ns()
+    assert before <= event_of({"__REALTIME_TIMESTAMP": stamp})["time"] <= time.time_ns()
+
+
+@pytest.mark.parametrize("field", ["SYSLOG_IDENTIFIER", "_COMM", "UNIT", "_SYSTEMD_UNIT", "_UID"])
+def test_an_entry_with_a_name_too_long_for_the_log_is_still_an_event(field):
+    event = event_of({"MESSAGE": "root logged in", field: "ä" * 9 + "x" * 9_000})
+    assert event["attributes"]["message"] == "root logged in"
+    encode([event])
+
+
+def piped(read, *parts):
+    """What comes of these writes into a pipe."""
+    out, into = os.pipe()
+
+    def write():
+        with os.fdopen(into, "wb", buffering=0) as file:
+            for part in parts:
+                file.write(part)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    batches = aside(all_of(Piped(read, out)))
+    writer.join()
+    os.close(out)
+    return batches
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_line_longer_than_any_buffer_is_one_line_of_stdin(end):
+    good, long = json.dumps({"source": "s", "action": "a.b"}).encode(), b"x" * 3_000_000
+    batches = piped(json_line, good + b"\n" + long + b"\n" + good + b"\noops\n" + long + end)
+    assert [where for b in batches for where in b.places] == ["line 1 of stdin", "line 3 of stdin"]
+    refused = [(where, why) for b in batches for where, why in b.refused]
+    assert [where for where, _ in refused] == ["line 2 of stdin", "line 4 of stdin", "line 5 of stdin"]
+    assert refused[0][1] == f"line 2 of stdin has 3000000 bytes, more than {LONGEST}"
+
+
+@pytest.mark.parametrize("first", [b"x", b" "])
+def test_a_line_too_long_is_cut_and_says_by_how_much(first):
+    batches = piped(log_line("stdin"), first * 3_000_000 + b"root\nshort\n")
+    one, two = [e["attributes"] for b in batches for e in b.events]
+    assert (len(one["message"]), one["_cut_bytes"]) == (LONGEST, 3_000_004 - LONGEST)
+    assert two["message"] == "short"
 
 
 def test_stdin_is_taken_in_whole_lines_as_it_comes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
@@ -41,6 +42,8 @@ from ridgeline.audit.meaning import Meaning
 from ridgeline.audit.serve.live import Live
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.sources.dbus import DBus
+from ridgeline.audit.sources.files import LineFile
+from ridgeline.audit.sources.text import log_line
 from ridgeline.audit.verify import examine
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.settings import Settings
@@ -179,6 +182,29 @@ def test_nothing_vanishes_silently(log):
     assert "not words" in json.dumps([e for e in entries(log) if e["action"] == own.REFUSED])
 
 
+def test_a_line_is_recorded_whatever_time_it_says(log, tmp_path):
+    lines = [f"{year}-12-31T23:59:59Z host sshd[1]: root logged in" for year in ("9999", "2025", "0001")]
+    (tmp_path / "a.log").write_text("".join(line + "\n" for line in lines))
+    before = time.time_ns()
+    done = watch(log, LineFile(tmp_path / "a.log", "lines", log_line("a.log"), follow=False), score=False)
+    assert done.refused == {}
+    assert [e["attributes"]["_prefix"] + e["attributes"]["message"] for e in recorded(log)] == lines
+    assert [before <= e["time"] for e in recorded(log)] == [True, False, True]
+
+
+def test_an_event_that_the_log_cannot_hold_is_refused_by_its_line(log, tmp_path):
+    good = {"source": "t", "action": "a.b"}
+    lines = [good, {"source": "t", "action": "bad one"}, good, {**good, "foo": 1}, {**good, "time": 1 << 63}]
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert watch(log, jsonl(tmp_path / "in"), score=False).refused == {f"jsonl:{tmp_path / 'in'}": 3}
+    (refused,) = [e["attributes"] for e in entries(log) if e["action"] == own.REFUSED]
+    assert [why.partition(f" of {tmp_path / 'in'} ")[::2] for why in refused["why"]] == [
+        ("line 2", "action 'bad one' is not words joined by dots, like network.ovs.bridge.create."),
+        ("line 4", "has an unknown name 'foo'; there are: time, source, actor, action, subject, attributes."),
+        ("line 5", "time is outside 0 to 2^63 − 1 nanoseconds since 1970."),
+    ]
+
+
 def test_secrets_do_not_reach_the_log_and_nobody_can_speak_in_our_name(log):
     secret = "hunter2-very-secret"
     sly = {"source": "t", "action": own.ALERT, "attributes": {"entry": 0, "score": 0.0, "db_password": secret}}
@@ -244,6 +270,9 @@ def test_slips_are_told_before_anything_starts(log, tmp_path, capsys):
     for words in ({"batch": 0}, {"wait_ms": -1.0}, {"alert_rate": 1.0}):
         with pytest.raises(InputError):
             Settings(**words)
+    os.mkfifo(tmp_path / "pipe")
+    code, _, sentence = told(capsys, "audit", "watch", log, "--lines", tmp_path / "pipe", "--no-score")
+    assert (code, sentence) == (2, f"ridgeline: '{tmp_path}/pipe' is not a regular file; use - for a pipe.\n")
     for words in ((), ("--lines", tmp_path / "none", "--no-follow"), ("--jsonl", "-", "--dbus-match", "x")):
         code, _, sentence = told(capsys, "audit", "watch", log, *words)
         assert (code, sentence.startswith("ridgeline: ")) == (2, True)

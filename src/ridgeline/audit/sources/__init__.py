@@ -9,7 +9,7 @@ events and counts what it had to drop; the count travels in the next batch and i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 Position = dict[str, Any]
+
+LATEST = (1 << 63) - 1  # nanoseconds since 1970; the log holds no time after it, and none before 1970
+SUBJECT = 1024  # bytes a source gives a subject at most; the log holds four times as many, and redacting may add some
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Batch:
     dropped: int = 0  # since the last batch
     refused: tuple[tuple[str, str], ...] = ()  # what was no event: where it stood, why
     gaps: tuple[str, ...] = ()  # sentences: what the source lost while nobody looked
+    places: Sequence[str] = ()  # where each event stood ("line 3 of stdin"); empty where the source cannot say
     keyed: tuple[Keyed, ...] = ()
     taken: Callable[[Receipts | None], None] | None = None  # called when it is on the disk …
     failed: Callable[[BaseException], None] | None = None  # … or could not be brought there
@@ -52,3 +56,10 @@ class Source(Protocol):
 
     def stop(self) -> None:
         """End after what is here already; called in the event loop, safe to call twice."""
+
+
+def fitting(text: str, most: int = SUBJECT) -> str:
+    """A text that others chose, cut to `most` bytes so that the log does not refuse its event; the cut is seen."""
+    if 4 * len(text) <= most or len(text.encode("utf-8", "replace")) <= most:
+        return text
+    return text.encode("utf-8", "replace")[: most - len("…".encode())].decode("utf-8", "ignore") + "…"

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.sources import Batch, Event, Position
+from ridgeline.audit.sources import Batch, Event, Position, fitting
 from ridgeline.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
+_DEEPEST = 60  # the log refuses what is nested more than 64 deep; a bus does not
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0  # between two tries to reach a bus that went away
 
 
@@ -163,13 +164,14 @@ def event_of(message: Any, kind: str) -> Event:
         "source": "dbus",
         "actor": message.sender or None,
         "action": f"dbus.{action}" if action.startswith("ridgeline.") else action or "dbus.unknown",
-        "subject": message.path or None,
+        "subject": fitting(message.path) if message.path else None,
         "attributes": attributes,
     }
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A D-Bus value as JSON: variants unpacked, bytes in hexadecimal, integers beyond 2^53 as digits."""
+    """A D-Bus value as JSON: variants unpacked, bytes in hexadecimal, integers beyond 2^53 as digits, and as words
+    what is nested too deep."""
     from dbus_fast import Variant
 
     if isinstance(value, Variant):
@@ -182,6 +184,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value if abs(value) < _EXACT else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if depth >= _DEEPEST:
+        return str(value)
     if isinstance(value, dict):
         return {str(_plain(k, depth + 1)): _plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple):

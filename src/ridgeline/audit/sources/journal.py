@@ -19,11 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ridgeline.audit.sources import Batch, Event, Position
+from ridgeline.audit.sources import LATEST, Batch, Event, Position, fitting
 from ridgeline.errors import InputError, RidgelineError
 
 _KEPT = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")
 _WORD = re.compile(r"[^A-Za-z0-9_-]+")
+_PROGRAM = 256  # letters of a program's name in an action
 _AT_ONCE = 2_000  # entries of one batch
 _LONGEST = 8 << 20
 _LOST = "the journal no longer has the entry at which it was left; what it removed since then is not here."
@@ -144,16 +145,25 @@ def event_of(entry: dict[str, Any]) -> Event:
         words["priority"] = _text(entry["PRIORITY"])
     program = _text(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "unknown")
     unit = _text(entry.get("_SYSTEMD_UNIT") or entry.get("UNIT") or program)
-    stamp = entry.get("_SOURCE_REALTIME_TIMESTAMP") or entry.get("__REALTIME_TIMESTAMP")
     uid = entry.get("_UID")
     return {
-        "time": int(_text(stamp)) * 1000 if stamp else time.time_ns(),
+        "time": _moment(entry),
         "source": "journal",
-        "actor": f"uid {_text(uid)}" if uid is not None else None,
-        "action": f"journal.{_WORD.sub('_', program).strip('_') or 'unknown'}",
-        "subject": unit,
+        "actor": fitting(f"uid {_text(uid)}", _PROGRAM) if uid is not None else None,
+        "action": f"journal.{_WORD.sub('_', program)[:_PROGRAM].strip('_') or 'unknown'}",
+        "subject": fitting(unit),
         "attributes": {"message": _text(entry.get("MESSAGE") or ""), **words},
     }
+
+
+def _moment(entry: dict[str, Any]) -> int:
+    """When it was said, else when the journal took it, else now; a time that the log cannot hold is none."""
+    for name in ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP"):
+        with suppress(ValueError):
+            said = int(_text(entry.get(name))) * 1000
+            if 0 <= said <= LATEST:
+                return said
+    return time.time_ns()
 
 
 def _text(value: Any) -> str:

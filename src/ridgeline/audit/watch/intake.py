@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.event import Encoded, encode
@@ -36,7 +37,7 @@ class Intake:
     def take(self, source: str, batch: Batch) -> Receipts | None:
         """Append a batch; it is on the disk when this returns. None where there was nothing to append."""
         events = [own.foreign(self._redact.event(event)) for event in batch.events]
-        encoded, events, wrong = _encodable(events)
+        encoded, events, wrong = _encodable(events, batch.places)
         told = own.keys_events(batch.keyed, len(events), source) if not wrong else []  # else their places are not known
         told += self._told(source, batch, wrong)
         if told:
@@ -73,12 +74,13 @@ class Intake:
         self._backlog.told(receipts.first, events, encoded.hashes)
         return receipts
 
-    def _told(self, source: str, batch: Batch, wrong: list[str]) -> list[Event]:
+    def _told(self, source: str, batch: Batch, wrong: list[tuple[str, str]]) -> list[Event]:
         told = []
         if batch.dropped:
             told.append(own.own(own.DROPS, source, {"dropped": batch.dropped}))
         told += [own.own(own.GAP, source, {"what": sentence}) for sentence in batch.gaps]
-        sentences = [f"{where}: {why}" if not why.startswith(where) else why for where, why in batch.refused] + wrong
+        refused = [*batch.refused, *wrong]
+        sentences = [f"{where}: {why}" if not why.startswith(where) else why for where, why in refused]
         if sentences:
             # The text itself is not repeated: what could not be read could not be redacted either.
             shown = [self._redact.text(s)[:_LONG] for s in sentences[:_TOLD]]
@@ -86,19 +88,20 @@ class Intake:
         return told
 
 
-def _encodable(events: list[Event]) -> tuple[Encoded, list[Event], list[str]]:
-    """The events that the log can hold, and why the others cannot be."""
+def _encodable(events: list[Event], places: Sequence[str]) -> tuple[Encoded, list[Event], list[tuple[str, str]]]:
+    """The events that the log can hold, and of the others where they stood and why they cannot be."""
     for event in events:
         event.setdefault("time", time.time_ns())
     try:
         return encode(events), events, []
     except InputError:
         pass
-    good, wrong = list[Event](), list[str]()
-    for event in events:
+    good, wrong = list[Event](), list[tuple[str, str]]()
+    for number, event in enumerate(events):
         try:
             encode([event])
             good.append(event)
         except InputError as error:
-            wrong.append(str(error))
+            where = places[number] if places else f"event {number}"
+            wrong.append((where, str(error).replace("event 0", where, 1)))  # alone it was the first
     return encode(good), good, wrong
