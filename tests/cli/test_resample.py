@@ -14,6 +14,7 @@ import pytest
 from tests.trajectory import recordings
 
 from ridgeline.cli import command, main
+from ridgeline.trajectory.writers import npz
 
 
 @pytest.fixture
@@ -169,12 +170,91 @@ def test_many_logs_make_one_lerobot_dataset_and_only_failures_are_redone(say, tm
     code, _, err = say(*ask)  # nothing has changed: the good ones come from their chunks
     assert code == 1
     assert err.count("done already") == 2
-    whole = [*logs, recordings.flight(tmp_path / "more.ulg", seconds=1)]
-    ask[1 : 1 + 3] = whole
-    assert say(*ask, "--force")[0] == 0
+    recordings.flight(late, seconds=1)  # mended: only that one is read
+    code, _, err = say(*ask)
+    assert (code, err.count("done already")) == (0, 2)
     assert json.loads((tmp_path / "set/meta/info.json").read_text())["total_episodes"] == 3
     assert not list(tmp_path.glob(".set*"))
     assert say(*ask)[2].count("done already") == 3
+
+
+def test_a_dataset_goes_on_with_fewer_and_with_other_inputs(say, tmp_path: Path):
+    logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3)]
+    bad = tmp_path / "bad.ulg"
+    bad.write_bytes(b"no log")
+    words = ["--hz", 20, "-o", tmp_path / "set", "--format", "lerobot"]
+    assert say("resample", logs[0], bad, *words)[0] == 1
+    code, _, err = say("resample", logs[1], logs[0], *words)
+    assert (code, err.count("done already")) == (0, 1)
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert (info["total_episodes"], info["total_frames"]) == (2, 41 + 61)
+    assert not list(tmp_path.glob(".set*"))
+
+
+def test_a_recording_is_not_written_over(say, tmp_path: Path):
+    table = "time,x\n" + "".join(f"{i / 100:.2f},{i}\n" for i in range(200))
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(table)
+        assert say("resample", tmp_path / f"{name}.csv", "--hz", 50, "-o", tmp_path / f"{name}.parquet")[0] == 0
+    one, two = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    (tmp_path / "link.parquet").symlink_to(one)
+    before = {path: path.read_bytes() for path in (one, two)}
+    assert say("resample", one, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
+    for words in (
+        [one, "-o", one],
+        [one, "-o", tmp_path / "link.parquet"],
+        [one, two, "-o", tmp_path],
+        [one, two, "-o", tmp_path, "--format", "lerobot", "--force"],
+        [tmp_path / "set", "-o", tmp_path / "set", "--format", "lerobot", "--force"],
+    ):
+        code, _, err = say("resample", *words, "--hz", 10)
+        assert (code, "would take the place of the recording" in err) == (2, True), words
+    assert {path: path.read_bytes() for path in (one, two)} == before
+    assert say("resample", tmp_path / "a.csv", "--hz", 50, "-o", one)[0] == 0, "beside it is fine"
+
+
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_columns_named_like_the_clock_are_kept_beside_it(say, tmp_path: Path, form: str):
+    rows = "".join(f"{i / 100:.2f},{500 + 3 * i},{i}.5,{i}.5\n" for i in range(200))
+    (tmp_path / "two.csv").write_text("timestamp,time,file,ridgeline\n" + rows)
+    out = tmp_path / f"two.{form}"
+    code, _, err = say("resample", tmp_path / "two.csv", "--hz", 100, "-o", out)
+    assert code == 0, err
+    if form == "parquet":
+        found = parquet.read_table(out).to_pydict()
+        names = ["time", "file", "ridgeline", "data/time"]
+    else:
+        with np.load(out) as file:
+            found = {name: file[name] for name in file.files if name != "ridgeline"}
+        names = ["time", "data/file", "data/ridgeline", "data/time"]
+        (back,) = npz.load(out)
+        assert np.array_equal(back.columns["file"], np.arange(200) + 0.5)
+        assert np.array_equal(back.columns["time"], 500 + 3 * np.arange(200))
+    assert sorted(found) == sorted(names)
+    np.testing.assert_allclose(found["time"], np.arange(200) / 100)
+    np.testing.assert_allclose(found["data/time"], 500 + 3 * np.arange(200))
+
+
+def test_stamps_of_a_regular_log_have_no_gap_however_they_round(say, tmp_path: Path):
+    (tmp_path / "ten.csv").write_text("time,x\n" + "".join(f"{i / 10},{i}\n" for i in range(100)))
+    assert say("resample", tmp_path / "ten.csv", "--hz", 20, "--max-gap", 0.1, "-o", tmp_path / "o.parquet")[0] == 0
+    assert parquet.read_table(tmp_path / "o.parquet")["x"].null_count == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hz", "10", "--shift", "attitude*=1e10"], "leads beyond a clock of nanoseconds"),
+    ],
+)
+def test_what_no_clock_can_tell_is_said(say, log: Path, tmp_path: Path, words: list[str], said: str):
+    code, _, err = say("resample", log, "-o", tmp_path / "o.parquet", *words)
+    assert (code, said in err) == (2, True)
+
+
+def test_a_rate_of_one_tick_in_centuries_has_one_tick(say, log: Path, tmp_path: Path):
+    assert say("resample", log, "--hz", "1e-10", "-o", tmp_path / "o.parquet")[0] == 0
+    assert parquet.read_table(tmp_path / "o.parquet").num_rows == 1
 
 
 def test_demos_in_one_file_become_episodes(say, tmp_path: Path):

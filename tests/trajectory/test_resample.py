@@ -433,3 +433,12 @@ def test_a_nanosecond_before_a_stamp_is_before_it(dtype):
         found = resample(tracked, torch.from_numpy(times), torch.from_numpy(at), kind="previous")
         found.sum().backward()
         assert tracked.grad.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("clock", ["float64", "float32"])
+def test_a_gap_as_long_as_max_gap_is_not_longer(clock: str):
+    torch = pytest.importorskip("torch")
+    times, at = (np.arange(100) / 10).astype(clock), (np.arange(199) / 20).astype(clock)
+    for arrays in ((np.arange(100.0), times, at), tuple(map(torch.from_numpy, (np.arange(100.0), times, at)))):
+        assert resample(*arrays, max_gap=0.1, return_mask=True)[1].all()
+        assert not resample(*arrays, max_gap=0.0999, return_mask=True)[1].all()

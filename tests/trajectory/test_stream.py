@@ -278,3 +278,26 @@ def test_two_streams_of_one_name_are_refused():
 def test_four_numbers_too_large_to_be_a_rotation_are_none():
     assert Stream("a/q", np.arange(5.0), np.full((5, 4), 1e300)).kind == "linear"
     assert Stream("a/q", np.arange(5.0), np.full((5, 4), 0.5)).kind == "slerp"
+
+
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_gap_as_long_as_allowed_is_none_however_seconds_round(start: float, beside: bool):
+    t = start + np.arange(100) / 10
+    streams = [Stream("x", t, np.arange(100.0))]
+    if beside:  # then all of it is on a clock of nanoseconds
+        streams.append(Stream("n", np.rint(t * 1e9).astype(np.int64), np.arange(100.0)))
+    one = align(streams, hz=20, max_gap=0.1)
+    assert one.masks["x"].all()
+    assert not align(streams, hz=20, max_gap=0.0999).masks["x"].all()
+
+
+def test_stamps_beyond_a_clock_of_nanoseconds_are_refused():
+    whole = Stream("n", np.arange(5) * NS, np.arange(5))
+    with pytest.raises(InputError, match="stream 'far': a stamp of 1e\\+10 s is no time"):
+        align([whole, Stream("far", 1e10 + np.arange(5.0), np.arange(5))], hz=1)
+    with pytest.raises(InputError, match="at: a stamp of 1e\\+10 s is no time"):
+        align([whole], at=np.array([0.0, 1e10]))
+    with pytest.raises(InputError, match="stream 'n': a shift of 1e\\+10 s"):
+        align([whole], hz=1, shifts={"n": 1e10})
+    assert len(align([whole], hz=1e-10).times) == 1

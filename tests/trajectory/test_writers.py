@@ -155,3 +155,39 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, made: Aligned):
         with pytest.raises(RidgelineError):
             writers.write(tmp_path / "file" / "below", [made], form)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_what_is_unknown_stays_so_where_whole_numbers_meet_others(tmp_path: Path, order: tuple[int, ...]):
+    t = np.arange(6) * NS
+    y = Stream("y", t, np.arange(6.0))
+    parts = [
+        align([y], hz=1),
+        align([y, Stream("x", t[2:], np.arange(7, 11))], hz=1, span="union"),
+        align([y, Stream("x", t, np.arange(6) + 0.5)], hz=1),
+    ]
+    parts = [parts[i] for i in order]
+    writers.write(tmp_path / "set", parts, "lerobot")
+    x = np.array(parquet.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")["observation.x"].to_pylist())
+    known = np.concatenate([p.masks.get("x", np.zeros(6, bool)) for p in parts])
+    assert np.array_equal(np.isnan(x), ~known)
+    assert known.sum() == 10
+    stats = json.loads((tmp_path / "set/meta/stats.json").read_text())["observation.x"]
+    assert stats["min"] == [0.5]
+    writers.write(tmp_path / "a.npz", parts, "npz")
+    back = npz.load(tmp_path / "a.npz")
+    assert all(np.isnan(e.columns["x"][~e.masks["x"]]).all() for e in back)
+
+
+def test_a_mask_and_a_stream_that_is_called_like_it_are_apart(tmp_path: Path):
+    t = np.arange(6) * NS
+    one = align(
+        [Stream("x", t[2:], np.arange(4)), Stream("mask/x", t, np.arange(6.0)), Stream("data/time", t, np.ones(6)),
+         Stream("time", t, np.zeros(6))],
+        hz=1, span="union",
+    )  # fmt: skip
+    writers.write(tmp_path / "a.npz", [one], "npz")
+    (back,) = npz.load(tmp_path / "a.npz")
+    for name in one.columns:
+        assert np.array_equal(back.columns[name], one.columns[name])
+        assert np.array_equal(back.masks[name], one.masks[name])

@@ -9,6 +9,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 
+SLACK = {"float64": 1e-9, "float32": 1e-5}  # of a gap, for stamps of that type
 LONGEST = 2**63 - 1  # what an int64 clock can tell apart
 
 
@@ -39,11 +40,13 @@ def counts(name: str, given: Any) -> Any:
     return np.ascontiguousarray(numbers, np.int64)
 
 
-def gap(max_gap: Any, whole: bool) -> Any:
+def gap(max_gap: Any, whole: bool, slack: float = 1e-9) -> Any:
     """max_gap as the clock counts, in whole numbers or not; None where there is none.
 
+    What is no whole number has some slack, as a part of it: 0.3 - 0.2 is a little more than 0.1.
+
     >>> gap(0.5, whole=False), gap(1e9, whole=True)
-    (0.5, 1000000000)
+    (0.5000000005, 1000000000)
     """
     if max_gap is None:
         return None
@@ -53,7 +56,7 @@ def gap(max_gap: Any, whole: bool) -> Any:
         length = -1
     if isinstance(max_gap, str | bytes) or not length >= 0:
         raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
-    return int(min(length, LONGEST)) if whole else float(length)
+    return int(min(length, LONGEST)) if whole else float(length) * (1 + slack)
 
 
 def room(out: Any, kind: type) -> None:

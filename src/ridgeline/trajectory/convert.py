@@ -5,12 +5,12 @@ An output carries the key of what made it (input, size, time of change, settings
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ridgeline.errors import InputError, RidgelineError, StoreError
 from ridgeline.store import ChunkSet, discard_dir
@@ -21,6 +21,7 @@ from ridgeline.trajectory.stream import Aligned, Span, Stream, align
 from ridgeline.trajectory.writers import npz
 
 Say = Callable[[str], None]
+EPISODES = "episodes by what they are made of"  # whose chunks lie beside a LeRobot dataset that is not done
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def aligned(path: Path, settings: Settings, device: str = "cpu", say: Say | None
 
 def convert(path: Path, out: Path, form: str, settings: Settings, *, force: bool = False, device: str = "cpu") -> Done:
     """One recording to one file; an error leaves what was there."""
+    _apart([path], [out])
     key = key_of([path], settings)
     if not force and out.exists() and writers.meta(out, form) == key:
         return Done(path, out, skipped=True)
@@ -107,9 +109,10 @@ def convert_many(
         return _dataset(paths, out, settings, force=force, device=device, each=each)
     if out.exists() and not out.is_dir():
         raise InputError(f"'{out}' is a file, and {len(paths)} recordings need a folder; choose another name.")
+    targets = [out / f"{name}{writers.FORMATS[form]}" for name in output_names(paths)]
+    _apart(paths, targets)
     results = []
-    for path, name in zip(paths, output_names(paths), strict=True):
-        target = out / f"{name}{writers.FORMATS[form]}"
+    for path, target in zip(paths, targets, strict=True):
         try:
             done = convert(path, target, form, settings, force=force, device=device)
         except RidgelineError as error:
@@ -150,7 +153,11 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 def _dataset(
     paths: Sequence[Path], out: Path, settings: Settings, *, force: bool, device: str, each: Callable[[Done], None]
 ) -> list[Done]:
-    """One LeRobot folder. What is resampled is kept in chunks beside it until every input has succeeded."""
+    """One LeRobot folder. What is resampled is kept in chunks beside it until every input has succeeded.
+
+    A chunk is numbered by what it is made of, so that only inputs that are new or have changed are read again.
+    """
+    _apart(paths, [out])
     key = key_of(paths, settings)
     had = None if force else writers.meta(out, "lerobot")
     if had == {**key, "failed": []}:
@@ -161,14 +168,15 @@ def _dataset(
     store = out.parent / f".{out.name}.episodes"
     _make(out.parent)
     results = []
-    cure = "forget it with --force"
-    with ChunkSet(store, key=key, total=len(paths), suffix=".npz", anew=force, cure=cure) as chunks:
+    numbers = [_number(path, settings) for path in paths]
+    with ChunkSet(store, key=EPISODES, suffix=".npz", anew=force) as chunks:
         ready = set(chunks.done())
-        for number, path in enumerate(paths):
+        for number, path in zip(numbers, paths, strict=True):
             there = Done(path, out, skipped=True)
             results.append(there if number in ready else _chunk(chunks, number, path, out, settings, device))
             each(results[-1])
-        good = chunks.done()
+        ready = set(chunks.done())
+        good = [number for number in numbers if number in ready]
         episodes = [e for number in good for e in npz.load(chunks.file(number))]
     failed = [str(r.input) for r in results if r.error]
     try:
@@ -180,6 +188,22 @@ def _dataset(
     if not failed or not good:
         discard_dir(store)
     return results
+
+
+def _number(path: Path, settings: Settings) -> int:
+    """A chunk's: by the recording and the settings, as they are now."""
+    told = json.dumps([str(path.resolve()), key_of([path], settings)], sort_keys=True)
+    return int.from_bytes(sha256(told.encode()).digest()[:7], "big")
+
+
+def _apart(inputs: Sequence[Path], outputs: Sequence[Path]) -> None:
+    """What is read is not written over, nor a folder that holds it."""
+    read = {path.resolve(): path for path in inputs}
+    for out in outputs:
+        there = out.resolve()
+        lost = next((path for full, path in read.items() if there == full or there in full.parents), None)
+        if lost is not None:
+            raise InputError(f"'{out}' would take the place of the recording '{lost}'; choose another name or folder.")
 
 
 def _make(folder: Path) -> None:
@@ -195,8 +219,8 @@ def _chunk(chunks: ChunkSet, number: int, path: Path, out: Path, settings: Setti
         episodes = aligned(path, settings, device, notes.append)
     except RidgelineError as error:
         return Done(path, out, error=str(error))
-    with chunks.writing(number) as tmp, tmp.open("wb") as file:
-        np.savez(file, **npz.arrays(episodes, {}))
+    with chunks.writing(number) as tmp:
+        npz.save(tmp, episodes, {})
     return _done(path, out, episodes, notes)
 
 

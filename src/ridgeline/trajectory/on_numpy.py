@@ -67,7 +67,7 @@ def run(
     scaling = affine(normalize, batch.channels)
     scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
     whole = batch.times.dtype == I64
-    gap = arguments.gap(max_gap, whole)
+    gap = arguments.gap(max_gap, whole, arguments.SLACK.get(batch.times.dtype.name, 0.0))
     trajectory = native_resample(
         batch.values,
         batch.times,

@@ -129,7 +129,9 @@ def on_gpu(
         offsets=offsets,
         channels=groups(kind, batch.channels),
         outside="clamp" if outside == "raise" else outside,
-        max_gap=arguments.gap(max_gap, times.dtype is torch.int64),
+        max_gap=arguments.gap(
+            max_gap, times.dtype is torch.int64, arguments.SLACK.get(str(times.dtype).removeprefix("torch."), 0.0)
+        ),
         scale=scale,
         shift=shift,
     )

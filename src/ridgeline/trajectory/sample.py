@@ -20,10 +20,9 @@ from ridgeline.trajectory.arguments import number
 from ridgeline.trajectory.channels import Kinds, groups
 from ridgeline.trajectory.guess import check_kind, matching
 from ridgeline.trajectory.stream import Stream
-from ridgeline.trajectory.timeline import Array, Track, spanned, track
+from ridgeline.trajectory.timeline import LATEST_S, Array, Track, spanned, track
 
 Told = Kinds | Mapping[str, str] | None  # one kind, (slice, kind) pairs as in `resample`, or {stream or pattern: kind}
-LATEST_S = 9.2e9  # beyond it int64 nanoseconds end
 
 
 @dataclass(frozen=True)
@@ -176,11 +175,6 @@ def nanoseconds(name: str, seconds: float | None) -> int | None:
 
 def _track(stream: Stream, sort: bool) -> Track:
     stamps = stream.times
-    if stamps.dtype != np.int64 and stamps.size and np.abs(stamps).max() > LATEST_S:
-        worst = stamps[np.abs(stamps).argmax()]
-        raise InputError(
-            f"stream '{stream.name}': a stamp of {worst:g} s is no time; are those other units? Say unit=."
-        )
     found = track(stream.name, stamps, 0.0, True, sort)
     if stamps.dtype != np.int64 and found.distinct < len(np.unique(stamps)):
         raise InputError(

@@ -27,7 +27,7 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.machine.device_name import device_named
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
-from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, near, spanned, to_ns, track
+from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, nanoseconds, near, spanned, track
 
 Span = Literal["intersection", "union", "auto"]
 
@@ -151,7 +151,7 @@ def align(
         ticks = grid(start, end, Fraction(str(hz)), whole)
     else:
         ticks = stamps("at", np.asarray(at), None)
-        ticks = to_ns(ticks) if whole and ticks.dtype != np.int64 else ticks
+        ticks = nanoseconds("at", ticks) if whole and ticks.dtype != np.int64 else ticks
     columns: dict[str, Array] = {}
     masks: dict[str, Array] = {}
     known = {id(t): near(t, ticks, tolerance, whole) for t in seen.values() if t.distinct > 1}
@@ -220,7 +220,7 @@ def _column(
     stream: Stream, line: Track, ticks: Array, there: Array, max_gap: float | None, whole: bool, device: str
 ) -> tuple[Array, Array]:
     values = stream.values if line.order is None else stream.values[line.order]
-    gap = arguments.limit_ns(max_gap) if whole and max_gap is not None else max_gap
+    gap = None if max_gap is None else _limit(stream.times, max_gap, whole)
     if values.dtype.kind != "f" and stream.how in ("previous", "nearest"):
         # The index of the sample is resampled, so that integers of any width come back as they were.
         index, mask = _resampled(np.arange(len(values), dtype=np.float64), line, ticks, stream.how, gap, device)
@@ -233,6 +233,12 @@ def _column(
     mask = mask & there
     out[~mask] = np.nan
     return out, mask
+
+
+def _limit(stamps: Array, max_gap: float, whole: bool) -> float:
+    """max_gap on the clock. Seconds in float64 are rarely what they were typed as, least of all those since 1970."""
+    slack = 0.0 if stamps.dtype.kind != "f" else 1e-9 + 2 * float(np.spacing(np.abs(stamps).max(initial=0.0)))
+    return arguments.limit_ns(max_gap + slack) if whole else max_gap + slack
 
 
 def _resampled(

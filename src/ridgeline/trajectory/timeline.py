@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory.arguments import limit_ns
+from ridgeline.trajectory.arguments import LONGEST, limit_ns
 
 Array = np.ndarray[Any, Any]
 
+LATEST_S = 9.2e9  # beyond it int64 nanoseconds end
 SPANS = ("intersection", "union", "auto")
 DENSE = 50  # samples; with fewer, the ragged edges of a stream cost more than 2 % of the log
 COVER = 0.5  # of the longest dense stream
@@ -41,9 +42,9 @@ class Track:
 
 
 def track(name: str, stamps: Array, shift: float, whole: bool, sort: bool) -> Track:
-    times = to_ns(stamps) if whole and stamps.dtype != np.int64 else stamps
+    times = nanoseconds(f"stream '{name}'", stamps) if whole and stamps.dtype != np.int64 else stamps
     if shift:
-        times = times + (np.int64(round(shift * 1e9)) if whole else shift)
+        times = _shifted(name, times, shift) if whole else times + shift
     order: Array | None = None
     back = np.flatnonzero(times[1:] < times[:-1]) + 1
     if back.size:
@@ -56,6 +57,22 @@ def track(name: str, stamps: Array, shift: float, whole: bool, sort: bool) -> Tr
         times = times[order]
     distinct = int(np.count_nonzero(times[1:] != times[:-1])) + 1 if len(times) else 0
     return Track(name, times, order, distinct)
+
+
+def nanoseconds(what: str, seconds: Array) -> Array:
+    if seconds.size and np.abs(seconds).max() > LATEST_S:
+        worst = seconds[np.abs(seconds).argmax()]
+        raise InputError(f"{what}: a stamp of {worst:g} s is no time; are those other units? Say unit=.")
+    found: Array = np.rint(seconds * 1e9).astype(np.int64)
+    return found
+
+
+def _shifted(name: str, times: Array, shift: float) -> Array:
+    by = round(shift * 1e9)
+    ends = (int(times.min()) + by, int(times.max()) + by) if times.size else (by, by)
+    if max(abs(end) for end in ends) > LONGEST:
+        raise InputError(f"stream '{name}': a shift of {shift:g} s leads beyond a clock of nanoseconds; give seconds.")
+    return times + np.int64(by) if times.size else times
 
 
 def spanned(tracks: Iterable[Track], span: str) -> tuple[Any, Any]:
@@ -85,7 +102,9 @@ def grid(start: Any, end: Any, hz: Fraction, whole: bool) -> Array:
         return np.minimum(ticks, float(end))
     period, rest = divmod(10**9 * hz.denominator, hz.numerator)
     count = int(Fraction(int(end) - int(start)) * hz / 10**9) + 1
-    k = np.arange(count, dtype=np.int64)
+    if count > 1 and period > LONGEST:
+        raise InputError(f"hz={float(hz):g} has one tick in {period / 1e9:.3g} s; give a rate that a clock can tell.")
+    k, period = np.arange(count, dtype=np.int64), min(period, LONGEST)
     if count * rest * 2 < 2**62:
         fine = (k * (rest * 2) + hz.numerator) // (2 * hz.numerator)
     else:  # a rate with many digits over a long log: beyond int64, so in Python's own integers
@@ -115,10 +134,6 @@ def check_span(start: Any, end: Any, hz: float, whole: bool, tracks: Iterable[Tr
             f"that clock has {ticks:.3g} ticks: the stamps of '{longest.name}' reach from {_shown(longest)}; mend or "
             "leave out that stream (`ridgeline streams` shows its gaps)."
         )
-
-
-def to_ns(seconds: Array) -> Array:
-    return np.rint(seconds * 1e9).astype(np.int64)
 
 
 def _seconds(stamp: Any) -> float:

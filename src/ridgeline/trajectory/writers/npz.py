@@ -1,6 +1,6 @@
 """NPZ: `time_ns` or `time`, one array per stream, and `mask/NAME` where something of it is unknown.
 
-`load` gives the episodes back.
+A stream whose name the file needs itself is found as `data/NAME`. `load` gives the episodes back.
 """
 
 from __future__ import annotations
@@ -17,26 +17,35 @@ from ridgeline.trajectory.stream import Aligned
 from ridgeline.trajectory.timeline import Array
 from ridgeline.trajectory.writers import table
 
-_ABOUT = "ridgeline"
+_ABOUT, _MASK = "ridgeline", "mask/"
+_OWN = (_ABOUT, "file", "allow_pickle")  # the last two are what numpy.savez calls its own
 
 
 def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
-    with publish(path) as tmp, tmp.open("wb") as file:
-        np.savez(file, **arrays(episodes, meta))
+    with publish(path) as tmp:
+        save(tmp, episodes, meta)
 
 
-def arrays(episodes: Sequence[Aligned], meta: dict[str, Any]) -> dict[str, Any]:
+def save(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
     """Everything there is to know about `episodes`, as arrays under names."""
+    with path.open("wb") as file:
+        np.savez(file, **_arrays(episodes, meta))
+
+
+def _arrays(episodes: Sequence[Aligned], meta: dict[str, Any]) -> dict[str, Any]:
     name, times = table.clock(episodes)
     found: dict[str, Any] = {name: times}
     if len(episodes) > 1:
-        found["episode_index"] = table.episode_index(episodes)
-    for stream, (values, mask) in table.stacked(episodes).items():
-        found[stream] = values
+        found[table.EPISODE] = table.episode_index(episodes)
+    streams = table.stacked(episodes)
+    held = table.kept(streams, _OWN, _MASK)
+    for stream, (values, mask) in streams.items():
+        found[held[stream]] = values
         if not mask.all():
-            found[f"mask/{stream}"] = mask
+            found[f"{_MASK}{stream}"] = mask
     about = {
         "labels": {n: list(label) for n, label in table.labels(episodes).items()},
+        "held": {stream: name for stream, name in held.items() if stream != name},
         "kinds": dict(episodes[0].kinds),
         "hz": episodes[0].hz,
         "meta": meta,
@@ -50,13 +59,13 @@ def load(path: Path) -> list[Aligned]:
         held: dict[str, Array] = {name: file[name] for name in file.files}
     about = json.loads(str(held.pop(_ABOUT)))
     times = held[next(n for n in table.TIMES.values() if n in held)]
-    index = held.get("episode_index", np.zeros(len(times), np.int64))
-    labels = {n: tuple(label) for n, label in about["labels"].items()}
+    index = held.get(table.EPISODE, np.zeros(len(times), np.int64))
+    labels, apart = {n: tuple(label) for n, label in about["labels"].items()}, about.get("held", {})
     out = []
     for number in range(int(index.max()) + 1 if len(index) else 1):
         rows = index == number
-        masks = {n: held[f"mask/{n}"][rows] if f"mask/{n}" in held else np.ones(int(rows.sum()), bool) for n in labels}
-        columns = {n: held[n][rows] for n in labels}
+        masks = {n: held[_MASK + n][rows] if _MASK + n in held else np.ones(int(rows.sum()), bool) for n in labels}
+        columns = {n: held[apart.get(n, n)][rows] for n in labels}
         out.append(Aligned(times[rows], columns, masks, labels, about["kinds"], about["hz"]))
     return out
 

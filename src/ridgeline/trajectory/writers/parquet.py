@@ -1,4 +1,7 @@
-"""Parquet: a time column, then one column per channel; what is masked is null."""
+"""Parquet: a time column, then one column per channel; what is masked is null.
+
+A channel whose name the file needs itself becomes `data/NAME`.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     name, times = table.clock(episodes)
     columns: dict[str, Any] = {name: arrow.array(times)}
     if len(episodes) > 1:
-        columns["episode_index"] = arrow.array(table.episode_index(episodes))
+        columns[table.EPISODE] = arrow.array(table.episode_index(episodes))
     names = table.labels(episodes)
+    held = table.kept([label for labels in names.values() for label in labels])
     for stream, (values, mask) in table.stacked(episodes).items():
         gaps = None if mask.all() else ~mask
         for i, label in enumerate(names[stream]):
             channel = values if values.ndim == 1 else np.ascontiguousarray(values[:, i])
-            columns[label] = arrow.array(channel, mask=gaps)
+            columns[held[label]] = arrow.array(channel, mask=gaps)
     words = {"kinds": dict(episodes[0].kinds), "hz": episodes[0].hz, "meta": meta}
     whole = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(words).encode()})
     with publish(path) as tmp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ridgeline.trajectory.stream import Aligned
 from ridgeline.trajectory.timeline import Array
 
 TIMES = {"i": "time_ns", "f": "time"}  # int64 nanoseconds, float64 seconds
+EPISODE = "episode_index"
 
 
 def clock(episodes: Sequence[Aligned]) -> tuple[str, Array]:
@@ -19,6 +20,23 @@ def clock(episodes: Sequence[Aligned]) -> tuple[str, Array]:
     times = [e.times if len(kinds) == 1 or e.times.dtype.kind == "f" else e.times / 1e9 for e in episodes]
     whole: Array = np.concatenate(times)
     return TIMES[whole.dtype.kind], whole
+
+
+def kept(names: Iterable[str], own: Iterable[str] = (), prefix: str = "\0") -> dict[str, str]:
+    """Under which name each is found: its own, or `data/NAME` where the file needs that for itself.
+
+    >>> kept(["x", "time", "data/time"])
+    {'x': 'x', 'data/time': 'data/time', 'time': 'data/data/time'}
+    """
+    taken = {*TIMES.values(), EPISODE, *own}
+    found = {name: name for name in names if name not in taken and not name.startswith(prefix)}
+    for name in names:
+        if name not in found:
+            new = f"data/{name}"
+            while new in taken or new in found.values():
+                new = f"data/{new}"
+            found[name] = new
+    return found
 
 
 def episode_index(episodes: Sequence[Aligned]) -> Array:
@@ -45,7 +63,10 @@ def _one(name: str, episodes: Sequence[Aligned]) -> tuple[Array, Array]:
         raise InputError(f"'{name}' has {counts} columns in different recordings; leave it out, or write them apart.")
     values = [e.columns.get(name, _nothing(pattern, len(e.times))) for e in episodes]
     masks = [e.masks.get(name, np.zeros(len(e.times), bool)) for e in episodes]
-    return np.concatenate(values), np.concatenate(masks)
+    whole, mask = np.concatenate(values), np.concatenate(masks)
+    if whole.dtype.kind == "f":  # what is unknown of whole numbers is 0, and would be a number here
+        whole[~mask] = np.nan
+    return whole, mask
 
 
 def _nothing(pattern: Array, rows: int) -> Array:
