@@ -215,6 +215,19 @@ def test_stamps_in_a_dataset_win_over_the_rate(tmp_path: Path):
     assert found[0].times[1] - found[0].times[0] == pytest.approx(0.1, abs=1e-6)
 
 
+def test_datasets_that_are_one_quantity_are_chosen_by_its_name(tmp_path: Path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("pos_x", "pos_y", "pos_z", "gear"):
+            file[f"data/demo_0/obs/{name}"] = np.arange(5.0)
+    for words in (["obs/pos"], ["obs/pos_y"], ["obs/pos_x", "obs/pos_y", "obs/pos_z"], ["obs/p*"]):
+        found, _ = noted(tmp_path / "a.h5", words, fps=10)
+        assert {n: s.values.shape for n, s in found.items()} == {"obs/pos": (5, 3)}
+    with pytest.raises(InputError, match=r"did you mean 'obs/pos'.* There are: obs/gear, obs/pos\.$"):
+        readers.read(tmp_path / "a.h5", ["obs/poss"], Ask(fps=10))
+
+
 # --- LeRobot ---
 
 
@@ -277,6 +290,7 @@ def test_topics_are_chosen_by_name_by_topic_and_by_pattern(tmp_path: Path):
     for words, names in {
         ("attitude",): {"attitude/q", "attitude/yaw"},
         ("attitude/q",): {"attitude/q"},
+        ("attitude/q[2]",): {"attitude/q"},
         ("sta*",): {"status/mode", "status/armed"},
         ("*/mode", "stuck/x"): {"status/mode", "stuck/x"},
     }.items():

@@ -105,6 +105,12 @@ def test_text_columns_are_left_out_and_said(tmp_path: Path):
         ("time,v\n", "no rows"),
         ("time,v,v\n0.0,1,2\n", "two columns called 'v'"),
         ("0.0,1\n0.1,2\n", "is called a CSV table but is none"),
+        ('time,v,w\n0.1,"2,2\n0.2,3,3\n', r"2 columns in line 2 \('0.1,2,2'\) and 3 in its header"),
+        ("\n\ntime,v\n0.0,1\nsoon,2\n", "line 5: the stamp in 'time' is 'soon'"),
+        ("time;v\n0,1;1,5\nsoon;2,5\n", "line 3: the stamp in 'time' is 'soon'; mend or drop"),
+        ('time,v\n"0,1","2,5"\n', "line 2: the stamp in 'time' is '0,1', with a decimal comma; write decimals with a"),
+        ("time;v\n0,5;1.5\n", "line 2: the stamp in 'time' is '0,5', with a decimal comma; write decimals with a"),
+        ("time;v\n1,000;1\n1,001;2\n", "line 2: the stamp in 'time' is '1,000', with a decimal comma"),
     ],
 )
 def test_a_bad_row_is_named_with_its_cure(tmp_path: Path, text: str, said: str):
@@ -180,3 +186,123 @@ def test_a_table_cut_in_its_last_line_gives_what_was_before(tmp_path: Path):
     found, notes = noted(tmp_path / "a.csv")
     assert len(found["v"]) == 2
     assert any("cut off" in n for n in notes)
+
+
+# --- which columns --topics means ---
+
+POSITION = "time,pos_x,pos_y,pos_z,b,a[0],a[1]\n0.0,1,2,3,4,5.5,6\n0.1,1.5,2.5,3.5,4.5,5,6.5\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["pos"], ["pos"]),
+        (["pos_x"], ["pos"]),
+        (["pos_x", "pos_y", "pos_z"], ["pos"]),
+        (["pos", "b"], ["pos", "b"]),
+        (["pos*"], ["pos"]),
+        (["*_x"], ["pos"]),
+        (["a"], ["a"]),
+        (["a[1]"], ["a"]),
+        (["a[0]", "a[1]"], ["a"]),
+        (["b"], ["b"]),
+        (["*"], ["pos", "b", "a"]),
+    ],
+)
+def test_a_name_chooses_its_stream_and_so_does_that_of_a_column(tmp_path: Path, words: list[str], names: list[str]):
+    (tmp_path / "a.csv").write_text(POSITION)
+    found, _ = noted(tmp_path / "a.csv", words)
+    whole, _ = noted(tmp_path / "a.csv")
+    assert list(found) == names
+    for name in names:
+        assert found[name].columns == whole[name].columns
+        np.testing.assert_array_equal(found[name].values, whole[name].values)
+
+
+@pytest.mark.parametrize("words", [["poss"], ["b", "poss"]])
+def test_an_unknown_topic_lists_the_streams_and_not_their_columns(tmp_path: Path, words: list[str]):
+    (tmp_path / "a.csv").write_text(POSITION)
+    with pytest.raises(InputError, match=r"'poss'; did you mean 'pos'\? There are: pos, b, a\.$"):
+        readers.read(tmp_path / "a.csv", words)
+
+
+def test_columns_that_look_like_one_quantity_and_are_none_keep_their_own_names(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time,pos_x,pos_y,b\n0.0,1.5,true,4\n0.1,1.5,false,4\n")
+    assert list(noted(tmp_path / "a.csv", ["pos_x"])[0]) == ["pos_x"]
+    with pytest.raises(InputError, match=r"There are: pos_x, pos_y, b\.$"):
+        readers.read(tmp_path / "a.csv", ["pos"])
+
+
+def test_the_streams_of_a_table_with_episodes_are_chosen_by_the_same_names(tmp_path: Path):
+    table = {"time": [0.0, 0.1, 0.0, 0.1], "episode": [0, 0, 1, 1], "p_x": [1.0] * 4, "p_y": [2.0] * 4, "b": [3] * 4}
+    parquet.write_table(arrow.table(table), tmp_path / "a.parquet")
+    for word in ("p", "p_y"):
+        assert [(s.name, s.episode) for s in readers.read(tmp_path / "a.parquet", [word])] == [("p", "0"), ("p", "1")]
+
+
+@pytest.mark.parametrize("word", ["vehicle/q", "vehicle/q[2]", "vehicle/q*", "vehicle"])
+def test_a_resampled_table_knows_the_names_of_its_recording(tmp_path: Path, word: str):
+    q = turning(5)
+    columns = {"time_ns": np.arange(5) * NS, **{f"vehicle/q[{i}]": q[:, i] for i in range(4)}, "b": np.arange(5)}
+    parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
+    found, _ = noted(tmp_path / "a.parquet", [word])
+    assert {n: s.kind for n, s in found.items()} == {"vehicle/q": "slerp"}
+
+
+def test_a_dataset_takes_the_names_of_streams_in_tables(tmp_path: Path):
+    from ridgeline.trajectory.dataset import TrajectoryDataset
+
+    (tmp_path / "a.csv").write_text("time,pos_x,pos_y,b\n" + "".join(f"{i / 10},{i}.5,2.5,{i}\n" for i in range(30)))
+    for topics in (["pos"], ["pos_x", "pos_y"]):
+        assert TrajectoryDataset(str(tmp_path / "a.csv"), topics=topics).names == ("pos_x", "pos_y")
+
+
+def test_a_tum_trajectory_is_chosen_by_a_column_too_and_an_unknown_name_lists_its_streams(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("".join(f"{i} 0 0 0 0 0 0 1\n" for i in range(3)))
+    for word in ("position", "position.x"):
+        assert list(noted(tmp_path / "a.txt", [word])[0]) == ["position"]
+    with pytest.raises(InputError, match=r"There are: position, orientation\.$"):
+        readers.read(tmp_path / "a.txt", ["pose"])
+
+
+# --- how a table begins ---
+
+
+def test_a_delimiter_in_quotes_parts_no_cells(tmp_path: Path):
+    (tmp_path / "a.csv").write_text('time,msg,x\n0.0,"hello, world",1.5\n0.1,"a, b",2.5\n0.2,c,3.5\n')
+    found, notes = noted(tmp_path / "a.csv")
+    assert found["x"].values.tolist() == [1.5, 2.5, 3.5]
+    assert any("msg" in n for n in notes)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_delimiter_in_a_quoted_name_is_part_of_it(tmp_path: Path, delimiter: str):
+    name = f"speed{delimiter} left, or; right"
+    (tmp_path / "a.csv").write_text(f'time{delimiter}"{name}"\n0.0{delimiter}1.5\n0.1{delimiter}2.5\n')
+    assert noted(tmp_path / "a.csv")[0][name].values.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("before", ["\n", "\n\n", "  \n", "\r\n\r\n", "\ufeff\n"])
+@pytest.mark.parametrize("between", ["", "\n", " \n\n"])
+def test_blank_lines_before_the_rows_are_passed_over(tmp_path: Path, before: str, between: str):
+    (tmp_path / "a.csv").write_bytes(f"{before}time,v\n{between}0.0,1\n0.1,2\n".encode())
+    assert noted(tmp_path / "a.csv")[0]["v"].values.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize("first", ["", "0;1\n"])
+def test_decimal_commas_are_read_where_no_comma_parts_the_cells(tmp_path: Path, delimiter: str, first: str):
+    text = f"time;v\n{first}0,1;2,5\n0,2;-1,5e1\n"
+    (tmp_path / "a.csv").write_text(text.replace(";", delimiter))
+    found, notes = noted(tmp_path / "a.csv")
+    assert found["v"].times[-2:].tolist() == [0.1, 0.2]
+    assert found["v"].values[-2:].tolist() == [2.5, -15.0]
+    assert any("read with decimal commas, like 0,1" in n for n in notes)
+
+
+def test_thousands_and_commas_beside_points_are_no_decimal_commas(tmp_path: Path):
+    for text in ("time;v;w\n0.1;1,5;2\n0.2;2,5;3\n", "time;v;w\n0;1,000;2\n1;2,500;3\n"):
+        (tmp_path / "a.csv").write_text(text)
+        found, notes = noted(tmp_path / "a.csv")
+        assert list(found) == ["w"]
+        assert any("left out" in n and "v" in n for n in notes)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.trajectory.guess import matching
-from ridgeline.trajectory.readers.fields import Ask, opening, reason
+from ridgeline.trajectory.readers.fields import Ask, meant, opening, reason
 from ridgeline.trajectory.stream import Stream
 
 __all__ = ["FORMATS", "Ask", "episodes", "format_of", "read"]
@@ -34,7 +34,11 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def read(path: str | Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    """The streams of a recording; `topics` chooses by name, by topic (`imu` is `imu/gyro`) or by pattern (`imu*`)."""
+    """The streams of a recording; `topics` chooses by name, by topic (`imu` is `imu/gyro`) or by pattern (`imu*`).
+
+    The name of a column chooses its whole stream (`pos_x` of a table is `pos`, with y and z): values do not depend on
+    what was chosen beside them, and a quaternion's w cannot be interpolated without the rest.
+    """
     path = Path(path)
     name = format_of(path)
     what = FORMATS[name][0]
@@ -53,7 +57,7 @@ def read(path: str | Path, topics: Sequence[str] | None = None, ask: Ask | None 
             "it is truncated or damaged, copy it again."
         ) from error
     if topics:
-        wanted = {n for word in topics for n in matching([s.name for s in found], word, f"topic in '{path}'")}
+        wanted = {n for word in topics for n in _named(found, word, path)}
         found = [s for s in found if s.name in wanted]
     if not found:
         raise InputError(f"'{path}' is a {what} without one numeric value; there is nothing to resample.")
@@ -91,6 +95,11 @@ def episodes(streams: Sequence[Stream]) -> dict[str, list[Stream]]:
     for stream in streams:
         found.setdefault(stream.episode, []).append(stream)
     return found
+
+
+def _named(streams: Sequence[Stream], word: str, path: Path) -> set[str]:
+    """The names of the streams that `word` means, or an error that lists them all."""
+    return meant(streams, word) or set(matching([s.name for s in streams], word, f"topic in '{path}'"))
 
 
 def _module(name: str) -> Any:

@@ -1,5 +1,7 @@
 """CSV, TSV and the like with a header, EuRoC's `#timestamp [ns],…` among them.
 
+Where no comma parts the cells, `0,1` is a number; a table with `0.1` beside it has decimal points only.
+
 ridgeline resample imu.csv --hz 100 -o imu.parquet
 """
 
@@ -9,19 +11,23 @@ import codecs
 import contextlib
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.fields import Ask, opening
-from ridgeline.trajectory.readers.tabular import streams_of_table
+from ridgeline.trajectory.readers.tabular import DECIMAL_COMMA, streams_of_table
 from ridgeline.trajectory.stream import Stream
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 _UNIT = re.compile(r"\s*\[[^\]\d]*\]$|\s*\[[^\]]*[a-zA-Z^][^\]]*\]$")  # [m s^-1], but not the index [0]
 _KEEPS = re.compile(r"\[(ns|us|ms|s|nsec|sec)\]$")  # the unit of a time column is part of its name
+_QUOTED = re.compile(r'"[^"]*"')
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")  # or a decimal comma: nobody can tell
+_LOOKED_AT = 200  # lines, for decimal commas: the first rows may be whole numbers
 
 
 def sniff(path: Path) -> bool:
@@ -32,25 +38,40 @@ def sniff(path: Path) -> bool:
     delimiter = _delimiter(lines[0])
     if delimiter is None:
         return path.suffix.lower() in SUFFIXES
-    names, first = lines[0].split(delimiter), lines[1].split(delimiter)
-    return len(names) == len(first) and sum(map(is_number, first)) * 2 >= len(first) and not is_number(names[0])
+    names, first = _cells(lines[0], delimiter), _cells(lines[1], delimiter)
+    numbers = [c for c in first if is_number(c) or DECIMAL_COMMA.fullmatch(c)]
+    return len(names) == len(first) and len(numbers) * 2 >= len(first) and not is_number(names[0])
 
 
 def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    lines = head(path)
+    ask = ask or Ask()
+    lines = _numbered(path, _LOOKED_AT)
     if not lines:
         raise InputError(f"'{path}' is no text in UTF-8; save it as UTF-8.")
-    delimiter = _delimiter(lines[0])
+    at, header = next(iter(lines.items()))
+    delimiter = _delimiter(header)
     if delimiter is None:
-        raise InputError(f"'{path}' has no columns (its first line is {lines[0][:40]!r}); give a table with a header.")
-    if is_number(lines[0].split(delimiter)[0].strip()):
-        raise InputError(f"'{path}' has no header (its first line is {lines[0][:40]!r}); add one with a time column.")
-    names = [clean(n) for n in lines[0].split(delimiter)]
-    return read_named(path, names, delimiter, 1, topics, ask or Ask())
+        raise InputError(f"'{path}' has no columns (its first line is {header[:40]!r}); give a table with a header.")
+    names = _cells(header, delimiter)
+    if is_number(names[0]):
+        raise InputError(f"'{path}' has no header (its first line is {header[:40]!r}); add one with a time column.")
+    del lines[at]
+    decimal = "."
+    if delimiter != "," and (comma := _decimal_comma(lines.values(), delimiter)):
+        decimal = ","
+        ask.say(f"'{path}' is read with decimal commas, like {comma}.")
+    skip = min(lines, default=at + 1) - 1  # blank lines before the first row, too
+    return read_named(path, [clean(n) for n in names], delimiter, skip, topics, ask, decimal)
 
 
 def read_named(
-    path: Path, names: list[str], delimiter: str, skip: int, topics: Sequence[str] | None, ask: Ask
+    path: Path,
+    names: list[str],
+    delimiter: str,
+    skip: int,
+    topics: Sequence[str] | None,
+    ask: Ask,
+    decimal: str = ".",
 ) -> list[Stream]:
     """A delimited text whose columns are `names`, after `skip` lines."""
     try:
@@ -67,6 +88,7 @@ def read_named(
             source,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
             parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+            convert_options=arrow_csv.ConvertOptions(decimal_point=decimal),
         )
 
     try:
@@ -89,12 +111,18 @@ def read_named(
 
 def head(path: Path, count: int = 2) -> list[str]:
     """The first lines of a text file that are not blank; none if it is not text."""
+    return list(_numbered(path, count).values())
+
+
+def _numbered(path: Path, count: int) -> dict[int, str]:
+    """The lines of `head` under their numbers, from 1; lines end where pyarrow has them end."""
     raw = opening(path, 65536)
     if b"\0" in raw:
-        return []
+        return {}
     text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw, final=len(raw) < 65536)
-    lines = [line for line in text.splitlines() if line.strip()][:count]
-    return [] if any("\ufffd" in line for line in lines) else lines
+    lines = ((i, line) for i, line in enumerate(re.split(r"\r\n|\n|\r", text), 1) if line.strip())
+    found = dict(islice(lines, count))
+    return {} if any("\ufffd" in line for line in islice(found.values(), 2)) else found
 
 
 def _foreign(path: Path) -> bool:
@@ -141,7 +169,34 @@ def _torn_end(path: Path) -> int:
         return len(file.read().rpartition(b"\n")[2])
 
 
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The cells of a line; if a quote is not closed in it, as they stand.
+
+    >>> _cells('0.0,"hello, world",1.5', ","), _cells('0.1,"2,2', ",")
+    (['0.0', 'hello, world', '1.5'], ['0.1', '"2', '2'])
+    """
+    return line.split(delimiter) if line.count('"') % 2 else next(csv.reader([line], delimiter=delimiter))
+
+
+def _decimal_comma(lines: Iterable[str], delimiter: str) -> str | None:
+    """The first number with a decimal comma and no thousands, unless another has a point.
+
+    >>> _decimal_comma(["0;1,000", "0,1;2,5"], ";"), _decimal_comma(["0;1,000"], ";"), _decimal_comma(["0.1;1,5"], ";")
+    ('0,1', None, None)
+    """
+    cells = [cell for line in lines for cell in _cells(line, delimiter)]
+    if any("." in c and is_number(c) for c in cells):
+        return None
+    return next((c.strip() for c in cells if DECIMAL_COMMA.fullmatch(c) and not _THOUSANDS.fullmatch(c)), None)
+
+
 def _delimiter(line: str) -> str | None:
-    counts = {d: line.count(d) for d in (",", "\t", ";")}
+    """What parts most cells; what stands in quotes parts none.
+
+    >>> _delimiter('time;"pos, x";"pos, y, z"')
+    ';'
+    """
+    bare = _QUOTED.sub("", line)
+    counts = {d: bare.count(d) for d in (",", "\t", ";")}
     best = max(counts, key=lambda d: counts[d])
     return best if counts[best] else None

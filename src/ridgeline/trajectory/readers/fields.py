@@ -76,6 +76,24 @@ def chosen(known: Iterable[str], words: Sequence[str] | None, path: object) -> s
     return out
 
 
+def chosen_columns(known: Iterable[str], words: Sequence[str] | None) -> set[str]:
+    """The columns that must be read so that every word can be answered; of one quantity always all.
+
+    >>> sorted(chosen_columns(["pos_x", "pos_y", "b"], ["pos"])), sorted(chosen_columns(["a[0]", "a[1]"], ["a[1]"]))
+    (['pos_x', 'pos_y'], ['a[0]', 'a[1]'])
+    """
+    names = list(known)
+    if not words:
+        return set(names)
+    parts = [m for n, m in groups(names) if any(_means(word, label) for word in words for label in (n, *m))]
+    return {name for members in parts for name in members}
+
+
+def meant(streams: Iterable[Stream], word: str) -> set[str]:
+    """The names of the streams that a word means, by their own name or by that of a column; none is no error."""
+    return {s.name for s in streams if any(_is(word, label) for label in (s.name, *s.columns))}
+
+
 def numeric(values: Sequence[Any] | Array) -> Array | None:
     """Values of one field as [S] or [S, D] numbers; None where they are something else or change their shape."""
     try:
@@ -101,6 +119,10 @@ def _alike(parts: Sequence[Array]) -> bool:
     kinds = {p.dtype for p in parts}
     mixed = {k.kind for k in kinds}
     return all(p.ndim == 1 for p in parts) and (len(kinds) == 1 or ("f" in mixed and "b" not in mixed))
+
+
+def _is(word: str, name: str) -> bool:
+    return name == word or name.startswith(f"{word}/") or fnmatch.fnmatchcase(name, word)
 
 
 def _means(word: str, topic: str) -> bool:

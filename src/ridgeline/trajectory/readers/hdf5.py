@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, numeric, opening, said, streams_of
+from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.trajectory.guess import groups
+from ridgeline.trajectory.readers.fields import Ask, chosen_columns, numeric, opening, said, streams_of
 from ridgeline.trajectory.stream import Stream, stamps
 from ridgeline.trajectory.timeline import Array, grid
 
@@ -61,7 +62,11 @@ def _demo(
     sets: dict[str, Any] = {}
     group.visititems(lambda name, item: sets.update({name: item}) if hasattr(item, "shape") else None)
     clock = next((n for n in STAMPS if n in sets), None)
-    wanted = chosen([n for n in sets if n != clock], topics, path)
+    names = [n for n in sets if n != clock]
+    for word in topics or ():
+        if not chosen_columns(names, [word]):
+            raise unknown(f"topic in '{path}'", word, [title for title, _ in groups(names)])
+    wanted = chosen_columns(names, topics)
     fields: dict[str, Array] = {}
     for name in sets:
         if name in wanted:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.trajectory.readers.fields import WIDEST, Ask, chosen, numeric, said, streams_of
+from ridgeline.trajectory.readers.fields import WIDEST, Ask, chosen_columns, meant, numeric, said, streams_of
 from ridgeline.trajectory.stream import NS, Stream, stamps
 from ridgeline.trajectory.timeline import Array
 
@@ -31,12 +31,13 @@ _NAMES = (
 _CLOCK = re.compile(rf"(?:{_NAMES})(?:[\s_]*[\[(]?\s*({'|'.join(_UNITS)})\s*[\])]?)?", re.IGNORECASE)
 _EPOCH = {"s": 1e8, "ms": 1e11, "us": 1e14, "ns": 1e17}  # from 1973 on, each a thousand times the one before
 _LIKELY_HZ = 100.0
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
 
 
 def streams_of_table(
     table: Any, topics: Sequence[str] | None, ask: Ask, path: object, row: Callable[[int], str] = lambda i: f"row {i}"
 ) -> list[Stream]:
-    """The streams of an Arrow table; `row` says where a row stands in the file."""
+    """The streams of an Arrow table that `topics` may mean, or all; `row` says where a row stands in the file."""
     table = _flat(table)
     clock = _clock_column(table.column_names, ask.clock, path)
     times = _times(table.column(clock), clock, ask, path, row)
@@ -52,16 +53,11 @@ def streams_of_table(
             else:
                 columns[name] = got
     said(ask, "", left)
-    wanted = chosen(columns, topics, path)
-    columns = {n: c for n, c in columns.items() if n in wanted or _together(n, wanted)}
-    found: list[Stream] = []
-    if episode is None:
-        return _streams(times, columns, "")
-    for label in dict.fromkeys(episode.tolist()):
-        rows = episode == label
-        part = {n: (v[rows], None if m is None else m[rows]) for n, (v, m) in columns.items()}
-        found += _streams(times[rows], part, str(label))
-    return found
+    wanted = chosen_columns(columns, topics)
+    found = _episodes(times, {n: c for n, c in columns.items() if n in wanted}, episode)
+    if all(meant(found, word) for word in topics or ()):
+        return found
+    return _episodes(times, columns, episode)  # a word that means none: the sentence about it lists them all
 
 
 def column(chunked: Any) -> tuple[Array, Array | None] | None:
@@ -111,6 +107,17 @@ def unit_of(times: Array, name: str) -> tuple[str, str]:
         return "s", "by its step"
     unit = min(NS, key=lambda u: abs(np.log(step * NS[u] / 1e9 * _LIKELY_HZ)))
     return unit, "by its step"
+
+
+def _episodes(times: Array, columns: dict[str, tuple[Array, Array | None]], episode: Array | None) -> list[Stream]:
+    if episode is None:
+        return _streams(times, columns, "")
+    found: list[Stream] = []
+    for label in dict.fromkeys(episode.tolist()):
+        rows = episode == label
+        part = {n: (v[rows], None if m is None else m[rows]) for n, (v, m) in columns.items()}
+        found += _streams(times[rows], part, str(label))
+    return found
 
 
 def _streams(times: Array, columns: dict[str, tuple[Array, Array | None]], episode: str) -> list[Stream]:
@@ -175,13 +182,20 @@ def _times(chunked: Any, name: str, ask: Ask, path: object, row: Callable[[int],
 
 def _parsed(array: Any, name: str, path: object, row: Callable[[int], str]) -> Any:
     """A text column as numbers, or the first row that is none."""
+    import pyarrow as arrow
+
+    commas: list[tuple[int, str]] = []
     for i, cell in enumerate(array.to_pylist()):
         try:
             float(cell)
         except (TypeError, ValueError):
-            raise InputError(f"'{path}', {row(i)}: the stamp in '{name}' is {cell!r}; mend or drop that row.") from None
-    import pyarrow as arrow
-
+            if not DECIMAL_COMMA.fullmatch(cell or ""):
+                where = f"'{path}', {row(i)}: the stamp in '{name}' is {cell!r}"
+                raise InputError(f"{where}; mend or drop that row.") from None
+            commas.append((i, cell))
+    if commas:
+        where = f"'{path}', {row(commas[0][0])}: the stamp in '{name}' is {commas[0][1]!r}"
+        raise InputError(f"{where}, with a decimal comma; write decimals with a point.")
     return array.cast(arrow.float64())
 
 
@@ -191,7 +205,3 @@ def _flat(table: Any) -> Any:
     while any(arrow.types.is_struct(t) for t in table.schema.types):
         table = table.flatten()
     return table
-
-
-def _together(name: str, wanted: set[str]) -> bool:
-    return name.partition("[")[0] in {w.partition("[")[0] for w in wanted if "[" in w}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.readers.csv import is_number, read_named
-from ridgeline.trajectory.readers.fields import Ask, chosen, opening, streams_of
+from ridgeline.trajectory.readers.fields import Ask, opening, streams_of
 from ridgeline.trajectory.stream import Stream
 
 _TUM = ("position.x", "position.y", "position.z", "orientation.x", "orientation.y", "orientation.z", "orientation.w")
@@ -34,7 +34,6 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     if bad.size:
         raise InputError(f"'{path}', row {bad[0] + 1}: the stamp is {rows[bad[0], 0]}; drop that row.")
     fields = {name: np.ascontiguousarray(rows[:, i + 1]) for i, name in enumerate(_TUM)}
-    chosen({n.partition(".")[0] for n in fields}, topics, path)
     return streams_of("", rows[:, 0].copy(), fields)
 
 
