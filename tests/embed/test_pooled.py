@@ -57,3 +57,9 @@ def test_bad_input_is_named(two, tmp_path):
         two.encode(["a", "\ud800"])
     with pytest.raises(InputError, match="nowhere"):
         EmbedderPool(tmp_path / "nowhere", devices=1)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 1.5, "all", None])
+def test_a_chunk_of_no_texts_is_refused_at_once(folder, chunk):
+    with pytest.raises(InputError, match=r"chunk is .*; give 1 text or more"):
+        EmbedderPool(folder, devices=["cpu"], chunk=chunk)

@@ -183,3 +183,32 @@ def test_history_refuses_in_a_sentence_and_writes_nothing(say, stepped, tmp_path
     assert (code, out) == (2, "")
     assert says in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+EVIL = "\x1b]0;evil\x07"
+
+
+@pytest.mark.parametrize(
+    "words", [("records", "show"), ("records", "ls"), ("history",), ("compare", "evil.jsonl")], ids=lambda w: w[-1]
+)
+def test_what_a_record_says_cannot_steer_the_terminal(say, record, tmp_path, words):
+    gpu = {"name": f"GPU {EVIL}", "node": None, "memory_bytes": 1, "link": None}
+    plain = record({"ridgeline": [100.0 + n % 3 for n in range(20)], f"peer{EVIL}": [200.0] * 20, "slow": [1.0]})
+    evil = {
+        "workload": f"made{EVIL}[red]",
+        "command": f"ridgeline bench{EVIL}",
+        "note": f"note{EVIL}",
+        "time": f"2026-01-01T00:00:00+00:00{EVIL if words[0] == 'records' else ''}",
+        "id": f"1234{EVIL}",
+        "case": {**plain.case, f"n{EVIL}": EVIL},
+        "work": {**plain.work, "unit": f"rows{EVIL}"},
+        "code": {**plain.code, "commit": f"c{EVIL}", "libraries": {"numpy": EVIL}},
+        "machine": {**plain.machine, "cpu": f"cpu{EVIL}", "gpus": [gpu]},
+        "race": {**plain.race, "ended": EVIL},
+    }
+    (tmp_path / "evil.jsonl").write_text(json.dumps(records.to_json(replace(plain, **evil))) + "\n")
+    code, out, err = say(*words, "evil.jsonl")
+    assert code == 0, err
+    assert "\\x1b]0;evil\\x07" in out.replace("\n", "")
+    assert "\x1b" not in out + err
+    assert "\x07" not in out + err

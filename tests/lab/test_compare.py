@@ -121,3 +121,14 @@ def test_records_of_two_machines_in_one_file_are_kept_apart(record):
 def test_cold_and_warm_are_different_questions(record):
     with pytest.raises(NotComparable):
         changes([made(record, 100)], [made(record, 100, plan={"cold": True})])
+
+
+def test_the_latest_record_is_that_of_the_latest_time_wherever_its_line_is(record):
+    before = [made(record, 100)]
+    old = made(record, 100, seed=1, time="2026-03-01T00:00:00+00:00")
+    new = made(record, 200, seed=2, time="2026-12-01T00:00:00+00:00")
+    for after in ([old, new], [new, old]):
+        assert changes(before, after)[0].comparison == "SLOWER"
+        assert changes(after, before)[0].comparison == "FASTER"
+    again = made(record, 100, seed=3, time=new.time)
+    assert changes(before, [new, again])[0].after is again  # of one time: the later line

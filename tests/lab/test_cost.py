@@ -255,6 +255,8 @@ def test_the_rate_comes_from_the_newest_valid_record(record):
     assert [s.record.id for s in found] == [new.id]
     assert found[0].rate == pytest.approx(8 / 1e-3)
     assert "WRONG" in silent[0]
+    newest = replace(new, time="2026-02-01T00:00:00+00:00")
+    assert cost.services([newest, wrong, old])[0][0].record is newest  # by its time, not by its line
     assert cost.services([new], "peer")[0][0].rate == pytest.approx(8 / 2e-3)
     assert "no contender 'nobody'" in cost.services([new], "nobody")[1][0]
 

@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import SUBJECTS
+from tests.lab.conftest import SUBJECTS, make_record
 
 from ridgeline.errors import InputError
 from ridgeline.lab import analyse, workload
+from ridgeline.lab import record as records
 from ridgeline.lab.baton import Entrant
 from ridgeline.lab.bench import Watcher, bench
 from ridgeline.lab.points import Ask
@@ -180,6 +181,16 @@ def test_a_stopped_bench_keeps_its_records_and_goes_on_where_it_was(run, tmp_pat
     run(out=out, most_rounds=12, watcher=watcher)
     assert measured == ["chatty", "slow", "wrong"], "a finished run is closed; the next measures anew"
     assert len((out / FILE).read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("state", ["[1, 2]", '{"started": 5}', '{"started": ["x"]}', "null", '"a"', "{", ""])
+def test_a_state_that_is_none_begins_a_new_run(run, tmp_path, state):
+    records.append(tmp_path, make_record({"ridgeline": [1.0] * 6}))
+    (tmp_path / "run.json").write_text(state)
+    found = run("who=chatty", out=tmp_path, most_rounds=2)
+    assert [r.case["who"] for r in found] == ["chatty"]
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["started"] <= told["finished"]
 
 
 def test_what_the_time_did_not_reach_is_named_and_the_run_is_over(run, tmp_path):

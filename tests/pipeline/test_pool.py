@@ -263,6 +263,14 @@ def test_what_workers_did_is_told():
     assert {s.restarts for s in after} == {0}
 
 
+def test_a_pool_that_is_entered_again_has_restarted_nobody():
+    workers = crew(jobs.doubled, np.int64(1) if not topology().gpus else ["cpu"])
+    for _ in range(2):
+        with workers:
+            list(workers.map([1, 2]))
+    assert [(s.chunks, s.restarts) for s in workers.stats()] == [(4, 0)]
+
+
 def test_chunks_of_dead_workers_are_redone(tmp_path):
     ways = {2: "kill", 5: "segv", 6: "exit", 9: "fork"}
     with crew(jobs.Deadly(tmp_path), ["cpu"] * 2) as workers:
@@ -344,6 +352,14 @@ def test_workers_that_cannot_start_say_why(factory, words):
         ({"devices": "cpu", "place": []}, "0 places for 1"),
         ({"devices": ["cpu"] * 10_000, "place": "auto"}, "ask for"),
         ({"factory": lambda device: None}, "top of a module"),
+        ({"devices": 1.5}, "devices is 1.5; give names, a count, or 'auto'"),
+        ({"devices": [3]}, "no device 3"),
+        ({"place": 5}, "place is 5; give 'auto', None, or a Placement"),
+        ({"place": ["near"]}, "place has 'near'; give a Placement"),
+        ({"tries": "a"}, "tries is 'a'; give 1 or more"),
+        ({"depth": 1.5}, "depth is 1.5; give 1 or more"),
+        ({"timeout": "a"}, "timeout is 'a'; give seconds"),
+        ({"start_timeout": None}, "start_timeout is None; give seconds"),
     ],
 )
 def test_wrong_settings_are_refused_in_words(wrong, words):

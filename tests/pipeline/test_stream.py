@@ -10,7 +10,8 @@ import gc
 import json
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -152,6 +153,59 @@ def test_an_fn_that_writes_all_its_answers_into_one_buffer_is_refused(way):
     room = torch.zeros(3)
     with pytest.raises(BatchError, match=r"batch 1: fn gave 'x' in the memory of an earlier result; give fresh"):
         list(way([{"x": torch.ones(3)}] * 2, lambda b: {"x": torch.add(b["x"], 1, out=room)}))
+
+
+def rotating(count, make=torch.empty):
+    """fn that writes its answers into a few buffers in turn."""
+    rooms, calls = [make(3) for _ in range(count)], iter(range(1000))
+
+    def fn(batch):
+        room = torch.as_tensor(rooms[next(calls) % count])
+        return {"x": torch.add(batch["x"], 1, out=room)}
+
+    return fn
+
+
+def counted(count):
+    return ({"x": torch.full((3,), float(i))} for i in range(count))
+
+
+@pytest.mark.parametrize("make", [torch.empty, lambda n: np.empty(n, np.float32)], ids=["torch", "numpy"])
+@pytest.mark.parametrize("rooms", [2, 3, 5])
+def test_a_plain_loop_refuses_the_memory_of_any_result_that_is_held(make, rooms):
+    """Held results showed what a later batch had written into them."""
+    parts = (result["x"][1:] for result in stream(counted(6), rotating(rooms, make), device="cpu"))
+    held = []
+    with pytest.raises(BatchError, match=rf"batch {rooms}: fn gave 'x' in the memory of an earlier result"):
+        held += parts  # a part of a result holds its memory too
+    assert len(held) == rooms
+
+
+def test_an_array_that_is_used_again_is_fine_once_its_result_is_gone():
+    make = partial(np.empty, dtype=np.float32)
+    told = [result["x"][0].item() for result in stream(counted(8), rotating(2, make), device="cpu")]
+    assert told == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_buffers_in_turn_are_fine_where_results_are_copied_at_once():
+    whole = torch.zeros(6, 3)
+    list(stream(counted(6), rotating(2), device="cpu", out=lambda i: {"x": whole[i]}))
+    assert whole[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    found = stream(counted(6), rotating(2), device="cpu", take=lambda i, given: given["x"][0].item())
+    assert list(found) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_memory_that_was_freed_may_come_again(way, keep):
+    """torch's allocator gives the same addresses again and again; no answer in them is refused."""
+    held, empty = deque(maxlen=keep), []
+    places = set()
+    for index, result in enumerate(way(counted(700), lambda b: {"x": b["x"] + 1, "y": torch.empty(0)})):
+        assert result["x"][0].item() == index + 1
+        places.add(result["x"].data_ptr())
+        held.append(result)
+        empty.append(result["y"][:])
+    assert len(places) < 700
 
 
 def test_results_can_land_where_the_caller_says(way):

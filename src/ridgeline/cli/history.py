@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.speak import Json, note, print_json, status, stdout, tell
+from ridgeline.cli.speak import Json, note, plain, print_json, status, stdout, tell
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.web import si
 
@@ -84,7 +84,7 @@ def _show(found: list[Series]) -> None:
     for fingerprint in machines:
         own = [s for s in found if s.last.machine["fingerprint"] == fingerprint]
         machine = own[-1].last.machine
-        names = escape(" · ".join([machine["cpu"], *(g["name"] for g in machine["gpus"])]))
+        names = escape(plain(" · ".join([machine["cpu"], *(g["name"] for g in machine["gpus"])])))
         table = Table(title=names, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
         for column in ("case", "records", "from", "to", "now", "word"):
             table.add_column(
@@ -92,11 +92,12 @@ def _show(found: list[Series]) -> None:
             )
         for s in own:
             first, last = s.moments[0].record, s.moments[-1]
-            case = escape(f"{s.last.workload} {s.last.label}")
+            case = escape(plain(f"{s.last.workload} {s.last.label}"))
+            days = (escape(plain(r.time[:10])) for r in (first, last.record))
             now = si(last.judged.time.value / 1e9, "s") if last.judged.time else "–"
             since = f", last {s.recent.comparison}" if s.recent and s.recent.comparison else ""
             word = f"[{COLOURS[s.word]}]{s.word}[/]{since}"
-            table.add_row(case, str(len(s.moments)), first.time[:10], last.record.time[:10], now, word)
+            table.add_row(case, str(len(s.moments)), *days, now, word)
         stdout().print(table)
         for s in own:
             if s.steps or s.drift:

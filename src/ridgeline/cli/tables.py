@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from ridgeline.cli.speak import plain
 from ridgeline.lab import analyse
 from ridgeline.lab.analyse import Row, rate_unit
 from ridgeline.lab.compare import Change
@@ -31,6 +32,11 @@ COLOURS = {
 }
 
 
+def shown(text: str) -> str:
+    """What a record says, as it is: no markup, and nothing that steers a terminal."""
+    return escape(plain(text))
+
+
 def coloured(word: str | None) -> str:
     return f"[{COLOURS[word]}]{word}[/]" if word else ""
 
@@ -46,34 +52,34 @@ def races(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableTy
         lines = [cells for _, rows in told for _, cells in rows]
         wanted = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
         columns = [c for c in wanted if any(cells[c] for cells in lines)]
-        table = Table(title=escape(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+        table = Table(title=shown(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
         for column in columns:
             words = column in ("case, contender", "verdict")
             table.add_column(column, justify="left" if words else "right", no_wrap=not words)
         advice: list[str] = []
         for record, rows in told:
-            table.add_row(f"[dim]{escape(record.label)}[/]")
+            table.add_row(f"[dim]{shown(record.label)}[/]")
             for row, cells in rows:
                 table.add_row(*(cells[column] for column in columns))
                 if row.judged.validity is not Validity.VALID:
-                    who = escape(f"{row.lane.contender}, {record.label}")
-                    advice.append(f"{who}: {coloured(row.judged.validity)}, {escape(row.judged.advice)}")
+                    who = shown(f"{row.lane.contender}, {record.label}")
+                    advice.append(f"{who}: {coloured(row.judged.validity)}, {shown(row.judged.advice)}")
             table.add_section()
         yield table
-        yield from (f"[dim]{escape(note)}[/]" for note in dict.fromkeys(r.note for r, _ in told) if note)
+        yield from (f"[dim]{shown(note)}[/]" for note in dict.fromkeys(r.note for r, _ in told) if note)
         yield from advice
 
 
 def _cells(row: Row) -> dict[str, str]:
     time, ratio = row.judged.time, row.ratio
-    contender = escape(row.lane.contender)
+    contender = shown(row.lane.contender)
     doubt = row.judged.validity if row.judged.validity is not Validity.VALID else None
     cells = (
         f"  [bold]{contender}[/]" if row.ours else f"  {contender}",
         f"{si(time.value / 1e9, 's')} [dim]±{time.relative:.1%}[/]" if time else "–",
-        si(row.items_per_s, rate_unit(row.record)) if row.items_per_s else "",
-        f"{row.share:.0%} {row.limit.resource}" if row.share and row.limit else "",
-        ", ".join(f"{escape(name)} {value:.4g}" for name, value in row.quality.items()),
+        si(row.items_per_s, shown(rate_unit(row.record))) if row.items_per_s else "",
+        f"{row.share:.0%} {shown(row.limit.resource)}" if row.share and row.limit else "",
+        ", ".join(f"{shown(name)} {value:.4g}" for name, value in row.quality.items()),
         f"{ratio.value:.3f} [dim]±{(ratio.high - ratio.low) / 2:.3f}[/]" if ratio else "",
         " ".join(filter(None, (coloured(row.comparison), coloured(doubt)))),
     )
@@ -89,7 +95,7 @@ def changes(found: Sequence[Change]) -> Table:
         if word:
             verdict = f"[{ {'FASTER': 'green', 'SLOWER': 'red'}.get(word, COLOURS[word]) }]{word}[/]"
         times = f"{ratio.value:.3f} [dim]{ratio.low:.3f}–{ratio.high:.3f}[/]" if ratio else "–"
-        table.add_row(escape(change.after.workload), escape(change.after.label), times, verdict, escape(change.basis))
+        table.add_row(shown(change.after.workload), shown(change.after.label), times, verdict, shown(change.basis))
     return table
 
 
@@ -97,9 +103,9 @@ def listing(records: Sequence[Record]) -> Table:
     table = Table("id", "time", "workload", "case", "commit", "contenders", box=box.SIMPLE_HEAD, pad_edge=False)
     for record in records:
         commit = (record.code["commit"] or "")[:7] + ("+" if record.code["dirty"] else "")
-        words = ", ".join(f"{escape(r.lane.contender)} {coloured(r.judged.validity)}" for r in analyse.rows(record))
+        words = ", ".join(f"{shown(r.lane.contender)} {coloured(r.judged.validity)}" for r in analyse.rows(record))
         told = (record.id[:8], record.time[:16], record.workload, record.label, commit)
-        table.add_row(*map(escape, told), words)
+        table.add_row(*map(shown, told), words)
     return table
 
 
@@ -119,5 +125,5 @@ def facts(record: Record) -> Table:
         "repeat": record.command,
     }
     for name, value in rows.items():
-        table.add_row(f"[dim]{name}[/]", escape(value))
+        table.add_row(f"[dim]{name}[/]", shown(value))
     return table

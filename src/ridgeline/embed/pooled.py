@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.inputs import length_of, refuse_one, windows
 from ridgeline.embed.models import DEFAULT, find_model
+from ridgeline.errors import InputError
 from ridgeline.pipeline import WorkerStats, pool
+from ridgeline.pipeline.stand import is_whole
 
 Vectors = NDArray[np.float32]
 CHUNK = 4_096  # texts handed to a worker at a time
@@ -36,6 +38,8 @@ class EmbedderPool:
         chunk: int = CHUNK,
         **settings: Any,
     ) -> None:
+        if not is_whole(chunk) or chunk < 1:
+            raise InputError(f"chunk is {chunk!r}; give 1 text or more.")
         find_model(model)  # what is not there is said here, not by a worker
         self.chunk = chunk
         self._pool = pool(partial(_embedder, os.fspath(model), settings), devices)

@@ -213,10 +213,11 @@ def _resumed(out: Path) -> dict[str, Record]:
     try:
         state = json.loads((out / STATE).read_text())
     except (OSError, ValueError):
-        state = {}
-    if state.get("started") and not state.get("finished") and (out / record.FILE).exists():
+        state = None
+    started = state.get("started") if isinstance(state, dict) and not state.get("finished") else None
+    if isinstance(started, str) and started and (out / record.FILE).exists():
         kept = record.read(out).records
-        return {r.key: r for r in kept if r.time >= state["started"]}
+        return {r.key: r for r in kept if r.time >= started}
     _mark(out, finished=False)
     return {}
 

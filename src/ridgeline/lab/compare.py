@@ -16,6 +16,7 @@ from typing import Any
 
 from ridgeline.errors import Exit, NotComparable
 from ridgeline.lab import stats, verdict
+from ridgeline.lab.findings import latest
 from ridgeline.lab.record import Lane, Record
 from ridgeline.lab.stats import Estimate
 from ridgeline.lab.verdict import Comparison
@@ -45,11 +46,11 @@ class Change:
 
 
 def changes(a: Iterable[Record], b: Iterable[Record], margin: float = verdict.MARGIN) -> list[Change]:
-    """Every case both sets have on one kind of machine (the latest record of each).
+    """Every case both sets have on one kind of machine (the latest record of each, by its time, then by its line).
 
     NotComparable when there is none, or none with a valid time on both sides.
     """
-    old, new = ({_place(r): r for r in records} for records in (a, b))
+    old, new = ({_place(r): r for r in latest(records)} for records in (a, b))
     shared = [place for place in new if place in old]
     if not shared:
         if {subject for subject, _ in old} & {subject for subject, _ in new}:

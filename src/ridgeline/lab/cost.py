@@ -169,8 +169,15 @@ def services(records: Iterable[Record], contender: str = OURS) -> tuple[list[Ser
             why = f"{row.judged.validity}, {row.judged.advice}" if row else f"no contender '{contender}'"
             silent.append(f"{record.workload} {record.label}: {why}")
             continue
+        if not record.work["items"]:
+            silent.append(f"{record.workload} {record.label}: a step of no items")
+            continue
         device, time = str(record.case["device"]).partition(":")[0], row.judged.time
-        found[record.subject, record.machine["fingerprint"]] = Service(
+        at = record.subject, record.machine["fingerprint"]
+        old = found[at].record if at in found else None
+        if old is not None and old.time > record.time:
+            continue
+        found[at] = Service(
             record.label,
             device,
             float(record.work["items"]),

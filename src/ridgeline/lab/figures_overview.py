@@ -95,9 +95,10 @@ def rooflines(records: Sequence[Record], found: Sequence[Standing]) -> list[Mark
                     series.setdefault(record.workload, []).append(point)
             for resource, told in record.ceilings.items():
                 if resource in ("memory", "compute"):
-                    known = roofs.get(told["name"])
+                    title = str(told.get("name") or told["what"])
+                    known = roofs.get(title)
                     rate = max(told["rate"], known.rate if known else 0.0)  # sharpened from case to case
-                    roofs[told["name"]] = Roof(told["name"], rate, "memory" if resource == "memory" else "compute")
+                    roofs[title] = Roof(title, rate, "memory" if resource == "memory" else "compute")
         if series and {roof.bound for roof in roofs.values()} == {"memory", "compute"}:
             points = [Series(workload, held) for workload, held in series.items()]
             out.append(roofline(_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))

@@ -122,6 +122,8 @@ def _less(row: Row, other: Row) -> float | None:
         return None
     if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (mine[apart[0]], its[apart[0]])):
         return None
+    if not row.record.work["items"]:
+        return None
     floors = [max((limit.floor_s for limit in limits(r)), default=0.0) for r in (other.record, row.record)]
     items = float(other.record.work["items"]) / float(row.record.work["items"])
     less = max(items, floors[0] / floors[1]) if floors[1] else items

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.lab.race import Race
+from ridgeline.lab.shape import RECORD, fault, is_finite
 from ridgeline.lab.workload import Case, Work, label
 from ridgeline.store import append_lines, read_lines
 
@@ -32,7 +32,7 @@ NEEDED = {
     "code": ("commit", "dirty", "libraries"),
     "race": ("rounds", "ended"),
     "weather": ("before", "after"),
-}  # what a reader may count on
+}  # what a reader may count on; shape.py says of which types it is
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def key(
     code: Mapping[str, Any],
 ) -> str:
     """Two runs with one key would measure the same thing: a stopped bench skips keys it has."""
-    return _digest(workload, case, list(placement), cold, machine["fingerprint"], code["tree"], code["libraries"])
+    return _digest(workload, case, list(placement), cold, machine["fingerprint"], code.get("tree"), code["libraries"])
 
 
 def from_race(
@@ -222,8 +222,10 @@ def _parse(file: Path, number: int, line: Mapping[str, Any]) -> Record:
         lacking = [name for name in names if not isinstance(held, dict) or name not in held]
         if lacking:
             raise InputError(f"'{file}' line {number} is no record: its {part} lacks {', '.join(lacking)}.")
+    if (wrong_type := fault(line, RECORD)) is not None:
+        raise InputError(f"'{file}' line {number} is no record: its {wrong_type.removeprefix('.')}.")
     for lane in lanes:
-        if not all(isinstance(ns, int | float) and 0 < ns < math.inf for ns in lane.samples_ns):
+        if not all(is_finite(ns) and ns > 0 for ns in lane.samples_ns):
             raise InputError(f"'{file}' line {number} is no record: {lane.contender} has a time that is none.")
     return made
 

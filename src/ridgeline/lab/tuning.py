@@ -72,11 +72,11 @@ def changes(records: Iterable[Record]) -> list[Change]:
 
 def is_study(record: Record) -> bool:
     """Whether it is a point of `ridgeline run`: those are studied together."""
-    return all(name in record.plan for name in STUDIED)
+    return all(name in record.plan for name in STUDIED) and bool(record.placement and record.contenders)
 
 
 def _ours(record: Record) -> Row | None:
-    return next((row for row in analyse.rows(record) if row.ours and row.seconds), None)
+    return next((row for row in analyse.rows(record) if row.ours and row.items_per_s), None)
 
 
 def _knees(records: Sequence[Record], ours: dict[str, Row]) -> Iterable[Change]:

@@ -75,7 +75,11 @@ def refuse_reuse(index: int, answer: Tensors, held: set[int]) -> None:
     """An answer in the memory of an earlier one would be overwritten while that one is still wanted."""
     for name, tensor in answer.items():
         if memory(tensor) in held:
-            raise BatchError(index, f"fn gave '{name}' in the memory of an earlier result; give fresh tensors (clone)")
+            raise reused(index, name)
+
+
+def reused(index: int, name: str) -> BatchError:
+    return BatchError(index, f"fn gave '{name}' in the memory of an earlier result; give fresh tensors (clone)")
 
 
 def targets(index: int, out: Out | None, answer: Tensors) -> Tensors:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from numbers import Real
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,7 @@ from ridgeline.machine import Placement
 from ridgeline.pipeline import worker
 from ridgeline.pipeline.post import QUEUE, Post, Task, WorkerStats
 from ridgeline.pipeline.shared import Parcel, pack
-from ridgeline.pipeline.stand import stands
+from ridgeline.pipeline.stand import is_whole, stands
 
 LOOK_EVERY_S = 1.0  # a worker can die while a process it forked holds its line open
 LEAVE_S = 2.0  # for idle workers to leave by themselves
@@ -61,10 +62,12 @@ def pool(
             "a worker imports this script for what it defines: put the rest under if __name__ == '__main__'."
         )
     for name, value in (("depth", depth), ("tries", tries)):
-        if value < 1:
-            raise InputError(f"{name} is {value}; give 1 or more.")
-    if timeout is not None and timeout <= 0:
-        raise InputError(f"timeout is {timeout}; give seconds, or None.")
+        if not is_whole(value) or value < 1:
+            raise InputError(f"{name} is {value!r}; give 1 or more.")
+    if timeout is not None and not _seconds(timeout):
+        raise InputError(f"timeout is {timeout!r}; give seconds, or None.")
+    if not _seconds(start_timeout):
+        raise InputError(f"start_timeout is {start_timeout!r}; give seconds.")
     try:
         packed = pickle.dumps(factory, protocol=5)
     except Exception as error:
@@ -273,6 +276,7 @@ class Pool(Generic[Chunk, Result]):
             elif not task.holders:
                 heapq.heappush(self._waiting, task)
         post.turns.clear()
+        post.restarts += 1
         self._start(post)
 
     def _start(self, post: Post) -> None:
@@ -350,6 +354,10 @@ class _Source:
             failure = ChunkError(index, f"{what} {kind}: {error}", kind)
             failure.__cause__ = error
             raise failure from error
+
+
+def _seconds(value: Any) -> bool:
+    return isinstance(value, Real) and float(value) > 0
 
 
 def _times(count: int) -> str:

@@ -72,7 +72,7 @@ class Post:
     ready: bool = False
     turns: deque[Turn] = field(default_factory=deque)
     stillborn: int = 0  # times in a row that it died before it was ready
-    restarts: int = -1
+    restarts: int = 0  # for a process that died; the first of each `with` is none
     chunks: int = 0
     busy_s: float = 0.0
     since: float = 0.0  # when it was started, or when it answered last
@@ -104,7 +104,6 @@ class Post:
             theirs.close()
             os.close(life)
         self.ready, self.full, self.since = False, False, time.monotonic()
-        self.restarts += 1
         parcel = pack((self.placement, self.device, _home(), self.factory))
         with suppress(ConnectionError):  # it is dead already: the next look at it says so
             send(self.line, ("start",), parcel)
@@ -194,9 +193,7 @@ class Post:
 
     def stats(self) -> WorkerStats:
         cpus = self.where.cpus if self.where else ()
-        return WorkerStats(
-            self.number, self.device, self.process.pid, cpus, self.chunks, self.busy_s, max(0, self.restarts)
-        )
+        return WorkerStats(self.number, self.device, self.process.pid, cpus, self.chunks, self.busy_s, self.restarts)
 
 
 def _signal(number: int) -> str:
