@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,15 @@ def test_an_answer_that_finds_no_room_is_an_error(words: list[str]):
         said = subprocess.run([sys.executable, "-m", "ridgeline", *words], stdout=full, stderr=-1, text=True)
     assert (said.returncode, said.stderr.count("\n")) == (2, 1)
     assert said.stderr.startswith("ridgeline: the answer could not be written: No space left")
+
+
+@pytest.mark.parametrize("words", [["machine", "--json"], ["--help"]])
+def test_who_reads_may_leave_before_the_answer_comes(words: list[str]):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        said = subprocess.run([sys.executable, "-m", "ridgeline", *words], stdout=pipe, stderr=-1, text=True)
+    assert (said.returncode, said.stderr) == (1, "")
 
 
 def test_an_interrupt_leaves_with_130(failing):

@@ -129,12 +129,12 @@ def _run(words: list[str]) -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in (*FULL, errno.EPIPE):
             raise
-        with suppress(OSError, ValueError):
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # what is left in the buffer has a place to go
+        with suppress(OSError, ValueError):  # what is left in the buffer needs a place to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # who reads has seen enough
+            sys.exit(Exit.FINDINGS)
         raise StoreError(f"the answer could not be written: {error.strerror}; make room, or write elsewhere.") from None
 
 
