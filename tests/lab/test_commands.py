@@ -189,7 +189,15 @@ EVIL = "\x1b]0;evil\x07"
 
 
 @pytest.mark.parametrize(
-    "words", [("records", "show"), ("records", "ls"), ("history",), ("compare", "evil.jsonl")], ids=lambda w: w[-1]
+    "words",
+    [
+        ("records", "show"),
+        ("records", "ls"),
+        ("history",),
+        ("compare", "evil.jsonl"),
+        ("cost", "--workload", f"made{EVIL}[red]", "--rate", "9/s", "--records"),
+    ],
+    ids=lambda w: w[-1],
 )
 def test_what_a_record_says_cannot_steer_the_terminal(say, record, tmp_path, words):
     gpu = {"name": f"GPU {EVIL}", "node": None, "memory_bytes": 1, "link": None}

@@ -48,7 +48,6 @@ COMMANDS = {
 # sleeps (13 against 12 on an idle machine). What measures is left alone, and so is who has set it.
 PATIENT = ("embed", "index", "search", "audit", "recommend")
 SPINS = "10000"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CONTEXTS = {"run": {"ignore_unknown_options": True}}  # Hydra's own flags (--cfg job) are not Typer's to judge
 
 
@@ -129,7 +128,9 @@ def _run(words: list[str]) -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if error.errno not in (*FULL, errno.EPIPE):
+        from ridgeline.store.disk import NO_ROOM
+
+        if error.errno not in {*NO_ROOM, errno.EPIPE}:
             raise
         with suppress(OSError, ValueError):  # what is left in the buffer needs a place to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ridgeline.cli import tables
 from ridgeline.lab.cost import Plan, Service, Versus
 from ridgeline.lab.prices import HOURS_A_YEAR, Price
 from ridgeline.web import si
@@ -25,10 +26,10 @@ def table(plans: Sequence[Plan], rate: str) -> Table:
     several = len({p.service.record.machine["fingerprint"] for p in plans if p.service.record}) > 1
     for number, p in enumerate(plans, 1):
         where = f" on {machine_of(p.service)}" if several else ""
-        name = escape(p.service.name + where) + (
-            f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else ""
-        )
-        cells = [str(number), name, si(p.service.rate, f"{unit_of(p.service)}/s"), f"{p.busy:.3g}", str(p.units)]
+        doubt = f" [yellow]{p.service.validity}[/]" if p.service.validity != "VALID" else ""
+        unit = tables.shown(unit_of(p.service))
+        cells = [str(number), tables.shown(p.service.name + where) + doubt, si(p.service.rate, f"{unit}/s")]
+        cells += [f"{p.busy:.3g}", str(p.units)]
         cells.append(si(p.latency_s, "s"))
         if priced:
             full, hour = p.usd_per_million_full, p.usd_per_hour

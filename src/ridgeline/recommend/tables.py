@@ -225,16 +225,16 @@ def _parquet(path: Path, kinds: Mapping[str, str], optional: Sequence[str]) -> d
             raise InputError(
                 f"{path}: column '{name}' has {column.null_count:,} empty values; fill or drop those rows."
             )
-        try:
-            found[name] = _as_kind(column, kinds[name])
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        made = _as_kind(column, kinds[name])
+        if made is None:
             plain = _PLAIN.get(kinds[name], kinds[name])
-            raise InputError(f"{path}: column '{name}' is {column.type}, not {plain}; convert it.") from None
+            raise InputError(f"{path}: column '{name}' is {column.type}, not {plain}; convert it.")
+        found[name] = made
     return found
 
 
-def _as_kind(column: Any, kind: str) -> Any:
-    """A moment becomes whole seconds since 1970."""
+def _as_kind(column: Any, kind: str) -> Any | None:
+    """A moment becomes whole seconds since 1970. None where a column is not of that kind."""
     import pyarrow as pa
 
     held, is_ = column.type, pa.types
@@ -242,13 +242,12 @@ def _as_kind(column: Any, kind: str) -> Any:
         return column
     if kind == MOMENT and (is_.is_timestamp(held) or is_.is_date(held)):
         return column.cast(pa.timestamp("s", getattr(held, "tz", None)), safe=False).cast(WHOLE)
-    if is_.is_temporal(held) and kind in (
-        WHOLE,
-        REAL,
-        MOMENT,
-    ):  # a number there would be of days, or of a unit that nobody named
-        raise pa.ArrowNotImplementedError(str(held))
-    return column.cast(_PLAIN.get(kind, kind))
+    if is_.is_temporal(held) and kind in (WHOLE, REAL, MOMENT):
+        return None  # a number would be one of days, or of a unit that nobody named
+    try:
+        return column.cast(_PLAIN.get(kind, kind))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def _bytes(path: Path, encoding: str) -> bytes:

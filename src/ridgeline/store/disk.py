@@ -31,6 +31,7 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP}
 
 _WRITE_RANGE = 2  # SYNC_FILE_RANGE_WRITE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+NO_ROOM = {*_FULL, errno.EFBIG}  # on the disk, or within what a process may write
 
 
 def sync_file(path: Path) -> None:
@@ -139,7 +140,7 @@ def explained_within(folder: Path, path: StrPath) -> Iterator[None]:
     except OSError as error:
         named = error.filename
         ours = isinstance(named, str | os.PathLike) and folder in Path(named).parents
-        if ours or error.errno in _FULL or error.errno == errno.EFBIG:
+        if ours or error.errno in NO_ROOM:
             raise explain(error, path) from error
         raise
 
