@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.audit.capacity import forecast
-from ridgeline.audit.verify import examine
-from ridgeline.audit.vocabulary import Encode, Vectors
-from ridgeline.audit.watch.encoder import encoder
+from ridgeline.audit.ledger.verify import examine
+from ridgeline.audit.watch.capacity import forecast
+from ridgeline.audit.watch.encoding import encoder
+from ridgeline.audit.watch.vocabulary import Encode, Vectors
 from ridgeline.cli import SPINS
 from ridgeline.workloads._audit_engine import Lines, Ours
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tables import machines, of, seconds, share, show, versus
 
-from ridgeline.lab.analyse import Row
-from ridgeline.lab.record import Record
+from ridgeline.lab.judge.analyse import Row
+from ridgeline.lab.record.record import Record
 from ridgeline.web import si
 
 FEWEST_FOR_P99 = 100  # calls: below, the slowest percent is not even one of them

@@ -22,7 +22,7 @@ from ridgeline.cli import SPINS
 from ridgeline.machine import topology
 from ridgeline.machine.clock import now_ns
 from ridgeline.recommend import Recommender
-from ridgeline.recommend.service import service
+from ridgeline.recommend.http_service import service
 from ridgeline.recommend.texts import item_texts
 from ridgeline.web import running
 

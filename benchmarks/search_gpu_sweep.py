@@ -16,20 +16,18 @@ from typing import Any
 
 import torch
 
-from ridgeline.kernels import (
-    search_batch,
-    search_begin,
-    search_bytes,
-    search_exact,
-    search_inverted,
-    search_kmeans,
-    search_lists,
-    search_scan,
-    search_select,
-    search_settle,
-    search_short,
-    search_sketch,
-)
+from ridgeline.kernels.search import batch as search_batch
+from ridgeline.kernels.search import begin as search_begin
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import exact as search_exact
+from ridgeline.kernels.search import inverted as search_inverted
+from ridgeline.kernels.search import kmeans as search_kmeans
+from ridgeline.kernels.search import lists as search_lists
+from ridgeline.kernels.search import scan as search_scan
+from ridgeline.kernels.search import select as search_select
+from ridgeline.kernels.search import settle as search_settle
+from ridgeline.kernels.search import short as search_short
+from ridgeline.kernels.search import sketch as search_sketch
 
 DEPTH, K, QUERIES = 384, 10, 1024
 SCAN = [(32, 64, 4), (64, 64, 4), (64, 64, 8), (32, 64, 2), (16, 64, 2), (32, 128, 4), (16, 128, 4), (64, 128, 8)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ridgeline.lab import analyse
-from ridgeline.lab.analyse import Row
-from ridgeline.lab.record import Record, read
+from ridgeline.lab.judge import analyse
+from ridgeline.lab.judge.analyse import Row
+from ridgeline.lab.record.record import Record, read
 
 Cells = Sequence[str]
 

@@ -19,7 +19,7 @@ import torch
 from gpu_clock import on_device
 from trajectory_gpu import LARGE, D, batch, bytes_of, copy_bandwidth, name, reference
 
-from ridgeline.kernels import resample
+from ridgeline.kernels.resample import resample
 
 Shape = tuple[int, int, int, int, int]
 HALF: list[Shape] = [

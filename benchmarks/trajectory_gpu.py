@@ -25,7 +25,7 @@ import torch
 from gpu_clock import on_device
 
 import ridgeline
-from ridgeline.kernels import resample
+from ridgeline.kernels.resample import resample
 
 S, T, D = 100, 50, 32
 KINDS = ("linear", "previous", "nearest", "angle", "slerp", "cubic")
@@ -226,7 +226,7 @@ def long() -> None:
 
 
 def sweep(copy: float) -> None:
-    """Targets and channels per program, warps, registers; the best stand as constants in ridgeline.kernels.resample."""
+    """Targets and channels per program, warps, registers; the best stand as constants in ridgeline.kernels.resample.resample."""
     tables: tuple[dict[Any, Any], ...] = (resample.SHAPES, resample.WARPS, resample.REGISTERS)
     before = [dict(table) for table in tables]
     shapes = ((32, 32, 1), (16, 32, 1), (32, 16, 1), (32, 8, 1), (16, 16, 1), (64, 32, 2), (64, 8, 2))

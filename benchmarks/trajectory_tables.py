@@ -16,8 +16,8 @@ from typing import Any
 
 from tables import Cells, machines, of, seconds, share, show, versus
 
-from ridgeline.lab.analyse import Row
-from ridgeline.lab.record import Record
+from ridgeline.lab.judge.analyse import Row
+from ridgeline.lab.record.record import Record
 from ridgeline.web import si
 
 BASE = {"batch": 256, "stamps": 100, "targets": 50, "channels": 32, "kind": "linear", "clock": "uneven", "ranks": 1}

@@ -1,87 +1,79 @@
 """Fast paths for AI data, each one measured against its limit.
 
-`ridgeline.__all__` is the public API. Names load on first use, so importing the package costs nothing and
+`ridgeline.__all__` is the public API. Names load on first use, so importing the package costs milliseconds and
 brings no torch:
 
->>> import ridgeline
->>> ridgeline.topology().nodes[0].id >= 0
+>>> import ridgeline as rl
+>>> rl.topology().nodes[0].id >= 0
 True
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline import embed, errors, fabric, lab, machine, search, trajectory
-    from ridgeline.embed import Embedder
-    from ridgeline.errors import RidgelineError
-    from ridgeline.machine.ceiling import ceilings
-    from ridgeline.machine.placement import Placement, placed
-    from ridgeline.machine.plan import plan
-    from ridgeline.machine.topology import Topology, topology
-    from ridgeline.search import Index
-    from ridgeline.trajectory import TrajectoryDataset, collate, resample
+    from ridgeline import audit as audit
+    from ridgeline import claims as claims
+    from ridgeline import embed as embed
+    from ridgeline import errors as errors
+    from ridgeline import fabric as fabric
+    from ridgeline import lab as lab
+    from ridgeline import machine as machine
+    from ridgeline import pipeline as pipeline
+    from ridgeline import recommend as recommend
+    from ridgeline import search as search
+    from ridgeline import store as store
+    from ridgeline import trajectory as trajectory
+    from ridgeline import web as web
+    from ridgeline.audit import Ledger as Ledger
+    from ridgeline.embed import Embedder as Embedder
+    from ridgeline.errors import RidgelineError as RidgelineError
+    from ridgeline.machine import Placement as Placement
+    from ridgeline.machine import Topology as Topology
+    from ridgeline.machine import ceilings as ceilings
+    from ridgeline.machine import placed as placed
+    from ridgeline.machine import plan as plan
+    from ridgeline.machine import topology as topology
+    from ridgeline.pipeline import stream as stream
+    from ridgeline.recommend import Recommender as Recommender
+    from ridgeline.search import Index as Index
+    from ridgeline.trajectory import Stream as Stream
+    from ridgeline.trajectory import TrajectoryDataset as TrajectoryDataset
+    from ridgeline.trajectory import align as align
+    from ridgeline.trajectory import collate as collate
+    from ridgeline.trajectory import resample as resample
 
 __version__ = "0.1.0"
 
-# public name -> the module it lives in; a module of that very name is given itself
-_HOMES = {
-    "Embedder": "ridgeline.embed",
-    "Index": "ridgeline.search",
-    "Placement": "ridgeline.machine",
-    "RidgelineError": "ridgeline.errors",
-    "Topology": "ridgeline.machine",
-    "TrajectoryDataset": "ridgeline.trajectory",
-    "ceilings": "ridgeline.machine",
-    "collate": "ridgeline.trajectory",
-    "embed": "ridgeline.embed",
-    "errors": "ridgeline.errors",
-    "fabric": "ridgeline.fabric",
-    "lab": "ridgeline.lab",
-    "machine": "ridgeline.machine",
-    "placed": "ridgeline.machine",
-    "plan": "ridgeline.machine",
-    "resample": "ridgeline.trajectory",
-    "search": "ridgeline.search",
-    "topology": "ridgeline.machine",
-    "trajectory": "ridgeline.trajectory",
-}
-
-__all__ = [
-    "Embedder",
-    "Index",
-    "Placement",
-    "RidgelineError",
-    "Topology",
-    "TrajectoryDataset",
-    "__version__",
-    "ceilings",
-    "collate",
-    "embed",
-    "errors",
-    "fabric",
-    "lab",
-    "machine",
-    "placed",
-    "plan",
-    "resample",
-    "search",
-    "topology",
-    "trajectory",
-]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ridgeline' has no attribute {name!r}")
-    module = import_module(home)
-    value = module if home == f"ridgeline.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".": [
+            "audit",
+            "claims",
+            "embed",
+            "errors",
+            "fabric",
+            "lab",
+            "machine",
+            "pipeline",
+            "recommend",
+            "search",
+            "store",
+            "trajectory",
+            "web",
+        ],
+        "audit": ["Ledger"],
+        "embed": ["Embedder"],
+        "errors": ["RidgelineError"],
+        "machine": ["Placement", "Topology", "ceilings", "placed", "plan", "topology"],
+        "pipeline": ["stream"],
+        "recommend": ["Recommender"],
+        "search": ["Index"],
+        "trajectory": ["Stream", "TrajectoryDataset", "align", "collate", "resample"],
+    },
+)
+__all__ += ["__version__"]

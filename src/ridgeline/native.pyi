@@ -42,7 +42,7 @@ def lent_threads() -> int:
 
 def resample(values: Annotated[NDArray, dict(device='cpu', writable=False)], times: Annotated[NDArray, dict(device='cpu', writable=False)], at: Annotated[NDArray, dict(device='cpu', writable=False)], out: Annotated[NDArray, dict(device='cpu')], mask: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')] | None, lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, at_lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, channels: Sequence[tuple[int, int, str]], outside: str, gap_float: float | None, gap_int: int | None, scale: Annotated[NDArray, dict(device='cpu', writable=False)] | None, shift: Annotated[NDArray, dict(device='cpu', writable=False)] | None, value_type: str, out_is_wide: bool, threads: int, check: bool = False, isa: str = '') -> int:
     """
-    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resample. With `check` the first trajectory whose stamps are not in order, or -1.
+    values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D]; see ridgeline.trajectory.resampling. With `check` the first trajectory whose stamps are not in order, or -1.
     """
 
 def first_disorder(times: Annotated[NDArray, dict(device='cpu', writable=False)], lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> int:

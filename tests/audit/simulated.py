@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from ridgeline.audit.evaluate import Labelled, Unit
+from ridgeline.audit.anomaly.evaluate import Labelled, Unit
 
 BASE = 1_700_000_000_000_000_000
 STEPS = [

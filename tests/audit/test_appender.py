@@ -16,8 +16,8 @@ import pytest
 from tests.audit.conftest import event
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.appender import Appender
-from ridgeline.audit.home import Home
+from ridgeline.audit.ledger.appender import Appender
+from ridgeline.audit.ledger.layout import Home
 from ridgeline.errors import Locked, StoreError
 from ridgeline.store import lock
 

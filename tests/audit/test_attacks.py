@@ -13,16 +13,16 @@ from tests.audit.conftest import BASE, cli, event, events
 from tests.audit.test_verify import kinds, look, rewrite
 
 from ridgeline.audit import Ledger, Signer
-from ridgeline.audit import verify as verifying
-from ridgeline.audit.checkpoint import signed_checkpoint
-from ridgeline.audit.door import Guest
-from ridgeline.audit.event import decode, encode
-from ridgeline.audit.export import Selection
-from ridgeline.audit.home import Home
-from ridgeline.audit.note import COSIGNATURE, Note, merged
-from ridgeline.audit.proof import check_proof, parse_proof, prove
-from ridgeline.audit.verify import examine
-from ridgeline.audit.witness import Witness
+from ridgeline.audit.ledger import verify as verifying
+from ridgeline.audit.ledger.checkpoint import signed_checkpoint
+from ridgeline.audit.ledger.event import decode, encode
+from ridgeline.audit.ledger.export import Selection
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.note import COSIGNATURE, Note, merged
+from ridgeline.audit.ledger.proof import check_proof, parse_proof, prove
+from ridgeline.audit.ledger.verify import examine
+from ridgeline.audit.ledger.witness import Witness
+from ridgeline.audit.ledger.writer_socket import Guest
 from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.native import bundle_hashes
 

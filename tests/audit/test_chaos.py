@@ -19,9 +19,9 @@ import pytest
 from tests.audit.victim import event
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
-from ridgeline.audit.retention import read_history
-from ridgeline.audit.verify import examine
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.retention import read_history
+from ridgeline.audit.ledger.verify import examine
 
 ROUNDS = int(os.environ.get("RIDGELINE_CHAOS", "6"))
 

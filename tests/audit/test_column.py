@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.audit import column as module
-from ridgeline.audit.column import Column
+from ridgeline.audit.watch import column as module
+from ridgeline.audit.watch.column import Column
 
 numbers = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=9)
 

@@ -13,8 +13,8 @@ import pytest
 from tests.audit.conftest import cli, cli_json, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.door import Guest, NotTaken
-from ridgeline.audit.home import Home
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.writer_socket import Guest, NotTaken
 from ridgeline.errors import InputError, StoreError
 
 LINE = json.dumps({"source": "cli", "action": "a.b", "subject": "s"}) + "\n"

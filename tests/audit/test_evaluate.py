@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.audit.conftest import cli, cli_json
 from tests.audit.simulated import KINDS, sessions, strange_actor, words
 
-from ridgeline.audit.evaluate import Labelled, Unit, judged, load, protocol
-from ridgeline.audit.evaluate.methods import CountVector, LineCounts, NeverSeen, Watcher
-from ridgeline.audit.evaluate.metrics import Judged, exceeded_by, figures, intervals, middle, threshold_for
+from ridgeline.audit.anomaly.evaluate import Labelled, Unit, judged, load, protocol
+from ridgeline.audit.anomaly.evaluate.methods import CountVector, LineCounts, NeverSeen, Watcher
+from ridgeline.audit.anomaly.evaluate.metrics import Judged, exceeded_by, figures, intervals, middle, threshold_for
 from ridgeline.errors import InputError
 
 rows = st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=40)

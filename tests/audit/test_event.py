@@ -13,7 +13,7 @@ from tests import strategies
 from tests.audit import naive
 from tests.audit.conftest import event
 
-from ridgeline.audit.event import decode, encode, parse_line
+from ridgeline.audit.ledger.event import decode, encode, parse_line
 from ridgeline.errors import InputError, Unverified
 from ridgeline.native import canonical_json
 

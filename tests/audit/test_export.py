@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.audit.conftest import BASE, cli, event
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.moment import parse_moment, show_moment
-from ridgeline.audit.where import parse_where
+from ridgeline.audit.ledger.moment import parse_moment, show_moment
+from ridgeline.audit.ledger.where import parse_where
 from ridgeline.errors import InputError
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.audit import naive
 from tests.audit.conftest import event, events
 
-import ridgeline.audit.writer as writer_module
+import ridgeline.audit.ledger.writer as writer_module
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.home import Home, write_key
-from ridgeline.audit.note import Signer
+from ridgeline.audit.ledger.layout import Home, write_key
+from ridgeline.audit.ledger.note import Signer
 from ridgeline.errors import InputError, StoreError, Unverified
 
 ONE_APPEND = (

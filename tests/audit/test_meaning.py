@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.audit.watch.watching import BASE, encode, event, make
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.meaning import Meaning
 from ridgeline.audit.watch import own
+from ridgeline.audit.watch.meaning import Meaning
 from ridgeline.errors import InputError
 
 WIPE = [i for i in range(600) if i % 97 == 96]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit import naive
 
-from ridgeline.audit import merkle
+from ridgeline.audit.ledger import merkle
 from ridgeline.errors import Unverified
 from ridgeline.native import merkle_root
 

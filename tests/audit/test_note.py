@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.audit.checkpoint import parse_checkpoint, read_checkpoint, signed_checkpoint
-from ridgeline.audit.note import (
+from ridgeline.audit.ledger.checkpoint import parse_checkpoint, read_checkpoint, signed_checkpoint
+from ridgeline.audit.ledger.note import (
     COSIGNATURE,
     Note,
     Signer,

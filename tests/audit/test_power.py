@@ -11,8 +11,8 @@ import pytest
 from tests.audit.conftest import cli, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
-from ridgeline.audit.verify import examine
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import RidgelineError, StoreError
 
 # Appends and signs several times, never settling, and is gone.

@@ -12,7 +12,7 @@ from tests.audit import naive
 from tests.audit.conftest import cli, cli_json, event, events
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.proof import check_proof, parse_proof, prove
+from ridgeline.audit.ledger.proof import check_proof, parse_proof, prove
 from ridgeline.errors import InputError, RidgelineError, Unverified
 
 

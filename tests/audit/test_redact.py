@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.audit.event import encode
-from ridgeline.audit.redact import HIDDEN, NAMES, Redaction, redact
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.watch.redaction import HIDDEN, NAMES, Redaction, redact
 from ridgeline.errors import InputError
 
 SECRET = "S3cr3t-xYz.9"

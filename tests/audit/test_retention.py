@@ -9,10 +9,10 @@ from tests.audit import naive
 from tests.audit.conftest import BASE, cli, cli_json, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
-from ridgeline.audit.proof import check_proof, prove
-from ridgeline.audit.retention import read_history
-from ridgeline.audit.verify import examine
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.proof import check_proof, prove
+from ridgeline.audit.ledger.retention import read_history
+from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import InputError, Unverified
 
 

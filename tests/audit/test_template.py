@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.audit.template import LETTERS, MASK, VALUES, WORDS, Miner, mask
+from ridgeline.audit.anomaly.template import LETTERS, MASK, VALUES, WORDS, Miner, mask
 
 words = st.sampled_from(["start", "stop", "a", "b", "c", "d", "e", "f", "7", "0x1f", "10.0.0.1", "<*>"])
 sentences = st.lists(words, min_size=1, max_size=5).map(" ".join)
@@ -126,7 +126,7 @@ def test_the_first_word_is_never_a_variable():
 
 
 def test_memory_is_bounded(monkeypatch):
-    import ridgeline.audit.template as module
+    import ridgeline.audit.anomaly.template as module
 
     for name, value in {"TEMPLATES": 50, "PLACES": 200, "RECENT": 100}.items():
         monkeypatch.setattr(module, name, value)
@@ -139,7 +139,7 @@ def test_memory_is_bounded(monkeypatch):
 
 
 def test_the_oldest_places_give_way_one_by_one_and_variables_stay(monkeypatch):
-    import ridgeline.audit.template as module
+    import ridgeline.audit.anomaly.template as module
 
     monkeypatch.setattr(module, "PLACES", 10)
     miner, old = Miner(), [f"login of {name}" for name in ("ann", "bob", "cyd", "dan")]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit import naive
 
-from ridgeline.audit.tiles import Tiles, entries_of, parse_tile_path, tile_path, widths
-from ridgeline.audit.tree import Edge, grown
+from ridgeline.audit.ledger.tiles import Tiles, entries_of, parse_tile_path, tile_path, widths
+from ridgeline.audit.ledger.tree import Edge, grown
 from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes, entry_ends, merkle_root
 

@@ -12,10 +12,10 @@ from tests.audit import naive
 from tests.audit.conftest import cli, cli_json, event, events
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.checkpoint import signed_checkpoint
-from ridgeline.audit.home import Home, read_key
-from ridgeline.audit.tree import Edge, grown
-from ridgeline.audit.verify import examine
+from ridgeline.audit.ledger.checkpoint import signed_checkpoint
+from ridgeline.audit.ledger.layout import Home, read_key
+from ridgeline.audit.ledger.tree import Edge, grown
+from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes
 

@@ -11,11 +11,11 @@ from tests.audit.conftest import cli, cli_json, events
 from tests.audit.test_verify import rewrite
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.home import Home
-from ridgeline.audit.note import COSIGNATURE
-from ridgeline.audit.proof import check_proof, prove
-from ridgeline.audit.verify import examine
-from ridgeline.audit.witness import Witness
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.note import COSIGNATURE
+from ridgeline.audit.ledger.proof import check_proof, prove
+from ridgeline.audit.ledger.verify import examine
+from ridgeline.audit.ledger.witness import Witness
 from ridgeline.errors import InputError, Unverified
 
 
@@ -49,7 +49,7 @@ def test_a_witnessed_log_verifies_and_says_up_to_where(log, witness):
 
 def test_a_cosignature_that_is_too_old_does_not_count_and_is_said(log, witness, monkeypatch):
     now = int(time.time())
-    monkeypatch.setattr("ridgeline.audit.witness.time.time", lambda: now - 3 * 86_400)
+    monkeypatch.setattr("ridgeline.audit.ledger.witness.time.time", lambda: now - 3 * 86_400)
     see(witness, log)
     monkeypatch.undo()
     key = str(witness.verifier)

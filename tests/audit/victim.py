@@ -25,7 +25,7 @@ def ack(first: int, number: int) -> None:
 
 
 def run(path: str, mode: str, seed: int) -> None:
-    import ridgeline.audit.writer as writer
+    import ridgeline.audit.ledger.writer as writer
     from ridgeline.audit import Ledger
 
     rng = random.Random(seed)
@@ -46,7 +46,7 @@ def run(path: str, mode: str, seed: int) -> None:
 
 def work(path: str) -> None:
     """A fixed piece of work: two appends that share a journal's turn, a checkpoint, a pruning, a close."""
-    import ridgeline.audit.writer as writer
+    import ridgeline.audit.ledger.writer as writer
     from ridgeline.audit import Ledger
 
     writer._TURN = 20_000
@@ -80,8 +80,8 @@ def die_before(number: int) -> None:
 
 def main() -> None:
     path = sys.argv[1]
-    import ridgeline.audit.ledger  # noqa: F401  (before the forks, so that a victim starts at once)
-    from ridgeline.audit.note import new_signer
+    import ridgeline.audit.ledger.ledger  # noqa: F401  (before the forks, so that a victim starts at once)
+    from ridgeline.audit.ledger.note import new_signer
 
     new_signer("x").sign("")
     for line in sys.stdin:

@@ -172,7 +172,7 @@ def test_a_narrow_screen_keeps_names_and_verdicts(finished):
     from rich.console import Console
 
     from ridgeline.cli import tables
-    from ridgeline.lab import record
+    from ridgeline.lab.record import record
 
     screen = Console(width=60, record=True, file=io.StringIO())
     for part in tables.races(record.read(finished[0]).records, screen.width):

@@ -16,7 +16,7 @@ from tests.lab.conftest import make_record
 from ridgeline.cli import main
 from ridgeline.cli.recommend_sizing import line_through
 from ridgeline.errors import InputError
-from ridgeline.lab.record import to_json
+from ridgeline.lab.record.record import to_json
 
 CASE = {"task": "embed", "users": 1, "likes": 1, "dim": 384, "k": 10, "data": "made", "device": "cpu", "ranks": 1}
 

@@ -19,7 +19,8 @@ import pytest
 from tests.embed import tiny
 from tests.recommend import folders
 
-from ridgeline.recommend import Recommender, kept
+from ridgeline.recommend import Recommender
+from ridgeline.recommend import vector_cache as kept
 
 FILMS = 6_000  # whose texts take many blocks: there is time to press the keys
 PATIENCE = 120.0
@@ -102,7 +103,7 @@ def test_ranking_everybody_when_stopped_leaves_no_file(encoder, tmp_path):
 
     data = folders.many(tmp_path / "ml")
     with ridgeline.Embedder(encoder, device="cpu") as embedder:
-        model = Recommender.fit(ridgeline.recommend.read(data), embedder)
+        model = Recommender.fit(ridgeline.recommend.readers(data), embedder)
     many = np.arange(60_000) % len(model.user_ids)
     model.likes, model.seen = model.likes.taken(many), model.seen.taken(many)
     model.user_ids = np.arange(len(many))

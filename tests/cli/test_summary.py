@@ -13,9 +13,9 @@ from rich.console import Console
 from tests.lab.conftest import make_record
 
 from ridgeline.cli import bench, summary
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.findings import standings
-from ridgeline.lab.points import Ask, Point
+from ridgeline.lab.judge.findings import standings
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.points import Ask, Point
 from ridgeline.lab.workload import Case, Profile
 from ridgeline.workloads import names
 

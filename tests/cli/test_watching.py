@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.lab.conftest import make_record
 
 from ridgeline.cli.watching import watcher
-from ridgeline.lab.points import Point
+from ridgeline.lab.race.points import Point
 from ridgeline.lab.workload import Case
 
 

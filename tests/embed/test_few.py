@@ -19,8 +19,8 @@ from tests.embed import tiny  # noqa: E402
 
 from ridgeline.embed import Embedder  # noqa: E402
 from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
-from ridgeline.embed.few import FewTexts, are_few, size_for  # noqa: E402
 from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
+from ridgeline.embed.small_batch import FewTexts, are_few, size_for  # noqa: E402
 from ridgeline.embed.tokens import Tokens  # noqa: E402
 from ridgeline.embed.weights import read_encoder  # noqa: E402
 

@@ -11,9 +11,9 @@ from ridgeline.errors import InputError
 from ridgeline.fabric import Model, Network
 from ridgeline.fabric.choice import Choice, table_path
 from ridgeline.fabric.config import FabricConfig
-from ridgeline.fabric.tables import tables
-from ridgeline.fabric.tune import tuned_network
+from ridgeline.fabric.cost_tables import tables
 from ridgeline.fabric.tune_ways import begins
+from ridgeline.fabric.tuning import tuned_network
 from ridgeline.fabric.ways import NEVER, Ways, ways
 
 

@@ -22,17 +22,18 @@ from pathlib import Path
 
 from tests.audit import naive
 
-from ridgeline.audit import Ledger, Signer, merkle, parse_verifier
-from ridgeline.audit.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint
-from ridgeline.audit.event import decode, encode, parse_line
-from ridgeline.audit.journal import Journal
-from ridgeline.audit.moment import parse_moment, show_moment
-from ridgeline.audit.note import COSIGNATURE, Note, Signature, Verifier, merged, parse_note, parse_signer
-from ridgeline.audit.proof import check_proof, parse_proof, prove
-from ridgeline.audit.reading import read_bundle
-from ridgeline.audit.tiles import Tiles, entries_of
-from ridgeline.audit.verify import examine
-from ridgeline.audit.where import parse_where
+from ridgeline.audit import Ledger, Signer, parse_verifier
+from ridgeline.audit.ledger import merkle
+from ridgeline.audit.ledger.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint
+from ridgeline.audit.ledger.event import decode, encode, parse_line
+from ridgeline.audit.ledger.journal import Journal
+from ridgeline.audit.ledger.moment import parse_moment, show_moment
+from ridgeline.audit.ledger.note import COSIGNATURE, Note, Signature, Verifier, merged, parse_note, parse_signer
+from ridgeline.audit.ledger.proof import check_proof, parse_proof, prove
+from ridgeline.audit.ledger.reading import read_bundle
+from ridgeline.audit.ledger.tiles import Tiles, entries_of
+from ridgeline.audit.ledger.verify import examine
+from ridgeline.audit.ledger.where import parse_where
 from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.native import bundle_hashes, canonical_json, entry_ends
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fuzz import harnesses
 from tests.fuzz.harnesses import HARNESSES, seeds
 
-from ridgeline.audit.note import Verifier
+from ridgeline.audit.ledger.note import Verifier
 
 
 @pytest.mark.parametrize("name", HARNESSES)

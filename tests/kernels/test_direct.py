@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from ridgeline.kernels import direct  # noqa: E402
+from ridgeline.kernels.launch import direct
 
 
 class Kernel:

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 import torch.nn.functional as F  # noqa: E402
 
-from ridgeline.kernels import encoder  # noqa: E402
+from ridgeline.kernels.encoder import encoder
 
 DEVICE = "cuda" if CUDA else "cpu"
 # exp may overflow to infinity, as it should; NumPy, behind the interpreter, says so.

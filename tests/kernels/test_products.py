@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from tests.kernels.test_encoder import TYPES, activated, close, made, pytestmark, quick  # noqa: E402, F401
 
-from ridgeline.kernels import encoder  # noqa: E402
+from ridgeline.kernels.encoder import encoder
 
 # Of 16 bits: float32 has no quick product, and its tiles do not fit into a multiprocessor.
 

@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 
 from tests.kernels import reference_resample as reference  # noqa: E402
 
-from ridgeline.kernels import resample  # noqa: E402
+from ridgeline.kernels.resample import resample
 
 DEVICE = "cuda" if CUDA else "cpu"
 KINDS = ["linear", "previous", "nearest", "angle", "slerp", "cubic"]

@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 from tests.native.driver import driver, read  # noqa: E402
 
 import ridgeline  # noqa: E402
-from ridgeline.kernels import resample  # noqa: E402
+from ridgeline.kernels.resample import resample
 from ridgeline.native import Launch, Relaunch, Tensors  # noqa: E402
 from ridgeline.trajectory.channels import KINDS  # noqa: E402
 
@@ -95,7 +95,7 @@ def test_on_a_gpu_a_call_like_one_before_goes_to_its_launch_without_python(kind,
 
     known = [fresh(seed) for seed in range(3, 7)]
     with monkeypatch.context() as shut:
-        shut.setattr(sys.modules["ridgeline.trajectory.resample"], "_run", nobody)
+        shut.setattr(sys.modules["ridgeline.trajectory.resampling"], "_run", nobody)
         *three, out = known[0]
         assert ridgeline.resample(*three, kind=kind, out=out, check=False) is out
         *three, out = known[1]

@@ -17,7 +17,8 @@ from tests.kernels.reference_search import check, scores_of  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, made  # noqa: E402
 from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402, F401
 
-from ridgeline.kernels import search_bytes, search_exact  # noqa: E402
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import exact as search_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
 

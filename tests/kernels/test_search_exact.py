@@ -16,7 +16,10 @@ pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check  # noqa: E402
 
-from ridgeline.kernels import search_batch, search_exact, search_scan, search_select  # noqa: E402
+from ridgeline.kernels.search import batch as search_batch
+from ridgeline.kernels.search import exact as search_exact
+from ridgeline.kernels.search import scan as search_scan
+from ridgeline.kernels.search import select as search_select
 
 DEVICE = "cuda" if CUDA else "cpu"
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter

@@ -18,7 +18,11 @@ from tests.kernels.test_search_bytes import decoded  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, made, norms  # noqa: E402
 from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402, F401
 
-from ridgeline.kernels import search_bytes, search_codes, search_inverted, search_kmeans, search_lists  # noqa: E402
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import codes as search_codes
+from ridgeline.kernels.search import inverted as search_inverted
+from ridgeline.kernels.search import kmeans as search_kmeans
+from ridgeline.kernels.search import lists as search_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
 quick = settings(deadline=None, max_examples=5, phases=PHASES, suppress_health_check=list(HealthCheck))

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ridgeline.kernels import search_kmeans  # noqa: E402
+from ridgeline.kernels.search import kmeans as search_kmeans
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

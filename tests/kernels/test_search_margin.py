@@ -18,15 +18,13 @@ from tests.kernels.test_search_bytes import coded, decoded  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, made, norms  # noqa: E402
 from tests.kernels.test_search_short import empty, some  # noqa: E402
 
-from ridgeline.kernels import (  # noqa: E402
-    search_begin,
-    search_bytes,
-    search_finish,
-    search_groups,
-    search_margin,
-    search_short,
-    search_sketch,
-)
+from ridgeline.kernels.search import begin as search_begin
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import finish as search_finish
+from ridgeline.kernels.search import groups as search_groups
+from ridgeline.kernels.search import margin as search_margin
+from ridgeline.kernels.search import short as search_short
+from ridgeline.kernels.search import sketch as search_sketch
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
 quick = settings(deadline=None, max_examples=60 if CUDA else 8, phases=PHASES, suppress_health_check=list(HealthCheck))

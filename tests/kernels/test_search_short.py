@@ -18,16 +18,14 @@ from tests.kernels.test_search_bytes import decoded  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, TYPES, array, made, norms  # noqa: E402
 from tests.kernels.test_search_inverted import inverted, lists_of  # noqa: E402
 
-from ridgeline.kernels import (  # noqa: E402
-    search_begin,
-    search_bytes,
-    search_finish,
-    search_groups,
-    search_lists,
-    search_queries,
-    search_scan,
-    search_short,
-)
+from ridgeline.kernels.search import begin as search_begin
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import finish as search_finish
+from ridgeline.kernels.search import groups as search_groups
+from ridgeline.kernels.search import lists as search_lists
+from ridgeline.kernels.search import queries as search_queries
+from ridgeline.kernels.search import scan as search_scan
+from ridgeline.kernels.search import short as search_short
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
 quick = settings(deadline=None, max_examples=60 if CUDA else 15, phases=PHASES, suppress_health_check=list(HealthCheck))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli import main
-from ridgeline.lab.bench import bench
-from ridgeline.lab.points import Ask
-from ridgeline.lab.race import Plan
-from ridgeline.lab.record import SCHEMA, Lane, Record
+from ridgeline.lab.race.benchmark import bench
+from ridgeline.lab.race.plan import Plan
+from ridgeline.lab.race.points import Ask
+from ridgeline.lab.record.record import SCHEMA, Lane, Record
 from ridgeline.machine import topology
 from ridgeline.machine.ceiling import Ceiling, Ceilings, cache_path
 from ridgeline.machine.identity import facts, fingerprint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.heats import START_S, Line, settle
-from ridgeline.lab.race import Lane, Plan, Race
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.heats import START_S, Line, settle
+from ridgeline.lab.race.plan import Lane, Plan, Race
 
 
 class Clock:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.record import Record
+from ridgeline.lab.record.record import Record
 
 HOSTILE = "<img src=x onerror=alert(1)>{{7*7}}\"'</script>"
 GOOD = {"ok": True, "error": 1e-6, "quality": {}, "note": ""}

@@ -13,10 +13,11 @@ import pytest
 
 import ridgeline
 from ridgeline.errors import InputError
-from ridgeline.lab import against, analyse
-from ridgeline.lab.against import copied, rival
-from ridgeline.lab.baton import Entrant, Team
-from ridgeline.lab.line import ContenderLost
+from ridgeline.lab.judge import analyse
+from ridgeline.lab.race import against
+from ridgeline.lab.race.against import copied, rival
+from ridgeline.lab.race.baton import Entrant, Team
+from ridgeline.lab.race.line import ContenderLost
 
 ROOT = Path(ridgeline.__file__).resolve().parents[2]
 in_git = (
@@ -70,7 +71,9 @@ def test_a_rival_that_runs_from_elsewhere_is_refused(tmp_path):
 def test_a_commit_older_than_the_lab_is_refused_before_anything_is_built():
     root = subprocess.run(["git", "-C", ROOT, "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True)
     oldest = root.stdout.split()[0]
-    if not subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{oldest}:src/ridgeline/lab/contender.py"]).returncode:
+    if not subprocess.run(
+        ["git", "-C", ROOT, "cat-file", "-e", f"{oldest}:src/ridgeline/lab/race/contender.py"]
+    ).returncode:
         pytest.skip("the whole history has the lab")
     with pytest.raises(InputError, match="older than the lab"):
         rival(oldest)

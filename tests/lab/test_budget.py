@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.lab.budget import HEADLINE, Pace, Purse, divide, spread
+from ridgeline.lab.race.budget import HEADLINE, Pace, Purse, divide, spread
 
 PACE = Pace(total_s=100.0, least_s=1.0, most_s=10.0)
 tenths = st.integers(0, 10_000).map(lambda n: n / 10)

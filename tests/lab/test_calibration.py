@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from tests.lab.heated import gone_on, line, times
 
-from ridgeline.lab import record, stats, verdict
-from ridgeline.lab.verdict import Comparison
+from ridgeline.lab.judge import stats, verdict
+from ridgeline.lab.judge.verdict import Comparison
+from ridgeline.lab.record import record
 
 RECORDS = Path(__file__).parents[2] / "benchmarks" / "records"
 FILES = ("neoverse-n1-bench", "neoverse-n1-ledger", "h200-lab", "h200-host-lab")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab import reports
 
-from ridgeline.lab.claims import check_text
-from ridgeline.lab.claims.document import repair
-from ridgeline.lab.claims.quantities import BANDWIDTH, BYTES, NONE, RATE, TIME, find
-from ridgeline.lab.claims.reading import read
+from ridgeline.claims import check_text
+from ridgeline.claims.document import repair
+from ridgeline.claims.quantities import BANDWIDTH, BYTES, NONE, RATE, TIME, find
+from ridgeline.claims.reading import read
 
 seeds = st.integers(0, 2**32 - 1)
 PEERS = "|Who|Throughput|\n|--|--|\n|NumPy CPU|500 rows/s|\n|ours GPU|9,000 rows/s|\n"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.lab import record as records
-from ridgeline.lab.claims import check_file
+from ridgeline.claims import check_file
+from ridgeline.lab.record import record as records
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = """# one machine

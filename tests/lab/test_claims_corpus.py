@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.lab.claims import check_text
+from ridgeline.claims import check_text
 
 CORPUS = Path(__file__).parent / "corpus"
 REPORTS = sorted(path for path in CORPUS.iterdir() if path.suffix != ".toml")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.lab.claims import check_text
+from ridgeline.claims import check_text
 
 HOME = Path(__file__).parent / "fragments"
 FRAGMENTS = sorted(path for path in HOME.iterdir() if path.suffix != ".toml")

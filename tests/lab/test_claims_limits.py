@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from ridgeline.lab.claims import check_text
-from ridgeline.lab.claims.sheets import CORES, PROCESSORS, links, memory
+from ridgeline.claims import check_text
+from ridgeline.claims.sheets import CORES, PROCESSORS, links, memory
 
 PINNED = "|Size|Pinned (GB/s)|\n|-|-|\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.lab import code
+from ridgeline.lab.record import code
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.lab import record as records
+from ridgeline.lab.record import record as records
 
 
 def on(one, name: str, gpus: tuple[str, ...] = (), **changes):

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from ridgeline.errors import Exit, NotComparable
-from ridgeline.lab.compare import changes, exit_code, unmatched
+from ridgeline.lab.judge.compare import changes, exit_code, unmatched
 
 
 def made(record, ours: float, *, weather: float = 1.0, peer: float = 200.0, noise: float = 0.01, seed: int = 0, **more):

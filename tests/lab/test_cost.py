@@ -17,11 +17,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.lab import cost, prices
-from ridgeline.lab.cost import Service, plan
-from ridgeline.lab.prices import Price
-from ridgeline.lab.rates import SECONDS, parse_rate, parse_time
-from ridgeline.lab.stairs import break_even
+from ridgeline.lab.judge import cost, prices
+from ridgeline.lab.judge.break_even import break_even
+from ridgeline.lab.judge.cost import Service, plan
+from ridgeline.lab.judge.prices import Price
+from ridgeline.lab.judge.rates import SECONDS, parse_rate, parse_time
 
 DAY = date(2026, 1, 1)
 RENTED = Price("rented", "cuda", DAY, "made up", gpu="H200", usd_per_hour=3.6)

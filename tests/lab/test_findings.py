@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.findings import best_peer, latest, standings
-from ridgeline.lab.record import append, read
-from ridgeline.lab.verdict import Comparison, Validity
+from ridgeline.lab.judge.findings import best_peer, latest, standings
+from ridgeline.lab.judge.verdict import Comparison, Validity
+from ridgeline.lab.record.record import append, read
 
 GOOD = {"ok": True, "error": 0.0, "quality": {}, "note": ""}
 BAD = {"ok": False, "error": 2.0, "quality": {}, "note": ""}

@@ -9,10 +9,11 @@ import random
 
 from tests.lab.heated import Clock, gone_on, line, times
 
-from ridgeline.lab import bench, stats
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.heats import settle
-from ridgeline.lab.verdict import MARGIN
+from ridgeline.lab.judge import stats
+from ridgeline.lab.judge.verdict import MARGIN
+from ridgeline.lab.race import benchmark as bench
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.heats import settle
 
 
 def rounds(ratio: float, noise: float, count: int, seed: int = 1) -> list[float]:

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.lab import history_page
-from ridgeline.lab import record as records
-from ridgeline.lab.gather import gather
-from ridgeline.lab.history import changed, history
+from ridgeline.lab.judge.history import changed, history
+from ridgeline.lab.record import record as records
+from ridgeline.lab.record.folders import gather
+from ridgeline.lab.report import history as history_page
 
 HOSTILE = "<img src=x onerror=alert(1)>{{7*7}}"
 

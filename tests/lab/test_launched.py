@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.lab import analyse
+from ridgeline.lab.judge import analyse
 
 STAND_IN = f"""#!{sys.executable}
 import os, signal, subprocess, sys, time

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.findings import standings
-from ridgeline.lab.limiting import NEAR
+from ridgeline.lab.judge.findings import standings
+from ridgeline.lab.judge.limiting import NEAR
 
 
 def race(ours=1000.0, *, case=None, extras=None, control=None, ceilings=None, **work):

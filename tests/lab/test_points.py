@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.points import Ask, entrants, plan_points
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.points import Ask, entrants, plan_points
 from ridgeline.lab.workload import Profile
 
 SORT = """

@@ -17,12 +17,13 @@ import pytest
 from tests.lab.conftest import SUBJECTS, make_record
 
 from ridgeline.errors import InputError
-from ridgeline.lab import analyse, workload
-from ridgeline.lab import record as records
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.bench import Watcher, bench
-from ridgeline.lab.points import Ask
-from ridgeline.lab.record import FILE
+from ridgeline.lab import workload
+from ridgeline.lab.judge import analyse
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.benchmark import Watcher, bench
+from ridgeline.lab.race.points import Ask
+from ridgeline.lab.record import record as records
+from ridgeline.lab.record.record import FILE
 
 pytestmark = pytest.mark.ranks
 

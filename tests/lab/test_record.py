@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.lab.conftest import make_record
 
 from ridgeline.errors import InputError
-from ridgeline.lab import record as records
+from ridgeline.lab.record import record as records
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)

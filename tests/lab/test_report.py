@@ -17,9 +17,9 @@ from tests.lab import made
 from tests.lab.made import HOSTILE, everything, on_another, race, sweep
 
 from ridgeline.errors import InputError
-from ridgeline.lab import record as records
-from ridgeline.lab import report
-from ridgeline.workloads.pictures import pictures
+from ridgeline.lab.record import record as records
+from ridgeline.lab.report import report
+from ridgeline.workloads.charts import pictures
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "records"
 DRAWN = """() => [...document.querySelectorAll("figure.chart > svg")].filter((s) => s.checkVisibility())
@@ -265,8 +265,8 @@ def test_sweeps_from_several_nodes_are_lines_of_their_own():
 
 
 def test_markdown_keeps_hostile_names_harmless():
-    from ridgeline.lab.report import chapters
-    from ridgeline.lab.report_text import markdown
+    from ridgeline.lab.report.report import chapters
+    from ridgeline.lab.report.text import markdown
 
     text = markdown(chapters(sweep()))
     rows = [line for line in text.splitlines() if line.startswith("| made")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.lab.made import on_another, race
 
-from ridgeline.lab import record as records
+from ridgeline.lab.record import record as records
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "records"
 FILES = ["report.html", "report.json", "report.md"]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ridgeline import workloads
-from ridgeline.lab import record as records
-from ridgeline.lab import report
-from ridgeline.lab.findings import standings
-from ridgeline.lab.loading import load
+from ridgeline.lab.judge.findings import standings
+from ridgeline.lab.race.loading import load
+from ridgeline.lab.record import record as records
+from ridgeline.lab.report import report
 from ridgeline.lab.workload import Profile, devices_of
-from ridgeline.workloads.pictures import pictures
+from ridgeline.workloads.charts import pictures
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "records" / "h200-bench.jsonl"
 NO_ARITHMETIC = {"copy"}  # it moves bytes

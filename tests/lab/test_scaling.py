@@ -16,8 +16,8 @@ from scipy.optimize import curve_fit
 from scipy.stats import t as student
 
 from ridgeline.errors import InputError
-from ridgeline.lab import laws
-from ridgeline.lab.scaling import Measured, figure, of_records, scaling
+from ridgeline.lab.judge import laws
+from ridgeline.lab.judge.scaling import Measured, figure, of_records, scaling
 
 N = np.array([1.0, 2, 4, 8, 16, 32])
 

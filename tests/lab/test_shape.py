@@ -16,8 +16,12 @@ from tests.lab.made import frontier, on_gpu, race, staged, studied, types
 
 from ridgeline.cli import tables
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.lab import analyse, compare, cost, history, history_page, report, report_page, report_text
-from ridgeline.lab import record as records
+from ridgeline.lab.judge import analyse, compare, cost, history
+from ridgeline.lab.record import record as records
+from ridgeline.lab.report import history as history_page
+from ridgeline.lab.report import page as report_page
+from ridgeline.lab.report import report
+from ridgeline.lab.report import text as report_text
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "records"
 PAGED = ("x", -1, 0)  # a report takes its time

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.lab import stats
+from ridgeline.lab.judge import stats
 
 times = st.lists(st.floats(1.0, 1e9), min_size=1, max_size=60)
 

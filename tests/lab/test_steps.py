@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import theilslopes
 
-from ridgeline.lab import steps
+from ridgeline.lab.judge import steps
 
 MARGIN = math.log(1.03)
 NOISE = {

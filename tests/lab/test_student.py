@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.lab import student
+from ridgeline.lab.judge import student
 
 
 @settings(deadline=None)

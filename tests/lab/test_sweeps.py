@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from ridgeline.lab import report
-from ridgeline.lab.sweeps import sweeps, telling
+from ridgeline.lab.judge.sweeps import sweeps, telling
+from ridgeline.lab.report import report
 
 
 @pytest.fixture

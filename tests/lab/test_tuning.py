@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab.made import GOOD, knee, nodes, race, studied, types
 
-from ridgeline.lab.tuning import changes
+from ridgeline.lab.judge.tuning import changes
 
 
 def told(*records):

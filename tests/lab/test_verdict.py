@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from tests.lab.heated import gone_on, line, times
 
-from ridgeline.lab import analyse, verdict
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.race import Judge, Plan
-from ridgeline.lab.race import Lane as Racing
-from ridgeline.lab.record import Lane
-from ridgeline.lab.verdict import Comparison, Validity
+from ridgeline.lab.judge import analyse, verdict
+from ridgeline.lab.judge.verdict import Comparison, Validity
+from ridgeline.lab.race.baton import Entrant
+from ridgeline.lab.race.plan import Judge, Plan
+from ridgeline.lab.race.plan import Lane as Racing
+from ridgeline.lab.record.record import Lane
 
 
 def race(rng: random.Random, slowdown: float, *, rounds: int, noise: float, weather: str) -> tuple[Lane, Lane]:
@@ -145,7 +145,7 @@ def test_the_share_of_the_ceiling_is_floor_over_time(record):
 
 
 def test_nothing_derived_is_stored(record):
-    from ridgeline.lab.record import to_json
+    from ridgeline.lab.record.record import to_json
 
     text = str(to_json(record({"ridgeline": [1.0] * 12})))
     for word in ("median", "throughput", "items_per_s", "verdict", "ratio", "speedup", "share"):

@@ -8,7 +8,8 @@ import pytest
 
 from ridgeline import machine
 from ridgeline.errors import RidgelineError
-from ridgeline.machine import cpu_ceiling, glance
+from ridgeline.machine import cpu_ceiling
+from ridgeline.machine import quick_ceilings as glance
 from ridgeline.machine.ceiling import cached
 
 HERE = machine.topology()

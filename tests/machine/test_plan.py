@@ -9,17 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.machine import (
-    Cache,
-    Cpu,
-    Gpu,
-    Node,
-    Placement,
-    Topology,
-    nearest_gpus,
-    nearest_node,
-    plan,
-)
+from ridgeline.machine import Cache, Cpu, Gpu, Node, Placement, Topology, nearest_gpus, nearest_node, plan
 
 
 def machine(

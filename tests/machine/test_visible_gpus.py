@@ -14,9 +14,9 @@ from tests.machine.trees import Recording
 
 from ridgeline.machine import devices, nvml
 from ridgeline.machine.devices import visible
+from ridgeline.machine.load import weather
 from ridgeline.machine.nvml import GpuWeather, NvmlGpu, driver_version, gpu_weather, installed_gpus
 from ridgeline.machine.sysfs import Tree
-from ridgeline.machine.weather import weather
 
 GPUS = [NvmlGpu(f"GPU-{u}", "H200", f"0000:{i:02x}:00.0", 1 << 37, None) for i, u in enumerate(["aa1", "aa2", "bb3"])]
 

@@ -354,7 +354,7 @@ def test_the_team_takes_memory_by_its_callers_policy():
     alone("""
         from ridgeline.machine import numa
         from ridgeline.machine.placement import Placement, placed
-        from ridgeline.machine.topology import topology
+        from ridgeline.machine.hardware import topology
         def policies():  # as the kernel shows it for memory that no policy of its own was set for
             shown = set()
             for task in team(2):

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.errors import BatchError  # noqa: E402
-from ridgeline.pipeline import Staging, busy, pinned, stream  # noqa: E402
+from ridgeline.pipeline import Staging, busy, pinned, stream
 
 pytestmark = [
     pytest.mark.gpu,

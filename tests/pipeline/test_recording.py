@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from tests.pipeline import fake_cuda  # noqa: E402
 
 from ridgeline.errors import BatchError  # noqa: E402
-from ridgeline.pipeline import Staging, Stream, stream  # noqa: E402
+from ridgeline.pipeline import Staging, Stream, stream
 from ridgeline.pipeline.overlapped import overlapped  # noqa: E402
 from ridgeline.pipeline.timeline import Log  # noqa: E402
 

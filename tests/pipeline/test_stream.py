@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from tests.pipeline import fake_cuda  # noqa: E402
 
 from ridgeline.errors import BatchError, InputError  # noqa: E402
-from ridgeline.pipeline import STAGES, Staging, Stream, busy, chrome_trace, overlap, pinned, stream  # noqa: E402
+from ridgeline.pipeline import STAGES, Staging, Stream, busy, chrome_trace, overlap, pinned, stream
 from ridgeline.pipeline.overlapped import overlapped  # noqa: E402
 from ridgeline.pipeline.staging import Slot  # noqa: E402
 from ridgeline.pipeline.timeline import Log  # noqa: E402

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import StoreError
-from ridgeline.recommend import kept
+from ridgeline.recommend import vector_cache as kept
 
 
 class Counted:

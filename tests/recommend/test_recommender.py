@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.recommend import Recommender, Wish, demo
-from ridgeline.recommend.everybody import write_all
+from ridgeline.recommend.all_users import write_all
 from ridgeline.recommend.models import Hybrid
 from ridgeline.recommend.texts import item_texts
 from ridgeline.recommend.titles import folded, spoken

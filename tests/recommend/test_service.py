@@ -8,8 +8,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from ridgeline.recommend.http_service import MOST, service
 from ridgeline.recommend.recommender import Wish, years_of
-from ridgeline.recommend.service import MOST, service
 from ridgeline.web import running
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.recommend import Settings, demo, evaluate, read
-from ridgeline.recommend.evaluate import masked
+from ridgeline.recommend.evaluation import masked
 from ridgeline.recommend.splits import LEAST, SPLITS, likes_of, split_of
 
 

@@ -19,15 +19,13 @@ pytest.importorskip("triton")
 
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
-from ridgeline.kernels import (  # noqa: E402
-    search_bytes,
-    search_finish,
-    search_groups,
-    search_margin,
-    search_settle,
-    search_short,
-    search_sketch,
-)
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import finish as search_finish
+from ridgeline.kernels.search import groups as search_groups
+from ridgeline.kernels.search import margin as search_margin
+from ridgeline.kernels.search import settle as search_settle
+from ridgeline.kernels.search import short as search_short
+from ridgeline.kernels.search import sketch as search_sketch
 from ridgeline.search import cuda_engine, replay  # noqa: E402
 from ridgeline.search.cuda import Cuda  # noqa: E402
 from ridgeline.search.cuda_steps import Steps  # noqa: E402

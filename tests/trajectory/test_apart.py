@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeline import resample
 from ridgeline.errors import InputError
-from ridgeline.trajectory.apart import overlaps, refuse_shared
+from ridgeline.trajectory.isolated import overlaps, refuse_shared
 
 torch = pytest.importorskip("torch")
 
@@ -157,7 +157,7 @@ def test_nothing_overlaps_nothing_and_what_cannot_be_told_is_refused(monkeypatch
     memory = torch.zeros(4, 6)
     assert not overlaps(memory[:0], memory)
     assert not overlaps(memory, memory[:, :0])
-    monkeypatch.setattr("ridgeline.trajectory.apart.WORK", 1)
+    monkeypatch.setattr("ridgeline.trajectory.isolated.WORK", 1)
     tangled = np.zeros(10**6)
     one = np.lib.stride_tricks.as_strided(tangled, (9, 9, 9), (8 * 7919, 8 * 104, 8 * 33))
     other = np.lib.stride_tricks.as_strided(tangled[1:], (9, 9, 9), (8 * 7907, 8 * 111, 8 * 31))

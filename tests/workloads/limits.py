@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.findings import Standing, standings
+from ridgeline.lab.judge.findings import Standing, standings
 
 STEPS = 12
 TRIES = 3  # other processes may slow either half of a try down

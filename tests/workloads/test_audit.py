@@ -9,11 +9,11 @@ import pytest
 from tests.audit.watch.watching import encode, told
 from tests.workloads.limits import finding
 
-from ridgeline.audit.capacity import RATES, forecast
+from ridgeline.audit.watch.capacity import RATES, forecast
 from ridgeline.audit.watch.scorer import ENCODING
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _audit_engine as engine
 from ridgeline.workloads import reference
@@ -26,7 +26,7 @@ workload = load(reference("audit"))
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("RIDGELINE_DISK", str(tmp_path))
     monkeypatch.setattr(engine, "encoder", lambda model, device: encode)
-    monkeypatch.setattr("ridgeline.audit.watch.encoder.encoder", lambda model, device: encode)
+    monkeypatch.setattr("ridgeline.audit.watch.encoding.encoder", lambda model, device: encode)
     return tmp_path
 
 
@@ -55,7 +55,7 @@ def test_its_stages_are_clocked_and_name_what_limits_it(here, monkeypatch):
 
     names = {"recording events", "scoring", "indexing", "recording scores", ENCODING}
     for encoding in (encode, slow):
-        monkeypatch.setattr("ridgeline.audit.watch.encoder.encoder", lambda model, device, held=encoding: held)
+        monkeypatch.setattr("ridgeline.audit.watch.encoding.encoder", lambda model, device, held=encoding: held)
         run = workload.prepare(case_of(fresh=50), OURS, Placement())
         found = finding(workload, case_of(fresh=50), run)
         assert set(found.stages) == names
@@ -98,8 +98,8 @@ def test_an_event_that_was_not_scored_is_seen(here):
 
 
 def test_so_many_of_a_thousand_sentences_are_fresh():
-    from ridgeline.audit.sentence import sentence
-    from ridgeline.audit.template import mask
+    from ridgeline.audit.anomaly.sentences import sentence
+    from ridgeline.audit.anomaly.template import mask
 
     lines = engine.Lines(60, 10, seed=1)
     known = {mask(sentence(event)) for event in lines.take(5_000)}
@@ -109,8 +109,8 @@ def test_so_many_of_a_thousand_sentences_are_fresh():
 
 
 def test_a_fresh_sentence_is_a_new_template_however_many_came_before():
-    from ridgeline.audit.sentence import sentence
-    from ridgeline.audit.template import Miner
+    from ridgeline.audit.anomaly.sentences import sentence
+    from ridgeline.audit.anomaly.template import Miner
 
     lines, miner = engine.Lines(60, 100, seed=1), Miner()
     new = [sum(miner.learn(sentence(event)).new for event in lines.take(3_000)) for _ in range(4)]

@@ -15,7 +15,7 @@ from tests.workloads.limits import finding
 import ridgeline
 from ridgeline.embed import Tokens
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads import reference

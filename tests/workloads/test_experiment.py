@@ -24,7 +24,7 @@ from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import Order  # noqa: E402
 from ridgeline.lab.experiment.words import parted  # noqa: E402
 from ridgeline.lab.study import study  # noqa: E402
-from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
+from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology
 from ridgeline.workloads import experiment_subject  # noqa: E402
 from ridgeline.workloads.experiment import plan  # noqa: E402
 from ridgeline.workloads.experiment_points import estimate_s, points  # noqa: E402

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ridgeline.cli import app
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.workloads import _fabric_ranks, names, reference
 
 OURS = ("allreduce", "allgather", "broadcast", "p2p")

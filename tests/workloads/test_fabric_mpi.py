@@ -23,10 +23,10 @@ from ridgeline import native
 from ridgeline.cli import app, summary
 from ridgeline.errors import InputError
 from ridgeline.lab import Case
-from ridgeline.lab.baton import Entrant, Team
-from ridgeline.lab.findings import standings
-from ridgeline.lab.loading import load
-from ridgeline.lab.points import Ask, Point, entrants
+from ridgeline.lab.judge.findings import standings
+from ridgeline.lab.race.baton import Entrant, Team
+from ridgeline.lab.race.loading import load
+from ridgeline.lab.race.points import Ask, Point, entrants
 from ridgeline.machine import Placement
 from ridgeline.workloads import _fabric_mpi as mpi
 from ridgeline.workloads import reference

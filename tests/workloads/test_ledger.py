@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _ledger_peers as peers
 from ridgeline.workloads import ledger as module

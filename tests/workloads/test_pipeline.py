@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.lab import Case, Profile  # noqa: E402
-from ridgeline.machine import Placement, topology  # noqa: E402
+from ridgeline.machine import Placement, topology
 from ridgeline.workloads.pipeline import BASE, SMALL, vit_of, workload  # noqa: E402
 
 CUDA = torch.cuda.is_available()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.lab import Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.lab.workload import devices_of, libraries_of, weight_of
 from ridgeline.workloads import names, reference
 

@@ -11,7 +11,7 @@ from tests.workloads.limits import finding
 
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.recommend.ranking import FEW_USERS, ByVectors
 from ridgeline.workloads import _recommend_fit as fits

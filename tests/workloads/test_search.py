@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import _search_peers as peers
 from ridgeline.workloads import reference

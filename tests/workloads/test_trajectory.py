@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.loading import load
+from ridgeline.lab.race.loading import load
 from ridgeline.machine import Placement
 from ridgeline.workloads import reference
 from ridgeline.workloads.trajectory import BASE, KINDS

@@ -9,9 +9,34 @@ docs/audit.md says what it holds against and what it does not.
 
 from __future__ import annotations
 
-from ridgeline.audit.checkpoint import Checkpoint
-from ridgeline.audit.ledger import Ledger
-from ridgeline.audit.note import Signer, Verifier, new_signer, parse_verifier
-from ridgeline.audit.receipts import Receipt, Receipts
+from typing import TYPE_CHECKING
 
-__all__ = ["Checkpoint", "Ledger", "Receipt", "Receipts", "Signer", "Verifier", "new_signer", "parse_verifier"]
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.audit.ledger.checkpoint import Checkpoint as Checkpoint
+    from ridgeline.audit.ledger.ledger import Ledger as Ledger
+    from ridgeline.audit.ledger.note import (
+        Signer as Signer,
+    )
+    from ridgeline.audit.ledger.note import (
+        Verifier as Verifier,
+    )
+    from ridgeline.audit.ledger.note import (
+        new_signer as new_signer,
+    )
+    from ridgeline.audit.ledger.note import (
+        parse_verifier as parse_verifier,
+    )
+    from ridgeline.audit.ledger.receipts import Receipt as Receipt
+    from ridgeline.audit.ledger.receipts import Receipts as Receipts
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "ledger.checkpoint": ["Checkpoint"],
+        "ledger.ledger": ["Ledger"],
+        "ledger.note": ["Signer", "Verifier", "new_signer", "parse_verifier"],
+        "ledger.receipts": ["Receipt", "Receipts"],
+    },
+)

@@ -128,7 +128,7 @@ def _run(words: list[str]) -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        from ridgeline.store.disk import NO_ROOM
+        from ridgeline.store import NO_ROOM
 
         if error.errno not in {*NO_ROOM, errno.EPIPE}:
             raise

@@ -34,7 +34,7 @@ def init(
 ) -> None:
     """Make a ledger; its public key is printed, its private one lies beside it in LOG.private (0600)."""
     from ridgeline.audit import Ledger, new_signer
-    from ridgeline.audit.home import write_key
+    from ridgeline.audit.ledger import write_key
 
     origin = origin if origin is not None else _origin(log)
     if key is not None and not key.exists():
@@ -59,8 +59,7 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
 
     If another process writes the log, it appends for us.
     """
-    from ridgeline.audit.appender import Appender
-    from ridgeline.audit.event import parse_line
+    from ridgeline.audit.ledger import Appender, parse_line
 
     count, first, size, number = 0, -1, 0, 0
     with Appender(log) as into:
@@ -88,12 +87,9 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
 @audit.command("info")
 def info(log: Log, as_json: Json = False) -> None:
     """What a ledger holds: size, root, key, who writes it, what was pruned, who witnessed it."""
-    from ridgeline.audit import home as homes
-    from ridgeline.audit.checkpoint import parse_checkpoint, read_checkpoint
-    from ridgeline.audit.moment import show_moment
-    from ridgeline.audit.retention import read_history
-    from ridgeline.store import owner
-    from ridgeline.store.disk import explained
+    from ridgeline.audit.ledger import layout as homes
+    from ridgeline.audit.ledger import parse_checkpoint, read_checkpoint, read_history, show_moment
+    from ridgeline.store import explained, owner
 
     home = homes.find(log)
     private = home.settings.exists()

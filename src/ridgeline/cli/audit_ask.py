@@ -44,9 +44,8 @@ def search(
     which entry it is complete.
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.meaning import open_meaning
-    from ridgeline.audit.moment import parse_moment
-    from ridgeline.audit.where import parse_where
+    from ridgeline.audit.ledger import parse_moment, parse_where
+    from ridgeline.audit.watch import open_meaning
 
     after, matches = parse_moment(since) if since else None, parse_where(where) if where else None
     if not text.strip():
@@ -82,9 +81,8 @@ def alerts(
 ) -> None:
     """What the watcher found odd, worst first, each with its reason and what was said about it since."""
     from ridgeline.audit import Ledger
-    from ridgeline.audit.alerts import read_alerts
-    from ridgeline.audit.moment import parse_moment
-    from ridgeline.audit.where import parse_where
+    from ridgeline.audit.ledger import parse_moment, parse_where
+    from ridgeline.audit.watch import read_alerts
 
     if k is not None and k < 1:
         raise InputError(f"-k is {k}; ask for 1 or more.")
@@ -112,8 +110,8 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Say what an entry was: an event too, and alike ones score lower (normal) or higher (bad) from then on."""
-    from ridgeline.audit.alerts import label_event
-    from ridgeline.audit.appender import Appender
+    from ridgeline.audit.ledger import Appender
+    from ridgeline.audit.watch import label_event
 
     if verdict not in ("normal", "bad"):
         raise unknown("verdict", verdict, ("normal", "bad"))
@@ -133,6 +131,6 @@ def _shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(entry: int, event: dict[str, Any]) -> str:
-    from ridgeline.audit.moment import show_moment
+    from ridgeline.audit.ledger import show_moment
 
     return f"{entry:>8}  {show_moment(event['time'])[:19]}Z  {in_words(event)}"

@@ -25,7 +25,7 @@ def capacity(
     """How busy a watcher will be, how long events wait for their turn (beyond the batch window), what backlog grows."""
     from rich.table import Table
 
-    from ridgeline.audit.capacity import HOUR, RATES, forecast
+    from ridgeline.audit.watch import HOUR, RATES, forecast
     from ridgeline.web import si
 
     if any(not 0 <= given < math.inf for given in rate or ()):

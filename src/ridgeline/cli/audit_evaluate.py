@@ -34,9 +34,8 @@ def evaluate(
 
       ridgeline audit evaluate BGL.log --train 0.2 --json
     """
-    from ridgeline.audit.evaluate import judged, load
-    from ridgeline.embed import Embedder
-    from ridgeline.embed.models import DEFAULT
+    from ridgeline.audit.anomaly.evaluate import judged, load
+    from ridgeline.embed import DEFAULT, Embedder
 
     labelled = load(data, train)
     with status("evaluating") as say, Embedder(encoder or DEFAULT, device=device) as embedder:

@@ -37,9 +37,15 @@ def export(
 ) -> None:
     """Write events as JSON, JSON lines, CSV or Parquet; what was pruned is left out and counted."""
     from ridgeline.audit import Ledger
-    from ridgeline.audit.export import Selection, write_csv, write_json, write_jsonl, write_parquet
-    from ridgeline.audit.moment import parse_moment
-    from ridgeline.audit.where import parse_where
+    from ridgeline.audit.ledger import (
+        Selection,
+        parse_moment,
+        parse_where,
+        write_csv,
+        write_json,
+        write_jsonl,
+        write_parquet,
+    )
     from ridgeline.store import publish
 
     if as_json + as_jsonl + as_csv + as_parquet != 1:
@@ -77,7 +83,7 @@ def prune(
 ) -> None:
     """Remove payloads of old entries, in whole bundles of 256; hashes stay, and an event says who did it and when."""
     from ridgeline.audit import Ledger
-    from ridgeline.audit.moment import parse_moment
+    from ridgeline.audit.ledger import parse_moment
 
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     with Ledger.open(log) as ledger:

@@ -36,11 +36,8 @@ def report(
       ridgeline audit report LOG --from 2026-10-01 --to 2026-11-01 --control-map soc2 -o october
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.compliance.collect import collect
-    from ridgeline.audit.compliance.controls import checked_map
-    from ridgeline.audit.compliance.tables import tables
-    from ridgeline.audit.compliance.write import write
-    from ridgeline.audit.moment import parse_moment
+    from ridgeline.audit.compliance import checked_map, collect, tables, write
+    from ridgeline.audit.ledger import parse_moment
 
     name = checked_map(control_map) if control_map else None
     begin, until = parse_moment(start) if start else None, parse_moment(end) if end else None
@@ -62,8 +59,8 @@ def check_report(
     as_json: Json = False,
 ) -> None:
     """Check a report without the log; exit 1, and what is wrong, if it is not what was signed."""
-    from ridgeline.audit.compliance.check import check_report as check
-    from ridgeline.audit.compliance.check import read_report
+    from ridgeline.audit.compliance import check_report as check
+    from ridgeline.audit.compliance import read_report
 
     verifier = verifier_of(key if key is not None else str(read_report(folder)["key"]))
     found, findings = check(folder, verifier)

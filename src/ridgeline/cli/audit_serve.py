@@ -29,8 +29,7 @@ def serve(
     """
     from ridgeline import web
     from ridgeline.audit import Ledger
-    from ridgeline.audit.serve.live import Live
-    from ridgeline.audit.serve.service import service
+    from ridgeline.audit.serve import Live, service
 
     with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
         app = service(Live(ledger, encoder, device), token=token)

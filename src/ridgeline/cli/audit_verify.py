@@ -14,8 +14,7 @@ from ridgeline.cli.speak import Json, Quiet, note, print_json, tell
 from ridgeline.errors import Exit, InputError, RidgelineError, Unverified
 
 if TYPE_CHECKING:
-    from ridgeline.audit.note import Verifier
-    from ridgeline.audit.report import Report
+    from ridgeline.audit.ledger import Report, Verifier
 
 WitnessKeys = Annotated[
     list[str] | None, typer.Option("--witness", metavar="VKEY", help="A witness's public key; may be given often.")
@@ -50,9 +49,8 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Verify a ledger against its signature; exit 1 with every finding if it is not what was signed."""
-    from ridgeline.audit import home as homes
-    from ridgeline.audit.moment import parse_moment
-    from ridgeline.audit.verify import examine
+    from ridgeline.audit.ledger import examine, parse_moment
+    from ridgeline.audit.ledger import layout as homes
 
     home = homes.find(log)
     verifier = verifier_of(key) if key is not None else homes.read_settings(home)[0]
@@ -84,7 +82,7 @@ def prove(
 ) -> None:
     """Write a proof that an entry is in the log, which anyone can check without the log."""
     from ridgeline.audit import Ledger
-    from ridgeline.audit.proof import prove as proof_of
+    from ridgeline.audit.ledger import prove as proof_of
     from ridgeline.store import publish
 
     with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger:
@@ -105,9 +103,8 @@ def check_proof(
     as_json: Json = False,
 ) -> None:
     """Check a proof offline; exit 1 if it does not hold."""
-    from ridgeline.audit.moment import show_moment
-    from ridgeline.audit.proof import check_proof as check
-    from ridgeline.audit.proof import hex_hash
+    from ridgeline.audit.ledger import check_proof as check
+    from ridgeline.audit.ledger import hex_hash, show_moment
 
     for path in (file, entry):
         if path is not None and not path.is_file():
@@ -157,7 +154,7 @@ def witness(
 
       ridgeline audit witness /mnt/log --state ~/witness --name witness.example/w1
     """
-    from ridgeline.audit.witness import Witness
+    from ridgeline.audit.ledger import Witness
     from ridgeline.store import publish
 
     who = Witness(state, name)
@@ -204,7 +201,7 @@ def _answer(report: Report, seconds: float) -> dict[str, Any]:
 
 
 def _tell(report: Report, seconds: float, quiet: bool) -> None:
-    from ridgeline.audit.moment import show_moment
+    from ridgeline.audit.ledger import show_moment
 
     for finding in report.findings:
         tell(f"{finding.kind}: {finding.sentence}")

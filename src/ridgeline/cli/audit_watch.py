@@ -16,8 +16,7 @@ from ridgeline.cli.speak import Device, Json, Quiet, note, status, stderr, tell
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
-    from ridgeline.audit.sources import Source
-    from ridgeline.audit.sources.http import Http
+    from ridgeline.audit.sources import Http, Source
 
 
 def register(app: typer.Typer) -> None:
@@ -87,11 +86,7 @@ def watch(
     leaves at once, with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.redact import NAMES, Redaction
-    from ridgeline.audit.watch.metrics import metrics
-    from ridgeline.audit.watch.own import known_keys
-    from ridgeline.audit.watch.settings import Settings
-    from ridgeline.audit.watch.watcher import Watcher
+    from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, known_keys, metrics
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
@@ -136,11 +131,7 @@ def _sources(
     lines: list[Path] | None,
     follow: bool,
 ) -> list[Source]:
-    from ridgeline.audit.sources.dbus import DBus
-    from ridgeline.audit.sources.files import LineFile
-    from ridgeline.audit.sources.journal import Journal
-    from ridgeline.audit.sources.stdin import Piped
-    from ridgeline.audit.sources.text import Reader, json_line, log_line
+    from ridgeline.audit.sources import DBus, Journal, LineFile, Piped, Reader, json_line, log_line
 
     made: list[Source] = []
     files: list[tuple[str, Path, Reader]] = [("jsonl", path, json_line) for path in jsonl or ()]
@@ -159,7 +150,7 @@ def _sources(
 
 
 def _http(address: str, token: str | None) -> Http:
-    from ridgeline.audit.sources.http import Http
+    from ridgeline.audit.sources import Http
 
     return Http(address, token or "auto", announce=lambda line: tell(line, stderr()))
 

@@ -18,18 +18,14 @@ from ridgeline.cli import summary, tables
 from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout, tell
 from ridgeline.cli.watching import watcher
 from ridgeline.errors import Exit, InputError, unknown
-from ridgeline.lab import analyse, report
-from ridgeline.lab.against import copied, rival
-from ridgeline.lab.baton import Entrant
-from ridgeline.lab.bench import Outcome
-from ridgeline.lab.bench import bench as run_bench
-from ridgeline.lab.findings import standings
-from ridgeline.lab.points import Ask, Point
-from ridgeline.lab.race import Plan
+from ridgeline.lab import Profile
+from ridgeline.lab.judge import analyse, standings
+from ridgeline.lab.race import Ask, Entrant, Outcome, Plan, Point, copied, rival
+from ridgeline.lab.race import bench as run_bench
 from ridgeline.lab.record import FILE, Record
-from ridgeline.lab.workload import Profile
+from ridgeline.lab.report import report
 from ridgeline.machine import Placement
-from ridgeline.workloads.pictures import pictures
+from ridgeline.workloads import pictures
 
 OUT = Path("ridgeline-report")
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ridgeline import claims
 from ridgeline.cli.speak import Json, note, print_json, tell
 from ridgeline.errors import Exit
-from ridgeline.lab import claims
 
 
 def check(

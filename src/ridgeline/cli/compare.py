@@ -10,8 +10,9 @@ import typer
 from ridgeline.cli import tables
 from ridgeline.cli.speak import Json, note, print_json, stdout
 from ridgeline.errors import Exit, InputError
-from ridgeline.lab import compare as comparing
-from ridgeline.lab import record, verdict
+from ridgeline.lab.judge import compare as comparing
+from ridgeline.lab.judge import verdict
+from ridgeline.lab.record import record
 
 
 def compare(

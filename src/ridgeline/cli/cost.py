@@ -12,13 +12,11 @@ from ridgeline.cli import cost_words as words
 from ridgeline.cli.bench import OUT
 from ridgeline.cli.speak import Json, note, print_json, stdout, tell
 from ridgeline.errors import InputError, unknown
-from ridgeline.lab import cost as lab
-from ridgeline.lab import prices as book
-from ridgeline.lab import record
-from ridgeline.lab.cost import Plan, Service
-from ridgeline.lab.prices import OLD_DAYS, Price
-from ridgeline.lab.rates import parse_rate, parse_time
-from ridgeline.lab.workload import OURS
+from ridgeline.lab import OURS
+from ridgeline.lab.judge import OLD_DAYS, Plan, Price, Service, parse_rate, parse_time
+from ridgeline.lab.judge import cost as lab
+from ridgeline.lab.judge import prices as book
+from ridgeline.lab.record import record
 
 
 def cost(

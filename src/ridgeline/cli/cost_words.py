@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.cli import tables
-from ridgeline.lab.cost import Plan, Service, Versus
-from ridgeline.lab.prices import HOURS_A_YEAR, Price
+from ridgeline.lab.judge import HOURS_A_YEAR, Plan, Price, Service, Versus
 from ridgeline.web import si
 
 LATE_S = 1.0  # waiting for a batch to fill is worth a word from here on

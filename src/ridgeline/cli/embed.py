@@ -16,7 +16,7 @@ from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, stderr, t
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
-    from ridgeline.embed.job import Done, Progress
+    from ridgeline.embed import Done, Progress
 
 
 def embed(
@@ -54,9 +54,7 @@ def embed(
 
     A run that was stopped goes on where it stood when it is started again. Exit 1 if --verify finds a difference.
     """
-    from ridgeline.embed.embedder import Embedder
-    from ridgeline.embed.files import read_texts
-    from ridgeline.embed.job import FORMS, embed_file, verify_file
+    from ridgeline.embed import FORMS, Embedder, embed_file, read_texts, verify_file
 
     if out.suffix not in FORMS:
         raise InputError(f"--out '{out}' ends in neither of {', '.join(FORMS)}; choose one of them.")

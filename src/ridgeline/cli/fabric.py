@@ -127,7 +127,7 @@ def predict(
       ridgeline fabric predict --training resnet-50 --ranks 512
     """
     from ridgeline import fabric as engine
-    from ridgeline.fabric.tune import tuned_network
+    from ridgeline.fabric import tuned_network
 
     on: Any = network
     if network == "host":
@@ -191,7 +191,7 @@ def tables(
 
       ridgeline fabric tables --network dgx-h100 --json > tables.json
     """
-    from ridgeline.fabric.tables import tables as predicted
+    from ridgeline.fabric import tables as predicted
 
     found = predicted(network)
     if as_json:
@@ -225,7 +225,7 @@ def tune(
 ) -> None:
     """Measure algorithms and the engine's own ways on this host: which is fastest when; how well predictions fit."""
     from ridgeline import fabric as engine
-    from ridgeline.fabric.ways import NEVER
+    from ridgeline.fabric import NEVER
     from ridgeline.machine import topology
 
     count = ranks or len(topology().usable_cpus)
@@ -263,7 +263,7 @@ def tune(
 @fabric.command()
 def doctor(as_json: Json = False) -> None:
     """Look for what slows ranks down or stops them on this host. Exit 1 if something is off."""
-    from ridgeline.fabric.doctor import doctor as look
+    from ridgeline.fabric import doctor as look
 
     found = look()
     if as_json:

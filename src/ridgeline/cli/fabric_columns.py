@@ -26,7 +26,8 @@ def columns(
 
       ridgeline bench allreduce --ranks 2 --out runs && ridgeline fabric columns runs
     """
-    from ridgeline.lab import analyse, record
+    from ridgeline.lab.judge import analyse
+    from ridgeline.lab.record import record
 
     found = record.read(file)
     note(found.warning)
@@ -52,7 +53,7 @@ def columns(
 
 def _row(row: Any) -> dict[str, Any]:
     """One contender of one record; busbw is algbw times the factor of its collective."""
-    from ridgeline.fabric.prediction import bus_factor
+    from ridgeline.fabric import bus_factor
 
     case, lane, seconds = row.record.case, row.lane, row.seconds
     op, ranks, size = COLLECTIVES[row.record.workload], case["ranks"], case["bytes"]

@@ -15,7 +15,7 @@ from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.web import si
 
 if TYPE_CHECKING:
-    from ridgeline.lab.history import Series
+    from ridgeline.lab.judge import Series
 
 COLOURS = {"STEADY": "green", "FASTER": "green", "SLOWER": "red", "DRIFTING": "yellow", "TOO FEW": "dim"}
 
@@ -41,9 +41,10 @@ def history(
 
     Exit 0, or 1 where files were left out (each is named).
     """
-    from ridgeline.lab import history as lab  # numpy: not for --help
-    from ridgeline.lab import history_page, steps
-    from ridgeline.lab.gather import gather
+    from ridgeline.lab.judge import history as lab
+    from ridgeline.lab.judge import steps
+    from ridgeline.lab.record import gather
+    from ridgeline.lab.report import history as history_page
 
     alpha = steps.ALPHA if alpha is None else alpha
     if not 1e-3 <= alpha <= 0.5:
@@ -76,7 +77,7 @@ def history(
 
 
 def _show(found: list[Series]) -> None:
-    from ridgeline.lab.history_page import sentences
+    from ridgeline.lab.report import sentences
 
     machines = dict.fromkeys(s.last.machine["fingerprint"] for s in found)
     if len(machines) > 1:

@@ -42,8 +42,7 @@ def index(
 
     The other columns of a Parquet file can be filtered by: search --where "year >= 1990".
     """
-    from ridgeline.search import Index
-    from ridgeline.search.vector_files import read_vectors
+    from ridgeline.search import Index, read_vectors
 
     if not out.parent.is_dir():
         raise InputError(f"there is no folder '{out.parent}'; create it first.")

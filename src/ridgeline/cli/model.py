@@ -21,7 +21,7 @@ def get(
     quiet: Quiet = False,
 ) -> None:
     """Fetch a model into the local Hugging Face cache; known ones at a pinned revision, verified by SHA-256."""
-    from ridgeline.embed.fetch import fetch_model
+    from ridgeline.embed import fetch_model
 
     found = fetch_model(name, revision, (lambda _: None) if quiet or as_json else note)
     if as_json:
@@ -33,7 +33,7 @@ def get(
 @model.command("ls")
 def ls(as_json: Json = False) -> None:
     """List the models on this machine that can be named; any folder can be given by its path."""
-    from ridgeline.embed.models import present
+    from ridgeline.embed import present
 
     found = present()
     if as_json:

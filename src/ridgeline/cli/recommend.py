@@ -13,7 +13,7 @@ from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
-    from ridgeline.recommend.recommender import Answer, Recommender, Wish
+    from ridgeline.recommend import Answer, Recommender, Wish
 
 recommend = typer.Typer(no_args_is_help=True, help="Recommend by taste and by meaning.")
 
@@ -32,7 +32,7 @@ DEFAULT = "all-MiniLM-L6-v2"
 @recommend.command()
 def describe(data: Data, as_json: Json = False) -> None:
     """What a folder of ratings holds, and what in it cannot be used."""
-    from ridgeline.recommend.read import read
+    from ridgeline.recommend import read
 
     dataset = read(data)
     told = dataset.describe()
@@ -71,11 +71,8 @@ def fit(
     A fit that was stopped goes on with the item vectors it had made.
     """
     from ridgeline.embed import Embedder
+    from ridgeline.recommend import TEMPLATE, Recommender, export, integrity, item_texts, read, repeatable
     from ridgeline.recommend.models import Ease
-    from ridgeline.recommend.read import read
-    from ridgeline.recommend.recommender import Recommender
-    from ridgeline.recommend.texts import TEMPLATE, item_texts
-    from ridgeline.recommend.vectors import export, integrity, repeatable
 
     for place in (out, *([vectors] if vectors else [])):
         if not place.absolute().parent.is_dir():
@@ -198,7 +195,7 @@ def all_users(
     quiet: Quiet = False,
 ) -> None:
     """The best for every user, into one file."""
-    from ridgeline.recommend.everybody import write_all
+    from ridgeline.recommend import write_all
 
     if out.suffix != ".parquet":
         raise InputError(f"--out '{out}' does not end in .parquet; give a name that does.")
@@ -215,7 +212,7 @@ def all_users(
 
 def encoding(embedder: Embedder, fresh: bool, say: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:
     """How item texts become vectors: from those that are kept where they are, unless all are wanted fresh."""
-    from ridgeline.recommend.kept import encode_kept
+    from ridgeline.recommend import encode_kept
 
     return embedder.encode if fresh else lambda texts: encode_kept(embedder, texts, say)
 
@@ -229,13 +226,13 @@ def _apart(out: Path, vectors: Path) -> None:
 
 
 def _loaded(folder: Path, device: str) -> Recommender:
-    from ridgeline.recommend.recommender import Recommender
+    from ridgeline.recommend import Recommender
 
     return Recommender.load(folder, device=device)
 
 
 def _wish(k: int, genre: str | None, year: str | None) -> Wish:
-    from ridgeline.recommend.recommender import Wish, years_of
+    from ridgeline.recommend import Wish, years_of
 
     return Wish(k, genre, years_of(year))
 

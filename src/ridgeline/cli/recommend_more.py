@@ -39,12 +39,9 @@ def evaluate(
     Nothing is tuned on what is held out; intervals are 95 %, over users.
     """
     from ridgeline.embed import Embedder
-    from ridgeline.recommend.evaluate import Settings
-    from ridgeline.recommend.evaluate import evaluate as run
-    from ridgeline.recommend.metrics import checked_metrics
+    from ridgeline.recommend import Settings, checked_metrics, read, split_of
+    from ridgeline.recommend import evaluate as run
     from ridgeline.recommend.models import Ease
-    from ridgeline.recommend.read import read
-    from ridgeline.recommend.splits import split_of
 
     names = checked_metrics(metrics)
     if seed < 0:
@@ -63,7 +60,7 @@ def evaluate(
         settings = Settings(split, min_rating, names, seed, penalty, device=solver)
         found = run(dataset, encoding(embedder, fresh, say), settings, say)
     if out is not None:
-        from ridgeline.recommend.report import report
+        from ridgeline.recommend import report
         from ridgeline.store import publish
 
         with publish(out) as tmp:
@@ -103,7 +100,7 @@ def demo(
 ) -> None:
     """Everything once, on films and made-up users that come with ridgeline: no data, no network."""
     from ridgeline.embed import Embedder
-    from ridgeline.recommend.demo import shown
+    from ridgeline.recommend import shown
 
     with status("fitting the demo") as say, Embedder(encoder, device=device) as embedder:
         told = shown(embedder, say)
@@ -127,8 +124,7 @@ def serve(
 ) -> None:
     """A page and a REST interface, on this machine only unless told otherwise."""
     from ridgeline import web
-    from ridgeline.recommend.recommender import Recommender
-    from ridgeline.recommend.service import service
+    from ridgeline.recommend import Recommender, service
 
     with Recommender.load(model, device=device) as made:
         web.serve(service(made, token=token), host=host, port=port, announce=lambda line: tell(line, stderr()))

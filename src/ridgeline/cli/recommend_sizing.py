@@ -12,8 +12,8 @@ import typer
 
 from ridgeline.cli.speak import Json, note, print_json, stdout, tell
 from ridgeline.errors import InputError
-from ridgeline.lab import analyse, record
-from ridgeline.lab.analyse import Row
+from ridgeline.lab.judge import Row, analyse
+from ridgeline.lab.record import record
 from ridgeline.web import si
 
 AT = (1_000_000, 10_000_000, 100_000_000)

@@ -14,8 +14,8 @@ from ridgeline.cli import tables
 from ridgeline.cli.scaling import scaling
 from ridgeline.cli.speak import Json, note, print_json, stderr, stdout, tell
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.lab import analyse, record
-from ridgeline.lab.record import Record, Records
+from ridgeline.lab.judge import analyse
+from ridgeline.lab.record import Record, Records, record
 from ridgeline.store import publish
 
 records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs; see how they scale.")

@@ -30,10 +30,10 @@ def report(
     Machines are chapters of their own. Exit 0, or 1 where files of a folder were left out (each is named); a file that
     is named itself must hold records.
     """
-    from ridgeline.lab import report as making
-    from ridgeline.lab.bench import make_folder
-    from ridgeline.lab.gather import gather_all
-    from ridgeline.workloads.pictures import pictures
+    from ridgeline.lab.race import make_folder
+    from ridgeline.lab.record import gather_all
+    from ridgeline.lab.report import report as making
+    from ridgeline.workloads import pictures
 
     found = gather_all(files)
     if not found.records:
@@ -43,7 +43,7 @@ def report(
     make_folder(out)
     page = making.write(found.records, out, refused=found.refused, pictures=pictures)
     if as_json:
-        from ridgeline.lab import analyse
+        from ridgeline.lab.judge import analyse
 
         cases = [analyse.to_json(r) for r in found.records]
         print_json({"cases": cases, "report": str(page), "machines": found.machines, "refused": list(found.refused)})

@@ -15,7 +15,7 @@ from ridgeline.cli.speak import Device, Json, Quiet, print_json, stderr
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
-    from ridgeline.trajectory.convert import Done
+    from ridgeline.trajectory import Done
 
 
 def resample(
@@ -72,8 +72,7 @@ def resample(
     inputs failed, 2 if nothing could be done.
     """
     from ridgeline.trajectory import convert as job
-    from ridgeline.trajectory import writers
-    from ridgeline.trajectory.guess import pair
+    from ridgeline.trajectory import pair, writers
 
     settings = job.Settings(
         hz=hz,
@@ -154,13 +153,13 @@ def _device(device: str) -> str:
     """One recording is far too small to pay for a trip to the GPU, so auto means cpu here."""
     if device in ("auto", "cpu"):
         return "cpu"
-    from ridgeline.machine.device_name import device_named
+    from ridgeline.machine import device_named
 
     return device_named(device)
 
 
 def _span(span: str) -> Any:
-    from ridgeline.trajectory.timeline import SPANS
+    from ridgeline.trajectory import SPANS
 
     if span not in SPANS:
         raise unknown("span", span, SPANS)

@@ -14,9 +14,7 @@ from rich.table import Table
 
 from ridgeline.cli.speak import Json, Quiet, print_json, stderr, stdout, tell
 from ridgeline.errors import Exit
-from ridgeline.lab.experiment import Point, Watcher
-from ridgeline.lab.experiment.compose import show
-from ridgeline.lab.experiment.words import parted
+from ridgeline.lab.experiment import Point, Watcher, parted, show
 from ridgeline.machine import Topology, topology
 from ridgeline.web import si
 

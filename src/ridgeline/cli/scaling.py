@@ -13,12 +13,12 @@ from rich.table import Table
 
 from ridgeline.cli.speak import Json, note, print_json, stdout, tell
 from ridgeline.errors import InputError
-from ridgeline.lab import record
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge import Estimate
+from ridgeline.lab.record import record
 from ridgeline.web import si
 
 if TYPE_CHECKING:
-    from ridgeline.lab.scaling import Scaling
+    from ridgeline.lab.judge import Scaling
 
 
 def scaling(
@@ -36,7 +36,7 @@ def scaling(
 
       ridgeline records scaling runs/ --over writers --at 64 --at 128 --json
     """
-    from ridgeline.lab import scaling as lab  # numpy: not for --help
+    from ridgeline.lab.judge import scaling as lab
 
     records: list[record.Record] = []
     for file in files:

@@ -84,7 +84,7 @@ def search(
 
 def _queries(index: Index, text: list[str] | None, vectors: Path | None, model: str | None, folder: Path) -> Any:
     if vectors is not None:
-        from ridgeline.search.vector_files import read_vectors
+        from ridgeline.search import read_vectors
 
         return read_vectors(vectors)[0]
     named = model or index.model

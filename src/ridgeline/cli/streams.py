@@ -15,7 +15,7 @@ from rich.table import Table
 from ridgeline.cli.speak import Json, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ridgeline.trajectory.survey import Survey
+    from ridgeline.trajectory import Survey
 
 
 def streams(
@@ -37,9 +37,8 @@ def streams(
       ridgeline streams run.mcap --topics '/imu*' --json
     """
     from ridgeline.cli.resample import words
-    from ridgeline.trajectory import readers
+    from ridgeline.trajectory import readers, survey
     from ridgeline.trajectory.readers import Ask
-    from ridgeline.trajectory.survey import survey
 
     notes: list[str] = []
     found = readers.read(file, words(topics), Ask(fps, time_column, time_unit, notes.append))

@@ -11,12 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.cli.tables import COLOURS, coloured
-from ridgeline.lab import analyse
-from ridgeline.lab.findings import Standing, times
-from ridgeline.lab.limiting import RESOURCES, percent
+from ridgeline.lab import cure
+from ridgeline.lab.judge import RESOURCES, Comparison, Standing, Validity, analyse, percent, times
 from ridgeline.lab.record import Record
-from ridgeline.lab.verdict import Comparison, Validity
-from ridgeline.lab.workload import cure
 from ridgeline.web import si
 
 WIDE = 110  # what whole words need

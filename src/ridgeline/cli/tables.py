@@ -10,11 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ridgeline.cli.speak import plain
-from ridgeline.lab import analyse
-from ridgeline.lab.analyse import Row, rate_unit
-from ridgeline.lab.compare import Change
+from ridgeline.lab.judge import Change, Row, Validity, analyse, rate_unit
 from ridgeline.lab.record import Record
-from ridgeline.lab.verdict import Validity
 from ridgeline.web import si
 
 COLUMNS = ("case, contender", "median", "rate", "of ceiling", "quality", "time ÷ ours", "verdict")

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ridgeline.lab.bench import Watcher
-from ridgeline.lab.points import Point
+from ridgeline.lab.race import Point, Watcher
 from ridgeline.lab.record import Record
 
 

@@ -7,9 +7,62 @@ vectors = ridgeline.Embedder().encode(["first text", "second text"])  # float32 
 
 from __future__ import annotations
 
-from ridgeline.embed.embedder import Embedder
-from ridgeline.embed.pooled import EmbedderPool
-from ridgeline.embed.tokenizer import Tokenizer, load_tokenizer
-from ridgeline.embed.tokens import Tokens
+from typing import TYPE_CHECKING
 
-__all__ = ["Embedder", "EmbedderPool", "Tokenizer", "Tokens", "load_tokenizer"]
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.embed.config import Config as Config
+    from ridgeline.embed.config import read_config as read_config
+    from ridgeline.embed.embedder import Embedder as Embedder
+    from ridgeline.embed.encoder import Encoder as Encoder
+    from ridgeline.embed.encoder import Head as Head
+    from ridgeline.embed.fetch import fetch_model as fetch_model
+    from ridgeline.embed.files import read_texts as read_texts
+    from ridgeline.embed.job import (
+        FORMS as FORMS,
+    )
+    from ridgeline.embed.job import (
+        Done as Done,
+    )
+    from ridgeline.embed.job import (
+        Progress as Progress,
+    )
+    from ridgeline.embed.job import (
+        embed_file as embed_file,
+    )
+    from ridgeline.embed.job import (
+        verify_file as verify_file,
+    )
+    from ridgeline.embed.layers import Layers as Layers
+    from ridgeline.embed.layers import Packed as Packed
+    from ridgeline.embed.models import DEFAULT as DEFAULT
+    from ridgeline.embed.models import find_model as find_model
+    from ridgeline.embed.models import present as present
+    from ridgeline.embed.place import cpu_dtype as cpu_dtype
+    from ridgeline.embed.place import device_of as device_of
+    from ridgeline.embed.pooled import EmbedderPool as EmbedderPool
+    from ridgeline.embed.tokenizer import Tokenizer as Tokenizer
+    from ridgeline.embed.tokenizer import load_tokenizer as load_tokenizer
+    from ridgeline.embed.tokens import Tokens as Tokens
+    from ridgeline.embed.weights import read_dense as read_dense
+    from ridgeline.embed.weights import read_encoder as read_encoder
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "config": ["Config", "read_config"],
+        "embedder": ["Embedder"],
+        "encoder": ["Encoder", "Head"],
+        "fetch": ["fetch_model"],
+        "files": ["read_texts"],
+        "job": ["Done", "FORMS", "Progress", "embed_file", "verify_file"],
+        "layers": ["Layers", "Packed"],
+        "models": ["DEFAULT", "find_model", "present"],
+        "place": ["cpu_dtype", "device_of"],
+        "pooled": ["EmbedderPool"],
+        "tokenizer": ["Tokenizer", "load_tokenizer"],
+        "tokens": ["Tokens"],
+        "weights": ["read_dense", "read_encoder"],
+    },
+)

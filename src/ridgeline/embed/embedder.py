@@ -28,14 +28,14 @@ from ridgeline.embed.threads import few_threads
 from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens, joined
 from ridgeline.errors import InputError, unknown
-from ridgeline.machine.clock import now_ns
+from ridgeline.machine import now_ns
 from ridgeline.native import give_pages, scatter_rows
 from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
     from ridgeline.embed.encoder import Encoder
-    from ridgeline.embed.few import FewTexts
     from ridgeline.embed.flow import Flow
+    from ridgeline.embed.small_batch import FewTexts
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
@@ -325,7 +325,7 @@ class Embedder:
             return None
         import torch
 
-        from ridgeline.embed.few import FewTexts, are_few
+        from ridgeline.embed.small_batch import FewTexts, are_few
 
         if not are_few(tokens):
             return None

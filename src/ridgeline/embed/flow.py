@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.embed.batches import Batch, batches_of, cut
 from ridgeline.errors import BatchError, InputError, RidgelineError
-from ridgeline.pipeline import Staging, stream
-from ridgeline.pipeline.timeline import busy
+from ridgeline.pipeline import Staging, busy, stream
 
 Put = Callable[[Batch, NDArray[np.float32]], None]  # the vectors lie in memory that is used again
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
 from ridgeline.embed.layers import Layers, Linear, Norm, Packed, Words
-from ridgeline.kernels import encoder
+from ridgeline.kernels.encoder import encoder
 
 _KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
 _SHORT = {"gelu": "gelu_16"}  # good enough where 16 bits are left of it

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.machine.device_name import device_named
+from ridgeline.machine import device_named
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -20,8 +20,7 @@ from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.inputs import length_of, refuse_one, windows
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.errors import InputError
-from ridgeline.pipeline import WorkerStats, pool
-from ridgeline.pipeline.stand import is_whole
+from ridgeline.pipeline import WorkerStats, is_whole, pool
 
 Vectors = NDArray[np.float32]
 CHUNK = 4_096  # texts handed to a worker at a time

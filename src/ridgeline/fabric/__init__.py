@@ -10,43 +10,65 @@
 
 from __future__ import annotations
 
-from ridgeline.errors import FabricError
-from ridgeline.fabric.arena import empty
-from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.config import FabricConfig
-from ridgeline.fabric.group import Handle
-from ridgeline.fabric.launch import RankError, init, spawn
-from ridgeline.fabric.networks import PRESETS, Network
-from ridgeline.fabric.prediction import Prediction, predict
-from ridgeline.fabric.proof import Proof, Refuted, prove
-from ridgeline.fabric.schedules import ALGORITHMS, schedule
-from ridgeline.fabric.steps import Schedule, Step
-from ridgeline.fabric.training import MODELS, Model, TrainingStep, training_step
-from ridgeline.fabric.tune import tune
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ALGORITHMS",
-    "MODELS",
-    "PRESETS",
-    "Communicator",
-    "FabricConfig",
-    "FabricError",
-    "Handle",
-    "Model",
-    "Network",
-    "Prediction",
-    "Proof",
-    "RankError",
-    "Refuted",
-    "Schedule",
-    "Step",
-    "TrainingStep",
-    "empty",
-    "init",
-    "predict",
-    "prove",
-    "schedule",
-    "spawn",
-    "training_step",
-    "tune",
-]
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.fabric.arena import empty as empty
+    from ridgeline.fabric.communicator import Communicator as Communicator
+    from ridgeline.fabric.config import FabricConfig as FabricConfig
+    from ridgeline.fabric.cost_tables import tables as tables
+    from ridgeline.fabric.diagnosis import doctor as doctor
+    from ridgeline.fabric.group import Handle as Handle
+    from ridgeline.fabric.launch import RankError as RankError
+    from ridgeline.fabric.launch import init as init
+    from ridgeline.fabric.launch import spawn as spawn
+    from ridgeline.fabric.networks import PRESETS as PRESETS
+    from ridgeline.fabric.networks import Network as Network
+    from ridgeline.fabric.prediction import Prediction as Prediction
+    from ridgeline.fabric.prediction import bus_factor as bus_factor
+    from ridgeline.fabric.prediction import predict as predict
+    from ridgeline.fabric.proof import Proof as Proof
+    from ridgeline.fabric.proof import Refuted as Refuted
+    from ridgeline.fabric.proof import prove as prove
+    from ridgeline.fabric.schedules import ALGORITHMS as ALGORITHMS
+    from ridgeline.fabric.schedules import schedule as schedule
+    from ridgeline.fabric.steps import Schedule as Schedule
+    from ridgeline.fabric.steps import Step as Step
+    from ridgeline.fabric.training import (
+        MODELS as MODELS,
+    )
+    from ridgeline.fabric.training import (
+        Model as Model,
+    )
+    from ridgeline.fabric.training import (
+        TrainingStep as TrainingStep,
+    )
+    from ridgeline.fabric.training import (
+        training_step as training_step,
+    )
+    from ridgeline.fabric.tuning import tune as tune
+    from ridgeline.fabric.tuning import tuned_network as tuned_network
+    from ridgeline.fabric.ways import NEVER as NEVER
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "arena": ["empty"],
+        "communicator": ["Communicator"],
+        "config": ["FabricConfig"],
+        "cost_tables": ["tables"],
+        "diagnosis": ["doctor"],
+        "group": ["Handle"],
+        "launch": ["RankError", "init", "spawn"],
+        "networks": ["Network", "PRESETS"],
+        "prediction": ["Prediction", "bus_factor", "predict"],
+        "proof": ["Proof", "Refuted", "prove"],
+        "schedules": ["ALGORITHMS", "schedule"],
+        "steps": ["Schedule", "Step"],
+        "training": ["MODELS", "Model", "TrainingStep", "training_step"],
+        "tuning": ["tune", "tuned_network"],
+        "ways": ["NEVER"],
+    },
+)

@@ -20,7 +20,7 @@ from ridgeline.fabric.arrays import CODES, HOW, Flat, flat, like, reducible
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, on_device
 from ridgeline.fabric.group import CODE, Group
-from ridgeline.fabric.meeting import World
+from ridgeline.fabric.rendezvous import World
 from ridgeline.native import FABRIC_CONTEXTS
 
 MAGIC = 0x7269646765  # what a rank lets the others read, to see whether they may

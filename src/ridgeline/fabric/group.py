@@ -15,7 +15,7 @@ from ridgeline.fabric.arrays import Flat
 from ridgeline.fabric.choice import Choice
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.faults import OPS, sentence
-from ridgeline.fabric.meeting import World
+from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.ways import ways
 from ridgeline.native import Collective
 

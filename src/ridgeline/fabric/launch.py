@@ -16,13 +16,12 @@ from functools import partial
 from typing import Any
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric import arena, meeting
+from ridgeline.fabric import arena
+from ridgeline.fabric import rendezvous as meeting
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import FabricConfig, from_environment
 from ridgeline.machine import Placement, plan, topology
-from ridgeline.pipeline import worker
-from ridgeline.pipeline.post import Post, Task
-from ridgeline.pipeline.shared import Parcel, pack
+from ridgeline.pipeline import Parcel, Post, Task, pack, worker
 
 GRACE_S = 2.0  # from the first failure to the end of the rest, who may have something to say
 LOOK_S = 0.2

@@ -26,7 +26,7 @@ except ImportError as error:
 from dataclasses import replace
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric import meeting
+from ridgeline.fabric import rendezvous as meeting
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import from_environment
 

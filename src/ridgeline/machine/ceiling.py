@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import StoreError, unknown
+from ridgeline.machine.hardware import Topology, topology
 from ridgeline.machine.identity import fingerprint
-from ridgeline.machine.topology import Topology, topology
 from ridgeline.store import publish
 
 SCHEMA = 1

@@ -10,8 +10,8 @@ from typing import Any
 from ridgeline.machine import numa
 from ridgeline.machine.ceiling import Ceiling, Progress
 from ridgeline.machine.clock import CpuTimer
+from ridgeline.machine.hardware import Node, Topology
 from ridgeline.machine.placement import Placement, placed
-from ridgeline.machine.topology import Node, Topology
 from ridgeline.native import time_mix
 
 MIXES = ("read", "write", "copy", "triad")

@@ -11,8 +11,8 @@ from ridgeline.errors import MissingExtra
 from ridgeline.machine import numa
 from ridgeline.machine.ceiling import Ceiling, Progress
 from ridgeline.machine.clock import CudaTimer
+from ridgeline.machine.hardware import Topology
 from ridgeline.machine.placement import Placement, placed
-from ridgeline.machine.topology import Topology
 
 LADDER = tuple(1 << k for k in (20, 22, 24, 26, 28, 30, 32))  # 1 MiB … 4 GiB working set
 GLANCED = tuple(1 << k for k in (24, 28, 31))  # 16 MiB … 2 GiB: what a model's weights and batches take

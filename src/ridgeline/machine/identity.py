@@ -11,8 +11,8 @@ import json
 import platform
 from typing import Any
 
+from ridgeline.machine.hardware import Topology, topology
 from ridgeline.machine.nvml import driver_version
-from ridgeline.machine.topology import Topology, topology
 
 
 def fingerprint(on: Topology | None = None) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError, PlacementError
 from ridgeline.machine import numa
-from ridgeline.machine.topology import Topology, allowed_cpus, topology
+from ridgeline.machine.hardware import Topology, allowed_cpus, topology
 
 PROBE_PAGES = 8  # enough to see an interleave; a few microseconds
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import ReferenceType, ref
 
-from ridgeline.machine.clock import now_ns
+from ridgeline.machine import now_ns
 from ridgeline.pipeline.batch import Out, Take, Tensors, answered, blamed, memory, numbered, reused, targets
 from ridgeline.pipeline.timeline import Log
 

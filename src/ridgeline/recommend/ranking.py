@@ -24,7 +24,7 @@ from ridgeline.errors import InputError
 from ridgeline.native import dot_floats
 from ridgeline.recommend.data import Real, Whole
 from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.taste import HALF, LEAST, taste
+from ridgeline.recommend.models.profile import HALF, LEAST, taste
 
 BLOCK = {"cpu": 1_024, "cuda": 8_192}  # users: [BLOCK, items] scores are held
 MORE = 6  # items found beyond k where float16 is not sure of the last ones
@@ -278,7 +278,7 @@ def _owners(seen: Histories, device: str) -> Any:
 
 
 def _sent(array: NDArray[Any], device: str) -> Any:
-    from ridgeline.search.tensors import seen
+    from ridgeline.search import seen
 
     return seen(np.ascontiguousarray(array)).to(device)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Catalogue, Dataset, Real, user_row
-from ridgeline.recommend.evaluate import Encode, blend
+from ridgeline.recommend.evaluation import Encode, blend
 from ridgeline.recommend.histories import Histories, histories_of, one_history
 from ridgeline.recommend.metrics import best
 from ridgeline.recommend.models import Ease, Era, Hybrid, ItemKnn, Popularity, Semantic

@@ -10,9 +10,27 @@
 
 from __future__ import annotations
 
-from ridgeline.search.index import Index
-from ridgeline.search.recall import Curve, Point
-from ridgeline.search.sharded import ShardedIndex
-from ridgeline.search.where import rows_where
+from typing import TYPE_CHECKING
 
-__all__ = ["Curve", "Index", "Point", "ShardedIndex", "rows_where"]
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.search.index import Index as Index
+    from ridgeline.search.recall import Curve as Curve
+    from ridgeline.search.recall import Point as Point
+    from ridgeline.search.sharded import ShardedIndex as ShardedIndex
+    from ridgeline.search.tensors import seen as seen
+    from ridgeline.search.vector_files import read_vectors as read_vectors
+    from ridgeline.search.where import rows_where as rows_where
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "index": ["Index"],
+        "recall": ["Curve", "Point"],
+        "sharded": ["ShardedIndex"],
+        "tensors": ["seen"],
+        "vector_files": ["read_vectors"],
+        "where": ["rows_where"],
+    },
+)

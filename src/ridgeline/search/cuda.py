@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.kernels import search_kmeans
+from ridgeline.kernels.search import kmeans as search_kmeans
 from ridgeline.search import cuda_codes
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_engine import Asked, CudaEngine, refuse

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.kernels import search_bytes, search_kmeans
+from ridgeline.kernels.search import bytes as search_bytes
+from ridgeline.kernels.search import kmeans as search_kmeans
 from ridgeline.search.arrays import Array
 from ridgeline.search.engine import Recipe
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.kernels import search_lists, search_queries
+from ridgeline.kernels.search import lists as search_lists
+from ridgeline.kernels.search import queries as search_queries
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_rows import Stored
 from ridgeline.search.cuda_steps import Limits, Refiner, Steps

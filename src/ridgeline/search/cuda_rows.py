@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ridgeline.kernels import search_kmeans
+from ridgeline.kernels.search import kmeans as search_kmeans
 from ridgeline.search.cuda_codes import AT_A_TIME, ByteCodes, Codes, PartCodes
 from ridgeline.search.tensors import Grown
 

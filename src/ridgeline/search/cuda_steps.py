@@ -9,7 +9,11 @@ from typing import Any
 import torch
 import triton
 
-from ridgeline.kernels import search_exact, search_inverted, search_queries, search_settle, search_short
+from ridgeline.kernels.search import exact as search_exact
+from ridgeline.kernels.search import inverted as search_inverted
+from ridgeline.kernels.search import queries as search_queries
+from ridgeline.kernels.search import settle as search_settle
+from ridgeline.kernels.search import short as search_short
 from ridgeline.search.cuda_codes import ByteCodes, Codes, FlatCodes, PartCodes
 from ridgeline.search.cuda_rows import Inverted, Stored
 from ridgeline.search.engine import Ask

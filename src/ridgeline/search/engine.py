@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from ridgeline.machine.device_name import device_named
+from ridgeline.machine import device_named
 from ridgeline.search.arrays import Array
 from ridgeline.search.spec import Spec
 

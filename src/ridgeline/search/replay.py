@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ridgeline.kernels.direct import Sequel
-from ridgeline.kernels.search_queries import handed
-from ridgeline.kernels.search_sketch import sketch_of
+from ridgeline.kernels.launch import Sequel
+from ridgeline.kernels.search import handed, sketch_of
 from ridgeline.search.arrays import Array
 from ridgeline.search.cuda_steps import Answer, Steps
 

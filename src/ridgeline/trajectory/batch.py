@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.trajectory.channels import affine
 from ridgeline.trajectory.places import Places
-from ridgeline.trajectory.resample import resample
+from ridgeline.trajectory.resampling import resample
 from ridgeline.trajectory.sample import Layout
 from ridgeline.trajectory.timeline import Array
 

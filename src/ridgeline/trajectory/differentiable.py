@@ -25,7 +25,7 @@ def resample_with_gradient(values: Any, times: Any, at: Any, *, dtype: Any, **ho
 class _Resample(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, values: Any, times: Any, at: Any, dtype: Any, how: dict[str, Any]) -> Any:
-        from ridgeline.trajectory.resample import resample
+        from ridgeline.trajectory.resampling import resample
 
         ctx.save_for_backward(values, times, at)
         ctx.how = how

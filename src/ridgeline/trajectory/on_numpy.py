@@ -10,8 +10,8 @@ from ridgeline.errors import InputError
 from ridgeline.native import first_disorder
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory import arguments
-from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.isolated import refuse_shared
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))

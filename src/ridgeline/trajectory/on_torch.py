@@ -13,8 +13,8 @@ import torch
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import arguments, on_numpy
-from ridgeline.trajectory.apart import refuse_shared
 from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.isolated import refuse_shared
 from ridgeline.trajectory.shape import Batch, policies, shaped
 
 VALUES = {

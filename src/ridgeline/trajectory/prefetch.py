@@ -11,7 +11,7 @@ from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.batch import Batch, Packed
-from ridgeline.trajectory.collate import Collate
+from ridgeline.trajectory.collation import Collate
 
 
 class OnDevice:

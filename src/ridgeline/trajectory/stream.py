@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.machine.device_name import device_named
+from ridgeline.machine import device_named
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.guess import check_kind, guess_kind, matching
 from ridgeline.trajectory.timeline import SPANS, Array, Track, check_span, grid, nanoseconds, near, spanned, track
@@ -244,7 +244,7 @@ def _limit(stamps: Array, max_gap: float, whole: bool) -> float:
 def _resampled(
     values: Array, line: Track, ticks: Array, kind: str, gap: float | None, device: str
 ) -> tuple[Array, Array]:
-    from ridgeline.trajectory.resample import resample
+    from ridgeline.trajectory.resampling import resample
 
     ask: dict[str, Any] = {"kind": kind, "outside": "clamp", "max_gap": gap, "return_mask": True}
     if device == "cpu":

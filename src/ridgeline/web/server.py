@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, MissingExtra, RidgelineError
 from ridgeline.web.guard import HEALTH, App, Rules
-from ridgeline.web.page import policy
+from ridgeline.web.pages import policy
 
 if TYPE_CHECKING:
     import uvicorn
@@ -94,7 +94,7 @@ def app(
 
 
 def page_response(document: str, status: int = 200) -> Response:
-    """A page made by `ridgeline.web.page`, its policy also as a header."""
+    """A page made by `ridgeline.web.pages`, its policy also as a header."""
     from starlette.responses import HTMLResponse
 
     return HTMLResponse(document, status, {"content-security-policy": policy(document)})

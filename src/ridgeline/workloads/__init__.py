@@ -5,16 +5,19 @@ A file here that has a line `workload = …` is found by its name: `ridgeline be
 
 from __future__ import annotations
 
-import pkgutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ridgeline._lazy import attach
 
-def names() -> list[str]:
-    """The workloads there are, without importing any: other files here are what they share."""
-    here = Path(__path__[0])
-    plain = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-    return sorted(name for name in plain if "\nworkload = " in (here / f"{name}.py").read_text(encoding="utf-8"))
+if TYPE_CHECKING:
+    from ridgeline.workloads._registry import names as names
+    from ridgeline.workloads._registry import reference as reference
+    from ridgeline.workloads.charts import pictures as pictures
 
-
-def reference(name: str) -> str:
-    return f"{__name__}.{name}"
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "_registry": ["names", "reference"],
+        "charts": ["pictures"],
+    },
+)

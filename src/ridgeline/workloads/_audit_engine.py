@@ -16,20 +16,23 @@ from typing import Any
 import numpy as np
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
-from ridgeline.audit.redact import redact
-from ridgeline.audit.sentence import sentence
+from ridgeline.audit.anomaly import sentence
+from ridgeline.audit.ledger import Home
 from ridgeline.audit.sources import Batch
-from ridgeline.audit.vocabulary import Encode
-from ridgeline.audit.watch.encoder import encoder
-from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.positions import Positions
-from ridgeline.audit.watch.prompt import prompt, set_aside
-from ridgeline.audit.watch.scorer import Scorer
-from ridgeline.audit.watch.settings import Settings
-from ridgeline.audit.watch.state import Places
+from ridgeline.audit.watch import (
+    Encode,
+    Intake,
+    Places,
+    Positions,
+    Scorer,
+    Settings,
+    encoder,
+    prompt,
+    redact,
+    set_aside,
+)
 from ridgeline.errors import RidgelineError
-from ridgeline.machine.clock import now_ns
+from ridgeline.machine import now_ns
 
 Event = dict[str, Any]
 _VERBS = ("started", "stopped", "reloaded", "created", "removed", "mounted", "accepted", "refused", "opened", "closed")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.embed.models import DEFAULT
-from ridgeline.embed.place import cpu_dtype
+from ridgeline.embed import DEFAULT, cpu_dtype
 
 BASE: dict[str, Any] = {"stage": "end to end", "texts": "even", "batch": 64, "tokens": 32, "dtype": "float32"}
 BASE |= {"model": DEFAULT}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lab.workload import installed
+from ridgeline.lab import installed
 from ridgeline.workloads._embed_export import onnx_int8, openvino_ir, pooled, quiet
 from ridgeline.workloads._embed_texts import Model
 from ridgeline.workloads._trajectory_peers import can_compile

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.embed import Tokens, load_tokenizer
-from ridgeline.embed.config import Config, read_config
-from ridgeline.embed.models import find_model
+from ridgeline.embed import Config, Tokens, find_model, load_tokenizer, read_config
 from ridgeline.errors import InputError
 
 # Titles with year and genres: lengths of a log-normal that has their mean of 21 tokens.

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.lab.workload import Launcher, installed
+from ridgeline.lab import Launcher, installed
 from ridgeline.machine import topology
 from ridgeline.workloads._fabric_calls import Calls
 

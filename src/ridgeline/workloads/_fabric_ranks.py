@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import OURS, Launcher, installed
+from ridgeline.lab import OURS, Case, Check, Launcher, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _fabric_mpi as mpi
 from ridgeline.workloads._fabric_calls import Calls, memcpy, ours
@@ -55,7 +54,7 @@ class Bench:
 
     def work(self, case: Case) -> Work:
         """nccl-tests' bus bytes: what must cross between ranks, whoever does it."""
-        from ridgeline.fabric.prediction import bus_factor  # a peer's own interpreter has no engine of ours
+        from ridgeline.fabric import bus_factor
 
         moved = 2 * case["bytes"] * max(bus_factor(self.op, case.ranks), 1 / case.ranks)
         return Work(case["bytes"], "bytes", bytes={"memory": moved * case.ranks}, mix="copy", threads=case.ranks)

@@ -21,19 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lab import Case, Check, Run, Steps, Work
-from ridgeline.lab.contender import peaks
-from ridgeline.lab.workload import OURS, installed
-from ridgeline.machine import topology
-from ridgeline.machine.clock import now_ns
-from ridgeline.recommend.data import Ratings
-from ridgeline.recommend.evaluate import masked
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.metrics import best, measured
-from ridgeline.recommend.models import Ease, ItemKnn
-from ridgeline.recommend.models.itemknn import NEIGHBOURS
-from ridgeline.recommend.read import read
-from ridgeline.recommend.splits import Split, divided, split_of
+from ridgeline.lab import OURS, Case, Check, Run, Steps, Work, installed
+from ridgeline.lab.race import peaks
+from ridgeline.machine import now_ns, topology
+from ridgeline.recommend import Histories, Ratings, Split, best, divided, masked, measured, read, split_of
+from ridgeline.recommend.models import NEIGHBOURS, Ease, ItemKnn
 
 KNN, ALS, SCIPY = "implicit item-kNN", "implicit ALS", "SciPy EASE"
 PEERS = {"fit ease": [SCIPY, ALS], "fit itemknn": [KNN]}

@@ -7,9 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.ease import MOST
-from ridgeline.recommend.models.semantic import Semantic
+from ridgeline.recommend import Histories
+from ridgeline.recommend.models import MOST, Semantic
 
 
 def histories(users: int, items: int, likes: int, turn: int) -> Histories:

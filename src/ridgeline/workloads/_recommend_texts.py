@@ -10,13 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ridgeline.embed.models import DEFAULT
-from ridgeline.embed.place import cpu_dtype
+from ridgeline.embed import DEFAULT, cpu_dtype
 from ridgeline.errors import InputError
-from ridgeline.lab import Case, Check, Run, Steps, Work
-from ridgeline.lab.contender import peaks, reset_peaks
-from ridgeline.lab.workload import OURS, installed
-from ridgeline.machine.clock import now_ns
+from ridgeline.lab import OURS, Case, Check, Run, Steps, Work, installed
+from ridgeline.lab.race import peaks, reset_peaks
+from ridgeline.machine import now_ns
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads import embed
 from ridgeline.workloads._embed_cases import BASE

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.lab.workload import OURS
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.semantic import Semantic
-from ridgeline.recommend.models.taste import taste
-from ridgeline.recommend.ranking import ByVectors
+from ridgeline.lab import OURS
+from ridgeline.recommend import ByVectors, Histories
+from ridgeline.recommend.models import Semantic, taste
 
 NUMPY, TORCH = "NumPy gather + reduceat", "torch embedding_bag"
 BLOCK = 2_048

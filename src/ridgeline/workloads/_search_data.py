@@ -108,7 +108,7 @@ def sentences(count: int, asked: bool) -> Iterator[str]:
 @lru_cache(maxsize=4)
 def _texts(count: int, rows: int, asked: bool, dim: int) -> Vectors:
     """Encoded once per machine and kept; every contender reads the same file."""
-    from ridgeline.embed.models import DEFAULT
+    from ridgeline.embed import DEFAULT
 
     texts = list(sentences(count, asked))
     name = hashlib.sha256("\n".join([DEFAULT, *texts]).encode()).hexdigest()[:24]

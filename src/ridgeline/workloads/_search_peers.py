@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.lab.workload import installed
+from ridgeline.lab import installed
 from ridgeline.workloads._search_data import Vectors, queries_of, truth_of
 
 Find = Callable[[Any, int], tuple[Any, Any]]  # scores, rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from ridgeline.machine.clock import now_ns
+from ridgeline.machine import now_ns
 
 KEPT = 64  # of the last steps
 MOST, MOST_NS = 9, 500_000_000  # laps of a step taken apart, and the time after which no more are made

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ridgeline.lab.workload import installed
+from ridgeline.lab import installed
 
 Engine = Callable[[Any, Any, Any], Any]
 

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import OURS, installed
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement
 from ridgeline.workloads._stages import KEPT, stages_of
 from ridgeline.workloads.trajectory import on_device

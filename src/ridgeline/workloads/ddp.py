@@ -12,8 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import OURS, installed
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _ddp_models as models
 from ridgeline.workloads._fabric_torch import GLOO, unbound

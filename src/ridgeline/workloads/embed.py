@@ -24,14 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.embed import Tokens, load_tokenizer
-from ridgeline.embed.models import DEFAULT
+from ridgeline.embed import DEFAULT, Tokens, load_tokenizer
 from ridgeline.errors import InputError
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.contender import peaks, reset_peaks
-from ridgeline.lab.workload import OURS, installed
-from ridgeline.machine import Placement, topology
-from ridgeline.machine.clock import now_ns
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
+from ridgeline.lab.race import peaks, reset_peaks
+from ridgeline.machine import Placement, now_ns, topology
 from ridgeline.workloads import _embed_peers as peers
 from ridgeline.workloads._embed_cases import BASE, full, quick
 from ridgeline.workloads._embed_texts import Model, Ring, flops_of, lengths_of, model_of, words_of
@@ -336,9 +333,7 @@ def _reference(name: str, tokens: Tokens, rows: Any) -> Any:
     """The same texts by the plain layers in float64, one at a time; not kept, so that no peak of memory is its own."""
     import torch
 
-    from ridgeline.embed.encoder import Encoder, Head
-    from ridgeline.embed.layers import Layers, Packed
-    from ridgeline.embed.weights import read_dense, read_encoder
+    from ridgeline.embed import Encoder, Head, Layers, Packed, read_dense, read_encoder
 
     config = model_of(name).config
     dense = []

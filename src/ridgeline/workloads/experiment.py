@@ -10,14 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.lab.experiment import Folder, Manner, Point, Watcher, refuse_absent, run
-from ridgeline.lab.experiment.compose import Job, Source, composed, launch, launcher_of
-from ridgeline.lab.experiment.conduct import Ask, Finished, conduct
-from ridgeline.lab.experiment.words import Words
-from ridgeline.lab.workload import installed
-from ridgeline.machine import Topology, topology
-from ridgeline.machine.ceiling import Ceilings, cached
-from ridgeline.machine.glance import glance
+from ridgeline.lab import installed
+from ridgeline.lab.experiment import (
+    Ask,
+    Finished,
+    Folder,
+    Job,
+    Manner,
+    Point,
+    Source,
+    Watcher,
+    Words,
+    composed,
+    conduct,
+    launch,
+    launcher_of,
+    refuse_absent,
+    run,
+)
+from ridgeline.machine import Ceilings, Topology, cached, glance, topology
 from ridgeline.workloads.experiment_points import estimate_s, points
 from ridgeline.workloads.experiment_settings import ExperimentSettings
 

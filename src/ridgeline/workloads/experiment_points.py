@@ -15,8 +15,7 @@ from typing import Any
 from ridgeline.errors import InputError, unknown
 from ridgeline.lab import Work
 from ridgeline.lab.experiment import Point
-from ridgeline.machine import Topology
-from ridgeline.machine.ceiling import Ceilings
+from ridgeline.machine import Ceilings, Topology
 from ridgeline.workloads.experiment_settings import ExperimentSettings, TestSettings, VitSettings
 from ridgeline.workloads.trajectory import BYTES
 from ridgeline.workloads.vit import Vit

@@ -18,12 +18,8 @@ from typing import Any
 
 from ridgeline.errors import InputError, PlacementError
 from ridgeline.lab.experiment import Order, Outcome, resolve
-from ridgeline.machine import Placement, placed
-from ridgeline.machine.clock import now_ns
-from ridgeline.machine.numa import nodes_of
-from ridgeline.pipeline import STAGES, Intervals, Staging, chrome_trace, excerpt, pinned, stream
-from ridgeline.pipeline.ranges import span
-from ridgeline.pipeline.recording import Recording
+from ridgeline.machine import Placement, nodes_of, now_ns, placed
+from ridgeline.pipeline import STAGES, Intervals, Recording, Staging, chrome_trace, excerpt, pinned, span, stream
 from ridgeline.workloads.experiment_points import moved
 from ridgeline.workloads.pipeline import LEAST
 from ridgeline.workloads.vit import Vit, build

@@ -26,11 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.event import encode
-from ridgeline.audit.merkle import root_from_inclusion
+from ridgeline.audit.ledger import encode, root_from_inclusion
 from ridgeline.errors import InputError
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import OURS, installed
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement
 from ridgeline.workloads._ledger_peers import CHEAP_NS, Event, SQLite, Store, fsync_ns, store
 

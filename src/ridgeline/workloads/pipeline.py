@@ -13,12 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import installed
-from ridgeline.machine import Placement, topology
-from ridgeline.machine.clock import now_ns
-from ridgeline.pipeline import busy, excerpt
-from ridgeline.pipeline.recording import Fn, Recording
+from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
+from ridgeline.machine import Placement, now_ns, topology
+from ridgeline.pipeline import Fn, Recording, busy, excerpt
 from ridgeline.workloads.trajectory import BYTES, host, on_device
 from ridgeline.workloads.vit import Vit, build
 

@@ -25,14 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import unknown
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.contender import peaks
-from ridgeline.lab.workload import OURS, installed
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
+from ridgeline.lab.race import peaks
 from ridgeline.machine import Placement, topology
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.ease import MOST
-from ridgeline.recommend.models.taste import taste
-from ridgeline.recommend.ranking import FEW_USERS, ByEase, ByVectors, Done
+from ridgeline.recommend import FEW_USERS, ByEase, ByVectors, Done, Histories
+from ridgeline.recommend.models import MOST, taste
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads import _recommend_users as profiles

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.contender import peaks
-from ridgeline.lab.workload import OURS, installed
+from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
+from ridgeline.lab.race import peaks
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _search_peers as peers
 from ridgeline.workloads._search_data import Vectors, queries_of, truth_of, vectors_of

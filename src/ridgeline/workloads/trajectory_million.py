@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import installed
+from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads import _trajectory_peers as peers
 from ridgeline.workloads.trajectory import correlation, host, on_device

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ridgeline.lab import Case, Check, Profile, Run, Steps, Work
-from ridgeline.lab.workload import installed
+from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, topology
 from ridgeline.workloads._training_data import checked_rows, loader_of, reference, runs_of
 from ridgeline.workloads.trajectory import correlation, host, on_device
@@ -177,7 +176,7 @@ def _device_clock(batch: Callable[[], Any], train: Callable[[Any], None], steps:
 
 
 def _host_clock(batch: Callable[[], Any], train: Callable[[Any], None], steps: int) -> dict[str, float]:
-    from ridgeline.machine.clock import now_ns
+    from ridgeline.machine import now_ns
 
     spent = {"train": 0, "wait": 0}
     for _ in range(steps):

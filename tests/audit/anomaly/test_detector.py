@@ -15,7 +15,7 @@ from tests.audit.simulated import BASE, KINDS, event, ordinary, sessions, strang
 from tests.strategies import events as any_events
 
 from ridgeline.audit.anomaly.detector import Detector, Judgement
-from ridgeline.audit.sentence import sentence, spoken
+from ridgeline.audit.anomaly.sentences import sentence, spoken
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import write_manifest
 

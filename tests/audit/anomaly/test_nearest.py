@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeline.audit.anomaly import neighbours as module
 from ridgeline.audit.anomaly.neighbours import NEAREST, Neighbours
-from ridgeline.audit.vocabulary import Vocabulary
+from ridgeline.audit.watch.vocabulary import Vocabulary
 
 
 def slow(rows: list[tuple[int, np.ndarray]], normal: set[int], vector: np.ndarray) -> list[tuple[int, float]]:

@@ -12,11 +12,11 @@ from tests.audit.watch.watching import BASE, event, jsonl, make, told, watch, wr
 from tests.web.hostile import HOSTILE
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.alerts import label_event, read_alerts
 from ridgeline.audit.compliance.check import check_report
-from ridgeline.audit.compliance.collect import collect
+from ridgeline.audit.compliance.collection import collect
 from ridgeline.audit.compliance.controls import MAPS, controls_of
-from ridgeline.audit.compliance.write import files, write
+from ridgeline.audit.compliance.report_files import files, write
+from ridgeline.audit.watch.alerts import label_event, read_alerts
 from ridgeline.cli.audit_report import _whole
 from ridgeline.errors import InputError
 

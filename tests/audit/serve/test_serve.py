@@ -12,12 +12,12 @@ from tests.audit.watch.watching import encode, jsonl, make, watch, write_events
 from tests.web.hostile import HOSTILE
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.alerts import label_event, read_alerts
-from ridgeline.audit.merkle import leaf_hash
-from ridgeline.audit.proof import check_proof
+from ridgeline.audit.ledger.merkle import leaf_hash
+from ridgeline.audit.ledger.proof import check_proof
 from ridgeline.audit.serve import live as live_module
+from ridgeline.audit.serve.http_service import service
 from ridgeline.audit.serve.live import Live
-from ridgeline.audit.serve.service import service
+from ridgeline.audit.watch.alerts import label_event, read_alerts
 from ridgeline.web import running
 
 SAYABLE = {name: text.encode("utf-8", "replace").decode() for name, text in HOSTILE.items()}
@@ -45,7 +45,7 @@ def oddest(ledger) -> int:
 
 @pytest.fixture
 def url(log, monkeypatch):
-    monkeypatch.setattr("ridgeline.audit.meaning.encoder", lambda model, device: encode)
+    monkeypatch.setattr("ridgeline.audit.watch.meaning.encoder", lambda model, device: encode)
     with Ledger.open(log) as ledger, running(service(Live(ledger, "words"))) as address:
         yield address
 

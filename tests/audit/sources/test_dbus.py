@@ -9,7 +9,7 @@ import pytest
 from tests.audit.aside import aside
 from tests.audit.sources.bus import private_bus, send_signals
 
-from ridgeline.audit.event import encode
+from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources.dbus import DBus, event_of
 from ridgeline.errors import InputError
 

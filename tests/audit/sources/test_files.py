@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit.aside import aside
 
-from ridgeline.audit.event import encode
+from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import text
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.text import json_line, log_line

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from tests.audit.aside import aside
 
-from ridgeline.audit.event import encode
-from ridgeline.audit.receipts import Receipts
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.ledger.receipts import Receipts
 from ridgeline.audit.sources.http import Http
 from ridgeline.audit.sources.journal import Journal, event_of
 from ridgeline.audit.sources.requests import Known, Requests

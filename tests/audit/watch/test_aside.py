@@ -14,7 +14,7 @@ from tests.audit.watch import watching
 from tests.audit.watch.watching import entries, jsonl, make, watch, write_events
 
 from ridgeline.audit.watch import own, scorer
-from ridgeline.audit.watch.aside import Aside
+from ridgeline.audit.watch.background import Aside
 from ridgeline.errors import RidgelineError
 
 
@@ -58,7 +58,7 @@ def test_it_dies_when_we_are_killed(tmp_path):
     told = tmp_path / "pid"
     program = f"""
 import os, pathlib, time
-from ridgeline.audit.watch.aside import Aside
+from ridgeline.audit.watch.background import Aside
 def work():
     pathlib.Path({str(told)!r}).write_text(str(os.getpid()))
     time.sleep(60)

@@ -9,7 +9,7 @@ import pytest
 from tests.audit.watch.watching import encode, event, jsonl, make, told, watch, write_events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
+from ridgeline.audit.ledger.layout import Home
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def log(tmp_path_factory):
 @pytest.fixture
 def ask(monkeypatch, capsys):
     """A command in this process, with an encoder that needs no model: exit code, stdout, stderr."""
-    monkeypatch.setattr("ridgeline.audit.meaning.encoder", lambda model, device: encode)
+    monkeypatch.setattr("ridgeline.audit.watch.meaning.encoder", lambda model, device: encode)
 
     return lambda *words: told(capsys, *words)
 
@@ -91,7 +91,7 @@ def test_alerts_are_listed_worst_first_and_a_label_is_kept_with_them(ask, log):
     ],
 )
 def test_slips_are_sentences(log, words, sentence, monkeypatch, capsys):
-    monkeypatch.setattr("ridgeline.audit.meaning.encoder", lambda model, device: encode)
+    monkeypatch.setattr("ridgeline.audit.watch.meaning.encoder", lambda model, device: encode)
     code, _, err = told(capsys, "audit", *(str(word).replace("{log}", str(log)) for word in words))
     assert code == 2
     assert sentence in err

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.audit.watch.watching import event, make
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.event import encode
-from ridgeline.audit.merkle import leaf_hash
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.watch.backlog import Backlog
 from ridgeline.audit.watch.positions import Positions
 from ridgeline.errors import StoreError

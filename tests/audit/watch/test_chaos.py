@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from tests.audit.watch.watching import event, in_order, jsonl, make, recorded, watch, write_events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.home import Home
-from ridgeline.audit.verify import examine
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.verify import examine
 
 ROUNDS = 50 if "RIDGELINE_CHAOS" in os.environ else 5
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ridgeline.audit.watch import encoder as encoders
-from ridgeline.audit.watch import prompt as module
-from ridgeline.audit.watch.prompt import SWITCH_S, WHOLE_S, Tidy, prompt, set_aside
+from ridgeline.audit.watch import encoding as encoders
+from ridgeline.audit.watch import scheduling as module
+from ridgeline.audit.watch.scheduling import SWITCH_S, WHOLE_S, Tidy, prompt, set_aside
 
 
 def test_a_process_is_as_before_once_it_is_over():

@@ -20,9 +20,9 @@ from tests.audit.aside import aside
 from tests.audit.watch.watching import make, recorded
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.sources import Batch, Keyed
 from ridgeline.audit.sources.requests import Known
-from ridgeline.audit.verify import examine
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.watcher import Watcher

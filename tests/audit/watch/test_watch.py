@@ -33,19 +33,19 @@ from tests.audit.watch.watching import (
 )
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.alerts import label_event, read_alerts
-from ridgeline.audit.compliance.collect import collect
-from ridgeline.audit.compliance.tables import tables
-from ridgeline.audit.door import Guest
-from ridgeline.audit.home import Home
-from ridgeline.audit.meaning import Meaning
+from ridgeline.audit.compliance.collection import collect
+from ridgeline.audit.compliance.derived_tables import tables
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.verify import examine
+from ridgeline.audit.ledger.writer_socket import Guest
 from ridgeline.audit.serve.live import Live
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.sources.dbus import DBus
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.text import log_line
-from ridgeline.audit.verify import examine
 from ridgeline.audit.watch import own
+from ridgeline.audit.watch.alerts import label_event, read_alerts
+from ridgeline.audit.watch.meaning import Meaning
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.watcher import Watcher
 from ridgeline.errors import InputError, RidgelineError

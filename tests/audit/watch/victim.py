@@ -12,7 +12,7 @@ def main() -> None:
     log, file = Path(sys.argv[1]), Path(sys.argv[2])
     from tests.audit.watch.watching import jsonl, watch
 
-    from ridgeline.audit.note import new_signer
+    from ridgeline.audit.ledger.note import new_signer
 
     new_signer("x").sign("")
     for _ in sys.stdin:

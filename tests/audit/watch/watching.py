@@ -11,7 +11,7 @@ import pytest
 from tests.audit.aside import aside
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.merkle import leaf_hash
+from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.text import json_line
 from ridgeline.audit.watch import own

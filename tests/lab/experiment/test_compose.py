@@ -112,7 +112,7 @@ def test_experiments_of_ones_own_are_found(tmp_path, name):
 def test_the_runner_is_imported_without_hydra_torch_or_rich():
     code = "import sys, ridgeline.lab.experiment.compose; print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
-    assert "ridgeline.lab.experiment.run" in loaded
+    assert "ridgeline.lab.experiment.runner" in loaded
     assert not loaded & {"hydra", "omegaconf", "torch", "rich", "numpy", "jinja2"}
 
 

@@ -20,7 +20,7 @@ from ridgeline.errors import InputError
 from ridgeline.lab import load_experiments
 from ridgeline.lab.experiment import Manner, Results, Watcher, open_folder, run
 from ridgeline.lab.experiment import report as pages
-from ridgeline.lab.experiment.conduct import Ask, conduct
+from ridgeline.lab.experiment.conducting import Ask, conduct
 from ridgeline.lab.experiment.folder import SUMMARY, read_state, write_state
 from ridgeline.lab.experiment.rows import rows
 from ridgeline.machine import topology
@@ -124,7 +124,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from ridgeline.lab.experiment import Manner, Point, Watcher, open_folder
-from ridgeline.lab.experiment.conduct import Ask, conduct
+from ridgeline.lab.experiment.conducting import Ask, conduct
 from ridgeline.machine import topology
 
 node = topology().memory_nodes[0]

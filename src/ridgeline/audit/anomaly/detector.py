@@ -39,9 +39,9 @@ from ridgeline.audit.anomaly.calibration import MEMORY
 from ridgeline.audit.anomaly.evidence import Scale, score_of
 from ridgeline.audit.anomaly.history import History, Seen
 from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
+from ridgeline.audit.anomaly.sentences import sentence, spoken
 from ridgeline.audit.anomaly.sessions import NAMES, OPEN, Session, Sessions
-from ridgeline.audit.sentence import sentence, spoken
-from ridgeline.audit.template import Miner, mask
+from ridgeline.audit.anomaly.template import Miner, mask
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import publish_dir, verify
 

@@ -1,1 +1,26 @@
 """Reports on a span of a log that anyone can check without the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.audit.compliance.check import check_report as check_report
+    from ridgeline.audit.compliance.check import read_report as read_report
+    from ridgeline.audit.compliance.collection import collect as collect
+    from ridgeline.audit.compliance.controls import checked_map as checked_map
+    from ridgeline.audit.compliance.derived_tables import tables as tables
+    from ridgeline.audit.compliance.report_files import write as write
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "check": ["check_report", "read_report"],
+        "collection": ["collect"],
+        "controls": ["checked_map"],
+        "derived_tables": ["tables"],
+        "report_files": ["write"],
+    },
+)

@@ -8,14 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ridgeline.audit import merkle
-from ridgeline.audit.checkpoint import Checkpoint, read_checkpoint
-from ridgeline.audit.compliance.collect import FORMAT
-from ridgeline.audit.compliance.tables import tables
-from ridgeline.audit.compliance.write import files
-from ridgeline.audit.event import decode, encode
-from ridgeline.audit.note import Verifier
-from ridgeline.audit.report import Finding
+from ridgeline.audit.compliance.collection import FORMAT
+from ridgeline.audit.compliance.derived_tables import tables
+from ridgeline.audit.compliance.report_files import files
+from ridgeline.audit.ledger import merkle
+from ridgeline.audit.ledger.checkpoint import Checkpoint, read_checkpoint
+from ridgeline.audit.ledger.event import decode, encode
+from ridgeline.audit.ledger.note import Verifier
+from ridgeline.audit.ledger.report import Finding
 from ridgeline.errors import InputError, RidgelineError, Unverified
 
 _LARGEST = 1 << 30

@@ -1,1 +1,19 @@
 """A watched log on a page of its own, and a small API for reading it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.audit.serve.http_service import service as service
+    from ridgeline.audit.serve.live import Live as Live
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "http_service": ["service"],
+        "live": ["Live"],
+    },
+)

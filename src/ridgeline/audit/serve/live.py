@@ -11,22 +11,22 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.checkpoint import parse_checkpoint
-from ridgeline.audit.event import decode
-from ridgeline.audit.home import Home
-from ridgeline.audit.ledger import Ledger
-from ridgeline.audit.meaning import open_meaning
-from ridgeline.audit.proof import prove
-from ridgeline.audit.retention import read_history
+from ridgeline.audit.ledger.checkpoint import parse_checkpoint
+from ridgeline.audit.ledger.event import decode
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.ledger import Ledger
+from ridgeline.audit.ledger.proof import prove
+from ridgeline.audit.ledger.retention import read_history
+from ridgeline.audit.ledger.where import parse_where
+from ridgeline.audit.ledger.witness import cosigned_files
 from ridgeline.audit.watch import own
+from ridgeline.audit.watch.meaning import open_meaning
 from ridgeline.audit.watch.state import Places
-from ridgeline.audit.where import parse_where
-from ridgeline.audit.witness import cosigned_files
 from ridgeline.errors import Unverified
 from ridgeline.store import owner
 
 if TYPE_CHECKING:
-    from ridgeline.audit.meaning import Meaning
+    from ridgeline.audit.watch.meaning import Meaning
 
 _STEP = 100_000  # entries looked through for alerts at one go
 _FRESH_S = 10.0  # a status older than this is that of a watcher who is gone

@@ -9,57 +9,53 @@ events and counts what it had to drop; the count travels in the next batch and i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.audit.receipts import Receipts
+    from ridgeline.audit.sources.dbus import DBus as DBus
+    from ridgeline.audit.sources.files import LineFile as LineFile
+    from ridgeline.audit.sources.http import Http as Http
+    from ridgeline.audit.sources.journal import Journal as Journal
+    from ridgeline.audit.sources.source import (
+        LATEST as LATEST,
+    )
+    from ridgeline.audit.sources.source import (
+        SUBJECT as SUBJECT,
+    )
+    from ridgeline.audit.sources.source import (
+        Batch as Batch,
+    )
+    from ridgeline.audit.sources.source import (
+        Event as Event,
+    )
+    from ridgeline.audit.sources.source import (
+        Keyed as Keyed,
+    )
+    from ridgeline.audit.sources.source import (
+        Position as Position,
+    )
+    from ridgeline.audit.sources.source import (
+        Source as Source,
+    )
+    from ridgeline.audit.sources.source import (
+        fitting as fitting,
+    )
+    from ridgeline.audit.sources.stdin import Piped as Piped
+    from ridgeline.audit.sources.text import Reader as Reader
+    from ridgeline.audit.sources.text import json_line as json_line
+    from ridgeline.audit.sources.text import log_line as log_line
 
-Event = dict[str, Any]
-Position = dict[str, Any]
-
-LATEST = (1 << 63) - 1  # nanoseconds since 1970; the log holds no time after it, and none before 1970
-SUBJECT = 1024  # bytes a source gives a subject at most; the log holds four times as many, and redacting may add some
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """Events of a batch that came under one key, so that they are not taken twice."""
-
-    key: str
-    digest: str  # of what was sent
-    first: int  # among the batch's events
-    count: int
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some events in order, and what a reader of the log must know besides."""
-
-    events: list[Event]
-    position: Position | None = None  # where to go on after them; None where the source cannot resume
-    dropped: int = 0  # since the last batch
-    refused: tuple[tuple[str, str], ...] = ()  # what was no event: where it stood, why
-    gaps: tuple[str, ...] = ()  # sentences: what the source lost while nobody looked
-    places: Sequence[str] = ()  # where each event stood ("line 3 of stdin"); empty where the source cannot say
-    keyed: tuple[Keyed, ...] = ()
-    taken: Callable[[Receipts | None], None] | None = None  # called when it is on the disk …
-    failed: Callable[[BaseException], None] | None = None  # … or could not be brought there
-
-
-class Source(Protocol):
-    name: str  # one of a kind in a log: its position is kept under it
-
-    def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        """From `position` on, until it is told to stop or there is no more."""
-
-    def stop(self) -> None:
-        """End after what is here already; called in the event loop, safe to call twice."""
-
-
-def fitting(text: str, most: int = SUBJECT) -> str:
-    """A text that others chose, cut to `most` bytes so that the log does not refuse its event; the cut is seen."""
-    if 4 * len(text) <= most or len(text.encode("utf-8", "replace")) <= most:
-        return text
-    return text.encode("utf-8", "replace")[: most - len("…".encode())].decode("utf-8", "ignore") + "…"
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "dbus": ["DBus"],
+        "files": ["LineFile"],
+        "http": ["Http"],
+        "journal": ["Journal"],
+        "source": ["Batch", "Event", "Keyed", "LATEST", "Position", "SUBJECT", "Source", "fitting"],
+        "stdin": ["Piped"],
+        "text": ["Reader", "json_line", "log_line"],
+    },
+)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.sources import Batch, Event, Position, fitting
+from ridgeline.audit.sources.source import Batch, Event, Position, fitting
 from ridgeline.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.audit.sources import Batch, Position
+from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.audit.sources.text import Reader, lines_to_events
 from ridgeline.errors import InputError
 

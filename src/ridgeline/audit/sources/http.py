@@ -28,9 +28,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ridgeline import web
-from ridgeline.audit.event import encode
-from ridgeline.audit.sources import Batch, Event, Keyed, Position
+from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources.requests import Answer, Known, Requests, Reused, checked_key
+from ridgeline.audit.sources.source import Batch, Event, Keyed, Position
 from ridgeline.audit.sources.text import json_line
 from ridgeline.errors import InputError, RidgelineError
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from ridgeline.audit.receipts import Receipts
+    from ridgeline.audit.ledger.receipts import Receipts
 
 BODY = 8 << 20  # bytes of a request
 HELD = 50_000  # events that wait for the disk, over all requests

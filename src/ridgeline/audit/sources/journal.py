@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ridgeline.audit.sources import LATEST, Batch, Event, Position, fitting
+from ridgeline.audit.sources.source import LATEST, Batch, Event, Position, fitting
 from ridgeline.errors import InputError, RidgelineError
 
 _KEPT = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")

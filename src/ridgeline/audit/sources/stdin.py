@@ -7,7 +7,7 @@ import os
 import select
 from collections.abc import AsyncIterator
 
-from ridgeline.audit.sources import Batch, Position
+from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.audit.sources.text import LONGEST, Reader, lines_to_events
 
 CHUNK = 256 << 10

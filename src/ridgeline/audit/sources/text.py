@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from ridgeline.audit.event import parse_line
-from ridgeline.audit.moment import parse_moment
-from ridgeline.audit.sources import LATEST, Event, fitting
+from ridgeline.audit.ledger.event import parse_line
+from ridgeline.audit.ledger.moment import parse_moment
+from ridgeline.audit.sources.source import LATEST, Event, fitting
 from ridgeline.errors import InputError
 
 LONGEST = 1 << 20  # bytes of a line; the rest is cut off, and the event says how much

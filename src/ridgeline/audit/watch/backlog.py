@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.event import decode
-from ridgeline.audit.merkle import HASH, leaf_hash
-from ridgeline.audit.tiles import WIDTH
+from ridgeline.audit.ledger.event import decode
+from ridgeline.audit.ledger.merkle import HASH, leaf_hash
+from ridgeline.audit.ledger.tiles import WIDTH
 from ridgeline.errors import Unverified
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.ledger.ledger import Ledger
 
 HELD = 100_000  # events in memory
 _LOOK_S = 0.2  # how often the log is asked for what others appended

@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.event import Encoded, encode
-from ridgeline.audit.redact import Redaction
-from ridgeline.audit.sources import Batch, Event
+from ridgeline.audit.ledger.event import Encoded, encode
+from ridgeline.audit.sources.source import Batch, Event
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.backlog import Backlog
 from ridgeline.audit.watch.positions import Positions
+from ridgeline.audit.watch.redaction import Redaction
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.receipts import Receipts
+    from ridgeline.audit.ledger.ledger import Ledger
+    from ridgeline.audit.ledger.receipts import Receipts
 
 _TOLD = 20  # refusals spelled out of one batch; the others are counted
 _LONG = 300  # characters of such a sentence

@@ -21,15 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.event import decode
-from ridgeline.audit.merkle import HASH
+from ridgeline.audit.ledger.event import decode
+from ridgeline.audit.ledger.merkle import HASH
+from ridgeline.audit.ledger.tiles import WIDTH
 from ridgeline.audit.sources.requests import Known
-from ridgeline.audit.tiles import WIDTH
 from ridgeline.errors import Unverified
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.sources import Keyed
+    from ridgeline.audit.ledger.ledger import Ledger
+    from ridgeline.audit.sources.source import Keyed
 
 SOURCE = "ridgeline.watch"
 START, SCORES, ALERT, LABEL, DROPS, REFUSED, GAP, KEYS, UNDELIVERED, STOP = (

@@ -12,13 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.merkle import HASH, leaf_hash
-from ridgeline.audit.sources import Position
+from ridgeline.audit.ledger.merkle import HASH, leaf_hash
+from ridgeline.audit.sources.source import Position
 from ridgeline.errors import StoreError
 from ridgeline.store import publish
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.ledger.ledger import Ledger
 
 
 class Positions:

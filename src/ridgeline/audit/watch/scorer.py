@@ -14,20 +14,20 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.watch import own
-from ridgeline.audit.watch.aside import Aside
+from ridgeline.audit.watch.background import Aside
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.prompt import Tidy
+from ridgeline.audit.watch.scheduling import Tidy
 from ridgeline.audit.watch.settings import LARGE, SMALL, Settings
 from ridgeline.audit.watch.state import Left, Places, find_left, write_left
 from ridgeline.errors import InputError, RidgelineError, StoreError
-from ridgeline.machine.clock import now_ns
+from ridgeline.machine import now_ns
 
 if TYPE_CHECKING:
     from ridgeline.audit.anomaly.detector import Detector, Judgement
-    from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.meaning import Meaning
-    from ridgeline.audit.vocabulary import Encode
+    from ridgeline.audit.ledger.ledger import Ledger
+    from ridgeline.audit.watch.meaning import Meaning
+    from ridgeline.audit.watch.vocabulary import Encode
 
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
@@ -121,7 +121,7 @@ class Scorer:
         """Where the encoder computes, which is loaded by now."""
         if self._encode is not None:
             return False
-        from ridgeline.embed.place import device_of
+        from ridgeline.embed import device_of
 
         return str(device_of(self._settings.device).type) == "cuda"
 
@@ -133,8 +133,8 @@ class Scorer:
             pass
 
     def _minds(self) -> tuple[Detector, Meaning]:
-        from ridgeline.audit.meaning import Meaning
-        from ridgeline.audit.watch.encoder import encoder
+        from ridgeline.audit.watch.encoding import encoder
+        from ridgeline.audit.watch.meaning import Meaning
 
         encode = self._timed(self._encode or encoder(self._settings.model, self._settings.device))
         encode(["ready"])  # the model is loaded before the log says that we are

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.home import Home
+from ridgeline.audit.ledger.layout import Home
 from ridgeline.audit.watch import own
 from ridgeline.store import publish
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
+    from ridgeline.audit.ledger.ledger import Ledger
 
 _FORMAT = 1
 

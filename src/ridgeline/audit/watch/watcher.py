@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.home import Home
-from ridgeline.audit.redact import Redaction
-from ridgeline.audit.sources import Batch, Source
+from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.sources.source import Batch, Source
 from ridgeline.audit.watch import own
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.positions import Positions
-from ridgeline.audit.watch.prompt import prompt, set_aside
+from ridgeline.audit.watch.redaction import Redaction
+from ridgeline.audit.watch.scheduling import prompt, set_aside
 from ridgeline.audit.watch.scorer import Outlet, Scorer
 from ridgeline.audit.watch.settings import Settings
 from ridgeline.audit.watch.state import Places
@@ -33,8 +33,8 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.store import publish
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger import Ledger
-    from ridgeline.audit.vocabulary import Encode
+    from ridgeline.audit.ledger.ledger import Ledger
+    from ridgeline.audit.watch.vocabulary import Encode
 
 _TICK_S = 1.0
 _GRACE_S = 0.1  # before the model is loaded

@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.lab.contender import peaks, reset_peaks
-from ridgeline.machine import Placement, placed, topology
+from ridgeline.lab.race.contender import peaks, reset_peaks
+from ridgeline.machine import Placement, now_ns, placed, topology
 from ridgeline.machine import numa as memory
-from ridgeline.machine.clock import now_ns
-from ridgeline.pipeline.worker import die_with_parent
+from ridgeline.pipeline import die_with_parent
 
 
 @dataclass(frozen=True)

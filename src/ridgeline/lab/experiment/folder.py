@@ -17,8 +17,8 @@ from typing import Any
 
 import ridgeline
 from ridgeline.errors import InputError
-from ridgeline.lab import record
-from ridgeline.lab.record import Record
+from ridgeline.lab.record import record
+from ridgeline.lab.record.record import Record
 from ridgeline.store import owner, publish
 
 SCHEMA = 1

@@ -16,11 +16,9 @@ from typing import Any
 from ridgeline.errors import RidgelineError
 from ridgeline.lab.experiment.folder import Folder
 from ridgeline.lab.experiment.point import Point
-from ridgeline.lab.record import Record
+from ridgeline.lab.record.record import Record
 from ridgeline.lab.workload import Work
-from ridgeline.machine import Topology
-from ridgeline.machine.ceiling import Ceilings
-from ridgeline.machine.identity import fingerprint
+from ridgeline.machine import Ceilings, Topology, fingerprint
 
 Measure = Callable[[str], Ceilings | None]  # a device's ceilings; None where there are none to be had
 PLACE = "ceilings"
@@ -58,7 +56,7 @@ class Limits:
         found = self._known.get(device_of(point))
         if found is None:
             return {}
-        from ridgeline.lab import analyse  # with it come numpy and the charts, which nothing else here needs
+        from ridgeline.lab.judge import analyse
 
         return analyse.held_against(found, Work(**{field.name: work[field.name] for field in fields(Work)}))
 
@@ -70,7 +68,7 @@ def raised(made: Record) -> Record:
     """The record, its ceilings lifted to what the point itself reached."""
     if not made.ceilings:
         return made
-    from ridgeline.lab import analyse
+    from ridgeline.lab.judge import analyse
 
     return replace(made, ceilings=analyse.raised(made.ceilings, made))
 

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from ridgeline.lab.experiment.folder import Folder
 from ridgeline.lab.experiment.rows import STAGES, labels, latest, row
-from ridgeline.lab.figures import WAYS, timeline
-from ridgeline.lab.record import Record
+from ridgeline.lab.record.record import Record
+from ridgeline.lab.report.figures import WAYS, timeline
 from ridgeline.lab.study import Study, study
 from ridgeline.web import Axis, Bar, bars, page, render, si
 

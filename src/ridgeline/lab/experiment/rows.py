@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ridgeline.lab.record import Lane, Record
+from ridgeline.lab.record.record import Lane, Record
 
 STAGES = ("h2d", "compute", "d2h")
 

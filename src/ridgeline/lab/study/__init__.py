@@ -7,8 +7,22 @@
 
 from __future__ import annotations
 
-from ridgeline.lab.study.section import Grid, Section
-from ridgeline.lab.study.table import Columns
-from ridgeline.lab.study.whole import Study, study
+from typing import TYPE_CHECKING
 
-__all__ = ["Columns", "Grid", "Section", "Study", "study"]
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.lab.study.section import Grid as Grid
+    from ridgeline.lab.study.section import Section as Section
+    from ridgeline.lab.study.table import Columns as Columns
+    from ridgeline.lab.study.whole import Study as Study
+    from ridgeline.lab.study.whole import study as study
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "section": ["Grid", "Section"],
+        "table": ["Columns"],
+        "whole": ["Study", "study"],
+    },
+)

@@ -19,13 +19,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ridgeline.lab.judge.verdict import MARGIN
 from ridgeline.lab.study.contrast import Contrast
 from ridgeline.lab.study.remote import pairings
 from ridgeline.lab.study.scaling import Fitted
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
 from ridgeline.lab.study.sweep import said, subjects
 from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
-from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Bar, bars, si
 
 TIED = 0.05  # what two runs of equal code differ by at the least

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.scaling import Fitted, filled
 from ridgeline.lab.study.sweep import apart
 from ridgeline.lab.study.table import Columns, level

@@ -19,7 +19,7 @@ from ridgeline.lab.study.section import DASH, Grid, Section, plain, share
 from ridgeline.lab.study.sensitivity import transfer_share
 from ridgeline.lab.study.sweep import apart
 from ridgeline.lab.study.table import Columns, Table, Trial
-from ridgeline.machine.ceiling import Ceilings
+from ridgeline.machine import Ceilings
 from ridgeline.web import Axis, Point, Roof, Series, roofline, si
 
 TRANSFER, MEMORY, COMPUTE, OVERHEAD = "transfer", "memory", "compute", "overhead"

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.contrast import Contrast, Pair, column, contrast, pairs
 from ridgeline.lab.study.section import DASH, Grid, Section, plain
 from ridgeline.lab.study.sweep import apart

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.lab import stats
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge import stats
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.table import Trial, key
 
 REPEAT = "repeat"  # the column that counts rounds, where there is one

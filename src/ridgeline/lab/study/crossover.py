@@ -18,8 +18,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ridgeline.lab import student
-from ridgeline.lab.stats import CONFIDENCE
+from ridgeline.lab.judge import student
+from ridgeline.lab.judge.stats import CONFIDENCE
 from ridgeline.lab.study.bound import transfers
 from ridgeline.lab.study.section import DASH, Grid, Section, plain
 from ridgeline.lab.study.sweep import FEWEST, Sweep, telling

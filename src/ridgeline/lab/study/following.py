@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.lab.stats import FEWEST
+from ridgeline.lab.judge.stats import FEWEST
 from ridgeline.lab.study.crossover import Crossover, interval
 from ridgeline.lab.study.scaling import Prediction
 from ridgeline.lab.study.significance import FEW, Finding

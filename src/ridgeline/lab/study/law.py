@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lab import student
-from ridgeline.lab.stats import CONFIDENCE, Estimate
+from ridgeline.lab.judge import student
+from ridgeline.lab.judge.stats import CONFIDENCE, Estimate
 from ridgeline.lab.study.nnls import nnls
 
 Array = NDArray[np.float64]

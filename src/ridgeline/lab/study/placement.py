@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study import sensitivity
 from ridgeline.lab.study.contrast import FEW, Contrast
 from ridgeline.lab.study.remote import Place, Remote, by_distance, far_pairs, places_of, remotes

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lab import stats
+from ridgeline.lab.judge import stats
 from ridgeline.lab.study.section import Grid, Section, plain
 from ridgeline.lab.study.sweep import Sweep, telling
 from ridgeline.lab.study.table import Table

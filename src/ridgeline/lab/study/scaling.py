@@ -21,7 +21,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.law import ONE, Datum, Fit, Law, error, held_out, power_law, slowest_law, sum_law, worst
 from ridgeline.lab.study.section import Grid, Section, plain, share
 from ridgeline.lab.study.sweep import Sweep, apart, said

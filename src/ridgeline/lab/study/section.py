@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.web import render
 
 PACKAGE = "ridgeline.lab"

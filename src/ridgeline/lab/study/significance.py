@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.lab.stats import FEWEST
+from ridgeline.lab.judge.stats import FEWEST
+from ridgeline.lab.judge.verdict import MARGIN, Comparison
 from ridgeline.lab.study.contrast import Contrast
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
-from ridgeline.lab.verdict import MARGIN, Comparison
 
 ALPHA = 0.05
 FEW = "too few pairs"

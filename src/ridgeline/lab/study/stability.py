@@ -15,13 +15,13 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ridgeline.lab import stats
+from ridgeline.lab.judge import stats
+from ridgeline.lab.judge.verdict import MARGIN
 from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, share
 from ridgeline.lab.study.significance import ALPHA, holm
 from ridgeline.lab.study.sweep import apart
 from ridgeline.lab.study.table import Table, Trial
 from ridgeline.lab.study.trend import trend
-from ridgeline.lab.verdict import MARGIN
 from ridgeline.web import Axis, Samples, samples, si
 
 Array = NDArray[np.float64]

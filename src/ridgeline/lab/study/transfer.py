@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.law import ONE, Datum, error, held_out, sum_law
 from ridgeline.lab.study.section import DASH, Grid, Section, plain, share
 from ridgeline.lab.study.sweep import Sweep, apart

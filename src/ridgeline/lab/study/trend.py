@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.lab.stats import FEWEST
+from ridgeline.lab.judge.stats import FEWEST
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.lab.stats import Estimate
+from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.study.advice import advise, advising, recommendation
 from ridgeline.lab.study.ask import ask
 from ridgeline.lab.study.bound import bound, bounds
@@ -25,7 +25,7 @@ from ridgeline.lab.study.stability import paces, stability
 from ridgeline.lab.study.sweep import every
 from ridgeline.lab.study.table import Columns, tabulate
 from ridgeline.lab.study.transfer import transfer
-from ridgeline.machine.ceiling import Ceilings
+from ridgeline.machine import Ceilings
 from ridgeline.web import page as web_page
 from ridgeline.web import render
 

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
 
-from ridgeline.recommend.data import Real
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.ease import Ease
-from ridgeline.recommend.models.era import Era
-from ridgeline.recommend.models.hybrid import Hybrid
-from ridgeline.recommend.models.itemknn import ItemKnn
-from ridgeline.recommend.models.popularity import Popularity
-from ridgeline.recommend.models.random import Chance
-from ridgeline.recommend.models.semantic import Semantic
-from ridgeline.recommend.models.tfidf import Tfidf
+from ridgeline._lazy import attach
 
-__all__ = ["Chance", "Ease", "Era", "Hybrid", "ItemKnn", "Model", "Popularity", "Semantic", "Tfidf"]
+if TYPE_CHECKING:
+    from ridgeline.recommend.models.ease import MOST as MOST
+    from ridgeline.recommend.models.ease import Ease as Ease
+    from ridgeline.recommend.models.era import Era as Era
+    from ridgeline.recommend.models.hybrid import Hybrid as Hybrid
+    from ridgeline.recommend.models.itemknn import NEIGHBOURS as NEIGHBOURS
+    from ridgeline.recommend.models.itemknn import ItemKnn as ItemKnn
+    from ridgeline.recommend.models.model import Model as Model
+    from ridgeline.recommend.models.popularity import Popularity as Popularity
+    from ridgeline.recommend.models.profile import taste as taste
+    from ridgeline.recommend.models.random import Chance as Chance
+    from ridgeline.recommend.models.semantic import Semantic as Semantic
+    from ridgeline.recommend.models.tfidf import Tfidf as Tfidf
 
-
-class Model(Protocol):
-    """Learns from histories; then scores every item for any users, also for those it never saw."""
-
-    name: str
-
-    def fit(self, train: Histories) -> Self: ...
-
-    def scores(self, users: Histories) -> Real:
-        """float32 [n, items]: high is liked; seen items are not left out here."""
-
-    def similar(self, item: int) -> Real:
-        """float32 [items]: how near every item is to this one."""
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "ease": ["Ease", "MOST"],
+        "era": ["Era"],
+        "hybrid": ["Hybrid"],
+        "itemknn": ["ItemKnn", "NEIGHBOURS"],
+        "model": ["Model"],
+        "popularity": ["Popularity"],
+        "profile": ["taste"],
+        "random": ["Chance"],
+        "semantic": ["Semantic"],
+        "tfidf": ["Tfidf"],
+    },
+)

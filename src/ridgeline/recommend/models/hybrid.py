@@ -18,8 +18,8 @@ from ridgeline.recommend.models.ease import Ease
 from ridgeline.recommend.models.era import Era
 from ridgeline.recommend.models.itemknn import ItemKnn
 from ridgeline.recommend.models.popularity import Popularity
+from ridgeline.recommend.models.profile import recency
 from ridgeline.recommend.models.semantic import Semantic
-from ridgeline.recommend.models.taste import recency
 
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.8)
 ROUNDS = 2

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.recommend.data import Real
 from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.taste import taste
+from ridgeline.recommend.models.profile import taste
 
 
 class Semantic:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.recommend.data import Real
 from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.taste import taste
+from ridgeline.recommend.models.profile import taste
 
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 

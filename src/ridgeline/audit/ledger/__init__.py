@@ -1,0 +1,67 @@
+"""The ledger: an append-only Merkle log of events on plain files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.audit.ledger.appender import Appender as Appender
+    from ridgeline.audit.ledger.checkpoint import (
+        parse_checkpoint as parse_checkpoint,
+    )
+    from ridgeline.audit.ledger.checkpoint import (
+        read_checkpoint as read_checkpoint,
+    )
+    from ridgeline.audit.ledger.event import encode as encode
+    from ridgeline.audit.ledger.event import parse_line as parse_line
+    from ridgeline.audit.ledger.export import (
+        Selection as Selection,
+    )
+    from ridgeline.audit.ledger.export import (
+        write_csv as write_csv,
+    )
+    from ridgeline.audit.ledger.export import (
+        write_json as write_json,
+    )
+    from ridgeline.audit.ledger.export import (
+        write_jsonl as write_jsonl,
+    )
+    from ridgeline.audit.ledger.export import (
+        write_parquet as write_parquet,
+    )
+    from ridgeline.audit.ledger.layout import Home as Home
+    from ridgeline.audit.ledger.layout import write_key as write_key
+    from ridgeline.audit.ledger.merkle import root_from_inclusion as root_from_inclusion
+    from ridgeline.audit.ledger.moment import parse_moment as parse_moment
+    from ridgeline.audit.ledger.moment import show_moment as show_moment
+    from ridgeline.audit.ledger.note import Verifier as Verifier
+    from ridgeline.audit.ledger.proof import check_proof as check_proof
+    from ridgeline.audit.ledger.proof import hex_hash as hex_hash
+    from ridgeline.audit.ledger.proof import prove as prove
+    from ridgeline.audit.ledger.report import Report as Report
+    from ridgeline.audit.ledger.retention import read_history as read_history
+    from ridgeline.audit.ledger.verify import examine as examine
+    from ridgeline.audit.ledger.where import parse_where as parse_where
+    from ridgeline.audit.ledger.witness import Witness as Witness
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "appender": ["Appender"],
+        "checkpoint": ["parse_checkpoint", "read_checkpoint"],
+        "event": ["encode", "parse_line"],
+        "export": ["Selection", "write_csv", "write_json", "write_jsonl", "write_parquet"],
+        "layout": ["Home", "write_key"],
+        "merkle": ["root_from_inclusion"],
+        "moment": ["parse_moment", "show_moment"],
+        "note": ["Verifier"],
+        "proof": ["check_proof", "hex_hash", "prove"],
+        "report": ["Report"],
+        "retention": ["read_history"],
+        "verify": ["examine"],
+        "where": ["parse_where"],
+        "witness": ["Witness"],
+    },
+)

@@ -1,0 +1,139 @@
+"""Events out of a log, for those who work with tables: JSON, JSON lines, CSV, Parquet.
+
+What was pruned is left out, and `missing` says how much that was. Every row carries its index, so a proof for it can be
+asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from ridgeline.audit.ledger.event import PRUNE
+from ridgeline.audit.ledger.ledger import Ledger
+from ridgeline.audit.ledger.moment import show_moment
+from ridgeline.audit.ledger.report import pruned_by
+from ridgeline.audit.ledger.tiles import WIDTH
+from ridgeline.errors import MissingExtra, Unverified
+
+COLUMNS = ("index", "time", "time_ns", "source", "actor", "action", "subject", "attributes")
+_ROWS = 10_000  # in a group of Parquet rows
+
+
+class Selection:
+    """The events of a log between two times (ns; the second not included) that match."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        start: int | None = None,
+        end: int | None = None,
+        where: Callable[[dict[str, Any]], bool] | None = None,
+    ) -> None:
+        self._ledger, self._start, self._end, self._where = ledger, start, end, where
+        self.rows = self.missing = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.rows = self.missing = 0
+        size, gone, until = self._ledger.checkpoint().size, list[int](), 0
+        for first in range(0, size, WIDTH):
+            last = min(first + WIDTH, size)
+            try:
+                events = list(self._ledger.entries(first, last))
+            except Unverified as error:
+                if error.kind != "missing":
+                    raise
+                self.missing += last - first
+                gone.append(first)
+                continue
+            for index, event in enumerate(events, start=first):
+                until = max(until, _pruned_until(index, event))
+                event["index"] = index
+                if self._takes(event):
+                    self.rows += 1
+                    yield event
+        self._explain(gone, until, size)
+
+    def _explain(self, gone: list[int], until: int, size: int) -> None:
+        """Only what an event says was pruned may be left out; one that came meanwhile counts too."""
+        lost = [first for first in gone if first + WIDTH > until]
+        if lost:
+            for index, event in enumerate(self._ledger.entries(size), start=size):
+                until = max(until, _pruned_until(index, event))
+            lost = [first for first in gone if first + WIDTH > until]
+        if lost:
+            raise Unverified(
+                "missing",
+                f"entries from {lost[0]} on are missing, and no event says that they were pruned; restore them from a "
+                "copy, and see: ridgeline audit verify.",
+            )
+
+    def _takes(self, event: dict[str, Any]) -> bool:
+        if self._start is not None and event["time"] < self._start:
+            return False
+        if self._end is not None and event["time"] >= self._end:
+            return False
+        return self._where is None or self._where(event)
+
+
+def _pruned_until(index: int, event: dict[str, Any]) -> int:
+    return max((p.end for p in pruned_by(index, event)), default=0) if event["action"] == PRUNE else 0
+
+
+_FORMULA = frozenset("=+-@\t\r")
+
+
+def write_jsonl(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
+    """One event per line, its index beside its names."""
+    for event in events:
+        to.write(_json(event) + "\n")
+
+
+def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
+    """One JSON list, an event per line of it."""
+    between = "[\n"
+    for event in events:
+        to.write(between + _json(event))
+        between = ",\n"
+    to.write("[]\n" if between == "[\n" else "\n]\n")
+
+
+def write_csv(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
+    """One event per row, attributes as JSON.
+
+    Words that a spreadsheet would run as a formula get an apostrophe in front; JSON and Parquet have them as they are.
+    """
+    table = csv.writer(to)
+    table.writerow(COLUMNS)
+    for event in events:
+        table.writerow("'" + v if isinstance(v, str) and v[:1] in _FORMULA else v for v in _row(event).values())
+
+
+def write_parquet(events: Iterable[dict[str, Any]], to: Path) -> None:
+    """One event per row, attributes as JSON; time as nanoseconds and as a timestamp."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("Parquet", "parquet") from None
+    types = {"index": pa.int64(), "time": pa.timestamp("ns", tz="UTC"), "time_ns": pa.int64()}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS])
+    rest = iter(events)
+    with pq.ParquetWriter(to, schema) as writer:
+        while rows := [{**_row(event), "time": event["time"]} for event in islice(rest, _ROWS)]:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _json(event: dict[str, Any]) -> str:
+    row = {"index": event["index"], **{k: v for k, v in event.items() if k != "index"}, "time": str(event["time"])}
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def _row(event: dict[str, Any]) -> dict[str, Any]:
+    attributes = json.dumps(event["attributes"], ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    more = {"time": show_moment(event["time"]), "time_ns": event["time"], "attributes": attributes}
+    return {name: more.get(name, event.get(name)) for name in COLUMNS}

@@ -1,0 +1,198 @@
+"""The journal: what an append acknowledges is here, on the disk, before it is in any tile.
+
+One write and one fdatasync per commit into space that was set aside before, so that no name and no length has to reach
+the disk with it. Tiles and checkpoints follow later and can be made again from it at any time; once they are durable,
+the journal is emptied and used anew.
+
+    block 0   magic, salt, number, first entry, digest
+    then      records: magic, entries, first entry, bytes, digest, and the entries as in a bundle
+
+A record's digest covers the salt, which every emptying changes, and the leaf hashes of its entries. So what an earlier
+round left behind, or a crash left half-written, is never taken for a record.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from ridgeline.errors import StoreError
+from ridgeline.native import bundle_hashes
+from ridgeline.store import explained, sync_folder
+
+_MAGIC = b"RLEDGER1"
+_HEADER = struct.Struct("<8s16sQQ24s")
+_RECORD = struct.Struct("<4sIQQ24s")
+_MARK = b"\x9dRL\xe1"
+_START = 4096
+_AHEAD = 4 << 20  # set aside at a time
+_NONE = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Held:
+    """One commit as recovery finds it."""
+
+    first: int
+    count: int
+    entries: bytes
+    hashes: bytes
+
+
+class Journal:
+    """One journal file, open for its writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explained(path):
+            fresh = not path.exists()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if fresh:
+                sync_folder(path.parent)
+        self.number, self.first, self._salt = 0, _NONE, b""
+        self.end = _START
+        self._aside = 0
+
+    @property
+    def empty(self) -> bool:
+        return self.first == _NONE
+
+    @property
+    def used(self) -> bool:
+        return self.end > _START
+
+    def read(self) -> list[Held]:
+        """Every whole record, in order; a torn end is what nobody was told of."""
+        with explained(self.path):
+            data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        self._aside = len(data)
+        header = _parse_header(data)
+        if header is None:
+            if data.strip(b"\0"):  # it is only rewritten when nothing behind it is needed any more
+                raise StoreError(f"{self.path} is damaged at its beginning; restore the file from a copy.")
+            return []
+        self._salt, self.number, self.first = header
+        found: list[Held] = []
+        at, expected = _START, self.first
+        while not self.empty:
+            record = _parse_record(data, at, self._salt, expected)
+            if record is None:
+                break
+            found.append(record)
+            at += _RECORD.size + len(record.entries)
+            expected += record.count
+        self.end = at
+        self._refuse_damage(data, expected)
+        return found
+
+    def begin(self, number: int, first: int) -> None:
+        """Empty it and say which entry will come first."""
+        self._write_header(number, first)
+        self.end = _START
+
+    def clear(self) -> None:
+        self._write_header(self.number, _NONE)
+        self.end = _START
+
+    def append(self, first: int, count: int, entries: bytes, hashes: bytes) -> None:
+        """Write one record; it is on the disk when this returns, and after an error it does not count."""
+        digest = _digest(self._salt, first, count, len(entries), hashes)
+        head = _RECORD.pack(_MARK, count, first, len(entries), digest)
+        with explained(self.path):
+            self._set_aside(self.end + len(head) + len(entries))
+            try:
+                _write(self._fd, head + entries, self.end)
+                os.fdatasync(self._fd)
+            except OSError:
+                with suppress(OSError):  # so that it cannot come back as if it had been acknowledged
+                    os.pwrite(self._fd, bytes(_RECORD.size), self.end)
+                raise
+        self.end += len(head) + len(entries)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            if self.empty:
+                os.ftruncate(self._fd, _START)
+        os.close(self._fd)
+
+    def _set_aside(self, size: int) -> None:
+        if size <= self._aside:
+            return
+        wanted = -(-size // _AHEAD) * _AHEAD
+        try:
+            os.posix_fallocate(self._fd, 0, wanted)
+            self._aside = wanted
+        except OSError:
+            self._aside = size  # a nearly full disk, or one that cannot: then plain writes decide
+
+    def _write_header(self, number: int, first: int) -> None:
+        salt = secrets.token_bytes(16)
+        plain = struct.pack("<8s16sQQ", _MAGIC, salt, number, first)
+        with explained(self.path):
+            _write(self._fd, (plain + sha256(plain).digest()[:24]).ljust(_START, b"\0"), 0)
+            os.fdatasync(self._fd)
+        self.number, self.first, self._salt = number, first, salt
+
+    def _refuse_damage(self, data: bytes, expected: int) -> None:
+        """A whole record behind a broken one means that the disk lost something acknowledged."""
+        at = data.find(_MARK, self.end + 1)
+        while at >= 0:
+            record = _parse_record(data, at, self._salt, None)
+            if record is not None and record.first >= expected:
+                raise StoreError(
+                    f"{self.path} is damaged at byte {self.end}: entries {expected} to {record.first - 1} were "
+                    "acknowledged and cannot be read; restore the file from a copy."
+                )
+            at = data.find(_MARK, at + 1)
+
+
+def _digest(salt: bytes, first: int, count: int, size: int, hashes: bytes) -> bytes:
+    return sha256(salt + struct.pack("<QIQ", first, count, size) + hashes).digest()[:24]
+
+
+def _parse_header(data: bytes) -> tuple[bytes, int, int] | None:
+    if len(data) < _HEADER.size:
+        return None
+    magic, salt, number, first, digest = _HEADER.unpack_from(data)
+    plain = data[: _HEADER.size - 24]
+    if magic != _MAGIC or sha256(plain).digest()[:24] != digest:
+        return None
+    return salt, number, first
+
+
+def _parse_record(data: bytes, at: int, salt: bytes, expected: int | None) -> Held | None:
+    if len(data) - at < _RECORD.size:
+        return None
+    mark, count, first, size, digest = _RECORD.unpack_from(data, at)
+    body = at + _RECORD.size
+    if mark != _MARK or (expected is not None and first != expected) or size > len(data) - body:
+        return None
+    entries = data[body : body + size]
+    try:
+        hashes = bundle_hashes(entries)
+    except ValueError:
+        return None
+    if len(hashes) != 32 * count or _digest(salt, first, count, size, hashes) != digest:
+        return None
+    return Held(first, count, entries, hashes)
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:] if done else data, at + done)
+
+
+def holds_something(path: Path) -> bool:
+    """Whether a journal file may hold records; looked at without a lock, from its header alone."""
+    try:
+        with path.open("rb") as file:
+            header = _parse_header(file.read(_HEADER.size))
+            return header is not None and header[2] != _NONE and len(file.read(_START)) > _START - _HEADER.size
+    except OSError:
+        return False
