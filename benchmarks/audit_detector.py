@@ -55,7 +55,7 @@ def main() -> None:
         for at in range(0, len(events), BATCH):
             piece = events[at : at + BATCH]
             detector.score(piece, range(at, at + len(piece)))
-            detector.ended(piece[-1]["time"])
+            detector.end_sessions(piece[-1]["time"])
         seconds = time.process_time() - start
         rate = len(events) / seconds
         print(f"{name}: {len(events):,} events, {len(detector.miner):,} templates, {rate:,.0f} events/s of CPU time")

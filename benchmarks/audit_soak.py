@@ -25,9 +25,9 @@ import numpy as np
 
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.watch.capacity import forecast
-from ridgeline.audit.watch.encoding import encoder
-from ridgeline.audit.watch.vocabulary import Encode, Vectors
-from ridgeline.cli import SPINS
+from ridgeline.audit.watch.meaning import make_encoder
+from ridgeline.audit.watch.meaning import Encode, Vectors
+from ridgeline.cli import SPIN_COUNT
 from ridgeline.workloads._audit_engine import Lines, Ours
 
 STRETCH_S = 2.0
@@ -49,9 +49,9 @@ def main() -> None:
     asked = words.parse_args()
     if asked.known and asked.device != "cpu":
         words.error(f"--known {asked.known} goes with --device cpu, not with {asked.device}.")
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # as `ridgeline audit watch` does, before torch is imported
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # as `ridgeline audit watch` does, before torch is imported
     with tempfile.TemporaryDirectory(dir=asked.folder, prefix=".audit-") as place:
-        encode = Drawn(encoder(MODEL, asked.device)) if asked.known else None
+        encode = Drawn(make_encoder(MODEL, asked.device)) if asked.known else None
         engine = Ours(Path(place), MODEL, asked.device, asked.batch, encode=encode)
         lines = Lines(60, asked.fresh)
         engine.send(lines.take(1_000))
@@ -113,11 +113,11 @@ def measured(engine: Ours, lines: Lines) -> float:
 def soak(engine: Ours, lines: Lines, rate: float, minutes: float) -> None:
     waits: list[float] = []
 
-    def heard(piece: Any) -> None:
+    def on_recorded(piece: Any) -> None:
         now = time.time_ns()
         waits.extend((now - event["time"]) / 1e6 for event in piece.events if event["source"] == "bench")
 
-    engine.scorer.heard = heard
+    engine.scorer.on_recorded = on_recorded
     begin, sent, told, minute = time.time_ns(), 0, 0, 0
     while (now := (time.time_ns() - begin) / 1e9) < minutes * 60:
         due = int(now * rate)
@@ -133,7 +133,7 @@ def soak(engine: Ours, lines: Lines, rate: float, minutes: float) -> None:
             told = upto
         time.sleep(0.002)
     engine.settle()
-    engine.scorer.heard = lambda piece: None
+    engine.scorer.on_recorded = lambda piece: None
     tell(engine, {"minutes": round(minutes, 1), "rate_per_s": round(rate)}, waits)
 
 

@@ -58,22 +58,24 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         torch.set_num_threads(1)
         clock[0] = time.process_time
-    ours = ridgeline.Embedder(MODEL, device="cpu", dtype=options.dtype)
-    print(f"{ours} · torch {torch.__version__} · {torch.get_num_threads()} threads")
-    sets = {k: v for k, v in texts_of(ours, options.count).items() if any(k.startswith(o) for o in options.only)}
+    embedder_ours = ridgeline.Embedder(MODEL, device="cpu", dtype=options.dtype)
+    print(f"{embedder_ours} · torch {torch.__version__} · {torch.get_num_threads()} threads")
+    sets = {
+        k: v for k, v in make_texts(embedder_ours, options.count).items() if any(k.startswith(o) for o in options.only)
+    }
     if options.sweep:
-        sweep(ours, sets, options.rounds)
+        sweep(embedder_ours, sets, options.rounds)
     elif options.types:
-        types(ours, sets, options.rounds)
+        types(embedder_ours, sets, options.rounds)
     elif options.cosines:
-        cosines(ours, options.cosines)
+        cosines(embedder_ours, options.cosines)
     else:
-        race(ours, sets, options)
+        race(embedder_ours, sets, options)
 
 
-def texts_of(ours: Any, count: int) -> dict[str, list[str]]:
+def make_texts(embedder_ours: Any, count: int) -> dict[str, list[str]]:
     draw = random.Random(3)  # noqa: S311  # the same texts every time
-    lines = (ours.folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    lines = (embedder_ours.folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     words = [w for w in lines[2_000:20_000] if w.isalpha()]
 
     def make(texts: int, least: int, most: int) -> list[str]:
@@ -90,55 +92,59 @@ def texts_of(ours: Any, count: int) -> dict[str, list[str]]:
     }
 
 
-def race(ours: Any, sets: dict[str, list[str]], options: argparse.Namespace) -> None:
+def race(embedder_ours: Any, sets: dict[str, list[str]], options: argparse.Namespace) -> None:
     from ridgeline.workloads import _embed_peers as peers
-    from ridgeline.workloads._embed_texts import model_of
+    from ridgeline.workloads._embed_texts import load_model
 
-    model = model_of(MODEL)
+    model = load_model(MODEL)
     limit = model.limit(256)
-    tokenizer = peers.tokenizer(model, limit)
+    tokenizer = peers.load_tokenizers(model, limit)
     wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
-    narrow = "bfloat16" if ours.dtype == "bfloat16" else "float32"  # torch by itself multiplies float16 one by one
+    narrow = (
+        "bfloat16" if embedder_ours.dtype == "bfloat16" else "float32"
+    )  # torch by itself multiplies float16 one by one
     sentences = {
-        f"{peers.SENTENCE} {dtype}": peers.sentence_transformer(model, "cpu", dtype, limit)
+        f"{peers.SENTENCE} {dtype}": peers.load_sentence_transformer(model, "cpu", dtype, limit)
         for dtype in dict.fromkeys(("float32", narrow))
-        if peers.there(peers.SENTENCE)
+        if peers.is_available(peers.SENTENCE)
     }
-    kept = {}  # an engine is made once; OpenVINO's one for few texts and one for many
+    saved = {}  # an engine is made once; OpenVINO's one for few texts and one for many
 
     def engine(name: str, many: bool) -> Any:
         hint = "THROUGHPUT" if many else "LATENCY"
-        dtype = ours.dtype if name == peers.OPENVINO else narrow
+        dtype = embedder_ours.dtype if name == peers.OPENVINO else narrow
         key = name, hint if name == peers.OPENVINO else ""
-        if key not in kept:
+        if key not in saved:
             given = name == peers.ORT and options.onnx
-            made = (
-                peers.ort_engine(options.onnx) if given else peers.engine.__wrapped__(name, model, "cpu", dtype, hint)
+            built = (
+                peers.load_onnx_runtime(options.onnx)
+                if given
+                else peers.load_engine.__wrapped__(name, model, "cpu", dtype, hint)
             )
-            kept[key] = made[0]
-        return kept[key]
+            saved[key] = built[0]
+        return saved[key]
 
     prepared = []
     for name, texts in sets.items():
         many, even = len(texts) > 1, len({len(text.split()) for text in texts}) == 1
         calls: dict[str, Callable[[], Any]] = {}
-        for who, own in (("ours", ours), ("our float32", wide)):
-            calls[who] = partial(own.encode, texts) if many else partial(own.encode_one, texts[0])
-        for who, sentence in sentences.items():
+        for contender, local in (("ours", embedder_ours), ("our float32", wide)):
+            calls[contender] = partial(local.encode, texts) if many else partial(local.encode_one, texts[0])
+        for contender, sentence in sentences.items():
             encode = partial(sentence.encode, normalize_embeddings=True, show_progress_bar=False)
             size = best(lambda n, s: encode(texts[:n], batch_size=s), texts)  # noqa: B023
-            calls[who] = partial(encode, texts if many else texts[0], batch_size=size)
-        for who in (peers.COMPILED, peers.ORT, peers.OPENVINO):
-            there = peers.there(who) or (who == peers.ORT and options.onnx)
-            if not there or (who == peers.COMPILED and (options.uncompiled or not even)):
+            calls[contender] = partial(encode, texts if many else texts[0], batch_size=size)
+        for contender in (peers.COMPILED, peers.ORT, peers.OPENVINO):
+            present = peers.is_available(contender) or (contender == peers.ORT and options.onnx)
+            if not present or (contender == peers.COMPILED and (options.uncompiled or not even)):
                 continue
-            run = engine(who, many)
-            through = partial(peers.texts_through, run, tokenizer)
+            run = engine(contender, many)
+            through = partial(peers.encode_texts, run, tokenizer)
             # a compiled graph has one shape, and another takes minutes to compile: no sizes are tried
             tokens = len(texts[0].split()) + 2
-            tried = peers.COMPILED_TOKENS["cpu"] // tokens if who == peers.COMPILED else 0
+            tried = peers.COMPILED_TOKENS["cpu"] // tokens if contender == peers.COMPILED else 0
             size = tried or best(lambda n, s: through(texts[:n], s), texts)  # noqa: B023
-            calls[who] = partial(through, texts, min(size, len(texts)))
+            calls[contender] = partial(through, texts, min(size, len(texts)))
         prepared.append((name, len(texts), calls, options.rounds * (1 if many else 10)))
     if options.wait:
         input("ready: Enter begins the race\n")
@@ -147,25 +153,25 @@ def race(ours: Any, sets: dict[str, list[str]], options: argparse.Namespace) -> 
 
 
 def best(run: Callable[[int, int], Any], texts: list[str]) -> int:
-    from ridgeline.workloads._embed_peers import best_size
+    from ridgeline.workloads._embed_peers import find_best_size
 
-    return best_size(run, len(texts), "cpu")
+    return find_best_size(run, len(texts), "cpu")
 
 
 def one(name: str, texts: int, calls: dict[str, Callable[[], Any]], rounds: int) -> None:
-    wanted = np.atleast_2d(calls["our float32"]())
-    lowest = {who: float((wanted * unit(call())).sum(1).min()) for who, call in calls.items()}
-    times: dict[str, list[float]] = {who: [] for who in calls}
+    expected = np.atleast_2d(calls["our float32"]())
+    lowest = {contender: float((expected * unit(call())).sum(1).min()) for contender, call in calls.items()}
+    times: dict[str, list[float]] = {contender: [] for contender in calls}
     order = list(calls)
     for _ in range(rounds):
-        for who in order:
+        for contender in order:
             time.sleep(PAUSE_S)
-            times[who].append(seconds(calls[who]))
+            times[contender].append(seconds(calls[contender]))
         order = order[1:] + order[:1]
-    for who, taken in times.items():
+    for contender, taken in times.items():
         ratio = statistics.median(t / o for t, o in zip(taken, times["ours"], strict=True))
-        told = f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[who]:.6f}"
-        print(f"{name:24} {who:30} {told}", flush=True)
+        reported = f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[contender]:.6f}"
+        print(f"{name:24} {contender:30} {reported}", flush=True)
 
 
 def unit(vectors: Any) -> Any:
@@ -174,51 +180,51 @@ def unit(vectors: Any) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def sweep(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
+def sweep(embedder_ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
     for name, texts in sets.items():
         if len(texts) == 1:
             continue
         times: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
         for _ in range(rounds):
             for budget in BUDGETS:
-                times[budget].append(seconds(partial(ours.encode, texts, batch_tokens=budget)))
-        shown = "  ".join(f"{b}: {len(texts) / min(t):.1f}" for b, t in times.items())
-        print(f"{name:24} texts/s by budget  {shown}", flush=True)
+                times[budget].append(seconds(partial(embedder_ours.encode, texts, batch_tokens=budget)))
+        formatted = "  ".join(f"{b}: {len(texts) / min(t):.1f}" for b, t in times.items())
+        print(f"{name:24} texts/s by budget  {formatted}", flush=True)
 
 
-def types(ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
+def types(embedder_ours: Any, sets: dict[str, list[str]], rounds: int) -> None:
     wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
     for name, texts in sets.items():
         given, many = (texts, True) if len(texts) > 1 else (texts[0], False)
-        mine, theirs = (partial(e.encode if many else e.encode_one, given) for e in (ours, wide))
-        cosine = float((np.atleast_2d(mine()) * np.atleast_2d(theirs())).sum(1).min())
-        first, second = alternate(theirs, mine, rounds if many else 15 * rounds)
+        mine, peer_s = (partial(e.encode if many else e.encode_one, given) for e in (embedder_ours, wide))
+        cosine = float((np.atleast_2d(mine()) * np.atleast_2d(peer_s())).sum(1).min())
+        first, second = alternate(peer_s, mine, rounds if many else 15 * rounds)
         ratio = statistics.median(t / o for t, o in zip(first, second, strict=True))
-        told = f"float32 / {ours.dtype}: ratio {ratio:.2f}   lowest cosine {cosine:.6f}"
-        print(f"{name:24} {told}   best {len(texts) / min(second):.1f} texts/s", flush=True)
+        reported = f"float32 / {embedder_ours.dtype}: ratio {ratio:.2f}   lowest cosine {cosine:.6f}"
+        print(f"{name:24} {reported}   best {len(texts) / min(second):.1f} texts/s", flush=True)
 
 
-def cosines(ours: Any, films: Path) -> None:
+def cosines(embedder_ours: Any, films: Path) -> None:
     with films.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     wide = ridgeline.Embedder(MODEL, device="cpu", dtype="float32")
     sets = {"films": [f"{row['title']}. Genres: {row['genres'].replace('|', ', ')}" for row in rows]}
-    for name, texts in {**sets, "others": hostile(ours)}.items():
-        found = (unit(ours.encode(texts)) * unit(wide.encode(texts))).sum(1)
-        print(f"{name} {len(texts)} lowest cosine {found.min():.7f} mean {found.mean():.7f}", flush=True)
+    for name, texts in {**sets, "others": hostile(embedder_ours)}.items():
+        measured_values = (unit(embedder_ours.encode(texts)) * unit(wide.encode(texts))).sum(1)
+        print(f"{name} {len(texts)} lowest cosine {measured_values.min():.7f} mean {measured_values.mean():.7f}", flush=True)
 
 
-def hostile(ours: Any) -> list[str]:
+def hostile(embedder_ours: Any) -> list[str]:
     """Random words, random characters of all planes, and what has broken encoders: 509 texts."""
     draw = random.Random(5)  # noqa: S311  # the same texts every time
     planes = ((0x20, 0x7E), (0xA0, 0x2FFF), (0x3000, 0xD7FF), (0x10000, 0x1FFFF))
-    words = [text for texts in texts_of(ours, 64).values() for text in texts]
+    words = [text for texts in make_texts(embedder_ours, 64).values() for text in texts]
     signs = ["".join(chr(draw.randint(*draw.choice(planes))) for _ in range(draw.randint(1, 200))) for _ in range(275)]
     known = ["", " ", "a", "a" * 300, "the " * 300, "1 " * 200, "!?" * 100, "\u200b\x00tab\tnl\n", "e\u0301 vs é"]
-    few = [
+    small_batch = [
         " ".join(draw.choices(words[0].split(), k=k % 3 + 1)) for k in range(509 - len(words) - len(signs) - len(known))
     ]
-    return [*words, *signs, *known, *few]
+    return [*words, *signs, *known, *small_batch]
 
 
 def alternate(this: Callable[[], Any], other: Callable[[], Any], rounds: int) -> tuple[list[float], list[float]]:

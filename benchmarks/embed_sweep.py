@@ -24,7 +24,7 @@ import torch
 
 import ridgeline
 from ridgeline.workloads import _embed_peers as peers
-from ridgeline.workloads._embed_texts import Ring, flops_of, lengths_of, model_of, words_of
+from ridgeline.workloads._embed_texts import Ring, count_flops, draw_lengths, find_words, load_model
 
 MODEL = "all-MiniLM-L6-v2"
 BATCHES = (1, 16, 32, 128, 256, 512, 1024, 2048, 4096)
@@ -51,12 +51,14 @@ def main() -> None:
     loading(options.device, dtypes)
     batch = min(BATCH, max(options.batches))
     for dtype in dtypes:
-        with embedder(options.device, dtype) as ours:
-            theirs = sentence(options, ours, dtype)
-            sweep(f"batch, {TOKENS} tokens", ours, [(n, TOKENS) for n in options.batches], theirs, options.rounds)
-            sweep(f"tokens, {batch} texts", ours, [(batch, n) for n in options.lengths], {}, options.rounds)
-            one(ours, options.lengths)
-            nearness(ours)
+        with embedder(options.device, dtype) as embedder_ours:
+            peer_s = sentence(options, embedder_ours, dtype)
+            sweep(
+                f"batch, {TOKENS} tokens", embedder_ours, [(n, TOKENS) for n in options.batches], peer_s, options.rounds
+            )
+            sweep(f"tokens, {batch} texts", embedder_ours, [(batch, n) for n in options.lengths], {}, options.rounds)
+            one(embedder_ours, options.lengths)
+            nearness(embedder_ours)
     tokenizing(options.batches, options.rounds)
 
 
@@ -64,12 +66,12 @@ def embedder(device: str, dtype: str) -> Any:
     return ridgeline.Embedder(MODEL, device=device, dtype=dtype, max_tokens=max(LENGTHS), prompt="")
 
 
-def sentence(options: argparse.Namespace, ours: Any, dtype: str) -> dict[str, Any]:
+def sentence(options: argparse.Namespace, embedder_ours: Any, dtype: str) -> dict[str, Any]:
     """The peer in float32, and in our type."""
-    if not options.peer or not peers.there(peers.SENTENCE):
+    if not options.peer or not peers.is_available(peers.SENTENCE):
         return {}
     kinds = ("float32",) if options.device == "cpu" else dict.fromkeys((dtype, "float32"))
-    return {k: peers.sentence_transformer(model_of(MODEL), options.device, k, max(LENGTHS)) for k in kinds}
+    return {k: peers.load_sentence_transformer(load_model(MODEL), options.device, k, max(LENGTHS)) for k in kinds}
 
 
 def loading(device: str, dtypes: tuple[str, ...]) -> None:
@@ -77,51 +79,51 @@ def loading(device: str, dtypes: tuple[str, ...]) -> None:
     for dtype in dtypes:
         taken, first = [], []
         for _ in range(3):
-            began = time.perf_counter()
-            with embedder(device, dtype) as ours:
+            start_s = time.perf_counter()
+            with embedder(device, dtype) as embedder_ours:
                 settle(device)
-                taken.append(time.perf_counter() - began)
-                first.append(seconds(lambda: ours.encode(["a text"])))
+                taken.append(time.perf_counter() - start_s)
+                first.append(seconds(lambda: embedder_ours.encode(["a text"])))
         print(f"{dtype:9} load {1e3 * statistics.median(taken):.0f} ms, first text {1e3 * min(first):.1f} ms")
 
 
-def sweep(what: str, ours: Any, points: list[tuple[int, int]], theirs: dict[str, Any], rounds: int) -> None:
-    print(f"\n## {ours.dtype}, by {what}")
-    model, words = model_of(MODEL), words_of(MODEL)
+def sweep(what: str, embedder_ours: Any, points: list[tuple[int, int]], peer_s: dict[str, Any], rounds: int) -> None:
+    print(f"\n## {embedder_ours.dtype}, by {what}")
+    model, words = load_model(MODEL), find_words(MODEL)
     for batch, tokens in points:
-        lengths = lengths_of("even", batch, tokens)
+        lengths = draw_lengths("even", batch, tokens)
         ring = Ring(words, lengths)
         calls: dict[str, Callable[[int], Any]] = {
-            "strings": lambda k: ours.encode(ring.sets[k][0]),  # noqa: B023
-            "forward": lambda k: ours.encode_tokens(ring.sets[k][1]),  # noqa: B023
+            "strings": lambda k: embedder_ours.encode(ring.sets[k][0]),  # noqa: B023
+            "forward": lambda k: embedder_ours.encode_tokens(ring.sets[k][1]),  # noqa: B023
         }
-        for dtype, peer in theirs.items():
+        for dtype, peer in peer_s.items():
             calls[f"sentence-transformers {dtype}"] = lambda k, peer=peer: peer.encode(
                 ring.sets[k][0],  # noqa: B023
                 batch_size=min(batch, 512),  # noqa: B023
                 normalize_embeddings=True,
                 show_progress_bar=False,
             )
-        peak = memory(str(ours.device), lambda: calls["strings"](0))  # noqa: B023
-        found = turns(calls, ring, rounds)
-        rate = {who: batch / taken for who, taken in found.items()}
-        flops = flops_of(model, lengths) / found["forward"] / 1e12
-        told = f"strings {rate['strings']:,.0f}/s  forward {rate['forward']:,.0f}/s  {flops:.1f} TFLOP/s  {peak}"
-        ratios = "".join(f"  {who} / ours {found[who] / found['strings']:.1f}" for who in list(calls)[2:])
-        print(f"batch {batch:5}  tokens {tokens:4}  {told}{ratios}", flush=True)
+        peak = memory(str(embedder_ours.device), lambda: calls["strings"](0))  # noqa: B023
+        measured_values = turns(calls, ring, rounds)
+        rate = {contender: batch / taken for contender, taken in measured_values.items()}
+        flops = count_flops(model, lengths) / measured_values["forward"] / 1e12
+        reported = f"strings {rate['strings']:,.0f}/s  forward {rate['forward']:,.0f}/s  {flops:.1f} TFLOP/s  {peak}"
+        ratios = "".join(f"  {contender} / ours {measured_values[contender] / measured_values['strings']:.1f}" for contender in list(calls)[2:])
+        print(f"batch {batch:5}  tokens {tokens:4}  {reported}{ratios}", flush=True)
 
 
 def turns(calls: dict[str, Callable[[int], Any]], ring: Ring, rounds: int) -> dict[str, float]:
     """The median seconds of each, in turn, each round with texts of its own."""
-    times: dict[str, list[float]] = {who: [] for who in calls}
+    times: dict[str, list[float]] = {contender: [] for contender in calls}
     for call in calls.values():
         call(0)
     for turn in range(rounds):
         if turn % len(ring.sets) == 0:
             ring.rewrite()
-        for who, call in calls.items():
-            times[who].append(seconds(lambda: call(turn % len(ring.sets))))  # noqa: B023
-    return {who: statistics.median(taken) for who, taken in times.items()}
+        for contender, call in calls.items():
+            times[contender].append(seconds(lambda: call(turn % len(ring.sets))))  # noqa: B023
+    return {contender: statistics.median(taken) for contender, taken in times.items()}
 
 
 def memory(device: str, work: Callable[[], Any]) -> str:
@@ -134,36 +136,38 @@ def memory(device: str, work: Callable[[], Any]) -> str:
     return f"peak {torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB"
 
 
-def one(ours: Any, lengths: list[int]) -> None:
-    print(f"\n## {ours.dtype}, one text, string to vector")
+def one(embedder_ours: Any, lengths: list[int]) -> None:
+    print(f"\n## {embedder_ours.dtype}, one text, string to vector")
     for tokens in lengths:
-        texts = Ring(words_of(MODEL), lengths_of("even", CALLS, tokens)).sets[0][0]
-        few = texts if str(ours.device) != "cpu" else texts[:20]
-        for text in few[:10]:
-            ours.encode_one(text)
-        taken = sorted(seconds(lambda: ours.encode_one(text)) for text in few)  # noqa: B023
+        texts = Ring(find_words(MODEL), draw_lengths("even", CALLS, tokens)).sets[0][0]
+        small_batch = texts if str(embedder_ours.device) != "cpu" else texts[:20]
+        for text in small_batch[:10]:
+            embedder_ours.encode_one(text)
+        taken = sorted(seconds(lambda: embedder_ours.encode_one(text)) for text in small_batch)  # noqa: B023
         p50, p99 = (1e3 * taken[int(len(taken) * q)] for q in (0.5, 0.99))
         print(f"tokens {tokens:4}  p50 {p50:.3f} ms  p99 {p99:.3f} ms")
 
 
-def nearness(ours: Any) -> None:
-    texts = Ring(words_of(MODEL), lengths_of("movies", CHECKED, TOKENS)).sets[0][0]
-    wanted = embedder("cpu", "float32").encode(texts)
-    print(f"{ours.dtype}: lowest cosine {float((wanted * ours.encode(texts)).sum(1).min()):.7f} over {CHECKED} texts")
+def nearness(embedder_ours: Any) -> None:
+    texts = Ring(find_words(MODEL), draw_lengths("movies", CHECKED, TOKENS)).sets[0][0]
+    expected = embedder("cpu", "float32").encode(texts)
+    print(
+        f"{embedder_ours.dtype}: lowest cosine {float((expected * embedder_ours.encode(texts)).sum(1).min()):.7f} over {CHECKED} texts"
+    )
 
 
 def tokenizing(batches: list[int], rounds: int) -> None:
     print("\n## the tokenizer alone, beside tokenizers.encode_batch_fast")
-    with embedder("cpu", "float32") as ours:
-        theirs = peers.tokenizer(model_of(MODEL), max(LENGTHS))
+    with embedder("cpu", "float32") as embedder_ours:
+        peer_s = peers.load_tokenizers(load_model(MODEL), max(LENGTHS))
         for batch in batches:
-            ring = Ring(words_of(MODEL), lengths_of("even", batch, TOKENS))
+            ring = Ring(find_words(MODEL), draw_lengths("even", batch, TOKENS))
             calls = {
-                "ours": lambda k: ours.tokenize(ring.sets[k][0]),  # noqa: B023
-                "theirs": lambda k: theirs.encode_batch_fast(ring.sets[k][0]),  # noqa: B023
+                "ours": lambda k: embedder_ours.tokenize(ring.sets[k][0]),  # noqa: B023
+                "theirs": lambda k: peer_s.encode_batch_fast(ring.sets[k][0]),  # noqa: B023
             }
-            found = turns(calls, ring, rounds)
-            print(f"batch {batch:5}  {batch / found['ours']:,.0f}/s  ratio {found['theirs'] / found['ours']:.1f}")
+            measured_values = turns(calls, ring, rounds)
+            print(f"batch {batch:5}  {batch / measured_values['ours']:,.0f}/s  ratio {measured_values['theirs'] / measured_values['ours']:.1f}")
 
 
 def settle(device: str) -> None:
@@ -172,9 +176,9 @@ def settle(device: str) -> None:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start_s
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tables import machines, of, seconds, share, show, versus
+from tables import format_ratios, format_share, get_seconds, list_machines, list_rows, print_table
 
-from ridgeline.lab.judge.analyse import Row
-from ridgeline.lab.record.record import Record
-from ridgeline.web import si
+from ridgeline.lab.judge import Row
+from ridgeline.lab.record import Record
+from ridgeline.web import format_si
 
 FEWEST_FOR_P99 = 100  # calls: below, the slowest percent is not even one of them
 
@@ -25,12 +25,12 @@ FEWEST_FOR_P99 = 100  # calls: below, the slowest percent is not even one of the
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path)
-    found = list(machines(parser.parse_args().records))
-    every = [r for _, own in found for r in own]
-    for name, own in found:
+    measured_values = list(list_machines(parser.parse_args().records))
+    every = [r for _, local in measured_values for r in local]
+    for name, local in measured_values:
         print(f"# {name}\n")
-        for device in dict.fromkeys(r.case["device"] for r in own if r.workload == "embed"):
-            tables(device, [r for r in own if r.workload == "embed" and r.case["device"] == device], every)
+        for device in dict.fromkeys(r.case["device"] for r in local if r.workload == "embed"):
+            tables(device, [r for r in local if r.workload == "embed" and r.case["device"] == device], every)
 
 
 def tables(device: str, records: list[Record], every: list[Record]) -> None:
@@ -39,47 +39,54 @@ def tables(device: str, records: list[Record], every: list[Record]) -> None:
         where = f"{dtype}, {device}"
         even = [r for r in typed if r.case["texts"] == "even"]
         for tokens in sorted({r.case["tokens"] for r in even}):
-            family = staged(even, "end to end", "batch", tokens=tokens)
+            family = format_stages(even, "end to end", "batch", tokens=tokens)
             batches(f"Batch, {tokens} tokens, {where}", family)
             if device != "cpu":
                 beside(f"Beside a CPU, {tokens} tokens, {where}", family, every)
         for stage in ("end to end", "forward"):
             for batch in sorted({r.case["batch"] for r in even}):
-                lengths(f"Tokens, {stage}, batch {batch:,}, {where}", staged(even, stage, "tokens", batch=batch))
-        alone(f"One text, {where}", staged(typed, "one", "tokens"))
+                lengths(f"Tokens, {stage}, batch {batch:,}, {where}", format_stages(even, stage, "tokens", batch=batch))
+        alone(f"One text, {where}", format_stages(typed, "one", "tokens"))
         parts(f"Parts, {where}", [r for r in typed if r.case["stage"] in ("tokenize", "forward", "load")])
         movies(f"Movies, {where}", [r for r in typed if r.case["texts"] == "movies"])
 
 
-def staged(records: list[Record], stage: str, by: str, **fixed: int) -> list[Record]:
+def format_stages(records: list[Record], stage: str, by: str, **fixed: int) -> list[Record]:
     fit = (r for r in records if r.case["stage"] == stage and all(r.case[k] == v for k, v in fixed.items()))
     return sorted(fit, key=lambda r: r.case[by])
 
 
 def batches(title: str, records: list[Record]) -> None:
     """One table for each contender, ours first."""
-    for name in dict.fromkeys(row.lane.contender for r in records for row in of(r)):
+    for name in dict.fromkeys(row.result.contender for r in records for row in list_rows(r)):
         lines = [
-            [f"{r.case['batch']:,}", si(seconds(row), "s"), rate(row), per_text(row), memory(row), share(row)]
-            + ([versus([p for p in of(r) if not p.ours])] if row.ours else [])
+            [
+                f"{r.case['batch']:,}",
+                format_si(get_seconds(row), "s"),
+                rate(row),
+                per_text(row),
+                memory(row),
+                format_share(row),
+            ]
+            + ([format_ratios([p for p in list_rows(r) if not p.embedder_ours])] if row.embedder_ours else [])
             for r, row in right(records)
-            if row.lane.contender == name
+            if row.result.contender == name
         ]
         heads = ["batch", "time", "texts/s", "ms per text", "peak memory", "of ceiling"]
-        ours = bool(lines) and len(lines[0]) > len(heads)
-        show(f"{title}: {name}", [*heads, *(["their time ÷ ours"] if ours else [])], lines)
+        embedder_ours = bool(lines) and len(lines[0]) > len(heads)
+        print_table(f"{title}: {name}", [*heads, *(["their time ÷ ours"] if embedder_ours else [])], lines)
 
 
 def beside(title: str, records: list[Record], every: list[Record]) -> None:
     """The same number of texts on a CPU, where it was measured; else the CPU's best."""
-    wanted = records[0].case["tokens"] if records else None
+    expected = records[0].case["tokens"] if records else None
     cpu: dict[int, tuple[float, str]] = {}
     for r in every:
         case = r.case
-        told = (case.get("device"), case.get("stage"), case.get("texts"), case.get("tokens"))
-        if r.workload == "embed" and told == ("cpu", "end to end", "even", wanted):
-            speed = of(r)[0].items_per_s
-            if of(r)[0].ours and speed and speed > cpu.get(case["batch"], (0.0, ""))[0]:
+        reported = (case.get("device"), case.get("stage"), case.get("texts"), case.get("tokens"))
+        if r.workload == "embed" and reported == ("cpu", "end to end", "even", expected):
+            speed = list_rows(r)[0].items_per_s
+            if list_rows(r)[0].embedder_ours and speed and speed > cpu.get(case["batch"], (0.0, ""))[0]:
                 cpu[case["batch"]] = (
                     speed,
                     f"{r.machine['cpu']}, {r.machine['usable_cpus']} CPUs, {case['dtype']}",
@@ -89,68 +96,83 @@ def beside(title: str, records: list[Record], every: list[Record]) -> None:
     best = max(cpu.values())
     lines = []
     for record, row in right(records):
-        if row.ours:
+        if row.embedder_ours:
             speed, what = cpu.get(record.case["batch"], best)
             batch = record.case["batch"]
-            shown = [f"{batch:,}", f"{1e3 * seconds(row):,.3f}", rate(row), f"{(row.items_per_s or 0) / speed:,.1f} ×"]
-            lines.append([*shown, what + ("" if batch in cpu else ", at its best batch")])
-    show(title, ["batch", "time, ms", "texts/s", "vs CPU", "which CPU"], lines)
+            formatted = [
+                f"{batch:,}",
+                f"{1e3 * get_seconds(row):,.3f}",
+                rate(row),
+                f"{(row.items_per_s or 0) / speed:,.1f} ×",
+            ]
+            lines.append([*formatted, what + ("" if batch in cpu else ", at its best batch")])
+    print_table(title, ["batch", "time, ms", "texts/s", "vs CPU", "which CPU"], lines)
 
 
 def lengths(title: str, records: list[Record]) -> None:
     lines = []
     for record, row in right(records):
-        if row.ours:
+        if row.embedder_ours:
             tokens = record.case["tokens"]
-            flops = si(row.flops_per_s or 0, "FLOP/s")
-            others = versus([p for p in of(record) if not p.ours])
-            lines.append([str(tokens), rate(row), f"{(row.items_per_s or 0) * tokens:,.0f}", flops, share(row), others])
-    show(title, ["tokens", "texts/s", "tokens/s", "arithmetic", "of ceiling", "their time ÷ ours"], lines)
+            flops = format_si(row.flops_per_s or 0, "FLOP/s")
+            others = format_ratios([p for p in list_rows(record) if not p.embedder_ours])
+            lines.append(
+                [str(tokens), rate(row), f"{(row.items_per_s or 0) * tokens:,.0f}", flops, format_share(row), others]
+            )
+    print_table(title, ["tokens", "texts/s", "tokens/s", "arithmetic", "of ceiling", "their time ÷ ours"], lines)
 
 
 def alone(title: str, records: list[Record]) -> None:
     lines = []
     for record, row in right(records):
-        calls = sorted(calls_of(row))
+        calls = sorted(read_calls(row))
         p99 = f"{calls[int(0.99 * len(calls))] / 1e6:.3f}" if len(calls) >= FEWEST_FOR_P99 else "–"
         p50 = f"{calls[len(calls) // 2] / 1e6:.3f}"
         mean = f"{sum(calls) / len(calls) / 1e6:.3f}"
-        who = [str(record.case["tokens"]), row.lane.contender]
+        peer_name = [str(record.case["tokens"]), row.result.contender]
         ratio = f"{row.ratio.value:.2f} {row.comparison}" if row.ratio else "–"
-        lines.append([*who, f"{len(calls):,}", p50, p99, mean, ratio])
+        lines.append([*peer_name, f"{len(calls):,}", p50, p99, mean, ratio])
     heads = ["tokens", "contender", "calls", "p50, ms", "p99, ms", "mean, ms", "time ÷ ours"]
-    show(title, heads, lines, least=1)
+    print_table(title, heads, lines, least=1)
 
 
 def parts(title: str, records: list[Record]) -> None:
     lines = []
     for record, row in right(records):
-        what = [record.case["stage"], shape(record), row.lane.contender]
+        what = [record.case["stage"], shape(record), row.result.contender]
         ratio = f"{row.ratio.value:.2f} {row.comparison}" if row.ratio else "–"
-        lines.append([*what, si(seconds(row), "s"), f"{rate(row)} {record.work['unit']}/s", ratio])
-    show(title, ["stage", "texts", "contender", "time", "rate", "time ÷ ours"], lines, least=1)
+        lines.append([*what, format_si(get_seconds(row), "s"), f"{rate(row)} {record.work['unit']}/s", ratio])
+    print_table(title, ["stage", "texts", "contender", "time", "rate", "time ÷ ours"], lines, least=1)
 
 
 def movies(title: str, records: list[Record]) -> None:
     lines = [
-        [r.case["stage"], shape(r), row.lane.contender, f"{seconds(row):.3f}", rate(row), per_text(row), memory(row)]
+        [
+            r.case["stage"],
+            shape(r),
+            row.result.contender,
+            f"{get_seconds(row):.3f}",
+            rate(row),
+            per_text(row),
+            memory(row),
+        ]
         for r, row in right(records)
     ]
     heads = ["stage", "texts", "contender", "time, s", "texts/s", "ms per text", "peak memory"]
-    show(title, heads, lines, least=1)
+    print_table(title, heads, lines, least=1)
 
 
 def right(records: Sequence[Record]) -> Iterator[tuple[Record, Row]]:
     for record in records:
-        for row in of(record):
+        for row in list_rows(record):
             if row.seconds:
                 yield record, row
 
 
-def calls_of(row: Row) -> Sequence[float]:
+def read_calls(row: Row) -> Sequence[float]:
     """Single calls: the samples, unless a sample was several."""
-    kept = row.lane.extras.get("calls_ns")
-    return kept if row.lane.calls_per_sample > 1 and kept else row.lane.samples_ns
+    saved = row.result.extras.get("calls_ns")
+    return saved if row.result.calls_per_sample > 1 and saved else row.result.samples_ns
 
 
 def shape(record: Record) -> str:
@@ -170,9 +192,9 @@ def per_text(row: Row) -> str:
 
 def memory(row: Row) -> str:
     """Of the device where there is one, else of the process."""
-    extras = row.lane.extras
+    extras = row.result.extras
     peak = extras.get("peak_gpu_bytes") or extras.get("peak_host_bytes")
-    return si(peak, "B") if peak else "–"
+    return format_si(peak, "B") if peak else "–"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Seconds by the GPU's own clock."""
+"""Seconds by the clock of the GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 
-def on_device(step: Callable[[], Any], repeats: int = 20, rounds: int = 5) -> float:
-    """Seconds per step on the device, one after the other; the median of some rounds."""
+def time_on_device(step: Callable[[], Any], repeats: int = 20, rounds: int = 5) -> float:
+    """Seconds per step on the device, one after the other; the median of several rounds."""
     for _ in range(3):
         step()
     samples = []

@@ -2,11 +2,10 @@
 
     python benchmarks/pool_scaling.py [--workers 1 2] [--chunks 48] [--rounds 5] [--json FILE]
 
-The job is singular values of small matrices in float64: 1.2 MB in, 25 KB out, some 15 ms a chunk. Each worker stands on
-one CPU of its own, so that workers and not CPUs are added. Numbers of workers take turns; the medians are shown.
-`alone` is what as many processes reach side by side in the same minute with nothing sent to them: on a machine that
-others use too it falls short of linear, and `of alone` is the pool's own share. `transport` sends 8 MB each way through
-one worker that does nothing.
+The job is singular values of small matrices in float64: 1.2 MB in, 25 KB out, about 15 ms per chunk. Each worker runs
+on one separate CPU. The numbers of workers take turns; the medians are printed. `alone` is the rate of the same number
+of processes without any messages, measured in the same minute: on a shared machine it is below linear, and `of alone`
+is the share that the pool reaches. `transport` sends 8 MB in each direction through one worker that does nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ Samples = dict[int, list[float]]  # by number of workers
 ITEMS, SIDE = 64, 48  # matrices per chunk, and their side
 
 
-def singular(device: str) -> Any:
+def make_svd(device: str) -> Any:
     return lambda chunk: np.linalg.svd(chunk, compute_uv=False)
 
 
-def alone(device: str) -> Any:
-    """The same work on matrices of its own, nothing sent: what the CPUs give at that moment."""
+def make_svd_alone(device: str) -> Any:
+    """The same work on local matrices, without messages: the limit of the CPUs at that time."""
     chunk = np.random.default_rng(3).normal(size=(ITEMS, SIDE, SIDE))
 
     def fn(count: int) -> float:
@@ -45,7 +44,7 @@ def alone(device: str) -> Any:
     return fn
 
 
-def echo(device: str) -> Any:
+def make_echo(device: str) -> Any:
     return lambda chunk: chunk
 
 
@@ -58,51 +57,51 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    chunks = np.random.default_rng(3).normal(size=(asked.chunks, ITEMS, SIDE, SIDE))
-    wanted = [np.linalg.svd(chunk, compute_uv=False) for chunk in chunks]
-    times: Samples = {n: [] for n in asked.workers}
-    busy: Samples = {n: [] for n in asked.workers}
-    free: Samples = {n: [] for n in asked.workers}
-    for round_ in range(asked.rounds):
-        for n in asked.workers if round_ % 2 else reversed(asked.workers):
-            with pool(singular, ["cpu"] * n, place=seats(n)) as workers:
+    arguments = parser.parse_args()
+    chunks = np.random.default_rng(3).normal(size=(arguments.chunks, ITEMS, SIDE, SIDE))
+    expected = [np.linalg.svd(chunk, compute_uv=False) for chunk in chunks]
+    times: Samples = {n: [] for n in arguments.workers}
+    busy: Samples = {n: [] for n in arguments.workers}
+    free: Samples = {n: [] for n in arguments.workers}
+    for round_ in range(arguments.rounds):
+        for n in arguments.workers if round_ % 2 else reversed(arguments.workers):
+            with pool(make_svd, ["cpu"] * n, place=place_on_cores(n)) as workers:
                 list(workers.map(chunks[: 2 * n]))
                 before = sum(s.busy_s for s in workers.stats())
-                seconds = timed(workers, chunks, wanted)
+                seconds = time_map(workers, chunks, expected)
                 times[n].append(seconds)
                 busy[n].append((sum(s.busy_s for s in workers.stats()) - before) / seconds / n)
-            with pool(alone, ["cpu"] * n, place=seats(n)) as workers:
+            with pool(make_svd_alone, ["cpu"] * n, place=place_on_cores(n)) as workers:
                 list(workers.map([1] * n))
-                free[n].append(sum(workers.map([asked.chunks // n] * n)))
-    rows = table(times, busy, free, asked.chunks * ITEMS)
-    moved = transport()
-    print(f"transport: {moved:.2f} GB/s there and back, 8 MB a chunk, one worker")
-    if asked.json:
+                free[n].append(sum(workers.map([arguments.chunks // n] * n)))
+    rows = print_table(times, busy, free, arguments.chunks * ITEMS)
+    transport = measure_transport()
+    print(f"transport: {transport:.2f} GB/s in both directions, 8 MB a chunk, one worker")
+    if arguments.json:
         raw = {
-            "items": asked.chunks * ITEMS,
+            "items": arguments.chunks * ITEMS,
             "cpus": cpus,
             "cpu": topology().model,
             "rows": rows,
-            "transport_gb_s": moved,
+            "transport_gb_s": transport,
         }
-        asked.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+        arguments.json.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 
-def seats(workers: int) -> list[Placement]:
+def place_on_cores(workers: int) -> list[Placement]:
     return [Placement(node=p.node, cpus=(p.cpus or ())[:1]) for p in plan(None, workers, "core")]
 
 
-def timed(workers: Pool[Any, Any], chunks: Any, wanted: list[Any]) -> float:
+def time_map(workers: Pool[Any, Any], chunks: Any, expected: list[Any]) -> float:
     begin = time.perf_counter()
     results = list(workers.map(chunks))
     seconds = time.perf_counter() - begin
-    if not all(np.array_equal(a, b) for a, b in zip(results, wanted, strict=True)):
+    if not all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True)):
         raise SystemExit("the pool's results differ from those of this process")
     return seconds
 
 
-def table(times: Samples, busy: Samples, free: Samples, items: int) -> list[dict[str, Any]]:
+def print_table(times: Samples, busy: Samples, free: Samples, items: int) -> list[dict[str, Any]]:
     one = statistics.median(times[min(times)]) * min(times)
     print(f"{'workers':>7}{'items/s':>10}{'speed-up':>10}{'efficiency':>12}{'busy':>7}{'alone':>9}{'of alone':>10}")
     rows = []
@@ -115,9 +114,9 @@ def table(times: Samples, busy: Samples, free: Samples, items: int) -> list[dict
     return rows
 
 
-def transport(chunks: int = 20, size: int = 1 << 20) -> float:
+def measure_transport(chunks: int = 20, size: int = 1 << 20) -> float:
     data = np.zeros(size)
-    with pool(echo, ["cpu"], place=None) as workers:
+    with pool(make_echo, ["cpu"], place=None) as workers:
         list(workers.map([data] * 3))
         begin = time.perf_counter()
         for _ in workers.map(data for _ in range(chunks)):

@@ -32,30 +32,30 @@ def main() -> None:
     options = parser.parse_args()
     draw = torch.Generator(device="cuda").manual_seed(0)
     centres = torch.randn(CENTRES, DIM, device="cuda", generator=draw)
-    vectors, queries = made(options.rows, centres, draw), made(1024, centres, draw)
+    vectors, queries = make_vectors(options.rows, centres, draw), make_vectors(1024, centres, draw)
     truth = (queries @ vectors.T).topk(K)[1].cpu().numpy()
     print(f"{torch.cuda.get_device_name()} · torch {torch.__version__} · {options.rows:,} × {DIM}, k = {K}")
 
     index = ridgeline.Index("Flat", metric="cosine", device="cuda", dtype="float16")
     index.add(vectors)
-    shown("Flat, float16", index, queries, truth)
+    format_row("Flat, float16", index, queries, truth)
     if options.profile:
         profile(index, queries[:1])
-    index = trained("SQ8,Refine(Flat)", vectors)
+    index = train_index("SQ8,Refine(Flat)", vectors)
     for depth in (1, 2, 8):
-        shown(f"SQ8,Refine(Flat), depth {depth}", index, queries, truth, depth=depth)
+        format_row(f"SQ8,Refine(Flat), depth {depth}", index, queries, truth, depth=depth)
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    index = trained("IVF1024,Flat", vectors)
+    start_s = time.perf_counter()
+    index = train_index("IVF1024,Flat", vectors)
     torch.cuda.synchronize()
-    print(f"IVF1024,Flat built in {time.perf_counter() - began:.3f} s")
-    began = time.perf_counter()
-    print(f"{index.measure_recall(sample=500, k=K)}, measured in {time.perf_counter() - began:.1f} s")
-    shown("IVF1024,Flat, recall 0.95", index, queries, truth, recall=0.95)
+    print(f"IVF1024,Flat built in {time.perf_counter() - start_s:.3f} s")
+    start_s = time.perf_counter()
+    print(f"{index.measure_recall(sample=500, k=K)}, measured in {time.perf_counter() - start_s:.1f} s")
+    format_row("IVF1024,Flat, recall 0.95", index, queries, truth, recall=0.95)
     for nprobe in (4, 16):
-        shown(f"IVF1024,Flat, nprobe {nprobe}", index, queries, truth, nprobe=nprobe)
-    index = trained("IVF1024,PQ48,Refine(Flat)", vectors)
-    shown("IVF1024,PQ48,Refine(Flat), nprobe 4", index, queries, truth, nprobe=4)
+        format_row(f"IVF1024,Flat, nprobe {nprobe}", index, queries, truth, nprobe=nprobe)
+    index = train_index("IVF1024,PQ48,Refine(Flat)", vectors)
+    format_row("IVF1024,PQ48,Refine(Flat), nprobe 4", index, queries, truth, nprobe=4)
     if options.large:
         index = ridgeline.Index("Flat", metric="cosine", device="cuda", dtype="float16")
         for part in range(10):
@@ -63,22 +63,22 @@ def main() -> None:
         print(f"Flat, {len(index):,} rows: one query {wall(index, queries, 1, 20) * 1e3:.3f} ms")
 
 
-def made(count: int, centres: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    near = centres[torch.randint(0, CENTRES, (count,), device="cuda", generator=draw)]
-    return torch.nn.functional.normalize(near + 0.9 * torch.randn(count, DIM, device="cuda", generator=draw), dim=1)
+def make_vectors(count: int, centres: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    nearest = centres[torch.randint(0, CENTRES, (count,), device="cuda", generator=draw)]
+    return torch.nn.functional.normalize(nearest + 0.9 * torch.randn(count, DIM, device="cuda", generator=draw), dim=1)
 
 
-def trained(spec: str, vectors: torch.Tensor) -> Any:
+def train_index(spec: str, vectors: torch.Tensor) -> Any:
     index = ridgeline.Index(spec, metric="cosine", device="cuda", dtype="float16")
     index.train(vectors)
     index.add(vectors)
     return index
 
 
-def shown(name: str, index: Any, queries: torch.Tensor, truth: Any, **how: Any) -> None:
+def format_row(name: str, index: Any, queries: torch.Tensor, truth: Any, **how: Any) -> None:
     one, many = wall(index, queries, 1, 200, **how), wall(index, queries, 1024, 30, **how)
-    found = index.search(queries, K, **how)[1].cpu().numpy()
-    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(found, truth, strict=True)])
+    measured_values = index.search(queries, K, **how)[1].cpu().numpy()
+    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(measured_values, truth, strict=True)])
     print(
         f"{name:36} one {one * 1e3:.4f} ms (GPU {on_gpu(index, 1):.4f}), 1,024 {many * 1e3:.3f} ms "
         f"(GPU {on_gpu(index, 1024):.3f}) = {1024 / many:,.0f}/s, recall {recall:.4f}",
@@ -88,25 +88,25 @@ def shown(name: str, index: Any, queries: torch.Tensor, truth: Any, **how: Any) 
 
 def wall(index: Any, queries: torch.Tensor, count: int, rounds: int, **how: Any) -> float:
     """Seconds of one call, results waited for; each with other queries."""
-    taken = []
+    select_rows = []
     for turn in range(rounds + 20):
         at = turn % (1025 - count)
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         index.search(queries[at : at + count], K, **how)
         torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken[20:])
+        select_rows.append(time.perf_counter() - start_s)
+    return statistics.median(select_rows[20:])
 
 
 def on_gpu(index: Any, count: int) -> float:
     """Milliseconds of the recorded search; the last one of that many queries."""
-    kept = [r for r in index._state.engine.replays._kept.values() if r.many == count]
-    if not kept:
+    saved = [r for r in index._snapshot.engine.replays._recordings.values() if r.many == count]
+    if not saved:
         return float("nan")
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(20):
-        kept[-1].again()
+        saved[-1].again()
     last.record()
     torch.cuda.synchronize()
     return float(first.elapsed_time(last)) / 20

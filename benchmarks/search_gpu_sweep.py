@@ -16,18 +16,15 @@ from typing import Any
 
 import torch
 
-from ridgeline.kernels.search import batch as search_batch
-from ridgeline.kernels.search import begin as search_begin
-from ridgeline.kernels.search import bytes as search_bytes
-from ridgeline.kernels.search import exact as search_exact
-from ridgeline.kernels.search import inverted as search_inverted
+from ridgeline.kernels.search import inverted_lists as search_inverted_lists
 from ridgeline.kernels.search import kmeans as search_kmeans
-from ridgeline.kernels.search import lists as search_lists
+from ridgeline.kernels.search import one_query as search_one_query
+from ridgeline.kernels.search import queries as search_queries
+from ridgeline.kernels.search import rescore as search_rescore
+from ridgeline.kernels.search import scalar_codes as search_scalar_codes
 from ridgeline.kernels.search import scan as search_scan
-from ridgeline.kernels.search import select as search_select
-from ridgeline.kernels.search import settle as search_settle
-from ridgeline.kernels.search import short as search_short
-from ridgeline.kernels.search import sketch as search_sketch
+from ridgeline.kernels.search import search as search_search
+from ridgeline.kernels.search import top_k as search_top_k
 
 DEPTH, K, QUERIES = 384, 10, 1024
 SCAN = [(32, 64, 4), (64, 64, 4), (64, 64, 8), (32, 64, 2), (16, 64, 2), (32, 128, 4), (16, 128, 4), (64, 128, 8)]
@@ -41,20 +38,20 @@ LISTS = [(16, 128, 64, 4, 3), (32, 128, 64, 4, 3), (32, 128, 128, 4, 2), (64, 12
          (32, 256, 64, 8, 3)]  # fmt: skip
 
 
-def made(count: int, seed: int) -> torch.Tensor:
+def make_vectors(count: int, seed: int) -> torch.Tensor:
     chance = torch.Generator(device="cuda").manual_seed(0)
     centres = torch.randn(4000, DEPTH, device="cuda", generator=chance)
     chance.manual_seed(seed)
     out = torch.empty(count, DEPTH, dtype=torch.float16, device="cuda")
     for at in range(0, count, 1_000_000):
         n = min(1_000_000, count - at)
-        near = centres[torch.randint(0, 4000, (n,), device="cuda", generator=chance)]
-        x = near + 0.9 * torch.randn(n, DEPTH, device="cuda", generator=chance)
+        nearest = centres[torch.randint(0, 4000, (n,), device="cuda", generator=chance)]
+        x = nearest + 0.9 * torch.randn(n, DEPTH, device="cuda", generator=chance)
         out[at : at + n] = torch.nn.functional.normalize(x, dim=1)
     return out
 
 
-def timed(call: Callable[[], Any], repeats: int = 10, rounds: int = 7) -> float:
+def time_call(call: Callable[[], Any], repeats: int = 10, rounds: int = 7) -> float:
     """Milliseconds of one call."""
     call()  # compiles
     torch.cuda.synchronize()
@@ -63,15 +60,15 @@ def timed(call: Callable[[], Any], repeats: int = 10, rounds: int = 7) -> float:
         for _ in range(repeats):
             call()
     graph.replay()
-    taken = []
+    select_rows = []
     for _ in range(rounds):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         stop.record()
         stop.synchronize()
-        taken.append(start.elapsed_time(stop) / repeats)
-    return statistics.median(taken)
+        select_rows.append(start.elapsed_time(stop) / repeats)
+    return statistics.median(select_rows)
 
 
 def truth(queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -82,39 +79,39 @@ def truth(queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return best[:, -1]
 
 
-def checked(found: tuple[torch.Tensor, torch.Tensor], queries: torch.Tensor, rows: torch.Tensor) -> str:
+def check_result(measured_values: tuple[torch.Tensor, torch.Tensor], queries: torch.Tensor, rows: torch.Tensor) -> str:
     """How much worse than the true k-th the worst returned score is, and how many of the true k best are there."""
-    score = (rows[found[1]].double() * queries.double()[:, None, :]).sum(2)
+    score = (rows[measured_values[1]].double() * queries.double()[:, None, :]).sum(2)
     kth = truth(queries, rows)[:, None]
     worse = (kth - score.min(1, keepdim=True).values).max().item()
-    told = (score - found[0].double()).abs().max().item()
+    reported = (score - measured_values[0].double()).abs().max().item()
     recall = (score >= kth - 1e-6).double().mean().item()
-    return f"worse {max(worse, 0):.1e}  told {told:.1e}  recall {recall:.4f}"
+    return f"worse {max(worse, 0):.1e}  told {reported:.1e}  recall {recall:.4f}"
 
 
-def certified(queries: torch.Tensor, rows: torch.Tensor, longest: torch.Tensor) -> int:
+def measure_certificates(queries: torch.Tensor, rows: torch.Tensor, longest: torch.Tensor) -> int:
     """How many queries need no second pass."""
-    wanted = search_exact.candidates_for(K)
-    small, size, error = search_batch.rounded(queries, rows.dtype, longest)
-    tiles, bound = search_select.picked(search_batch.maxima(small, size, rows), wanted)
+    expected = search_search.choose_candidate_count(K)
+    small, size, error = search_scan.round_queries(queries, rows.dtype, longest)
+    tiles, bound = search_top_k.select_tiles(search_scan.compute_tile_maxima(small, size, rows), expected)
     settled = torch.zeros(len(queries), dtype=torch.uint8, device="cuda")
-    search_settle.settle(
-        queries, rows, search_batch.rescore(queries, rows, tiles), tiles, K, tile=search_batch.TILE, candidates=wanted,
+    search_rescore.rescore_candidates(
+        queries, rows, search_scan.rescore_tiles(queries, rows, tiles), tiles, K, tile=search_scan.BATCH_TILE, candidates=expected,
         scores_by="slot", certificate=(bound, error, settled),
     )  # fmt: skip
     return int(settled.sum())
 
 
-def swept(name: str, shapes: list[Any], call: Callable[[Any], Any], repeats: int = 10) -> None:
-    found = []
+def sweep_shapes(name: str, shapes: list[Any], call: Callable[[Any], Any], repeats: int = 10) -> None:
+    measured_values = []
     for shape in shapes:
         try:
-            found.append((timed(lambda shape=shape: call(shape), repeats), shape))
+            measured_values.append((time_call(lambda shape=shape: call(shape), repeats), shape))
         except Exception as error:  # a shape that asks for too much is no reason to stop
             print(f"{name:9} {shape}: {str(error).splitlines()[0][:90]}")
             torch.cuda.synchronize()
-    for taken, shape in sorted(found):
-        print(f"{name:9} {taken:8.4f} ms  {shape}")
+    for select_rows, shape in sorted(measured_values):
+        print(f"{name:9} {select_rows:8.4f} ms  {shape}")
 
 
 def main() -> None:
@@ -124,106 +121,118 @@ def main() -> None:
     parser.add_argument("--large", action="store_true")
     given = parser.parse_args()
     only = given.only.split(",")
-    began = time.perf_counter()
-    rows, queries = made(given.rows, 1), made(QUERIES, 2).float()
+    start_s = time.perf_counter()
+    rows, queries = make_vectors(given.rows, 1), make_vectors(QUERIES, 2).float()
     one, longest = queries[:1], torch.full((1,), 1.001, device="cuda")
-    grid = search_bytes.grid_of(rows[:200_000])
-    codes = search_bytes.encode(rows, *grid)
+    grid = search_scalar_codes.fit_grid(rows[:200_000])
+    codes = search_scalar_codes.encode_scalar(rows, *grid)
     print(f"{torch.cuda.get_device_name()}, {given.rows:,} x {DEPTH} fp16, k = {K}")
     if "scan" in only:
-        swept("scan", SCAN, lambda s: search_scan.scan(one, rows, shape=s))
+        sweep_shapes("scan", SCAN, lambda s: search_scan.scan_rows(one, rows, shape=s))
     if "bytes" in only:
         for terms in (2, 3):
-            words = search_bytes.words_of(one, *grid, terms=terms)
-            swept(f"bytes x{terms}", BYTES, lambda s, words=words: search_bytes.scan(words, codes, shape=s))
+            words = search_scalar_codes.pack_queries(one, *grid, terms=terms)
+            sweep_shapes(
+                f"bytes x{terms}", BYTES, lambda s, words=words: search_scalar_codes.scan_codes(words, codes, shape=s)
+            )
     if "halves" in only:
-        sketch = search_sketch.sketch_of(codes)
-        digits = search_sketch.digits_for(sketch)
-        search_begin.prepare(one, True, grid, digits=digits)
-        scores, best, groups = search_short.room_for(sketch.shape[0] * sketch.shape[1], sketch.shape[1], 32, one.device)
+        sketch = search_scalar_codes.build_sketch(codes)
+        digits = search_scalar_codes.allocate_digits(sketch)
+        search_queries.prepare_one_query(one, True, grid, digits=digits)
+        scores, best, groups = search_one_query.allocate_scores(
+            sketch.shape[0] * sketch.shape[1], sketch.shape[1], 32, one.device
+        )
         out = scores, best
-        swept("halves", HALVES, lambda s: search_sketch.scan(digits, sketch, given.rows, out, groups=groups, shape=s))
+        sweep_shapes(
+            "halves",
+            HALVES,
+            lambda s: search_scalar_codes.scan_sketch(digits, sketch, given.rows, out, groups=groups, shape=s),
+        )
     if "batch" in only:
-        small, size, _ = search_batch.rounded(queries, rows.dtype, longest)
-        swept("batch", BATCH, lambda s: search_batch.maxima(small, size, rows, shape=s), 2)
-        few = [(16, 128, 64, 4, 4), (16, 64, 64, 4, 4), (16, 128, 128, 4, 3), (16, 256, 64, 8, 3)]
-        swept("batch 16", few, lambda s: search_batch.maxima(small[:16], size[:16], rows, shape=s), 4)
+        small, size, _ = search_scan.round_queries(queries, rows.dtype, longest)
+        sweep_shapes("batch", BATCH, lambda s: search_scan.compute_tile_maxima(small, size, rows, shape=s), 2)
+        small_batch = [(16, 128, 64, 4, 4), (16, 64, 64, 4, 4), (16, 128, 128, 4, 3), (16, 256, 64, 8, 3)]
+        sweep_shapes(
+            "batch 16", small_batch, lambda s: search_scan.compute_tile_maxima(small[:16], size[:16], rows, shape=s), 4
+        )
     start = time.perf_counter()
     for _ in range(2):  # the second time without what the first use of a library costs
         torch.cuda.synchronize()
         start = time.perf_counter()
-        sample = search_kmeans.sample_of(rows, 1024)
-        centres = search_kmeans.train(sample, 1024)
-        near, _ = search_kmeans.assign(rows, centres)
-        _, place, starts = search_kmeans.grouped(near, 1024)
+        sample = search_kmeans.sample_rows(rows, 1024)
+        centres = search_kmeans.train_centres(sample, 1024)
+        nearest, _ = search_kmeans.assign_centres(rows, centres)
+        _, place, starts = search_kmeans.group_by_list(nearest, 1024)
         stored = rows[place]
         torch.cuda.synchronize()
         print(f"build     {(time.perf_counter() - start) * 1e3:8.1f} ms")
     widest = int(starts.diff().max())
-    most = -(-widest // search_lists.TILE)
+    most = -(-widest // search_inverted_lists.LIST_TILE)
     if "lists" in only:
-        small, size, _ = search_batch.rounded(queries, rows.dtype, longest)
+        small, size, _ = search_scan.round_queries(queries, rows.dtype, longest)
         for probes in (4, 16):
-            lists = search_lists.probe(queries, centres, probes)
-            swept(
+            lists = search_inverted_lists.find_nearest_lists(queries, centres, probes)
+            sweep_shapes(
                 f"lists {probes}", LISTS,
-                lambda s, lists=lists: search_lists.maxima(small, size, stored, lists, starts, most, shape=s), 4,
+                lambda s, lists=lists: search_inverted_lists.compute_list_maxima(small, size, stored, lists, starts, most, shape=s), 4,
             )  # fmt: skip
     if "whole" in only:
         print(f"lists: longest {widest}, mean {given.rows / 1024:.0f}")
-        _whole(one, queries, rows, longest, grid, codes, centres, starts, widest, place, stored)
+        _search_all(one, queries, rows, longest, grid, codes, centres, starts, widest, place, stored)
     if given.large:
         del codes, stored
-        large = made(10_000_000, 3)
-        taken = timed(lambda: search_exact.one(one, large, K), 2)
-        print(f"10 M, one {taken:8.4f} ms  {checked(search_exact.one(one, large, K), one, large)}")
-    print(f"{time.perf_counter() - began:.0f} s in all")
+        large = make_vectors(10_000_000, 3)
+        select_rows = time_call(lambda: search_search.search_rows(one, large, K), 2)
+        print(f"10 M, one {select_rows:8.4f} ms  {check_result(search_search.search_rows(one, large, K), one, large)}")
+    print(f"{time.perf_counter() - start_s:.0f} s in all")
 
 
-def _whole(
+def _search_all(
     one: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor, longest: torch.Tensor,
-    grid: search_exact.Grid, codes: torch.Tensor, centres: torch.Tensor, starts: torch.Tensor, widest: int,
+    grid: search_search.Grid, codes: torch.Tensor, centres: torch.Tensor, starts: torch.Tensor, widest: int,
     place: torch.Tensor, stored: torch.Tensor,
 ) -> None:  # fmt: skip
     """Whole searches, and the parts they are made of."""
 
-    def tell(name: str, asked: torch.Tensor, call: Callable[[torch.Tensor], Any], repeats: int) -> None:
-        taken = timed(lambda: call(asked), repeats)
-        some = asked[:64]
-        found = tuple(t[:64] for t in call(asked))
-        print(f"{name:24} {taken:8.4f} ms  {checked(found, some, rows)}")
+    def tell(name: str, query_set: torch.Tensor, call: Callable[[torch.Tensor], Any], repeats: int) -> None:
+        select_rows = time_call(lambda: call(query_set), repeats)
+        some = query_set[:64]
+        measured_values = tuple(t[:64] for t in call(query_set))
+        print(f"{name:24} {select_rows:8.4f} ms  {check_result(measured_values, some, rows)}")
 
-    tell("exact, 1", one, lambda q: search_exact.one(q, rows, K), 10)
-    tell("exact, 16", queries[:16], lambda q: search_exact.many(q, rows, K, longest), 4)
-    tell("exact, 1024", queries, lambda q: search_exact.many(q, rows, K, longest), 2)
-    print(f"  certified at once: {certified(queries, rows, longest)} of {QUERIES}")
-    for wanted in (32, 64):
-        more = {"grid": grid, "refine": rows, "candidates": wanted}
-        tell(f"SQ8 + refine {wanted}, 1", one, lambda q, more=more: search_exact.one(q, codes, K, **more), 10)
+    tell("exact, 1", one, lambda q: search_search.search_rows(q, rows, K), 10)
+    tell("exact, 16", queries[:16], lambda q: search_search.search_rows_batch(q, rows, K, longest), 4)
+    tell("exact, 1024", queries, lambda q: search_search.search_rows_batch(q, rows, K, longest), 2)
+    print(f"  certified at once: {measure_certificates(queries, rows, longest)} of {QUERIES}")
+    for expected in (32, 64):
+        more = {"grid": grid, "refine": rows, "candidates": expected}
+        tell(
+            f"SQ8 + refine {expected}, 1", one, lambda q, more=more: search_search.search_rows(q, codes, K, **more), 10
+        )
     far = torch.full((1,), 128.0 * DEPTH**0.5, device="cuda")
     more = {"grid": grid, "refine": rows, "candidates": 32}
-    tell("SQ8 + refine 32, 1024", queries, lambda q: search_exact.many(q, codes, K, far, **more), 2)
+    tell("SQ8 + refine 32, 1024", queries, lambda q: search_search.search_rows_batch(q, codes, K, far, **more), 2)
     for probes in (1, 4, 16):
 
         def look(q: torch.Tensor, probes: int = probes) -> Any:
-            return search_inverted.search(q, centres, starts, widest, stored, K, probes, ids=place)
+            return search_search.search_lists(q, centres, starts, widest, stored, K, probes, ids=place)
 
         tell(f"IVF1024,Flat {probes}, 1", one, look, 10)
         tell(f"IVF1024,Flat {probes}, 1024", queries, look, 2)
-    scores, maxima = search_scan.scan(one, rows)
-    tiles, _ = search_select.picked(maxima, 16)
+    scores, maxima = search_scan.scan_rows(one, rows)
+    tiles, _ = search_top_k.select_tiles(maxima, 16)
     parts: dict[str, Callable[[], Any]] = {
-        "coarse": lambda: search_select.coarse(maxima, 128),
-        "coarse + pick 16": lambda: search_select.picked(maxima, 16),
-        "settle 16": lambda: search_settle.settle(
-            one, rows, scores, tiles, K, tile=search_scan.TILE, candidates=16
+        "coarse": lambda: search_top_k.reduce_groups(maxima, 128),
+        "coarse + pick 16": lambda: search_top_k.select_tiles(maxima, 16),
+        "settle 16": lambda: search_rescore.rescore_candidates(
+            one, rows, scores, tiles, K, tile=search_scan.SCAN_TILE, candidates=16
         ),
-        "words": lambda: search_bytes.words_of(one, *grid),
-        "probe 16, 1": lambda: search_lists.probe(one, centres, 16),
-        "probe 16, 1024": lambda: search_lists.probe(queries, centres, 16),
+        "words": lambda: search_scalar_codes.pack_queries(one, *grid),
+        "probe 16, 1": lambda: search_inverted_lists.find_nearest_lists(one, centres, 16),
+        "probe 16, 1024": lambda: search_inverted_lists.find_nearest_lists(queries, centres, 16),
     }  # fmt: skip
     for name, call in parts.items():
-        print(f"  {name:22} {timed(call, 20):8.4f} ms")
+        print(f"  {name:22} {time_call(call, 20):8.4f} ms")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import torch
 
 import ridgeline
-from ridgeline.search.replay import Replays
+from ridgeline.search.cuda_search import ReplayCache
 
 DIM, K, CENTRES, QUERIES = 384, 10, 4_000, 1_024
 Vectors = torch.Tensor
@@ -31,53 +31,53 @@ def kinds(rows: int) -> Iterator[tuple[str, Vectors, Vectors]]:
     def normal(*shape: int) -> Vectors:
         return torch.randn(*shape, device="cuda", generator=draw)
 
-    def picked(most: int, count: int) -> Vectors:
+    def pick_rows(most: int, count: int) -> Vectors:
         return torch.randint(0, most, (count,), device="cuda", generator=draw)
 
-    def clustered(which: Vectors) -> Vectors:
+    def make_clusters(which: Vectors) -> Vectors:
         return unit(centres[which] + 0.9 * normal(len(which), DIM))
 
     centres = normal(CENTRES, DIM)
-    queries = clustered(picked(CENTRES, QUERIES))
-    yield "clustered", clustered(picked(CENTRES, rows)), queries
-    yield "clustered, in order", clustered(picked(CENTRES, rows).sort()[0]), queries
+    queries = make_clusters(pick_rows(CENTRES, QUERIES))
+    yield "clustered", make_clusters(pick_rows(CENTRES, rows)), queries
+    yield "clustered, in order", make_clusters(pick_rows(CENTRES, rows).sort()[0]), queries
     yield "random", unit(normal(rows, DIM)), unit(normal(QUERIES, DIM))
     sizes = torch.exp(normal(DIM))
-    yield "uneven dimensions", unit(clustered(picked(CENTRES, rows)) * sizes), unit(queries * sizes)
-    outliers = clustered(picked(CENTRES, rows))
+    yield "uneven dimensions", unit(make_clusters(pick_rows(CENTRES, rows)) * sizes), unit(queries * sizes)
+    outliers = make_clusters(pick_rows(CENTRES, rows))
     outliers[5] = 0
     outliers[5, 7] = 1
     outliers[6] = -outliers[5]
     yield "outliers", outliers, queries
-    yield "copies", clustered(picked(CENTRES, 2_000))[picked(2_000, rows)], queries
+    yield "copies", make_clusters(pick_rows(CENTRES, 2_000))[pick_rows(2_000, rows)], queries
 
 
-def measured(vectors: Vectors, queries: Vectors) -> tuple[float, float, Vectors, Vectors]:
+def measure_sketch(vectors: Vectors, queries: Vectors) -> tuple[float, float, Vectors, Vectors]:
     """Milliseconds wall, milliseconds on the GPU, scores, ids."""
     index = ridgeline.Index("SQ8,Refine(Flat)", metric="cosine", device="cuda")
     index.train(vectors)
     index.add(vectors)
     for turn in range(20):
         index.search(queries[turn : turn + 1], K)
-    taken = []
+    select_rows = []
     for turn in range(300):
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         index.search(queries[turn : turn + 1], K)
         torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
+        select_rows.append(time.perf_counter() - start_s)
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for turn in range(200):
         index.search(queries[turn : turn + 1], K)
     stop.record()
     stop.synchronize()
-    found = [index.search(query[None], K) for query in queries]
+    values = [index.search(query[None], K) for query in queries]
     return (
-        statistics.median(taken) * 1e3,
+        statistics.median(select_rows) * 1e3,
         start.elapsed_time(stop) / 200,
-        torch.cat([scores for scores, _ in found]),
-        torch.cat([ids for _, ids in found]),
+        torch.cat([scores for scores, _ in values]),
+        torch.cat([ids for _, ids in values]),
     )
 
 
@@ -87,15 +87,15 @@ def main() -> None:
     rows = parser.parse_args().rows
     for name, vectors, queries in kinds(rows):
         true = torch.cat([(part @ vectors.T).topk(K)[0][:, -1:] for part in queries.split(128)])
-        with patch.object(Replays, "_sketched", lambda _, __, steps: steps):
-            whole = measured(vectors, queries)
-        half = measured(vectors, queries)
-        told = [
+        with patch.object(ReplayCache, "_sketched", lambda _, __, steps: steps):
+            complete = measure_sketch(vectors, queries)
+        half = measure_sketch(vectors, queries)
+        reported = [
             f"{way} {wall:.4f} wall {gpu:.4f} gpu {(scores >= true - 3e-4).double().mean():.5f} good"
-            for way, (wall, gpu, scores, _) in (("bytes", whole), ("halves", half))
+            for way, (wall, gpu, scores, _) in (("bytes", complete), ("halves", half))
         ]
-        same = (whole[3] == half[3]).double().mean()
-        print(f"{name:20} {' | '.join(told)} | same answers {same:.5f}", flush=True)
+        same = (complete[3] == half[3]).double().mean()
+        print(f"{name:20} {' | '.join(reported)} | same answers {same:.5f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a batch of `collate` costs a worker, and the process that takes it from one.
+"""The cost of a batch of `collate` for a worker, and for the process that receives it.
 
     python benchmarks/trajectory_batch.py
 
-256 trajectories of 60 to 180 frames × 14 channels. "cross" is what torch's DataLoader does between the two: the batch
-pickled for another process and read again, in this one; both halves are in it. Medians of 100.
+256 trajectories of 60 to 180 frames × 14 channels. "cross" is the work of torch's DataLoader between
+the two: pickling and unpickling a batch, both in this process. Medians of 100.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def main() -> None:
     dataset, how = ridgeline.TrajectoryDataset(runs), ridgeline.collate(steps=100, device="cpu", outside="clamp")
     samples = [dataset[i] for i in range(256)]
     packed = how.pack(samples)
-    places = pickle.dumps(packed.where)
-    told("pack", lambda: how.pack(samples))
-    told("cross", lambda: pickle.loads(ForkingPickler.dumps(packed)))  # noqa: S301
-    told("places alone, read", lambda: pickle.loads(places))  # noqa: S301
-    told("resample here", packed.resample)
+    places = pickle.dumps(packed.origins)
+    print_median("pack", lambda: how.pack(samples))
+    print_median("cross", lambda: pickle.loads(ForkingPickler.dumps(packed)))  # noqa: S301
+    print_median("places alone, read", lambda: pickle.loads(places))  # noqa: S301
+    print_median("resample here", packed.resample)
 
 
-def told(name: str, call: Callable[[], Any]) -> None:
+def print_median(name: str, call: Callable[[], Any]) -> None:
     taken = []
     for _ in range(100):
-        began = time.perf_counter()
+        start = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.perf_counter() - start)
     print(f"{name:20}{statistics.median(taken) * 1e3:8.3f} ms", flush=True)
 
 

@@ -1,9 +1,9 @@
-"""resample beside torch, whose threads keep every CPU busy for a while after each operation: both in turn for seconds.
+"""resample in turn with torch, whose threads keep every CPU busy for a while after each operation.
 
     python benchmarks/trajectory_beside.py [SECONDS]
 
-Torch eager, ours, ours once more; medians, the slowest tenth of ours, and all of torch's time over all of ours after
-it, which a slow phase of either cannot hide from. A line for each second, then one for all.
+Torch eager, ours, ours again; medians, the slowest tenth of ours, and torch's total time ÷ our total time after it. One
+line per second, then one for all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import torch
-from trajectory_cpu import by_torch, took
+from trajectory_cpu import by_torch, time_call
 
 import ridgeline
 
@@ -32,20 +32,20 @@ def main(seconds: int) -> None:
     for second in range(1, seconds + 1):
         rounds, until = [], time.perf_counter() + 1
         while time.perf_counter() < until:
-            theirs = took(lambda: by_torch(*tensors))
-            after, again = (took(lambda: ridgeline.resample(values, times, at)) for _ in range(2))
-            rounds.append((theirs, after, again))
-        told(f"second {second}", rounds)
+            torch_s = time_call(lambda: by_torch(*tensors))
+            after, again = (time_call(lambda: ridgeline.resample(values, times, at)) for _ in range(2))
+            rounds.append((torch_s, after, again))
+        print_rounds(f"second {second}", rounds)
         everything += rounds
-    told("all", everything)
+    print_rounds("all", everything)
 
 
-def told(name: str, rounds: list[tuple[float, ...]]) -> None:
-    theirs, after, again = np.array(rounds).T * 1e6
+def print_rounds(name: str, rounds: list[tuple[float, ...]]) -> None:
+    torch_s, after, again = np.array(rounds).T * 1e6
     print(
-        f"{name:10s} torch {np.median(theirs):7.1f} us, ours after it {np.median(after):6.1f} us "
+        f"{name:10s} torch {np.median(torch_s):7.1f} us, ours after it {np.median(after):6.1f} us "
         f"(a tenth {np.percentile(after, 90):6.1f} and more), again {np.median(again):6.1f} us, "
-        f"torch {theirs.sum() / after.sum():5.1f} x",
+        f"torch {torch_s.sum() / after.sum():5.1f} x",
         flush=True,
     )
 

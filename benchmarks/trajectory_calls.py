@@ -1,8 +1,8 @@
-"""What a call of resample costs: as users make it, by the Python function behind its door, and torch beside them.
+"""The cost of a call of resample: as users call it, by its Python function, and by torch.
 
     python benchmarks/trajectory_calls.py
 
-Contenders take turns, some calls each; medians of the turns, and how many times as long as ours they take. On a GPU a
+Contenders take turns of some calls each; the output has the medians and their ratios to ours. On a GPU a
 call ends when the next could be made, as in a loop that keeps the device busy; `add_` is torch's smallest launch.
 """
 
@@ -30,15 +30,15 @@ def main() -> None:
     print("torch", torch.__version__, "·", torch.get_num_threads(), "threads")
     behind = ridgeline.resample.__self__.otherwise  # type: ignore[attr-defined]
     for size in SIZES:
-        arrays = made(*size)
+        arrays = draw_arrays(*size)
         tensors = [torch.from_numpy(a) for a in arrays]
         out = torch.empty(size[0], size[2], size[3])
-        told(
+        race_calls(
             "{} × ({} → {}) × {}, float32, in host memory".format(*size),
             {
                 OURS: functools.partial(ridgeline.resample, *tensors),
                 "into out=": functools.partial(ridgeline.resample, *tensors, out=out),
-                "behind the door": functools.partial(behind, *tensors),
+                "Python function": functools.partial(behind, *tensors),
                 "numpy's arrays": functools.partial(ridgeline.resample, *arrays),
                 "torch eager": functools.partial(by_torch, *tensors),
             },
@@ -51,7 +51,7 @@ def on_the_gpu(behind: Any) -> None:
     print(torch.cuda.get_device_name())
     for dtype in (torch.bfloat16, torch.float32):
         for kind in ("linear", "cubic", "slerp"):
-            values, times, at = (torch.from_numpy(a).cuda() for a in made(256, 100, 50, 32))
+            values, times, at = (torch.from_numpy(a).cuda() for a in draw_arrays(256, 100, 50, 32))
             values, times, at = values.to(dtype), times.float(), at.float()
             out, one = torch.empty(256, 50, 32, device="cuda", dtype=dtype), torch.zeros(8, device="cuda")
             how: dict[str, Any] = {"kind": kind, "out": out, "check": False}
@@ -61,11 +61,11 @@ def on_the_gpu(behind: Any) -> None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 call()
-            told(
+            race_calls(
                 f"256 × (100 → 50) × 32, {dtype}, {kind}, on the GPU",
                 {
                     OURS: call,
-                    "behind the door": functools.partial(behind, values, times, at, **how),
+                    "Python function": functools.partial(behind, values, times, at, **how),
                     "a graph's replay": graph.replay,
                     "add_": functools.partial(one.add_, 1),
                 },
@@ -73,14 +73,14 @@ def on_the_gpu(behind: Any) -> None:
             )
 
 
-def made(batch: int, stamps: int, targets: int, channels: int) -> list[np.ndarray]:
+def draw_arrays(batch: int, stamps: int, targets: int, channels: int) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((batch, stamps, channels)).astype(np.float32)
     return [values, np.sort(rng.random((batch, stamps)), 1), np.sort(rng.random((batch, targets)), 1)]
 
 
-def told(title: str, contenders: dict[str, Call], settled: Call = lambda: None) -> None:
-    counts = {name: calls_of(call, settled) for name, call in contenders.items()}
+def race_calls(title: str, contenders: dict[str, Call], settled: Call = lambda: None) -> None:
+    counts = {name: count_calls(call, settled) for name, call in contenders.items()}
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     luck = np.random.default_rng(0)
     for _ in range(TURNS):
@@ -95,14 +95,14 @@ def told(title: str, contenders: dict[str, Call], settled: Call = lambda: None) 
 
 def turn(call: Call, count: int, settled: Call) -> float:
     settled()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(count):
         call()
     settled()
-    return (time.perf_counter() - began) / count
+    return (time.perf_counter() - start) / count
 
 
-def calls_of(call: Call, settled: Call) -> int:
+def count_calls(call: Call, settled: Call) -> int:
     """That fill a turn; the first ones warm up."""
     turn(call, 3, settled)
     return max(1, round(TURN_S / turn(call, 10, settled)))

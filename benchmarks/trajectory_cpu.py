@@ -3,7 +3,7 @@
     python benchmarks/trajectory_cpu.py [ROUNDS]
 
 The order alternates; ratios are medians over the rounds. "small" is a call of two frames: nearly all of it is the way
-in and out. After torch has swept the caches that way costs many times what it costs in a loop. "bytes" resamples
+in and out. After torch has evicted the caches that way costs many times what it costs in a loop. "bytes" resamples
 nothing: torch's threads, awake already, add every second frame to the one before it, so they read all values and write
 a new tensor as large as the answer. Like ours it has values of its own, which torch's resampling does not touch. It is
 what torch makes of the memory, not what the memory allows.
@@ -30,22 +30,22 @@ def main(rounds: int) -> None:
     values = rng.standard_normal((BATCH, STAMPS, CHANNELS)).astype(np.float32)
     times = 1.7e9 + np.cumsum(rng.uniform(0.001, 0.02, (BATCH, STAMPS)), 1)
     at = times[:, :1] + (times[:, -1:] - times[:, :1]) * np.linspace(0, 1, TARGETS)
-    few = (values[:1, :2].copy(), times[:1, :2].copy(), at[:1, :2].copy())
+    tiny = (values[:1, :2].copy(), times[:1, :2].copy(), at[:1, :2].copy())
     tensors = [torch.tensor(a) for a in (values, times, at)]
 
     def ours() -> None:
         ridgeline.resample(values, times, at)
 
     def small() -> None:
-        ridgeline.resample(*few)
+        ridgeline.resample(*tiny)
 
     def eager() -> None:
         by_torch(*tensors)
 
-    apart = torch.tensor(values)
+    tensor = torch.tensor(values)
 
     def bytes_only() -> None:
-        torch.add(apart[:, ::2], apart[:, 1::2])
+        torch.add(tensor[:, ::2], tensor[:, 1::2])
 
     def loop() -> None:
         out = np.empty((BATCH, TARGETS, CHANNELS), np.float32)
@@ -59,22 +59,22 @@ def main(rounds: int) -> None:
     race("torch eager", eager, "small", small, rounds)
     race("torch eager", eager, "bytes", bytes_only, rounds)
     race("np.interp loop", loop, "ours", ours, max(3, rounds // 30))
-    alone = statistics.median(took(small) for _ in range(rounds))
+    alone = statistics.median(time_call(small) for _ in range(rounds))
     print(f"small, called in a loop: {alone * 1e6:.1f} us")
-    alone = statistics.median(took(ours) for _ in range(rounds))
+    alone = statistics.median(time_call(ours) for _ in range(rounds))
     print(f"ours, called in a loop: {alone * 1e6:.1f} us")
 
 
-def race(peer: str, theirs: Callable[[], None], name: str, ours: Callable[[], None], rounds: int) -> None:
-    theirs(), ours()
+def race(peer: str, run_peer: Callable[[], None], name: str, run_ours: Callable[[], None], rounds: int) -> None:
+    run_peer(), run_ours()
     pairs = []
     for k in range(rounds):
         if k % 2:
-            b = took(ours)
-            a = took(theirs)
+            b = time_call(run_ours)
+            a = time_call(run_peer)
         else:
-            a = took(theirs)
-            b = took(ours)
+            a = time_call(run_peer)
+            b = time_call(run_ours)
         pairs.append((a, b))
     a, b = (statistics.median(side) * 1e6 for side in zip(*pairs, strict=True))
     ratio = statistics.median(x / y for x, y in pairs)
@@ -82,7 +82,7 @@ def race(peer: str, theirs: Callable[[], None], name: str, ours: Callable[[], No
     print(f"{peer} {a:.0f} us, {name} {b:.1f} us (least {least:.1f}), ratio {ratio:.1f}")
 
 
-def took(step: Callable[[], None]) -> float:
+def time_call(step: Callable[[], None]) -> float:
     begin = time.perf_counter()
     step()
     return time.perf_counter() - begin

@@ -1,11 +1,11 @@
-"""Cubic on one GPU, shape by shape of its programs: right first, then how fast, against a device-to-device copy.
+"""Cubic on one GPU by shape of its programs: first correctness, then speed relative to a device-to-device copy.
 
     python benchmarks/trajectory_cubic_gpu.py [--seconds 55]
 
 A line: time at batch 65,536 (100 → 50 frames × 32 channels, float32 stamps), share of a copy, the shape of a program
 (targets, channels, warps, registers at most, values at once; 0: no limit, all), largest error of the same kernel on a
-small batch with ends, stamps met exactly, NaN and duplicates. bfloat16 first; float16 takes the
-shapes that were best there. What does not fit into the time is left out.
+small batch with ends, stamps met exactly, NaN and duplicates. bfloat16 comes first; float16 uses
+its best shapes. Shapes that do not fit into the time are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_clock import on_device
+from gpu_clock import time_on_device
 from trajectory_gpu import LARGE, D, batch, bytes_of, copy_bandwidth, name, reference
 
 from ridgeline.kernels.resample import resample
@@ -58,24 +58,24 @@ def main() -> None:
 
 def sweep(dtype: torch.dtype, shapes: list[Shape], copy: float, until: float) -> list[tuple[float, Shape]]:
     """(seconds, shape) of those that were tried and right."""
-    found = []
+    results = []
     values, times, at, out = batch(LARGE, dtype)
     moved = bytes_of(values, times, at, out)
-    few, want = hard(dtype)
+    small_inputs, want = hard(dtype)
     for shape in shapes:
         if time.perf_counter() > until:
             print(f"{name(dtype)}: no time left for", *shapes[shapes.index(shape) :])
             break
         choose(dtype, shape)
-        wrong = error(few, want)
+        wrong = error(small_inputs, want)
         fine = wrong <= ERRORS[dtype]
-        seconds = on_device(lambda: resample.run(values, times, at, out, channels=((0, D, "cubic"),)))
+        seconds = time_on_device(lambda: resample.run(values, times, at, out, channels=((0, D, "cubic"),)))
         share = moved / seconds / copy
-        told = f"cubic  {name(dtype):9}{seconds * 1e6:8.1f} us {share:6.1%} {shape} "
-        print(told, f"{'ok' if fine else 'WRONG'} {wrong:.1e}", flush=True)
+        line = f"cubic  {name(dtype):9}{seconds * 1e6:8.1f} us {share:6.1%} {shape} "
+        print(line, f"{'ok' if fine else 'WRONG'} {wrong:.1e}", flush=True)
         if fine:
-            found.append((seconds, shape))
-    return found
+            results.append((seconds, shape))
+    return results
 
 
 def choose(dtype: torch.dtype, shape: Shape) -> None:

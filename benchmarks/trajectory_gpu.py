@@ -1,8 +1,8 @@
-"""The resampler on one GPU: right for every kind, then how fast, against what the GPU's memory allows.
+"""The resampler on one GPU: first correctness of every kind, then speed relative to the GPU's memory.
 
     python benchmarks/trajectory_gpu.py [--sweep]
 
-Takes about a minute on one H200. Times are medians; TB/s counts every byte once that has to move (all frames,
+Takes about a minute on one H200. Times are medians; TB/s counts every compulsory byte once (all frames,
 stamps and targets in, all results out), and its share is of a device-to-device copy measured here.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_clock import on_device
+from gpu_clock import time_on_device
 
 import ridgeline
 from ridgeline.kernels.resample import resample
@@ -70,12 +70,12 @@ def batch(
     return values, times.to(clock), at.to(clock), out
 
 
-def bytes_of(*tensors: torch.Tensor) -> int:
+def count_bytes(*tensors: torch.Tensor) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def from_host(step: Callable[[], Any], repeats: int = 2000, rounds: int = 5) -> float:
-    """Seconds per call as a caller sees it who does not wait in between."""
+    """Seconds per call for a caller that does not wait in between."""
     for _ in range(20):
         step()
     samples = []
@@ -89,7 +89,7 @@ def from_host(step: Callable[[], Any], repeats: int = 2000, rounds: int = 5) -> 
     return statistics.median(samples)
 
 
-def captured(step: Callable[[], Any]) -> Callable[[], None]:
+def capture_graph(step: Callable[[], Any]) -> Callable[[], None]:
     step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -102,7 +102,7 @@ def captured(step: Callable[[], Any]) -> Callable[[], None]:
 def copy_bandwidth() -> float:
     source = torch.empty(1 << 30, device="cuda", dtype=torch.bfloat16)
     target = torch.empty_like(source)
-    return 2 * bytes_of(source) / on_device(lambda: target.copy_(source), 10)
+    return 2 * count_bytes(source) / time_on_device(lambda: target.copy_(source), 10)
 
 
 def reference() -> ModuleType:
@@ -152,7 +152,7 @@ def name(dtype: torch.dtype) -> str:
 
 
 def small() -> None:
-    """As users call it, as the door's Python function launches it, and as a graph."""
+    """As users call it, as its Python function launches it, and as a graph."""
     print(f"{'':22}{'call µs':>9}{'run µs':>9}{'replay µs':>11}")
     for kind in ("linear", "cubic", "slerp"):
         for dtype in (torch.bfloat16, torch.float32):
@@ -160,7 +160,7 @@ def small() -> None:
             *three, out = tensors
             called = functools.partial(ridgeline.resample, *three, kind=kind, out=out, check=False)
             step = functools.partial(resample.run, *tensors, channels=channels)
-            call, run, replay = from_host(called), from_host(step), from_host(captured(step))
+            call, run, replay = from_host(called), from_host(step), from_host(capture_graph(step))
             print(f"{kind:9}{name(dtype):13}{call * 1e6:9.2f}{run * 1e6:9.2f}{replay * 1e6:11.2f}")
 
 
@@ -169,21 +169,23 @@ def large(copy: float) -> None:
     for dtype in (torch.bfloat16, torch.float32):
         for kind in KINDS:
             values, times, at, out = batch(LARGE, dtype)
-            line(kind, dtype, copy, bytes_of(values, times, at, out), values, times, at, out, channels=((0, D, kind),))
+            line(
+                kind, dtype, copy, count_bytes(values, times, at, out), values, times, at, out, channels=((0, D, kind),)
+            )
         for clock in (torch.float64, torch.int64):
             values, times, at, out = batch(LARGE, dtype, clock=clock)
-            moved = bytes_of(values, times, at, out)
+            moved = count_bytes(values, times, at, out)
             line(f"linear, {name(clock)} stamps", dtype, copy, moved, values, times, at, out)
-        ragged(dtype, copy)
+        draw_ragged(dtype, copy)
 
 
-def ragged(dtype: torch.dtype, copy: float) -> None:
+def draw_ragged(dtype: torch.dtype, copy: float) -> None:
     """Lengths from 2 to S; only the frames and targets there are count as bytes, results are all written."""
     values, times, at, out = batch(LARGE, dtype)
     lengths = torch.randint(2, S + 1, (LARGE,), device="cuda")
     at = (torch.linspace(0, 1, T, device="cuda") * times.gather(1, lengths[:, None] - 1)).contiguous()
     frame = D * values.element_size() + times.element_size()
-    moved = int(lengths.sum()) * frame + bytes_of(at, out, lengths)
+    moved = int(lengths.sum()) * frame + count_bytes(at, out, lengths)
     line("linear, lengths", dtype, copy, moved, values, times, at, out, lengths=lengths)
     keep = torch.arange(S, device="cuda") < lengths[:, None]
     offsets = torch.zeros(LARGE + 1, dtype=torch.int64, device="cuda")
@@ -192,7 +194,7 @@ def ragged(dtype: torch.dtype, copy: float) -> None:
 
 
 def line(label: str, dtype: torch.dtype, copy: float, moved: int, *tensors: torch.Tensor, **options: Any) -> float:
-    seconds = on_device(lambda: resample.run(*tensors, **options))
+    seconds = time_on_device(lambda: resample.run(*tensors, **options))
     share = moved / seconds / copy
     print(f"{label:24}{name(dtype):10}{seconds * 1e6:8.1f}{moved / seconds / 1e12:7.2f}{share:9.1%}", flush=True)
     return share
@@ -214,11 +216,11 @@ def long() -> None:
     for clock in (torch.float32, torch.float64):
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
             values, times, at, out = batch(SMALL, dtype, stamps=4096, targets=1024, clock=clock)
-            ours = on_device(lambda: resample.run(values, times, at, out))  # noqa: B023
-            eager = on_device(lambda: with_torch(values, times, at), 5)  # noqa: B023
+            ours = time_on_device(lambda: resample.run(values, times, at, out))  # noqa: B023
+            eager = time_on_device(lambda: with_torch(values, times, at), 5)  # noqa: B023
             fused = float("nan")
             try:
-                fused = on_device(lambda: compiled(values, times, at), 5)  # noqa: B023
+                fused = time_on_device(lambda: compiled(values, times, at), 5)  # noqa: B023
             except Exception as error:
                 print("torch.compile:", str(error).splitlines()[0][:100])
             label = f"{name(dtype)}, {name(clock)} stamps"
@@ -226,7 +228,7 @@ def long() -> None:
 
 
 def sweep(copy: float) -> None:
-    """Targets and channels per program, warps, registers; the best stand as constants in ridgeline.kernels.resample.resample."""
+    """Sweep targets and channels per program, warps and registers; the launch module has the best as constants."""
     tables: tuple[dict[Any, Any], ...] = (resample.SHAPES, resample.WARPS, resample.REGISTERS)
     before = [dict(table) for table in tables]
     shapes = ((32, 32, 1), (16, 32, 1), (32, 16, 1), (32, 8, 1), (16, 16, 1), (64, 32, 2), (64, 8, 2))
@@ -239,7 +241,7 @@ def sweep(copy: float) -> None:
         ):
             for dtype in (torch.bfloat16, torch.float32):
                 values, times, at, out = batch(LARGE, dtype)
-                moved = bytes_of(values, times, at, out)
+                moved = count_bytes(values, times, at, out)
                 for most, (rows, wide, warps) in itertools.product(registers, shapes):
                     resample.SHAPES[kind, dtype.itemsize], resample.WARPS[kind] = (rows, wide), warps
                     resample.REGISTERS[kind, dtype.itemsize] = most or 255

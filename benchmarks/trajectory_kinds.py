@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.interpolate import PchipInterpolator
-from trajectory_cpu import took
+from trajectory_cpu import time_call
 
 import ridgeline
 
@@ -36,11 +36,11 @@ def main(rounds: int) -> None:
             for width in (8, 32):
                 values = rng.standard_normal((BATCH, STAMPS, width)).astype(dtype)
                 ours = functools.partial(ridgeline.resample, values, times, at, kind=kind)
-                theirs = peer(kind, values, times, at)
-                off = apart(kind, np.asarray(theirs()), ours())
+                run_peer = peer(kind, values, times, at)
+                off = largest_difference(kind, np.asarray(run_peer()), ours())
                 if off > 1e-5:
                     raise SystemExit(f"{kind} x {width}: answers differ by {off:.1g}")
-                rows = [(took(theirs), took(ours), took(ours)) for _ in range(rounds)]
+                rows = [(time_call(run_peer), time_call(ours), time_call(ours)) for _ in range(rounds)]
                 other, after, again = (1e6 * statistics.median(column) for column in zip(*rows, strict=True))
                 name = f"{kind} {np.dtype(dtype).name} x {width}"
                 print(
@@ -50,7 +50,7 @@ def main(rounds: int) -> None:
                 )
 
 
-def apart(kind: str, one: np.ndarray, other: np.ndarray) -> float:
+def largest_difference(kind: str, one: np.ndarray, other: np.ndarray) -> float:
     """How far answers are apart, but for the one in ten thousand where either way is the short one."""
     off = np.abs(one - other)
     if kind == "angle":  # π and -π are one
@@ -74,7 +74,7 @@ def by_torch(kind: str, values: Any, times: Any, at: Any) -> Any:
     j = i.unsqueeze(-1).expand(-1, -1, values.shape[2])
     a, b = values.gather(1, j - 1), values.gather(1, j)
     if kind == "angle":
-        return wrapped(a + wrapped(b - a) * w)
+        return wrap_angle(a + wrap_angle(b - a) * w)
     p, q = (torch.nn.functional.normalize(x.unflatten(-1, (-1, 4)), dim=-1) for x in (a, b))
     w = w.unsqueeze(-1)
     dot = (p * q).sum(-1, keepdim=True)
@@ -84,7 +84,7 @@ def by_torch(kind: str, values: Any, times: Any, at: Any) -> Any:
     return torch.nn.functional.normalize(mixed, dim=-1).flatten(-2)
 
 
-def wrapped(x: Any) -> Any:
+def wrap_angle(x: Any) -> Any:
     return x - 2 * math.pi * torch.round(x / (2 * math.pi))
 
 

@@ -3,7 +3,7 @@ rules and of other kinds, by itself.
 
     python benchmarks/trajectory_widths.py [ROUNDS]
 
-A line for each: ours after torch has swept the caches, ours once more right after it, torch's time over ours after
+A line for each: ours after torch has evicted the caches, ours once more right after it, torch's time over ours after
 torch (medians over the rounds). float16 and bfloat16 are tensors, the others numpy's arrays; torch gets tensors. What
 comes last is called in a loop and has no peer: it is for comparing builds.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from trajectory_cpu import by_torch, took
+from trajectory_cpu import by_torch, time_call
 
 import ridgeline
 
@@ -41,23 +41,23 @@ def main(rounds: int) -> None:
             ours = (tensor, *clocks) if dtype.itemsize == 2 else (tensor.numpy(), times, at)
             rows = []
             for k in range(rounds + 3):
-                theirs = took(lambda x=tensor: by_torch(x, *clocks))
-                after, again = (took(lambda x=ours: ridgeline.resample(*x)) for _ in range(2))
+                torch_s = time_call(lambda x=tensor: by_torch(x, *clocks))
+                after, again = (time_call(lambda x=ours: ridgeline.resample(*x)) for _ in range(2))
                 if k >= 3:
-                    rows.append((after * 1e6, again * 1e6, theirs / after))
+                    rows.append((after * 1e6, again * 1e6, torch_s / after))
             after, again, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
             name = f"{str(dtype).removeprefix('torch.')} x {width}"
             print(f"{name:14s} {after:7.1f} us after torch {again:7.1f} us again, torch {ratio:5.1f} x", flush=True)
     for dtype in (np.float32, np.float16):
         for width in (8, 32):
             values = rng.standard_normal((BATCH, STAMPS, width)).astype(dtype)
-            took_by = {
+            seconds_by_name = {
                 name: statistics.median(
-                    took(lambda x=values, h=how: ridgeline.resample(x, times, at, **h)) for _ in range(rounds)
+                    time_call(lambda x=values, h=how: ridgeline.resample(x, times, at, **h)) for _ in range(rounds)
                 )
                 for name, how in options(width).items()
             }
-            words = "  ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in took_by.items())
+            words = "  ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in seconds_by_name.items())
             print(f"{np.dtype(dtype).name} x {width}, us: {words}", flush=True)
 
 

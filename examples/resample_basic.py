@@ -1,4 +1,4 @@
-"""Uneven stamps onto an even clock: one trajectory, a ragged batch, and sensors of several rates.
+"""Resample uneven stamps onto an even clock: one trajectory, a ragged batch, and sensors of several rates.
 
 python examples/resample_basic.py
 """

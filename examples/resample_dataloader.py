@@ -1,4 +1,4 @@
-"""Train on windows of uneven logs: a dataset, workers that pack, batches resampled where the model is.
+"""Train on windows of uneven logs: a dataset, workers that pack, batches resampled on the model's device.
 
 python examples/resample_dataloader.py
 torchrun --nproc-per-node 2 examples/resample_dataloader.py     # each rank takes its share

@@ -1,4 +1,4 @@
-"""How resampling scales with processes: P of them, each with its share, one core or one GPU each.
+"""Measure how resampling scales with P processes, each with its share and one core or one GPU.
 
 python examples/resample_scaling.py             # 1, 2, … processes, as many as there are GPUs, else cores (at most 4)
 python examples/resample_scaling.py 1 2 4 8
@@ -61,10 +61,10 @@ def rate(world: int, gpus: int) -> float:
     ranks = [start.Process(target=work, args=(rank, world, gpus, begin, answers)) for rank in range(world)]
     for process in ranks:
         process.start()
-    found = [answers.get(timeout=120) for _ in ranks]
+    rank_results = [answers.get(timeout=120) for _ in ranks]
     for process in ranks:
         process.join()
-    return sum(done / seconds for done, seconds in found)
+    return sum(done / seconds for done, seconds in rank_results)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A workload of one's own, whole: sorting, raced against Python's sort.
+"""A complete custom workload: sorting, raced against the sort of Python.
 
 ridgeline bench examples/sort_workload.py --case n=100000
 """
@@ -26,7 +26,7 @@ class Sort:
         return Work(items=case["n"], unit="numbers", bytes={"memory": moved}, mix="copy", working_set=moved)
 
     def contenders(self, case: Case) -> list[str]:
-        return ["ridgeline", "python"]  # ours first; here "ours" is numpy's sort
+        return ["ridgeline", "python"]  # ours first; in this example "ours" is the sort of numpy
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         random = np.random.default_rng()
@@ -36,20 +36,21 @@ class Sort:
         def reset() -> None:  # before every turn, not timed
             numbers[:] = random.random(case["n"])
 
-        def by_numpy() -> None:
+        def sort_with_numpy() -> None:
             state["sorted"] = np.sort(numbers)
 
-        def by_python() -> None:
+        def sort_with_python() -> None:
             state["sorted"] = sorted(numbers)
 
-        step = by_numpy if contender == "ridgeline" else by_python
+        step = sort_with_numpy if contender == "ridgeline" else sort_with_python
         return Steps(step, lambda: (numbers, state["sorted"]), reset, settings={"version": np.__version__})
 
     def check(self, case: Case, result: tuple) -> Check:
-        """Of the timed buffers: rising, and the same numbers."""
-        numbers, found = result
-        rising = all(a <= b for a, b in pairwise(found))
-        return Check(ok=rising and sum(found) == np.float64(sum(sorted(numbers))), note="rising, none lost")
+        """Check the timed buffers: ascending, and the same numbers."""
+        numbers, ordered = result
+        ascending = all(a <= b for a, b in pairwise(ordered))
+        same_sum = sum(ordered) == np.float64(sum(sorted(numbers)))
+        return Check(ok=ascending and same_sum, note="ascending, no number lost")
 
 
 workload = Sort()

@@ -1,6 +1,6 @@
-"""axe-core in a page: what stands in the way of a person who reads with a screen reader, a keyboard, weak eyes.
+"""Run axe-core in a page to find barriers for users of screen readers, keyboards and high contrast.
 
-The script is the one that the package axe-playwright-python carries; nothing is fetched.
+The script comes with the package axe-playwright-python; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ GRAVE = ("serious", "critical")
 
 
 def faults(tab: Page) -> list[str]:
-    """The serious and critical ones, each with the places it was found in."""
+    """Return the serious and critical violations with their elements."""
     if not tab.evaluate("typeof window.axe === 'object'"):
         tab.evaluate(_source())
-    found = json.loads(tab.evaluate("async () => JSON.stringify((await axe.run(document)).violations)"))
+    violations = json.loads(tab.evaluate("async () => JSON.stringify((await axe.run(document)).violations)"))
     return [
         f"{one['impact']}: {one['id']}, {one['help']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
-        for one in found
+        for one in violations
         if one["impact"] in GRAVE
     ]
 

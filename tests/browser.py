@@ -1,7 +1,7 @@
-"""A real Chromium for the tests that must see a page drawn.
+"""A real Chromium for tests of rendered pages.
 
-The browser is the machine's own (`chromium` on the PATH), driven through Playwright; nothing is downloaded.
-Without one the tests are skipped, unless RIDGELINE_REQUIRE names `browser`.
+The browser is the installed one (`chromium` on the PATH), driven by Playwright; nothing is downloaded. Without it the
+tests are skipped, unless RIDGELINE_REQUIRE names `browser`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_QUIET = (
+_ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-background-networking",
@@ -28,12 +28,12 @@ _QUIET = (
 
 
 def required(part: str) -> bool:
-    """Whether RIDGELINE_REQUIRE, a comma list, says that tests of this part must not be skipped."""
+    """Whether RIDGELINE_REQUIRE, a comma list, forbids skipping the tests of this part."""
     return part in {name.strip() for name in os.environ.get("RIDGELINE_REQUIRE", "").split(",")}
 
 
 def missing(part: str, what: str) -> None:
-    """Skips the test, or fails it where the part is required."""
+    """Skip the test, or fail it if the part is required."""
     if required(part):
         pytest.fail(f"RIDGELINE_REQUIRE asks for {part}, but {what}.", pytrace=False)
     pytest.skip(what)
@@ -41,7 +41,7 @@ def missing(part: str, what: str) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """One browser for the whole session; a test opens its own contexts and pages in it."""
+    """One browser for the session; each test opens its own contexts and pages."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         missing("browser", "no chromium was found on the PATH")
@@ -50,6 +50,6 @@ def chromium() -> Iterator[Browser]:
     except ImportError:
         missing("browser", "playwright is not installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(_QUIET))
+        browser = playwright.chromium.launch(executable_path=program, args=list(_ARGUMENTS))
         yield browser
         browser.close()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ridgeline import fabric
 
-# No lone surrogates: they are no text, and nothing here takes them.
+# No lone surrogates: they are not valid text.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 exact_integers = st.integers(-(2**53) + 1, 2**53 - 1)
 json_values = st.recursive(

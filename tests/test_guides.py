@@ -1,4 +1,4 @@
-"""The guides' commands are real: each is understood, the cheap ones run and say what the page shows.
+"""The commands of the guides exist; the cheap ones run and print what the page shows.
 
 python -m pytest tests/test_guides.py
 """
@@ -23,25 +23,30 @@ DOCS = ROOT / "docs"
 GUIDES = sorted(DOCS.glob("guide-*.md"))
 
 
-def commands(page: Path) -> list[list[str]]:
+def shell_commands(page: Path) -> list[list[str]]:
     """Lines of code blocks that begin with the command; what it prints is indented."""
     blocks = re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     return [shlex.split(line, comments=True) for line in lines if line.startswith("ridgeline ")]
 
 
+def parse_commands(words: list[str]) -> None:
+    """Parse one command line without running it."""
+    group, rest = typer.main.get_command(app), words[1:]
+    with group.make_context("ridgeline", rest[:1] or ["--help"], resilient_parsing=True) as context:
+        while hasattr(group, "get_command"):  # a group has commands of its own: records ls
+            chosen = group.get_command(context, rest[0])
+            assert chosen is not None, words
+            group, rest = chosen, rest[1:]
+        group.make_context(words[1], list(rest), parent=context)
+
+
 @pytest.mark.parametrize("page", [*GUIDES, DOCS / "seeds-measured.md"], ids=lambda page: page.name)
 def test_every_command_of_a_guide_is_understood(page):
-    found = commands(page)
-    assert found
-    for words in found:
-        group, rest = typer.main.get_command(app), words[1:]
-        with group.make_context("ridgeline", rest[:1] or ["--help"], resilient_parsing=True) as context:
-            while hasattr(group, "get_command"):  # into the group's own commands: records ls
-                chosen = group.get_command(context, rest[0])
-                assert chosen is not None, words
-                group, rest = chosen, rest[1:]
-            group.make_context(words[1], list(rest), parent=context)  # parses, and runs nothing
+    commands = shell_commands(page)
+    assert commands
+    for words in commands:
+        parse_commands(words)
 
 
 def test_links_of_the_guides_lead_somewhere():

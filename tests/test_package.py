@@ -1,11 +1,11 @@
-"""The front door: light to open, and exactly the names it promises behind it."""
+"""The package `ridgeline`: a light import, and exactly the public names it promises."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,24 +14,35 @@ import ridgeline
 PUBLIC = [
     "Embedder",
     "Index",
+    "Ledger",
     "Placement",
+    "Recommender",
     "RidgelineError",
+    "Stream",
     "Topology",
     "TrajectoryDataset",
     "__version__",
+    "align",
+    "audit",
     "ceilings",
+    "claims",
     "collate",
     "embed",
     "errors",
     "fabric",
     "lab",
     "machine",
+    "pipeline",
     "placed",
     "plan",
+    "recommend",
     "resample",
     "search",
+    "store",
+    "stream",
     "topology",
     "trajectory",
+    "web",
 ]
 
 
@@ -39,16 +50,15 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True)
 
 
-def seconds(code: str) -> float:
-    start = time.perf_counter()
-    assert run("-c", code).returncode == 0
-    return time.perf_counter() - start
+def count_modules(code: str) -> int:
+    done = run("-c", f"import sys; {code}; print(len(sys.modules))")
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
-def test_importing_costs_less_than_a_fifth_of_a_second():
-    # In turn, and the best of each: other work on the machine slows both alike.
-    bare, ours = zip(*((seconds("pass"), seconds("import ridgeline")) for _ in range(5)), strict=True)
-    assert min(ours) - min(bare) < 0.2
+def test_importing_loads_few_modules():
+    """A light import loads no more modules than asyncio does; the CPU time is a matter of `ridgeline bench`."""
+    assert count_modules("import ridgeline") < count_modules("import asyncio")
 
 
 @pytest.mark.parametrize("module", ["ridgeline", "ridgeline.machine"])
@@ -60,7 +70,7 @@ def test_importing_brings_no_heavy_library(module: str):
 
 
 def test_the_command_line_brings_no_torch():
-    code = "import sys; from ridgeline.cli import *; [command(name) for name in COMMANDS]; print(*sys.modules)"
+    code = "import sys; from ridgeline.cli import *; [load_command(name) for name in COMMANDS]; print(*sys.modules)"
     loaded = set(run("-c", code).stdout.split())
     assert "ridgeline.cli.machine" in loaded
     assert not loaded & {"torch", "triton"}
@@ -71,18 +81,18 @@ def test_the_public_names_are_these():
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_is_there(name: str):
+def test_every_public_name_loads(name: str):
     assert getattr(ridgeline, name) is not None
 
 
-def test_a_star_import_gives_them_all():
+def test_a_star_import_gives_every_public_name():
     names: dict[str, object] = {}
     exec("from ridgeline import *", names)
     assert set(PUBLIC) <= set(names)
 
 
 def test_dir_lists_the_public_names():
-    assert dir(ridgeline) == sorted(PUBLIC)
+    assert dir(ridgeline) == PUBLIC
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
@@ -92,15 +102,29 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         ridgeline.machine.no_such  # noqa: B018
 
 
-def test_every_name_of_the_machine_is_there():
-    for name in ridgeline.machine.__all__:
-        assert getattr(ridgeline.machine, name) is not None
+PARTS = "audit claims embed fabric lab machine pipeline recommend search store trajectory web".split()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_public_name_of_a_part_loads(part: str):
+    module = getattr(ridgeline, part)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in (*PARTS, "errors", "__version__")])
+def test_every_top_name_has_a_docstring_and_a_signature(name: str):
+    value = getattr(ridgeline, name)
+    assert inspect.getdoc(value)
+    assert inspect.signature(value) is not None
+    assert str(inspect.getsourcefile(value)).endswith(".py")
 
 
 def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert ridgeline.__version__ == version("ridgeline")
-    said = run("-m", "ridgeline", "--version")
-    assert (said.returncode, said.stdout) == (0, f"ridgeline {ridgeline.__version__}\n")
+    answer = run("-m", "ridgeline", "--version")
+    assert (answer.returncode, answer.stdout) == (0, f"ridgeline {ridgeline.__version__}\n")
     assert re.fullmatch(r"\d+\.\d+\.\d+", ridgeline.__version__)

@@ -76,4 +76,4 @@ __getattr__, __dir__, __all__ = attach(
         "trajectory": ["Stream", "TrajectoryDataset", "align", "collate", "resample"],
     },
 )
-__all__ += ["__version__"]
+__all__ = sorted([*__all__, "__version__"])

@@ -1,10 +1,10 @@
-"""Faces of packages: public names that load their module on first use.
+"""Lazy packages: a public name loads its module on first use.
 
-A package's `__init__.py` lists its public names by the module that defines them:
+The `__init__.py` of a package lists its public names by the module that defines them:
 
     __getattr__, __dir__, __all__ = attach(__name__, {"index": ["Index"], "recall": ["Curve", "Point"]})
 
-So `import ridgeline` costs milliseconds, and a command loads only what it uses.
+So `import ridgeline` takes milliseconds, and a command loads only what it uses.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for `package`; `modules` maps a submodule to its public names.
 
-    The module name "." stands for submodules that are public themselves.
+    The key "." lists public submodules.
     """
-    homes = {name: module for module, names in modules.items() for name in names}
-    public = sorted(homes)
+    module_by_name = {name: module for module, names in modules.items() for name in names}
+    public = sorted(module_by_name)
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in module_by_name:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = homes[name]
+        module = module_by_name[name]
         if module == ".":
             return import_module(f"{package}.{name}")
         return getattr(import_module(f"{package}.{module}"), name)
 
-    def listing() -> list[str]:
+    def list_names() -> list[str]:
         return public
 
-    return load, listing, public
+    return load, list_names, public

@@ -1,7 +1,7 @@
-"""The errors of the house and the exit codes of its commands.
+"""The errors of Ridgeline and the exit codes of its commands.
 
-An error message is one sentence for the person at the terminal: it names the file, row or value that is
-wrong and the cure. The command line prints it without a traceback and leaves with `error.exit_code`.
+An error message is one sentence for the user: it names the wrong file, row or value, and what to do. The command line
+prints it without a traceback and exits with `error.exit_code`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """One table for every command."""
+    """Exit codes, the same for every command."""
 
     OK = 0
-    FINDINGS = 1  # findings, or only partly done
+    FINDINGS = 1  # findings, or only a part was done
     BAD_INPUT = 2
     SLOWER = 3
     UNCLEAR = 4
@@ -24,21 +24,21 @@ class Exit(IntEnum):
 
 
 class RidgelineError(Exception):
-    """Anything the user can mend; `str(error)` is the sentence to show."""
+    """An error that the user can fix; `str(error)` is the message."""
 
     exit_code: Exit = Exit.BAD_INPUT
 
 
 class InputError(RidgelineError):
-    """A file, row, value or option is not what it must be."""
+    """A file, row, value or option is invalid."""
 
 
 class PointedError(InputError):
-    """A mistake in a text the user wrote: below the sentence stand the text and a caret at the place."""
+    """A mistake in a text of the user: the message shows the text with a caret below the place."""
 
 
 class MissingExtra(RidgelineError):
-    """A part needs a library that an optional extra brings."""
+    """A feature needs a library of an optional extra."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional part: pip install 'ridgeline[{extra}]'.")
@@ -46,7 +46,7 @@ class MissingExtra(RidgelineError):
 
 
 class PlacementError(RidgelineError):
-    """CPUs or memory could not be bound where they were asked to be."""
+    """CPUs or memory could not be bound as requested."""
 
 
 class StoreError(RidgelineError):
@@ -54,11 +54,11 @@ class StoreError(RidgelineError):
 
 
 class Locked(StoreError):
-    """Another process works on it now."""
+    """Another process holds the lock."""
 
 
 class BatchError(RidgelineError):
-    """One batch of a stream failed: `index` says which, the cause is chained."""
+    """One batch of a stream failed: `index` is its number, the cause is chained."""
 
     def __init__(self, index: int, what: str) -> None:
         super().__init__(f"batch {index}: {what}.")
@@ -66,7 +66,7 @@ class BatchError(RidgelineError):
 
 
 class ChunkError(RidgelineError):
-    """One chunk of a pool failed: `index` says which; `kind` and `trace` are the original error's, as text."""
+    """One chunk of a pool failed: `index` is its number; `kind` and `trace` describe the original error as text."""
 
     def __init__(self, index: int, what: str, kind: str = "", trace: str = "") -> None:
         super().__init__(f"chunk {index}: {what}.")
@@ -76,11 +76,11 @@ class ChunkError(RidgelineError):
 
 
 class WorkerError(RidgelineError):
-    """A worker of a pool could not be started."""
+    """A worker of a pool did not start."""
 
 
 class Unverified(RidgelineError):
-    """What was to be verified is not what it claims to be; `kind` says how, in one word or two."""
+    """A verification failed; `kind` names the reason in one or two words."""
 
     exit_code = Exit.FINDINGS
 
@@ -90,23 +90,23 @@ class Unverified(RidgelineError):
 
 
 class FabricError(RidgelineError):
-    """A collective, or its schedule, went wrong; the sentence names rank, operation and sequence number."""
+    """A collective or its schedule failed; the message names rank, operation and sequence number."""
 
 
 class NotComparable(RidgelineError):
-    """Two things were asked to be compared that have nothing in common."""
+    """Two inputs have nothing in common to compare."""
 
     exit_code = Exit.NOT_COMPARABLE
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> InputError:
-    """The error for a name that is not there, with the nearest names that are.
+    """Return the error for an unknown name, with the most similar known names.
 
     >>> str(unknown("workload", "cpoy", ["copy", "matmul"]))
     "there is no workload 'cpoy'; did you mean 'copy'? There are: copy, matmul."
     """
     names = [str(k) for k in known]
-    near = get_close_matches(str(name), names, n=3)
-    hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else "."
+    similar = get_close_matches(str(name), names, n=3)
+    hint = f"; did you mean {' or '.join(repr(n) for n in similar)}?" if similar else "."
     listed = f" There are: {', '.join(names)}." if names else " There are none here."
     return InputError(f"there is no {kind} '{name}'{hint}{listed}")

@@ -1,4 +1,4 @@
-"""What the tests of the ledger share."""
+"""Shared by the tests of the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 6962 and RFC 8785 a second time, slowly and straight from their text; shares no code with the ledger."""
+"""A second implementation of RFC 6962 and RFC 8785, slow, from their text; no code of the ledger."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def bundle(data: bytes) -> list[bytes]:
     return out
 
 
-def bundle_of(entries: list[bytes]) -> bytes:
+def make_bundle(entries: list[bytes]) -> bytes:
     return b"".join(len(e).to_bytes(2, "big") + e for e in entries)
 
 
@@ -138,9 +138,9 @@ def number(value: float) -> str:
     if value < 0:
         return "-" + number(-value)
     mantissa, _, exponent = f"{value!r}".partition("e")
-    whole, _, part = mantissa.partition(".")
-    digits = (whole + part).lstrip("0")
-    n = len(whole) + int(exponent or 0) - (len(whole + part) - len((whole + part).lstrip("0")))
+    integer, _, part = mantissa.partition(".")
+    digits = (integer + part).lstrip("0")
+    n = len(integer) + int(exponent or 0) - (len(integer + part) - len((integer + part).lstrip("0")))
     digits = digits.rstrip("0")
     k = len(digits)
     if k <= n <= 21:

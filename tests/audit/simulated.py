@@ -1,4 +1,4 @@
-"""Labelled sets made here: ordinary days with one kind of anomaly each, and an encoder that needs no model."""
+"""Simulated labelled sets: ordinary days with one kind of anomaly each, and an encoder that needs no model."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STRANGE = ["segment {n} is corrupt", "quota of user {n} exceeded", "fallback to 
 
 def words(texts: list[str]) -> np.ndarray:
     """Unit vectors by the words of a text: texts that share words are near each other."""
-    found = np.zeros((len(texts), 64), np.float32)
-    for row, text in zip(found, texts, strict=True):
+    vectors = np.zeros((len(texts), 64), np.float32)
+    for row, text in zip(vectors, texts, strict=True):
         for word in text.lower().replace(".", " ").split():
             row += np.random.default_rng(zlib.crc32(word.encode())).standard_normal(64).astype(np.float32)
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def ordinary(rng: Random) -> list[str]:
@@ -111,7 +111,7 @@ def event(rng: Random, i: int, action: str | None = None, actor: str | None = No
 
 
 def strange_actor(seed: int = 0, count: int = 4000, share: float = 0.01) -> Labelled:
-    """Everybody does what they do; an anomaly is somebody known doing what others do."""
+    """Every actor has usual actions; an anomaly is a known actor with an action of another."""
     rng = Random(seed)
     units = []
     for i in range(count):

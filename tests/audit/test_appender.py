@@ -1,4 +1,4 @@
-"""Who holds the log may change at any time: every event is taken, once.
+"""The writer of a log may change at any time: every event is appended once.
 
 python -m pytest tests/audit/test_appender.py
 """
@@ -17,7 +17,7 @@ from tests.audit.conftest import event
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.appender import Appender
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.errors import Locked, StoreError
 from ridgeline.store import lock
 
@@ -30,25 +30,27 @@ def subjects(log) -> Counter[str]:
     return Counter(e["subject"] for e in ledger.entries(700))
 
 
-def test_writers_that_come_and_go_lose_nothing_and_double_nothing(log):
+def test_changing_writers_append_every_event_once(log):
     failed: list[Exception] = []
 
-    def writer(who: int) -> None:
+    def writer(writer_number: int) -> None:
         try:
             for k in range(6):
-                with Appender(log, patience_s=60) as into:
-                    into.append([{**ONE, "subject": f"{who}.{k}.{n}"} for n in range(3)])
+                with Appender(log, timeout_s=60) as into:
+                    into.append([{**ONE, "subject": f"{writer_number}.{k}.{n}"} for n in range(3)])
                     assert into.finish() > 700
         except Exception as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=writer, args=(who,)) for who in range(6)]
+    threads = [threading.Thread(target=writer, args=(writer_number,)) for writer_number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not failed
-    assert subjects(log) == Counter(f"{who}.{k}.{n}" for who in range(6) for k in range(6) for n in range(3))
+    assert subjects(log) == Counter(
+        f"{writer_number}.{k}.{n}" for writer_number in range(6) for k in range(6) for n in range(3)
+    )
 
 
 def test_commands_at_the_same_time_all_succeed(log):
@@ -56,8 +58,8 @@ def test_commands_at_the_same_time_all_succeed(log):
     running = [subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
     for number, process in enumerate(running):
         process.stdin.write(json.dumps({**ONE, "subject": str(number)}) + "\n")
-    told = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * 6, told
+    messages = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 6, messages
     assert subjects(log) == Counter(map(str, range(6)))
 
 
@@ -75,13 +77,13 @@ def test_an_appender_outlives_the_writer_it_went_through(log):
     assert Ledger.open(log).size == 703
 
 
-def test_who_has_no_door_is_waited_for_and_then_named(log):
-    with lock(Home(log).lock):
-        began = time.monotonic()
+def test_a_writer_without_a_socket_is_waited_for_and_then_named(log):
+    with lock(LedgerPaths(log).lock):
+        start_s = time.monotonic()
         with pytest.raises(StoreError, match="does not answer"):
-            Appender(log, patience_s=0.3)
-        assert time.monotonic() - began >= 0.3
-    with Appender(log, patience_s=0.3) as into:
+            Appender(log, timeout_s=0.3)
+        assert time.monotonic() - start_s >= 0.3
+    with Appender(log, timeout_s=0.3) as into:
         assert into.append([ONE])[0] == 700
 
 

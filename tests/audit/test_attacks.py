@@ -1,4 +1,4 @@
-"""Whoever can write the served tree, and does not have the key: what each part must not be talked into."""
+"""An attacker can write the served folder but does not have the key: what each part must refuse."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tests.audit.test_verify import kinds, look, rewrite
 
 from ridgeline.audit import Ledger, Signer
 from ridgeline.audit.ledger import verify as verifying
-from ridgeline.audit.ledger.checkpoint import signed_checkpoint
+from ridgeline.audit.ledger.checkpoint import COSIGNATURE, Note, merge_signatures, sign_checkpoint
 from ridgeline.audit.ledger.event import decode, encode
 from ridgeline.audit.ledger.export import Selection
-from ridgeline.audit.ledger.layout import Home
-from ridgeline.audit.ledger.note import COSIGNATURE, Note, merged
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.proof import check_proof, parse_proof, prove
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.ledger.witness import Witness
-from ridgeline.audit.ledger.writer_socket import Guest
+from ridgeline.audit.ledger.writer_socket import WriterClient
 from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.native import bundle_hashes
 
@@ -49,14 +48,14 @@ def test_tiles_are_not_signed_because_a_journal_stands_behind_them(log, tmp_path
         ledger.append(events(700, 900))
     ledger = Ledger.open(log)
     ledger.append([event(900)])
-    journals = {k: Home(log).journal(k).read_bytes() for k in range(2)}
+    journals = {k: LedgerPaths(log).journal(k).read_bytes() for k in range(2)}
     ledger.close()
     entries = naive.read_log(log)[3]
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:899], b"{}"])
     shutil.copy(tmp_path / "old/checkpoint", log / "checkpoint")
     for k, data in journals.items():
-        Home(log).journal(k).write_bytes(data)
+        LedgerPaths(log).journal(k).write_bytes(data)
     with pytest.raises(StoreError, match="an old one put back"):
         Ledger.open(log)
 
@@ -78,7 +77,7 @@ def test_a_log_that_forks_from_what_its_machine_noted_is_not_continued(log):
 @pytest.mark.parametrize("change", [lambda e: e[:-1], lambda e: [*e, b"{}"], lambda e: [b"{}", *e[1:]], lambda _: []])
 def test_a_writer_does_not_continue_a_bundle_that_was_altered(log, change):
     path = log / "tile/entries/002.p/188"
-    path.write_bytes(naive.bundle_of(change(naive.bundle(path.read_bytes()))))
+    path.write_bytes(naive.make_bundle(change(naive.bundle(path.read_bytes()))))
     before = (log / "checkpoint").read_bytes()
     with Ledger.open(log) as ledger, pytest.raises(StoreError, match=r"tile/entries/002.p/188.*restore it"):
         ledger.append([event(1)])
@@ -88,16 +87,16 @@ def test_a_writer_does_not_continue_a_bundle_that_was_altered(log, change):
 def test_a_fork_does_not_pass_a_quick_look_with_old_tiles_left_in_place(log, tmp_path):
     witness = Witness(tmp_path / "w", "witness.example/w1")
     entries = naive.read_log(log)[3]
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, entries[:200])
     witness.deliver(log, witness.cosign(log))
-    kept = tmp_path / "kept"
-    shutil.copy(log / "checkpoint", kept)
+    saved = tmp_path / "kept"
+    shutil.copy(log / "checkpoint", saved)
     old, seen = (log / "tile/0/000.p/200").read_bytes(), (log / "witness").rename(tmp_path / "seen")
     rewrite(log, [*entries[:5], b"{}", *entries[6:]])
     (log / "tile/0/000").write_bytes(old + (log / "tile/0/000").read_bytes()[len(old) :])
     seen.rename(log / "witness")
-    assert kinds(look(log, full=False, kept=[kept])) == ["fork"]
+    assert kinds(look(log, full=False, checkpoints=[saved])) == ["fork"]
     assert kinds(look(log, full=False, witnesses=[witness.verifier], require=1)) == ["fork"]
 
 
@@ -111,7 +110,7 @@ def test_one_witness_is_one_witness_however_often_it_is_given(log, tmp_path):
     names = [Signer(name, seed, COSIGNATURE) for name in ("w.example/1", "w.example/2")]
     ledger = Ledger.open(log)
     now = ledger.checkpoint()
-    (log / "checkpoint").write_text(str(merged(now.note, [w.cosign(now.text(), 1) for w in names])))
+    (log / "checkpoint").write_text(str(merge_signatures(now.note, [w.cosign(now.text(), 1) for w in names])))
     given = [w.verifier for w in (*names, names[0])]
     data = str(prove(ledger, 5)).encode()
     assert kinds(look(log, witnesses=given, require=2)) == ["unwitnessed"]
@@ -124,8 +123,8 @@ def test_one_witness_is_one_witness_however_often_it_is_given(log, tmp_path):
 
 def test_an_altered_time_does_not_let_payloads_go_early(log):
     path = log / "tile/entries/000"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"time":"17', b'"time":"01'))
+    original = path.read_bytes()
+    path.write_bytes(original.replace(b'"time":"17', b'"time":"01'))
     with Ledger.open(log) as ledger, pytest.raises(Unverified, match="altered"):
         ledger.prune(BASE - 1, by="alice")
     assert path.exists()
@@ -201,7 +200,7 @@ def test_a_log_that_moves_on_all_the_while_gives_no_false_alarm(log, tmp_path, m
     """Its own note and a witness's are newer at the end of each look than the checkpoint was at its beginning."""
     witness = Witness(tmp_path / "w", "witness.example/w1")
     witness.deliver(log, witness.cosign(log))
-    walk = verifying.check_strays
+    walk = verifying.check_orphans
 
     def slow(*words) -> None:
         walk(*words)
@@ -209,7 +208,7 @@ def test_a_log_that_moves_on_all_the_while_gives_no_false_alarm(log, tmp_path, m
             ledger.append(events(0, 10))
         witness.deliver(log, witness.cosign(log))
 
-    monkeypatch.setattr(verifying, "check_strays", slow)
+    monkeypatch.setattr(verifying, "check_orphans", slow)
     report = look(log, witnesses=[witness.verifier], require=1)
     assert report.ok, report.findings
 
@@ -267,14 +266,14 @@ def test_what_an_event_says_cannot_steer_the_terminal(tmp_path):
     with Ledger.create(tmp_path / "log", origin="a") as ledger:
         ledger.append([event(0) | {"subject": "\x1b[2Jgone\u202e\x9b"}])
         (tmp_path / "x").write_text(str(prove(ledger, 0)))
-    shown = cli("audit", "check-proof", tmp_path / "x", "--key", ledger.verifier).stdout
-    assert "\\x1b[2Jgone\\u202e\\x9b" in shown
-    assert "\x1b" not in shown
+    output = cli("audit", "check-proof", tmp_path / "x", "--key", ledger.verifier).stdout
+    assert "\\x1b[2Jgone\\u202e\\x9b" in output
+    assert "\x1b" not in output
 
 
 def test_info_does_not_repeat_what_the_key_did_not_sign(log):
     other = Signer("example.test/log", bytes(32))
-    (log / "checkpoint").write_text(str(signed_checkpoint("example.test/log", 7, bytes(32), other)))
+    (log / "checkpoint").write_text(str(sign_checkpoint("example.test/log", 7, bytes(32), other)))
     done = cli("audit", "info", log)
     assert done.returncode == 1
     assert "not signed by" in done.stderr
@@ -293,26 +292,26 @@ def test_a_key_that_reaches_the_log_by_another_name_is_refused(tmp_path):
     (tmp_path / "log").mkdir()
     (tmp_path / "way").symlink_to("log")
     done = cli("audit", "init", tmp_path / "log", "--origin", "a", "--key", tmp_path / "way/key")
-    assert "keep it elsewhere" in done.stderr
+    assert "choose another place" in done.stderr
     assert not any((tmp_path / "log").iterdir())
 
 
 def test_nothing_stays_open_behind_a_ledger(log):
-    def held() -> list[str]:
+    def list_open_files() -> list[str]:
         links = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
         return [link for link in links if str(log) in link or "socket:" in link]
 
-    before = held()
+    before = list_open_files()
     reader = Ledger.open(log)
     reader.verify()
     list(reader.entries())
     prove(reader, 5)
-    assert held() == before, "a reader holds nothing between two questions"
+    assert list_open_files() == before, "a reader holds nothing between two questions"
     ledger = Ledger.open(log)
     ledger.append([event(700)])
-    guest = Guest(Home(log))
+    guest = WriterClient(LedgerPaths(log))
     guest.append([event(701)])
     ledger.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("ledger-")]
     guest.close()
-    assert held() == before
+    assert list_open_files() == before

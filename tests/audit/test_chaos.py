@@ -19,7 +19,7 @@ import pytest
 from tests.audit.victim import event
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.retention import read_history
 from ridgeline.audit.ledger.verify import examine
 
@@ -90,13 +90,13 @@ def nothing_lost(log: Path, acks: list[tuple[int, int]]) -> int:
     report = examine(log, Ledger.open(log).verifier)  # opening repairs …
     assert report.ok, report.findings
     opened = Ledger.open(log)
-    pruned = max((row["to"] for row in read_history(Home(log))), default=0)
+    pruned = max((row["to"] for row in read_history(LedgerPaths(log))), default=0)
     for first, number in acks:
         assert opened.size >= first + number, "acknowledged, and lost"
         for index in {first, first + number - 1}:
             if index >= pruned:
-                found = opened.entry(index)
-                assert found["subject"] == f"s{index}" or found["source"] == "ridgeline.ledger"
+                entry = opened.entry(index)
+                assert entry["subject"] == f"s{index}" or entry["source"] == "ridgeline.ledger"
     return opened.size
 
 
@@ -116,10 +116,10 @@ def test_writers_killed_at_any_moment_lose_nothing_acknowledged(folder, mode):
         acks = breeder.kill(mode, number, rng.uniform(0, 0.06), rng.random() < 0.7)
         before = examine(log, verifier)  # … but what lies there is whole before, too
         assert before.ok, before.findings
-        found = nothing_lost(log, acks)
-        assert found >= size
-        written += found - size
-        size = found
+        final_size = nothing_lost(log, acks)
+        assert final_size >= size
+        written += final_size - size
+        size = final_size
         if size > 100_000:  # a fresh one, so that verifying stays quick
             breeder.close()
             log = folder / f"log{number}"

@@ -1,4 +1,4 @@
-"""Events as canonical JSON: RFC 8785's own examples, a second implementation, and what is refused."""
+"""Events as canonical JSON: the examples of RFC 8785, a second implementation, and refusals."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_numbers_are_written_as_the_rfc_has_them(bits):
     assert canonical_json(value).decode() == NUMBERS[bits] == naive.number(value)
 
 
-def test_names_are_sorted_as_the_rfc_has_them():
+def test_names_are_sorted_as_the_rfc_requires():
     names = ["\u20ac", "\r", "\ufb33", "1", "\U0001f600", "\u0080", "\u00f6"]
-    found = json.loads(canonical_json(dict.fromkeys(names, 0)))
-    assert list(found) == ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
+    decoded = json.loads(canonical_json(dict.fromkeys(names, 0)))
+    assert list(decoded) == ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
 
 
 @settings(max_examples=400, deadline=None)
@@ -75,8 +75,8 @@ def test_a_number_reads_back_as_itself(value):
 def test_an_event_comes_back_and_its_entry_is_canonical(given_event):
     encoded = encode([given_event])
     (entry,) = naive.bundle(encoded.entries)
-    found = decode(entry)
-    assert {k: found[k] for k in given_event} == given_event
+    decoded = decode(entry)
+    assert {k: decoded[k] for k in given_event} == given_event
     assert encoded.hashes == naive.leaf(entry)
     assert naive.canonical(json.loads(entry)) == entry.decode()
 
@@ -86,23 +86,23 @@ def test_time_keeps_every_nanosecond():
     assert decode(naive.bundle(encode([late]).entries)[0])["time"] == 2**63 - 1
 
 
-def test_an_event_too_large_for_an_entry_is_stored_whole_and_its_entry_says_so():
+def test_an_event_too_large_for_an_entry_is_stored_beside_the_log():
     big = event(1) | {"attributes": {"text": "x" * 70_000}}
     encoded = encode([event(0), big])
-    ((index, digest, whole),) = encoded.large
-    found = decode(naive.bundle(encoded.entries)[1])
+    ((index, digest, stored),) = encoded.large
+    decoded = decode(naive.bundle(encoded.entries)[1])
     assert index == 1
-    assert found["stored"] == {"bytes": len(whole), "sha256": digest}
-    assert sha256(whole).hexdigest() == digest
-    assert decode(whole) == big
+    assert decoded["stored"] == {"bytes": len(stored), "sha256": digest}
+    assert sha256(stored).hexdigest() == digest
+    assert decode(stored) == big
 
 
 def test_the_largest_entry_that_fits_stays_in_the_log():
-    room = 65_535 - len(naive.bundle(encode([event(1) | {"attributes": {"text": ""}}]).entries)[0])
-    fits = encode([event(1) | {"attributes": {"text": "x" * room}}])
+    free_bytes = 65_535 - len(naive.bundle(encode([event(1) | {"attributes": {"text": ""}}]).entries)[0])
+    fits = encode([event(1) | {"attributes": {"text": "x" * free_bytes}}])
     assert not fits.large
     assert len(fits.entries) == 2 + 65_535
-    assert encode([event(1) | {"attributes": {"text": "x" * (room + 1)}}]).large
+    assert encode([event(1) | {"attributes": {"text": "x" * (free_bytes + 1)}}]).large
 
 
 DEEP: list = []

@@ -1,4 +1,4 @@
-"""Events out of the log, and the conditions that choose them."""
+"""Export of events, and the conditions that select them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.audit.conftest import BASE, cli, event
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.ledger.event import compile_filter
 from ridgeline.audit.ledger.moment import parse_moment, show_moment
-from ridgeline.audit.ledger.where import parse_where
 from ridgeline.errors import InputError
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_refused_and_nothing_written(log, tmp_path, words
     ],
 )
 def test_conditions_mean_what_they_say(text, right):
-    assert parse_where(text)({**event(5), "index": 5}) is right
+    assert compile_filter(text)({**event(5), "index": 5}) is right
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_conditions_mean_what_they_say(text, right):
 )
 def test_conditions_that_say_more_are_refused(text):
     with pytest.raises(InputError):
-        parse_where(text)
+        compile_filter(text)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="sourceabtni.()[]'\"= <>!andotr15,-", max_size=40))
 def test_any_text_is_a_condition_or_refused(text):
     with suppress(InputError):
-        parse_where(text)({**event(5), "index": 5})
+        compile_filter(text)({**event(5), "index": 5})
 
 
 @settings(max_examples=200)

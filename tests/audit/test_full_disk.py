@@ -1,4 +1,4 @@
-"""A really full disk: refused in a sentence, nothing half-taken, and the log goes on once there is room."""
+"""A full disk: one sentence, no partial append, and the log continues once space is free."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_command_says_so_with_exit_2(small_disk):
     assert cli("audit", "verify", small_disk / "log").returncode == 0
 
 
-def test_a_log_that_filled_its_disk_can_be_read_and_goes_on_when_there_is_room(small_disk):
+def test_a_log_on_a_full_disk_can_be_read_and_continues_after_space_is_freed(small_disk):
     filler = small_disk / "filler"
     filler.write_bytes(bytes(650_000))
     ledger = Ledger.create(small_disk / "log", origin="a", checkpoint_s=0.01)

@@ -1,4 +1,4 @@
-"""The ledger through its door: what is appended is on the disk, in tiles a stranger can read."""
+"""The ledger: an append is on the disk, in tiles that any tlog client can read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.audit.conftest import event, events
 
 import ridgeline.audit.ledger.writer as writer_module
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.ledger.layout import Home, write_key
-from ridgeline.audit.ledger.note import Signer
+from ridgeline.audit.ledger.checkpoint import Signer
+from ridgeline.audit.ledger.layout import LedgerPaths, write_key
 from ridgeline.errors import InputError, StoreError, Unverified
 
 ONE_APPEND = (
@@ -27,7 +27,7 @@ ONE_APPEND = (
 
 
 def stranger(folder) -> list[bytes]:
-    """The log as somebody reads it who knows only the specifications."""
+    """Read the log from the specifications alone."""
     _, size, root, entries = naive.read_log(folder)
     assert len(entries) == size
     assert base64.b64encode(naive.root([naive.leaf(e) for e in entries])).decode() == root
@@ -77,28 +77,32 @@ def test_threads_share_commits_and_nothing_is_lost_or_mixed(tmp_path, monkeypatc
     commits = []
     real = writer_module.Journal.append
 
-    def counted(self, first, count, entries, hashes):
+    def count_commits(self, first, count, entries, hashes):
         commits.append(count)
         return real(self, first, count, entries, hashes)
 
-    monkeypatch.setattr(writer_module.Journal, "append", counted)
-    took: dict[int, list[int]] = {}
+    monkeypatch.setattr(writer_module.Journal, "append", count_commits)
+    indices_by_thread: dict[int, list[int]] = {}
     with Ledger.create(tmp_path / "log", origin="a") as ledger:
         barrier = threading.Barrier(16)
 
-        def work(who: int) -> None:
+        def work(thread_number: int) -> None:
             barrier.wait()
-            took[who] = [ledger.append([event(1000 * who + k)])[0].index for k in range(25)]
+            indices_by_thread[thread_number] = [
+                ledger.append([event(1000 * thread_number + k)])[0].index for k in range(25)
+            ]
 
-        threads = [threading.Thread(target=work, args=(who,)) for who in range(16)]
+        threads = [threading.Thread(target=work, args=(thread_number,)) for thread_number in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(i for indices in took.values() for i in indices) == list(range(400))
-        assert all(indices == sorted(indices) for indices in took.values())
-        for who, indices in took.items():
-            assert [ledger.entry(i)["subject"] for i in indices[:3]] == [f"br{1000 * who + k}" for k in range(3)]
+        assert sorted(i for indices in indices_by_thread.values() for i in indices) == list(range(400))
+        assert all(indices == sorted(indices) for indices in indices_by_thread.values())
+        for thread_number, indices in indices_by_thread.items():
+            assert [ledger.entry(i)["subject"] for i in indices[:3]] == [
+                f"br{1000 * thread_number + k}" for k in range(3)
+            ]
     assert sum(commits) == 400
     assert len(commits) < 400, "no two appends ever shared a commit"
     stranger(tmp_path / "log")
@@ -113,7 +117,7 @@ def test_an_event_that_is_wrong_takes_none_of_its_batch(tmp_path):
         assert ledger.size == 1
 
 
-def test_a_second_writer_is_refused_and_told_who_holds_it(log):
+def test_a_second_writer_is_refused_with_the_name_of_the_first(log):
     with Ledger.open(log) as first:
         first.append([event(1)])
         done = subprocess.run([sys.executable, "-c", ONE_APPEND, str(log)], capture_output=True, text=True)
@@ -149,13 +153,13 @@ def test_journals_take_turns_and_shrink(tmp_path, monkeypatch):
         for start in range(0, 4000, 50):
             ledger.append(events(start, start + 50))
     assert len(stranger(tmp_path / "log")) == 4000
-    assert all(Home(tmp_path / "log").journal(k).stat().st_size <= 4096 for k in range(2))
+    assert all(LedgerPaths(tmp_path / "log").journal(k).stat().st_size <= 4096 for k in range(2))
     left = {p.parent.name for p in (tmp_path / "log/tile/0").rglob("*") if p.is_file() and p.parent.name.endswith(".p")}
     assert left <= {"015.p"}, "partial tiles stay only where there is no full one"
 
 
 def test_a_slow_log_settles_by_the_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(writer_module, "_SYNC_S", 0.0)
     with Ledger.create(tmp_path / "log", origin="a", checkpoint_s=3600) as ledger:
         for start in range(0, 600, 40):
             ledger.append(events(start, start + 40))
@@ -176,15 +180,15 @@ def test_a_large_event_is_given_back_whole(tmp_path):
 
 
 def test_the_key_is_outside_the_served_tree_and_only_ours(log):
-    home = Home(log)
-    assert stat.S_IMODE(home.key.stat().st_mode) == 0o600
-    assert stat.S_IMODE(home.private.stat().st_mode) == 0o700
-    secret = home.key.read_text().strip()[-30:]
+    paths = LedgerPaths(log)
+    assert stat.S_IMODE(paths.key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.private.stat().st_mode) == 0o700
+    secret = paths.key.read_text().strip()[-30:]
     assert not any(secret.encode() in p.read_bytes() for p in log.rglob("*") if p.is_file())
 
 
 def test_a_key_others_can_read_is_refused(log):
-    os.chmod(Home(log).key, 0o644)
+    os.chmod(LedgerPaths(log).key, 0o644)
     with pytest.raises(StoreError, match="chmod 600"):
         Ledger.open(log).append([event(1)])
 
@@ -192,7 +196,7 @@ def test_a_key_others_can_read_is_refused(log):
 def test_a_key_of_ones_own_is_used_where_it_lies(tmp_path):
     write_key(tmp_path / "own", new_signer("a"))
     Ledger.create(tmp_path / "log", origin="a", key=tmp_path / "own").close()
-    assert not Home(tmp_path / "log").key.exists()
+    assert not LedgerPaths(tmp_path / "log").key.exists()
     with Ledger.open(tmp_path / "log") as ledger:
         ledger.append([event(0)])
     with pytest.raises(InputError, match="bears its name"):
@@ -237,7 +241,7 @@ def test_what_is_there_is_not_made_into_a_ledger(tmp_path, name):
         Ledger.open(tmp_path / name)
 
 
-def test_what_is_asked_for_and_not_there_is_named(log):
+def test_a_missing_entry_is_named(log):
     opened = Ledger.open(log)
     with pytest.raises(InputError, match="has 700"):
         opened.entry(700)

@@ -1,4 +1,4 @@
-"""Trees and proofs against a naive RFC 6962, and the vectors every CT implementation carries."""
+"""Trees and proofs against a naive RFC 6962, and the test vectors of Certificate Transparency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree(count: int) -> list[bytes]:
     return [naive.leaf(str(i).encode()) for i in range(count)]
 
 
-def node_of(leaves: list[bytes]) -> merkle.Node:
+def make_node(leaves: list[bytes]) -> merkle.Node:
     def node(level: int, index: int) -> bytes:
         part = leaves[index << level : (index + 1) << level]
         assert len(part) == 1 << level, "only complete subtrees may be asked for"
@@ -41,7 +41,7 @@ def node_of(leaves: list[bytes]) -> merkle.Node:
 @pytest.mark.parametrize("size", range(1, 9))
 def test_the_roots_are_those_of_certificate_transparency(size):
     hashes = [naive.leaf(entry) for entry in LEAVES[:size]]
-    assert merkle.root(size, node_of(hashes)).hex() == ROOTS[size - 1]
+    assert merkle.root(size, make_node(hashes)).hex() == ROOTS[size - 1]
     assert merkle_root(b"".join(hashes)).hex() == ROOTS[size - 1]
 
 
@@ -49,7 +49,7 @@ def test_the_roots_are_those_of_certificate_transparency(size):
 @given(st.integers(1, 520))
 def test_a_root_is_the_naive_one(size):
     leaves = tree(size)
-    assert merkle.root(size, node_of(leaves)) == naive.root(leaves) == merkle_root(b"".join(leaves))
+    assert merkle.root(size, make_node(leaves)) == naive.root(leaves) == merkle_root(b"".join(leaves))
 
 
 @settings(max_examples=80, deadline=None)
@@ -58,7 +58,7 @@ def test_an_inclusion_proof_is_the_naive_one_and_leads_to_the_root(data):
     size = data.draw(st.integers(1, 300))
     index = data.draw(st.integers(0, size - 1))
     leaves = tree(size)
-    path = merkle.inclusion_path(index, size, node_of(leaves))
+    path = merkle.inclusion_path(index, size, make_node(leaves))
     assert path == naive.path(index, leaves)
     assert merkle.root_from_inclusion(index, size, leaves[index], path) == naive.root(leaves)
     assert naive.root_by_path(index, size, leaves[index], path) == naive.root(leaves)
@@ -70,7 +70,7 @@ def test_a_consistency_proof_is_the_naive_one_and_verifies(data):
     new = data.draw(st.integers(1, 300))
     old = data.draw(st.integers(0, new))
     leaves = tree(new)
-    path = merkle.consistency_path(old, new, node_of(leaves))
+    path = merkle.consistency_path(old, new, make_node(leaves))
     assert path == naive.consistency(old, leaves)
     merkle.check_consistency(old, new, naive.root(leaves[:old]), naive.root(leaves), path)
 
@@ -81,7 +81,7 @@ def test_a_proof_with_anything_changed_does_not_hold(data):
     size = data.draw(st.integers(2, 200))
     index = data.draw(st.integers(0, size - 1))
     leaves = tree(size)
-    path = merkle.inclusion_path(index, size, node_of(leaves))
+    path = merkle.inclusion_path(index, size, make_node(leaves))
     kind = data.draw(st.sampled_from(["hash", "index", "longer", "shorter", "leaf"]))
     leaf = leaves[index]
     if kind == "hash":
@@ -97,10 +97,10 @@ def test_a_proof_with_anything_changed_does_not_hold(data):
     else:
         leaf = bytes([leaf[0] ^ 1]) + leaf[1:]
     try:
-        found = merkle.root_from_inclusion(index, size, leaf, path)
+        root = merkle.root_from_inclusion(index, size, leaf, path)
     except Unverified:
         return
-    assert found != naive.root(leaves)
+    assert root != naive.root(leaves)
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,20 +111,20 @@ def test_a_forked_tree_is_never_consistent(data):
     leaves = tree(new)
     forked = list(leaves)
     forked[data.draw(st.integers(0, old - 1))] = naive.leaf(b"another")
-    path = merkle.consistency_path(old, new, node_of(forked))
+    path = merkle.consistency_path(old, new, make_node(forked))
     with pytest.raises(Unverified):
         merkle.check_consistency(old, new, naive.root(leaves[:old]), naive.root(forked), path)
 
 
-def test_a_tree_that_shrank_is_said_to_be_truncated():
+def test_a_smaller_tree_is_truncated():
     with pytest.raises(Unverified) as caught:
         merkle.check_consistency(5, 4, bytes(32), bytes(32), [])
     assert caught.value.kind == "truncated"
 
 
 @pytest.mark.parametrize(("change", "word"), [(lambda p: p[:-1], "fewer"), (lambda p: [*p, p[0]], "more")])
-def test_a_proof_of_the_wrong_length_is_said_to_be_that(change, word):
+def test_a_proof_of_the_wrong_length_is_refused(change, word):
     leaves = tree(100)
-    path = merkle.inclusion_path(7, 100, node_of(leaves))
+    path = merkle.inclusion_path(7, 100, make_node(leaves))
     with pytest.raises(Unverified, match=word):
         merkle.root_from_inclusion(7, 100, leaves[7], change(path))

@@ -1,4 +1,4 @@
-"""Signed notes, keys and checkpoints: known notes of others, and nothing but the exact bytes."""
+"""Signed notes, keys and checkpoints: notes of other tools verify, and only the exact bytes do."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.audit.ledger.checkpoint import parse_checkpoint, read_checkpoint, signed_checkpoint
-from ridgeline.audit.ledger.note import (
+from ridgeline.audit.ledger.checkpoint import (
     COSIGNATURE,
     Note,
     Signer,
     Verifier,
-    merged,
+    merge_signatures,
     new_signer,
+    parse_checkpoint,
     parse_note,
     parse_signer,
     parse_verifier,
-    require,
-    time_of,
+    read_checkpoint,
+    read_cosignature_time,
+    require_signature,
+    sign_checkpoint,
 )
 from ridgeline.errors import InputError, MissingExtra, Unverified
 
@@ -39,7 +41,7 @@ ROOT = bytes(range(32))
 
 def test_a_note_signed_elsewhere_verifies():
     note = parse_note(NEUMANN_NOTE.encode(), "it")
-    require(note, parse_verifier(NEUMANN), "it")
+    require_signature(note, parse_verifier(NEUMANN), "it")
     assert str(note) == NEUMANN_NOTE
 
 
@@ -49,15 +51,15 @@ def test_a_key_made_elsewhere_is_read_and_written_the_same(vkey):
 
 
 def test_a_checkpoint_comes_back_as_it_was_signed():
-    made = signed_checkpoint("example.test/log", 700, ROOT, SIGNER)
-    found = read_checkpoint(str(made).encode(), SIGNER.verifier, "checkpoint")
-    assert (found.origin, found.size, found.root) == ("example.test/log", 700, ROOT)
-    assert str(found) == str(made)
-    assert made.text() == "example.test/log\n700\n" + base64.b64encode(ROOT).decode() + "\n"
+    signed = sign_checkpoint("example.test/log", 700, ROOT, SIGNER)
+    parsed = read_checkpoint(str(signed).encode(), SIGNER.verifier, "checkpoint")
+    assert (parsed.origin, parsed.size, parsed.root) == ("example.test/log", 700, ROOT)
+    assert str(parsed) == str(signed)
+    assert signed.text() == "example.test/log\n700\n" + base64.b64encode(ROOT).decode() + "\n"
 
 
 def test_no_bit_of_a_checkpoint_can_change():
-    data = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
+    data = str(sign_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
     for at in range(len(data)):
         for bit in range(8):
             other = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
@@ -67,16 +69,16 @@ def test_no_bit_of_a_checkpoint_can_change():
 
 def test_a_cosignature_binds_text_and_time():
     witness = Signer("witness.example/w1", bytes(32), COSIGNATURE)
-    made = signed_checkpoint("example.test/log", 7, ROOT, SIGNER)
-    note = merged(made.note, [witness.cosign(made.text(), 1_679_315_147)])
-    (signature,) = witness.verifier.signed(note)
-    assert time_of(signature.body) == 1_679_315_147
+    signed = sign_checkpoint("example.test/log", 7, ROOT, SIGNER)
+    note = merge_signatures(signed.note, [witness.cosign(signed.text(), 1_679_315_147)])
+    (signature,) = witness.verifier.find_signatures(note)
+    assert read_cosignature_time(signature.body) == 1_679_315_147
     assert len(signature.body) == 8 + 64
     later = bytearray(signature.body)
     later[7] ^= 1
     forged = Note(note.text, (*note.signatures[:-1], type(signature)(signature.name, signature.key_id, bytes(later))))
     with pytest.raises(Unverified, match="does not fit"):
-        witness.verifier.signed(forged)
+        witness.verifier.find_signatures(forged)
 
 
 def test_the_key_of_a_log_and_of_a_witness_are_not_the_same_key():
@@ -89,7 +91,7 @@ def test_the_key_of_a_log_and_of_a_witness_are_not_the_same_key():
 
 
 def test_a_wrong_key_never_passes_and_is_named():
-    data = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
+    data = str(sign_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
     other = new_signer("example.test/log").verifier
     with pytest.raises(Unverified, match=r"not signed by example\.test/log") as caught:
         read_checkpoint(data, other, "checkpoint")
@@ -97,7 +99,7 @@ def test_a_wrong_key_never_passes_and_is_named():
 
 
 def test_a_key_with_the_same_name_and_id_but_other_bytes_does_not_verify():
-    data = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
+    data = str(sign_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
 
     class Same(Verifier):
         @property
@@ -114,7 +116,7 @@ def test_a_checkpoint_without_signature_is_unsigned():
     assert caught.value.kind == "unsigned"
 
 
-def test_a_private_key_comes_back_and_shows_itself_to_nobody():
+def test_a_private_key_is_restored_and_never_shown():
     again = parse_signer(SIGNER.secret(), "key")
     assert again.verifier == SIGNER.verifier
     assert base64.b64encode(bytes(range(32))).decode()[:20] not in repr(SIGNER)
@@ -152,10 +154,10 @@ def test_text_that_is_no_key_is_refused_in_a_sentence(text):
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_note_that_reads_is_the_note_that_was_written(data):
-    whole = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
-    at = data.draw(st.integers(0, len(whole)))
-    end = data.draw(st.integers(at, min(len(whole), at + 5)))
-    other = whole[:at] + data.draw(st.binary(max_size=4)) + whole[end:]
+    complete_note = str(sign_checkpoint("example.test/log", 700, ROOT, SIGNER)).encode()
+    at = data.draw(st.integers(0, len(complete_note)))
+    end = data.draw(st.integers(at, min(len(complete_note), at + 5)))
+    other = complete_note[:at] + data.draw(st.binary(max_size=4)) + complete_note[end:]
     try:
         note = parse_note(other, "it")
     except Unverified:
@@ -165,7 +167,7 @@ def test_a_note_that_reads_is_the_note_that_was_written(data):
 
 def test_the_spare_bits_at_the_end_of_a_signature_must_be_zero():
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    text = str(signed_checkpoint("example.test/log", 700, ROOT, SIGNER))
+    text = str(sign_checkpoint("example.test/log", 700, ROOT, SIGNER))
     last = text[-3]
     assert text.endswith(f"{last}=\n")
     assert letters.index(last) % 4 == 0
@@ -181,4 +183,4 @@ def test_without_the_library_of_signatures_the_extra_is_named(monkeypatch):
     with pytest.raises(MissingExtra, match=r"ridgeline\[ledger\]"):
         new_signer("a")
     with pytest.raises(MissingExtra, match=r"ridgeline\[ledger\]"):
-        require(parse_note(NEUMANN_NOTE.encode(), "it"), parse_verifier(NEUMANN), "it")
+        require_signature(parse_note(NEUMANN_NOTE.encode(), "it"), parse_verifier(NEUMANN), "it")

@@ -1,4 +1,4 @@
-"""A power cut: what was not synced is lost, in whatever way the filesystem likes; what was acknowledged is not."""
+"""A power cut loses unsynced bytes in any way, but no acknowledged entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.audit.conftest import cli, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import RidgelineError, StoreError
 
@@ -41,7 +41,7 @@ def cut(log):
 
 @pytest.mark.parametrize("loss", ["empty", "gone", "half", "zeros", "random"])
 @pytest.mark.parametrize("checkpoint", ["old", "new"])
-def test_whatever_was_not_synced_is_made_anew_from_the_journal(cut, loss, checkpoint):
+def test_unsynced_tiles_are_rebuilt_from_the_journal(cut, loss, checkpoint):
     log, before = cut
     rng = random.Random(loss)
     lost = 0
@@ -63,9 +63,9 @@ def test_whatever_was_not_synced_is_made_anew_from_the_journal(cut, loss, checkp
     assert examine(log, opened.verifier).ok
 
 
-def test_a_torn_last_record_is_left_out_and_what_came_before_stays(cut):
+def test_an_incomplete_last_record_is_dropped_and_earlier_ones_stay(cut):
     log, _ = cut
-    live = max((Home(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
+    live = max((LedgerPaths(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
     data = live.read_bytes()
     at = data.rindex(b'"br1139"')
     live.write_bytes(data[:at] + b"\0" * 8 + data[at + 8 :])
@@ -77,7 +77,7 @@ def test_a_torn_last_record_is_left_out_and_what_came_before_stays(cut):
 
 def test_damage_before_whole_records_is_not_taken_for_a_torn_end(cut):
     log, _ = cut
-    live = max((Home(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
+    live = max((LedgerPaths(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
     data = live.read_bytes()
     at = data.index(b'"br755"')
     live.write_bytes(data[:at] + b"x" + data[at + 1 :])
@@ -86,9 +86,9 @@ def test_damage_before_whole_records_is_not_taken_for_a_torn_end(cut):
 
 
 @pytest.mark.parametrize("at", [0, 9, 30, 50])
-def test_a_damaged_header_is_said_and_not_taken_for_an_empty_journal(cut, at):
+def test_a_damaged_header_is_an_error_and_no_empty_journal(cut, at):
     log, _ = cut
-    live = max((Home(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
+    live = max((LedgerPaths(log).journal(k) for k in range(2)), key=lambda p: p.stat().st_size)
     data = bytearray(live.read_bytes())
     data[at] ^= 1
     live.write_bytes(data)
@@ -99,7 +99,7 @@ def test_a_damaged_header_is_said_and_not_taken_for_an_empty_journal(cut, at):
 def test_a_log_that_lost_its_journal_after_signing_more_says_so(cut):
     log, _ = cut
     for k in range(2):
-        Home(log).journal(k).unlink()
+        LedgerPaths(log).journal(k).unlink()
     for path in (log / "tile").rglob("*"):
         if path.is_file() and path.parent.name == "004.p":
             path.unlink()
@@ -110,7 +110,7 @@ def test_a_log_that_lost_its_journal_after_signing_more_says_so(cut):
 def test_a_reader_that_may_not_write_sees_what_is_signed(cut):
     log, _ = cut
     if os.geteuid() == 0:
-        Home(log).key.unlink()  # root may write anywhere; without the key it cannot sign
+        LedgerPaths(log).key.unlink()  # root may write anywhere; without the key it cannot sign
     else:
-        os.chmod(Home(log).private, 0o500)
+        os.chmod(LedgerPaths(log).private, 0o500)
     assert Ledger.open(log).size == 1130

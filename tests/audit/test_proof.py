@@ -1,4 +1,4 @@
-"""Proofs that are carried away and checked without the log."""
+"""Proof files, checked without the log."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_a_proof_holds_without_the_log(log, tmp_path):
     assert cli("audit", "prove", log, 123, "-o", proof).returncode == 0
     shutil.rmtree(log)
     shutil.rmtree(log.with_name("log.private"))
-    found = cli_json("audit", "check-proof", proof, "--key", key)
-    assert found["ok"]
-    assert found["event"] == event(123)
+    answer = cli_json("audit", "check-proof", proof, "--key", key)
+    assert answer["ok"]
+    assert answer["event"] == event(123)
     assert "br123" in cli("audit", "check-proof", proof, "--key", key).stdout
     other = str(new_signer("example.test/log").verifier)
     assert cli("audit", "check-proof", proof, "--key", other).returncode == 1
@@ -78,11 +78,11 @@ def carried(tmp_path_factory):
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_a_proof_with_any_byte_changed_proves_nothing(carried, data):
-    whole, verifier = carried
-    at = data.draw(st.integers(0, len(whole) - 1))
-    end = data.draw(st.integers(at, min(len(whole), at + 3)))
-    other = whole[:at] + data.draw(st.binary(max_size=3)) + whole[end:]
-    if other == whole:
+    proof_bytes, verifier = carried
+    at = data.draw(st.integers(0, len(proof_bytes) - 1))
+    end = data.draw(st.integers(at, min(len(proof_bytes), at + 3)))
+    other = proof_bytes[:at] + data.draw(st.binary(max_size=3)) + proof_bytes[end:]
+    if other == proof_bytes:
         return
     with pytest.raises(RidgelineError):
         check_proof(other, verifier, "it")

@@ -1,4 +1,4 @@
-"""Retention: payloads go, hashes stay, and the log says who and when."""
+"""Retention: payloads are removed, hashes stay, and the log records the person and the time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.audit import naive
 from tests.audit.conftest import BASE, cli, cli_json, event, events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.proof import check_proof, prove
 from ridgeline.audit.ledger.retention import read_history
 from ridgeline.audit.ledger.verify import examine
@@ -56,7 +56,7 @@ def test_a_young_entry_keeps_all_that_come_after_it(tmp_path):
         assert ledger.prune(BASE + 10**6, by="alice") == 256
 
 
-def test_what_was_pruned_before_is_still_told_when_its_own_event_is_gone(tmp_path):
+def test_earlier_prunings_are_known_after_their_event_is_pruned(tmp_path):
     with Ledger.create(tmp_path / "log", origin="a") as ledger:
         ledger.append(events(0, 512))
         ledger.prune(BASE + 256, by="alice")
@@ -74,21 +74,21 @@ def test_a_bundle_that_is_gone_without_a_word_is_missing(log):
     assert [f.kind for f in look(log).findings] == ["missing"]
 
 
-def test_nobody_can_append_an_event_that_excuses_a_gap(log):
+def test_a_user_cannot_append_an_event_that_excuses_a_gap(log):
     forged = event(1) | {"action": "ridgeline.ledger.prune", "attributes": {"from": 0, "to": 512}}
     with Ledger.open(log) as ledger, pytest.raises(InputError, match="the ledger's own"):
         ledger.append([forged])
 
 
-def test_a_prune_that_was_cut_short_is_finished_at_the_next_opening(log):
-    home = Home(log)
+def test_an_interrupted_pruning_is_finished_at_the_next_opening(log):
+    paths = LedgerPaths(log)
     with Ledger.open(log) as ledger:
-        kept = {p: p.read_bytes() for p in (log / "tile/entries").iterdir() if p.is_file()}
+        saved = {p: p.read_bytes() for p in (log / "tile/entries").iterdir() if p.is_file()}
         ledger.prune(BASE + 600, by="alice")
-    for path, data in kept.items():
+    for path, data in saved.items():
         path.write_bytes(data)
-    words = json.loads((home.private / "pruned.json").read_text())
-    (home.private / "pruned.json").write_text(json.dumps({**words, "pending": True}))
+    words = json.loads((paths.private / "pruned.json").read_text())
+    (paths.private / "pruned.json").write_text(json.dumps({**words, "pending": True}))
     assert look(log).ok, "too much is no alarm"
     with Ledger.open(log) as ledger:
         ledger.append([event(0)])
@@ -108,7 +108,7 @@ def test_large_events_go_with_their_entries_unless_one_that_stays_needs_them(tmp
     assert look(tmp_path / "log").ok
 
 
-def test_a_pruned_entry_can_still_be_proved_to_whoever_has_it(log):
+def test_a_pruned_entry_can_still_be_proved_with_a_copy_of_it(log):
     with Ledger.open(log) as ledger:
         entry = ledger.raw(7)
         ledger.prune(BASE + 600, by="alice")
@@ -120,7 +120,7 @@ def test_a_pruned_entry_can_still_be_proved_to_whoever_has_it(log):
 def test_the_command_prunes_and_info_tells(log):
     assert cli_json("audit", "prune", log, "--older-than", "1d", "--by", "alice", "--reason", "policy")["pruned"] == 512
     assert cli_json("audit", "info", log)["pruned"][0]["by"] == "alice"
-    assert read_history(Home(log))[0]["reason"] == "policy"
+    assert read_history(LedgerPaths(log))[0]["reason"] == "policy"
     done = cli("audit", "verify", log)
     assert done.returncode == 0
     assert "pruned: entries 0 to 511 by alice" in done.stdout

@@ -1,4 +1,4 @@
-"""Paths and shapes of tiles, as c2sp.org/tlog-tiles has them."""
+"""Paths and sizes of tiles, as c2sp.org/tlog-tiles specifies them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.audit import naive
 
-from ridgeline.audit.ledger.tiles import Tiles, entries_of, parse_tile_path, tile_path, widths
-from ridgeline.audit.ledger.tree import Edge, grown
+from ridgeline.audit.ledger.tiles import Edge, Tiles, extend_edge, list_levels, parse_tile_path, split_bundle, tile_path
 from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes, entry_ends, merkle_root
 
@@ -43,13 +42,13 @@ def test_a_path_leads_back_to_its_number(number):
 @settings(max_examples=200)
 @given(st.text(max_size=30))
 def test_any_text_is_a_path_or_none(text):
-    found = parse_tile_path("tile/" + text)
-    assert found is None or tile_path(*found) == "tile/" + text
+    parsed = parse_tile_path("tile/" + text)
+    assert parsed is None or tile_path(*parsed) == "tile/" + text
 
 
 def test_a_tree_of_70000_has_the_tiles_of_the_specification():
-    assert list(widths(70_000)) == [(0, 273, 112), (1, 1, 17), (2, 0, 1)]
-    assert list(widths(256)) == [(0, 1, 0), (1, 0, 1)]
+    assert list(list_levels(70_000)) == [(0, 273, 112), (1, 1, 17), (2, 0, 1)]
+    assert list(list_levels(256)) == [(0, 1, 0), (1, 0, 1)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -59,8 +58,8 @@ def test_an_edge_that_grows_in_steps_is_the_naive_tree(steps):
     for count in steps:
         more = [f"entry {len(every) + k}".encode() for k in range(count)]
         every += more
-        body = naive.bundle_of(more)
-        growth = grown(edge, body, bundle_hashes(body))
+        body = naive.make_bundle(more)
+        growth = extend_edge(edge, body, bundle_hashes(body))
         edge = growth.edge
         files |= growth.full
         assert edge.root() == naive.root([naive.leaf(e) for e in every])
@@ -68,7 +67,7 @@ def test_an_edge_that_grows_in_steps_is_the_naive_tree(steps):
     files |= edge.partials()
     for number in range(-(-len(every) // 256)):
         part = every[256 * number : 256 * (number + 1)]
-        assert files[tile_path("entries", number, len(part))] == naive.bundle_of(part)
+        assert files[tile_path("entries", number, len(part))] == naive.make_bundle(part)
 
 
 @settings(max_examples=300)
@@ -77,12 +76,12 @@ def test_bytes_are_a_bundle_or_an_error(data):
     try:
         ends = entry_ends(data).tolist()
     except ValueError:
-        for read in (bundle_hashes, lambda d: entries_of(d, "it")):
+        for read in (bundle_hashes, lambda d: split_bundle(d, "it")):
             with pytest.raises((ValueError, Unverified)):
                 read(data)
         return
     entries = naive.bundle(data)
-    assert entries_of(data, "it") == entries
+    assert split_bundle(data, "it") == entries
     assert len(ends) == len(entries)
     assert bundle_hashes(data) == b"".join(naive.leaf(e) for e in entries)
 
@@ -93,7 +92,7 @@ def test_a_root_needs_whole_hashes(size):
         merkle_root(bytes(size))
 
 
-def test_a_cut_tile_and_a_missing_one_are_told_apart(tmp_path):
+def test_a_cut_tile_and_a_missing_tile_are_different_faults(tmp_path):
     (tmp_path / "tile/0").mkdir(parents=True)
     (tmp_path / "tile/0/000").write_bytes(bytes(8191))
     with pytest.raises(Unverified, match="8191 bytes instead of 8192") as caught:

@@ -12,9 +12,9 @@ from tests.audit import naive
 from tests.audit.conftest import cli, cli_json, event, events
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.ledger.checkpoint import signed_checkpoint
-from ridgeline.audit.ledger.layout import Home, read_key
-from ridgeline.audit.ledger.tree import Edge, grown
+from ridgeline.audit.ledger.checkpoint import sign_checkpoint
+from ridgeline.audit.ledger.layout import LedgerPaths, read_key
+from ridgeline.audit.ledger.tiles import Edge, extend_edge
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.errors import Unverified
 from ridgeline.native import bundle_hashes
@@ -30,14 +30,14 @@ def kinds(report) -> list[str]:
 
 def rewrite(log, entries: list[bytes]) -> None:
     """Replace a log by another, signed with its own key: what only a witness can see."""
-    body = naive.bundle_of(entries)
-    growth = grown(Edge(), body, bundle_hashes(body))
+    body = naive.make_bundle(entries)
+    growth = extend_edge(Edge(), body, bundle_hashes(body))
     shutil.rmtree(log / "tile")
     for name, data in {**growth.full, **growth.edge.partials()}.items():
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_bytes(data)
-    signer = read_key(Home(log).key)
-    checkpoint = signed_checkpoint(signer.name, growth.edge.size, growth.edge.root(), signer)
+    signer = read_key(LedgerPaths(log).key)
+    checkpoint = sign_checkpoint(signer.name, growth.edge.size, growth.edge.root(), signer)
     (log / "checkpoint").write_text(str(checkpoint))
 
 
@@ -81,9 +81,9 @@ def test_an_altered_entry_is_named(log):
         (lambda e: e[:-1], "dropped", "entry 511 was dropped"),
     ],
 )
-def test_entries_dropped_moved_or_added_are_told_apart(log, change, kind, words):
+def test_dropped_moved_and_added_entries_are_different_faults(log, change, kind, words):
     path = log / "tile/entries/001"
-    path.write_bytes(naive.bundle_of(change(naive.bundle(path.read_bytes()))))
+    path.write_bytes(naive.make_bundle(change(naive.bundle(path.read_bytes()))))
     report = look(log)
     assert kinds(report) == [kind]
     assert words in report.findings[0].sentence
@@ -131,23 +131,23 @@ def test_a_truncated_log_with_its_old_checkpoint_put_back_is_seen(log, tmp_path)
     report = look(log)
     assert kinds(report) == ["truncated"]
     assert "has 900" in report.findings[0].sentence
-    Home(log).published.unlink()
-    assert look(log).ok, "nobody else remembers: that is what a witness is for"
+    LedgerPaths(log).published.unlink()
+    assert look(log).ok, "no other party remembers: that is what a witness is for"
 
 
-def test_a_checkpoint_kept_elsewhere_sees_a_fork_and_a_cut_tail(log, tmp_path):
-    kept = tmp_path / "kept"
-    shutil.copy(log / "checkpoint", kept)
+def test_a_checkpoint_saved_elsewhere_shows_a_fork_and_a_cut_tail(log, tmp_path):
+    saved = tmp_path / "kept"
+    shutil.copy(log / "checkpoint", saved)
     with Ledger.open(log) as ledger:
         ledger.append(events(700, 710))
-    assert look(log, kept=[kept]).ok
+    assert look(log, checkpoints=[saved]).ok
     entries = naive.read_log(log)[3]
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:5], b"{}", *entries[6:]])
     assert look(log).ok, "it is signed, after all"
-    assert kinds(look(log, kept=[kept])) == ["fork"]
+    assert kinds(look(log, checkpoints=[saved])) == ["fork"]
     rewrite(log, entries[:600])
-    assert kinds(look(log, kept=[kept])) == ["truncated"]
+    assert kinds(look(log, checkpoints=[saved])) == ["truncated"]
 
 
 def test_entries_and_tiles_rewritten_without_the_key_do_not_fit_the_signature(log):
@@ -159,11 +159,11 @@ def test_entries_and_tiles_rewritten_without_the_key_do_not_fit_the_signature(lo
 
 
 @pytest.mark.parametrize("size", [2**40, 2**63 - 1])
-def test_a_size_signed_for_no_log_is_not_looked_for_to_its_end(log, size):
-    signer = read_key(Home(log).key)
-    (log / "checkpoint").write_text(str(signed_checkpoint(signer.name, size, b"\7" * 32, signer)))
-    found = examine(log, signer.verifier)
-    assert sum("nothing is there" in f.sentence for f in found.findings) == 1
+def test_verification_stops_early_if_the_signed_size_has_no_log(log, size):
+    signer = read_key(LedgerPaths(log).key)
+    (log / "checkpoint").write_text(str(sign_checkpoint(signer.name, size, b"\7" * 32, signer)))
+    examined = examine(log, signer.verifier)
+    assert sum("nothing is there" in f.sentence for f in examined.findings) == 1
     assert not examine(log, signer.verifier, full=False).ok
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_key_never_passes(log):
     assert kinds(report) == ["wrong key"]
 
 
-def test_an_unsigned_checkpoint_is_said_to_be_unsigned(log):
+def test_an_unsigned_checkpoint_is_a_fault(log):
     text = (log / "checkpoint").read_text()
     (log / "checkpoint").write_text(text[: text.index("— ")])
     assert kinds(look(log)) == ["unsigned"]
@@ -202,7 +202,7 @@ def test_a_large_event_beside_the_log_is_checked(tmp_path):
     assert kinds(look(tmp_path / "log")) == ["missing"]
 
 
-def test_a_stray_file_is_a_note_not_an_alarm(log):
+def test_an_unknown_file_is_a_note_and_no_fault(log):
     (log / "tile/0/README").touch()
     report = look(log)
     assert report.ok
@@ -233,16 +233,16 @@ def test_verifying_while_it_is_written_gives_no_false_alarm(tmp_path):
         assert sizes[-1] > sizes[0]
 
 
-def test_the_command_finds_with_exit_1_and_says_what_in_json(log):
+def test_the_command_exits_with_1_and_lists_faults_in_json(log):
     assert cli("audit", "verify", log).returncode == 0
     path = log / "tile/entries/000"
     path.write_bytes(path.read_bytes().replace(b'"br5"', b'"br6"'))
     done = cli("audit", "verify", log)
     assert done.returncode == 1
     assert "altered: tile/entries/000: entry 5 was altered" in done.stdout
-    found = cli_json("audit", "verify", log)
-    assert not found["ok"]
-    assert found["findings"][0]["kind"] == "altered"
+    examined = cli_json("audit", "verify", log)
+    assert not examined["ok"]
+    assert examined["findings"][0]["kind"] == "altered"
 
 
 def test_the_command_refuses_what_is_no_key_or_no_log_with_exit_2(log, tmp_path):

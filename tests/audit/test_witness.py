@@ -1,4 +1,4 @@
-"""Witnesses: they remember, and see what a log cannot see of itself."""
+"""Witnesses remember a log and find faults that the log alone cannot show."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.audit.conftest import cli, cli_json, events
 from tests.audit.test_verify import rewrite
 
 from ridgeline.audit import Ledger, new_signer
-from ridgeline.audit.ledger.layout import Home
-from ridgeline.audit.ledger.note import COSIGNATURE
+from ridgeline.audit.ledger.checkpoint import COSIGNATURE
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.proof import check_proof, prove
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.ledger.witness import Witness
@@ -25,9 +25,9 @@ def witness(tmp_path):
 
 
 def see(witness: Witness, log):
-    found = witness.cosign(log)
-    witness.deliver(log, found)
-    return found
+    cosigned = witness.cosign(log)
+    witness.deliver(log, cosigned)
+    return cosigned
 
 
 def look(log, witness, require=1):
@@ -47,7 +47,7 @@ def test_a_witnessed_log_verifies_and_says_up_to_where(log, witness):
     assert look(log, witness).witnesses[0].size == 900
 
 
-def test_a_cosignature_that_is_too_old_does_not_count_and_is_said(log, witness, monkeypatch):
+def test_an_old_cosignature_does_not_count_and_is_noted(log, witness, monkeypatch):
     now = int(time.time())
     monkeypatch.setattr("ridgeline.audit.ledger.witness.time.time", lambda: now - 3 * 86_400)
     see(witness, log)
@@ -76,7 +76,7 @@ def test_a_cosignature_stands_on_the_checkpoint_for_any_client(log, witness):
 def test_a_truncated_log_is_caught(log, witness):
     see(witness, log)
     entries = naive.read_log(log)[3]
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, entries[:600])
     report = look(log, witness)
     assert [f.kind for f in report.findings] == ["truncated"]
@@ -89,7 +89,7 @@ def test_a_truncated_log_is_caught(log, witness):
 def test_a_forked_log_is_caught(log, witness):
     see(witness, log)
     entries = naive.read_log(log)[3]
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:5], b"{}", *entries[6:], b"more"])
     assert [f.kind for f in look(log, witness).findings] == ["fork"]
     with pytest.raises(Unverified, match="not co-signed") as caught:
@@ -138,8 +138,8 @@ def test_a_proof_carries_the_cosignatures(log, witness):
     see(witness, log)
     ledger = Ledger.open(log)
     data = str(prove(ledger, 5)).encode()
-    found = check_proof(data, ledger.verifier, "it", witnesses=[witness.verifier], require=1)
-    assert found.witnesses[0].name == "witness.example/w1"
+    cosigned = check_proof(data, ledger.verifier, "it", witnesses=[witness.verifier], require=1)
+    assert cosigned.witnesses[0].name == "witness.example/w1"
     stranger = new_signer("witness.example/w1", COSIGNATURE).verifier
     with pytest.raises(Unverified, match="co-signed by 0"):
         check_proof(data, ledger.verifier, "it", witnesses=[stranger], require=1)
@@ -150,12 +150,12 @@ def test_the_command_witnesses_and_refuses_a_fork_with_exit_1(log, tmp_path):
     assert cli(*words).returncode == 2
     key = cli_json(*words, "--name", "witness.example/w1")["key"]
     assert cli("audit", "verify", log, "--witness", key, "--require", 1).returncode == 0
-    Home(log).published.unlink()
+    LedgerPaths(log).published.unlink()
     rewrite(log, naive.read_log(log)[3][:600])
     done = cli("audit", "verify", log, "--witness", key, "--require", 1)
     assert done.returncode == 1
     assert "truncated" in done.stdout
     assert cli(*words).returncode == 1
-    kept = tmp_path / "kept"
-    assert cli(*words, "--out", kept).returncode == 1
-    assert not kept.exists()
+    saved = tmp_path / "kept"
+    assert cli(*words, "--out", saved).returncode == 1
+    assert not saved.exists()

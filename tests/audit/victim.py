@@ -81,7 +81,7 @@ def die_before(number: int) -> None:
 def main() -> None:
     path = sys.argv[1]
     import ridgeline.audit.ledger.ledger  # noqa: F401  (before the forks, so that a victim starts at once)
-    from ridgeline.audit.ledger.note import new_signer
+    from ridgeline.audit.ledger.checkpoint import new_signer
 
     new_signer("x").sign("")
     for line in sys.stdin:

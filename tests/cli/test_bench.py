@@ -1,4 +1,4 @@
-"""The lab's commands from the outside: what they print, what they write, how they leave.
+"""The commands of the lab: what they print, what they write, their exit codes.
 
 python -m pytest tests/cli/test_bench.py
 """
@@ -19,32 +19,34 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sort_workload.py"
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory):
-    """Run the command line with ceilings measured once for this module, on a ladder made short."""
+    """Return a function that runs the command line, with one cache of ceilings for this module."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def go(*words: object, **more) -> subprocess.CompletedProcess[str]:
+    def run(*words: object, **options) -> subprocess.CompletedProcess[str]:
         import os
 
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "NO_COLOR": "1"}
         command = [sys.executable, "-m", "ridgeline", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **more)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **options)
 
-    return go
+    return run
 
 
 @pytest.fixture(scope="module")
 def finished(cli, tmp_path_factory):
-    """A short bench of copy: its folder and its JSON."""
+    """Run a short benchmark of copy; return its folder and its JSON."""
     out = tmp_path_factory.mktemp("bench")
-    done = cli("bench", "copy", "--case", "bytes=262144", "--device", "cpu", "--budget", "2s", "--out", out, "--json")
-    assert done.returncode == 0, done.stderr
-    return out, json.loads(done.stdout)
+    process = cli(
+        "bench", "copy", "--case", "bytes=262144", "--device", "cpu", "--budget", "2s", "--out", out, "--json"
+    )
+    assert process.returncode == 0, process.stderr
+    return out, json.loads(process.stdout)
 
 
 pytestmark = pytest.mark.xdist_group("bench")
 
 
-def test_bench_answers_in_json_with_every_contender_judged(finished):
+def test_bench_answers_in_json_with_a_verdict_for_every_peer(finished):
     out, answer = finished
     case = answer["cases"][0]
     assert (case["workload"], case["case"]["bytes"]) == ("copy", 262144)
@@ -62,8 +64,8 @@ def test_records_can_be_listed_shown_and_exported(cli, finished, tmp_path):
     out, _ = finished
     listed = json.loads(cli("records", "ls", out, "--json").stdout)
     assert listed["records"][0]["workload"] == "copy"
-    shown = cli("records", "show", out)
-    assert "ridgeline bench copy" in shown.stdout
+    table = cli("records", "show", out)
+    assert "ridgeline bench copy" in table.stdout
     raw = json.loads(cli("records", "show", out, listed["records"][0]["id"][:6], "--json").stdout)
     samples = sum(len(c["samples_ns"]) for c in raw["contenders"])
     for name in ("x.csv", "x.parquet", "x.json"):
@@ -78,23 +80,25 @@ def test_records_can_be_listed_shown_and_exported(cli, finished, tmp_path):
 
 def test_a_run_compared_with_itself_is_same(cli, finished):
     out, _ = finished
-    done = cli("compare", out, out)
-    assert done.returncode == 0
-    assert "SAME" in done.stdout
+    process = cli("compare", out, out)
+    assert process.returncode == 0
+    assert "SAME" in process.stdout
 
 
-def test_the_report_can_be_made_again_from_its_records(cli, finished, tmp_path):
+def test_the_report_can_be_reproduced_from_its_records(cli, finished, tmp_path):
     out, _ = finished
-    done = cli("report", out, "--out", tmp_path)
-    assert done.returncode == 0
+    process = cli("report", out, "--out", tmp_path)
+    assert process.returncode == 0
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
 def test_the_example_workload_is_under_100_lines_and_races(cli, tmp_path):
     assert len(EXAMPLE.read_text().splitlines()) < 100
-    done = cli("bench", EXAMPLE, "--case", "n=2000", "--device", "cpu", "--budget", "2s", "--out", tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
-    rows = {c["contender"]: c for c in json.loads(done.stdout)["cases"][0]["contenders"]}
+    process = cli(
+        "bench", EXAMPLE, "--case", "n=2000", "--device", "cpu", "--budget", "2s", "--out", tmp_path, "--json"
+    )
+    assert process.returncode == 0, process.stderr
+    rows = {c["contender"]: c for c in json.loads(process.stdout)["cases"][0]["contenders"]}
     assert rows["python"]["verdict"] == "SLOWER"
 
 
@@ -103,7 +107,7 @@ def test_contributing_shows_the_example_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (["bench", "cpoy"], 2, "did you mean 'copy'"),
         (["bench", "copy", "--device", "tpu"], 2, "there is no device 'tpu'"),
@@ -120,41 +124,41 @@ def test_contributing_shows_the_example_as_it_is():
         (["report", "/nowhere"], 2, "there are no records at '/nowhere'"),
     ],
 )
-def test_bad_input_is_one_sentence(cli, words, code, says, tmp_path):
-    done = cli(*words, cwd=tmp_path)
-    assert done.returncode == code
-    assert says in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 2
-    assert not list(tmp_path.iterdir()), "nothing half-written"
+def test_bad_input_is_one_sentence(cli, words, code, message, tmp_path):
+    process = cli(*words, cwd=tmp_path)
+    assert process.returncode == code
+    assert message in " ".join(process.stderr.split())
+    assert "Traceback" not in process.stderr
+    assert len(process.stderr.strip().splitlines()) <= 2
+    assert not list(tmp_path.iterdir()), "no incomplete file"
 
 
-def test_a_workload_of_ones_own_that_lacks_a_method_is_told_so(cli, tmp_path):
+def test_a_workload_file_without_a_method_is_refused_by_name(cli, tmp_path):
     (tmp_path / "half.py").write_text(
         "class W:\n    name = 'half'\n    def cases(self, profile): return []\nworkload = W()\n"
     )
-    done = cli("bench", tmp_path / "half.py", "--out", tmp_path / "o")
-    assert done.returncode == 2
-    assert "lacks: work, contenders, prepare, check" in done.stderr
+    process = cli("bench", tmp_path / "half.py", "--out", tmp_path / "o")
+    assert process.returncode == 2
+    assert "lacks: work, contenders, prepare, check" in process.stderr
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("import not_there", "cannot be loaded: ModuleNotFoundError: No module named 'not_there'"),
         ("def x(:", "cannot be loaded: SyntaxError"),
         (EXAMPLE.read_text().replace('["ridgeline", "python"]', '["mine", "python"]'), "'sort' lack 'ridgeline'"),
     ],
 )
-def test_a_workload_file_that_is_wrong_is_one_sentence(cli, tmp_path, text, says):
+def test_a_broken_workload_file_is_refused_in_one_sentence(cli, tmp_path, text, message):
     (tmp_path / "mine.py").write_text(text)
-    done = cli("bench", tmp_path / "mine.py", "--device", "cpu", "--out", tmp_path / "o")
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    process = cli("bench", tmp_path / "mine.py", "--device", "cpu", "--out", tmp_path / "o")
+    assert process.returncode == 2
+    assert message in " ".join(process.stderr.split())
+    assert "Traceback" not in process.stderr
 
 
-def test_what_a_peer_says_is_no_markup(cli, tmp_path):
+def test_the_message_of_a_peer_is_not_markup(cli, tmp_path):
     broken = (
         "def prepare(self, case, contender, place):\n        if contender == 'python': raise OSError('[/lib] [red]')"
     )
@@ -163,32 +167,56 @@ def test_what_a_peer_says_is_no_markup(cli, tmp_path):
     )
     (tmp_path / "mine.py").write_text(text)
     words = ("--case", "n=100", "--device", "cpu", "--budget", "1s", "--out", tmp_path / "o")
-    done = cli("bench", tmp_path / "mine.py", *words)
-    assert done.returncode == 0, done.stderr
-    assert "it raised OSError: [/lib] [red]" in done.stdout
+    process = cli("bench", tmp_path / "mine.py", *words)
+    assert process.returncode == 0, process.stderr
+    assert "it raised OSError: [/lib] [red]" in process.stdout
 
 
 def test_a_narrow_screen_keeps_names_and_verdicts(finished):
     from rich.console import Console
 
     from ridgeline.cli import tables
-    from ridgeline.lab.record import record
+    from ridgeline.lab.record import read_records
 
     screen = Console(width=60, record=True, file=io.StringIO())
-    for part in tables.races(record.read(finished[0]).records, screen.width):
+    for part in tables.list_race_tables(read_records(finished[0]).records, screen.width):
         screen.print(part)
-    shown = screen.export_text()
-    assert "  ridgeline" in shown
-    assert "numpy" in shown
-    assert "verdict" in shown
-    assert "…" not in shown
+    text = screen.export_text()
+    assert "  ridgeline" in text
+    assert "numpy" in text
+    assert "verdict" in text
+    assert "…" not in text
 
 
-def test_something_of_ours_that_is_wrong_sets_exit_1(cli, tmp_path):
+def test_a_wrong_result_of_ours_sets_exit_code_1(cli, tmp_path):
     text = EXAMPLE.read_text().replace("return Check(ok=rising", "return Check(ok=not rising")
     (tmp_path / "lying.py").write_text(text)
     words = ("--case", "n=100", "--device", "cpu", "--budget", "1s", "--out", tmp_path / "o", "--json")
-    done = cli("bench", tmp_path / "lying.py", *words)
-    assert done.returncode == 1
-    assert "WRONG" in done.stderr
-    assert json.loads(done.stdout)["cases"][0]["contenders"][0]["median_ns"] is None
+    process = cli("bench", tmp_path / "lying.py", *words)
+    assert process.returncode == 1
+    assert "WRONG" in process.stderr
+    assert json.loads(process.stdout)["cases"][0]["contenders"][0]["median_ns"] is None
+
+
+def test_bench_into_a_pipe_names_ceilings_contenders_and_cases(tmp_path):
+    """With an empty cache it measures the ceilings first; nothing stays silent for long (see test_bench_progress)."""
+    import os
+
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_COLOR": "1"}
+    words = (
+        "bench",
+        "copy",
+        "--case",
+        "bytes=262144",
+        "--device",
+        "cpu",
+        "--budget",
+        "2s",
+        "--out",
+        str(tmp_path / "o"),
+    )
+    command = [sys.executable, "-m", "ridgeline", *words]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert "measuring ceilings: " in process.stderr
+    assert "case 1 of 1: copy bytes=256 KiB · cpu: " in process.stderr

@@ -19,8 +19,8 @@ def check(capsys, tmp_path):
         try:
             main(["check", str(file), *words])
             code = 0
-        except SystemExit as left:
-            code = left.code or 0
+        except SystemExit as exit:
+            code = exit.code or 0
         return code, *capsys.readouterr()
 
     return command
@@ -33,7 +33,7 @@ def test_a_contradiction_is_shown_with_its_arithmetic(check):
     assert "2M × 20ms / 86400s = 0.463, not 463 cores" in out
 
 
-def test_json_has_what_is_promised(check):
+def test_json_has_the_documented_keys(check):
     code, out, _ = check(WRONG, "--json")
     assert code == 1
     (finding,) = json.loads(out)["findings"]
@@ -41,7 +41,7 @@ def test_json_has_what_is_promised(check):
     assert finding["line"] == 3
 
 
-def test_a_report_that_holds_is_exit_0(check):
+def test_a_report_without_contradiction_is_exit_0(check):
     code, out, err = check("It took 120 seconds (2 minutes).\n")
     assert (code, err) == (0, "")
     assert "no contradiction" in out
@@ -63,12 +63,12 @@ def test_a_binary_file_is_one_sentence_and_exit_2(check, content):
 
 def test_a_missing_file_and_a_folder_are_exit_2(capsys, tmp_path):
     for path in (tmp_path / "gone.md", tmp_path):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(["check", str(path)])
-        assert left.value.code == 2
+        assert exit_info.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_what_others_wrote_cannot_steer_the_terminal(check):
+def test_control_characters_of_a_report_do_not_reach_the_terminal(check):
     _, out, _ = check(WRONG.replace("Needed", "\x1b[2JNeeded"))
     assert "\x1b" not in out

@@ -18,7 +18,7 @@ from tests.embed import tiny
 from tests.embed.tiny import TEXTS, Reference
 
 from ridgeline.cli import main
-from ridgeline.embed import job
+from ridgeline.embed import file_job as file_job
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def say(capsys: pytest.CaptureFixture[str], model: Path):
 
 
 @pytest.fixture(scope="module")
-def wanted(model: Path) -> np.ndarray:
+def expected(model: Path) -> np.ndarray:
     return Reference(model).encode(TEXTS)
 
 
@@ -65,54 +65,54 @@ def write(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t.csv", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.parquet"])
-def test_every_kind_of_file_gives_its_vectors(say, tmp_path: Path, wanted, name: str):
+def test_every_kind_of_file_gives_its_vectors(say, tmp_path: Path, expected, name: str):
     out = tmp_path / "o.npy"
-    code, said, err = say(write(tmp_path / name), "-o", out)
-    assert (code, said) == (0, "")
-    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    code, message, err = say(write(tmp_path / name), "-o", out)
+    assert (code, message) == (0, "")
+    np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
     assert f"{len(TEXTS)} × 32, norm 1.000000" in err
     assert "0 not finite" in err
     assert "texts/s" in err
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "o.npy"])
 
 
-def test_a_column_is_chosen_and_the_only_one_needs_no_name(say, tmp_path: Path, wanted):
+def test_a_column_is_chosen_and_the_only_one_needs_no_name(say, tmp_path: Path, expected):
     (tmp_path / "a.csv").write_text("title,n\n" + "".join(f"{t},1\n" for t in TEXTS))
     assert say(tmp_path / "a.csv", "--column", "title", "-o", tmp_path / "o.npy")[0] == 0
-    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
     (tmp_path / "b.csv").write_text("whatever\n" + "".join(f'"{t}"\n' for t in TEXTS))
     assert say(tmp_path / "b.csv", "-o", tmp_path / "o.npy")[0] == 0
-    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), wanted, atol=2e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
 
 
-def test_parquet_holds_texts_beside_vectors(say, tmp_path: Path, wanted, monkeypatch):
+def test_parquet_holds_texts_and_vectors(say, tmp_path: Path, expected, monkeypatch):
     import pyarrow.parquet as parquet
 
-    monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 4})
+    monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
     assert say(write(tmp_path / "t.jsonl"), "-o", tmp_path / "o.parquet", "--verify")[0] == 0
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table["text"].to_pylist() == TEXTS
-    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), wanted, atol=2e-6)
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=2e-6)
 
 
 def test_json_has_every_figure(say, tmp_path: Path):
     code, out, _ = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--json", "--verify", "--truncate-dim", 8)
-    found = json.loads(out)
+    vectors = json.loads(out)
     assert code == 0
-    assert (found["count"], found["dim"], found["not_finite"], found["verified"]) == (len(TEXTS), 8, 0, True)
-    assert found["duplicates"] == len(TEXTS) - len({*TEXTS})
-    assert found["norm_mean"] == pytest.approx(1)
+    assert (vectors["count"], vectors["dim"], vectors["not_finite"], vectors["verified"]) == (len(TEXTS), 8, 0, True)
+    assert vectors["duplicates"] == len(TEXTS) - len({*TEXTS})
+    assert vectors["norm_mean"] == pytest.approx(1)
 
 
 def test_verify_finds_a_changed_vector(say, tmp_path: Path, monkeypatch):
-    kept = job._read_back
-    monkeypatch.setattr(job, "_read_back", lambda out: -kept(out))
+    original = file_job._read_vectors
+    monkeypatch.setattr(file_job, "_read_vectors", lambda out: -original(out))
     code, _, err = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--verify")
     assert code == 1
     assert "lowest cosine -1.0" in err
 
 
-def test_a_long_text_is_cut_and_noted_once(say, tmp_path: Path):
+def test_a_long_text_is_truncated_with_one_warning(say, tmp_path: Path):
     (tmp_path / "t.txt").write_text("cat " * 99 + "\n" + "dog " * 99 + "\n")
     code, _, err = say(tmp_path / "t.txt", "-o", tmp_path / "o.npy")
     assert code == 0
@@ -120,7 +120,7 @@ def test_a_long_text_is_cut_and_noted_once(say, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words", "said"),
+    ("name", "content", "words", "message"),
     [
         ("t.csv", "a,b\n1,2\n", [], "no column in '"),
         ("t.csv", "title,b\n1,2\n", ["--column", "titel"], "did you mean 'title'?"),
@@ -146,24 +146,26 @@ def test_a_long_text_is_cut_and_noted_once(say, tmp_path: Path):
         ("t.txt", "x\n", ["--out", "no/such/o.npy"], "no folder 'no/such'"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(say, tmp_path: Path, name: str, content, words: list, said: str):
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    say, tmp_path: Path, name: str, content, words: list, message: str
+):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     code, out, err = say(file, "-o", tmp_path / "o.npy", *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.startswith("ridgeline: ")
     assert err.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def test_a_file_that_is_not_there_is_said(say, tmp_path: Path):
+def test_a_missing_file_is_an_error(say, tmp_path: Path):
     assert "there is no file" in say(tmp_path / "none.txt", "-o", tmp_path / "o.npy")[2]
 
 
 VICTIM = """
 import sys, time
-from ridgeline.embed import embedder, job
+from ridgeline.embed import embedder, file_job as job
 kept = embedder.Embedder.encode
 def slow(self, texts, **how):
     time.sleep(0.2)
@@ -175,7 +177,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_killed_run_goes_on_where_it_stood(say, tmp_path: Path, model: Path, wanted, monkeypatch):
+def test_a_killed_job_resumes(say, tmp_path: Path, model: Path, expected, monkeypatch):
     source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
     words = ["embed", "--model", model, "--device", "cpu", "--dtype", "float32", source, "-o", out]
     victim = subprocess.Popen([sys.executable, "-c", VICTIM, *map(str, words)])
@@ -187,14 +189,14 @@ def test_a_killed_run_goes_on_where_it_stood(say, tmp_path: Path, model: Path, w
     os.kill(victim.pid, signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
     assert not out.exists()
-    monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 2})
+    monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 2})
     code, _, err = say(source, "-o", out, "--prompt", "the ")
     assert code == 2
     assert 'prompt is "" there' in err  # another job's chunks are not mixed in
-    code, said, _ = say(source, "-o", out, "--json")
+    code, message, _ = say(source, "-o", out, "--json")
     assert code == 0
-    assert 6 <= json.loads(said)["resumed"] < len(TEXTS)
-    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    assert 6 <= json.loads(message)["resumed"] < len(TEXTS)
+    np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.npy", "t.txt"]
 
 
@@ -203,46 +205,46 @@ def stopped(say, monkeypatch):
     """A job that was stopped after two chunks of two texts."""
 
     def stop(*words: object) -> None:
-        kept, done = job._encode, []
-        monkeypatch.setattr(job.embed_file, "__kwdefaults__", {**job.embed_file.__kwdefaults__, "chunk": 2})
+        original, done = file_job._encode_chunk, []
+        monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 2})
 
         def encode(*a):
             if len(done) == 2:
                 raise KeyboardInterrupt
             done.append(a)
-            return kept(*a)
+            return original(*a)
 
-        monkeypatch.setattr(job, "_encode", encode)
+        monkeypatch.setattr(file_job, "_encode_chunk", encode)
         assert say(*words)[0] == 130
-        monkeypatch.setattr(job, "_encode", kept)
+        monkeypatch.setattr(file_job, "_encode_chunk", original)
 
     return stop
 
 
-def test_force_forgets_another_job(say, stopped, tmp_path: Path, wanted):
+def test_force_discards_another_job(say, stopped, tmp_path: Path, expected):
     source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
     stopped(source, "-o", out, "--prompt", "the ")
     code, _, err = say(source, "-o", out)
     assert (code, "or forget it with --force" in err) == (2, True)
     assert say(source, "-o", out, "--force")[0] == 0
-    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
 
 
-def test_force_respects_a_process_at_work(say, tmp_path: Path, wanted, monkeypatch):
-    source, out, kept, seen = write(tmp_path / "t.txt"), tmp_path / "o.npy", job._encode, []
+def test_force_respects_a_running_process(say, tmp_path: Path, expected, monkeypatch):
+    source, out, original, seen = write(tmp_path / "t.txt"), tmp_path / "o.npy", file_job._encode_chunk, []
 
     def encode(*a):
         if not seen:
             seen.append(say(source, "-o", out, "--force"))
-        return kept(*a)
+        return original(*a)
 
-    monkeypatch.setattr(job, "_encode", encode)
+    monkeypatch.setattr(file_job, "_encode_chunk", encode)
     assert say(source, "-o", out)[0] == 0
     assert (seen[0][0], "locked by process" in seen[0][2]) == (2, True)
-    np.testing.assert_allclose(np.load(out), wanted, atol=2e-6)
+    np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
 
 
-def test_vectors_of_a_model_that_was_replaced_are_not_mixed_in(say, stopped, tmp_path: Path, model: Path):
+def test_vectors_of_a_replaced_model_are_not_reused(say, stopped, tmp_path: Path, model: Path):
     source, out, other = write(tmp_path / "t.txt"), tmp_path / "o.npy", tmp_path / "m"
     shutil.copytree(model, other)
     stopped(source, "-o", out, "--model", other)
@@ -253,7 +255,7 @@ def test_vectors_of_a_model_that_was_replaced_are_not_mixed_in(say, stopped, tmp
     assert (code, "model_files is" in err) == (2, True)
 
 
-def test_a_mended_file_is_not_in_the_way_of_itself(say, tmp_path: Path):
+def test_a_corrected_file_can_be_embedded_again(say, tmp_path: Path):
     source, out = tmp_path / "t.jsonl", tmp_path / "o.npy"
     source.write_text('\ufeff{"text": "a cat"}\n{"text"\n')
     assert say(source, "-o", out)[0] == 2
@@ -262,7 +264,7 @@ def test_a_mended_file_is_not_in_the_way_of_itself(say, tmp_path: Path):
     assert len(np.load(out)) == 2
 
 
-def test_the_file_that_is_read_is_not_written_over(say, tmp_path: Path):
+def test_the_input_file_is_not_overwritten(say, tmp_path: Path):
     source = write(tmp_path / "t.parquet")
     before = source.read_bytes()
     (tmp_path / "link.parquet").symlink_to(source)
@@ -285,7 +287,7 @@ def test_models_are_listed_and_offline_fetching_refused(capsys, tmp_path: Path, 
     assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
 
 
-def test_the_command_brings_no_torch_when_it_is_loaded():
+def test_importing_the_command_does_not_import_torch():
     code = "import sys, ridgeline.cli.embed, ridgeline.cli.model, ridgeline.embed; print({'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
@@ -293,7 +295,7 @@ def test_the_command_brings_no_torch_when_it_is_loaded():
 def test_nine_thousand_titles(data: Path, tmp_path: Path):
     """Some of them, as the real model reads them."""
     from ridgeline import Embedder
-    from ridgeline.embed.files import read_texts
+    from ridgeline.embed.text_files import read_texts
 
     with read_texts(data / "movielens/ml-latest-small/movies.csv", "title") as rows:
         titles = list(rows.texts)
@@ -304,5 +306,5 @@ def test_nine_thousand_titles(data: Path, tmp_path: Path):
     except Exception as error:
         pytest.skip(str(error))
     with embedder:
-        found = embedder.encode(titles[:64])
-    assert found.shape == (64, 384)
+        vectors = embedder.encode(titles[:64])
+    assert vectors.shape == (64, 384)

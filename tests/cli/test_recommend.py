@@ -1,4 +1,4 @@
-"""`ridgeline recommend`: every command from a folder to an answer, on made data.
+"""`ridgeline recommend`: every command from a folder to a result, on synthetic data.
 
 python -m pytest tests/cli/test_recommend.py
 """
@@ -14,7 +14,7 @@ import pytest
 from tests.embed import tiny
 
 from ridgeline.cli import main
-from ridgeline.recommend import Recommender, demo, files
+from ridgeline.recommend import Recommender, demo, recommender
 
 
 def run(capsys, *words) -> tuple[int, str, str]:
@@ -23,8 +23,8 @@ def run(capsys, *words) -> tuple[int, str, str]:
         code = 0
     except SystemExit as leaving:
         code = int(leaving.code or 0)
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,8 +38,8 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """The demo's films and users as a MovieLens folder, with one damaged row."""
-    made = demo.dataset()
-    c, r = made.catalogue, made.ratings
+    data = demo.draw_dataset()
+    c, r = data.catalogue, data.ratings
     root = tmp_path_factory.mktemp("ml")
     films = [f'{i},"{t}",{"|".join(g)}' for i, t, g in zip(c.ids, c.titles, c.genres, strict=True)]
     (root / "movies.csv").write_text("movieId,title,genres\n" + "\n".join(films) + "\n")
@@ -70,7 +70,7 @@ def broken(model, folder, tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("broken")
     known = Recommender.load(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "FORMAT", 0)
+        patch.setattr(recommender, "MODEL_FORMAT", 0)
         known.save(root / "old")
     (root / "half").mkdir()
     shutil.copy(folder / "movies.csv", root / "half")
@@ -91,18 +91,18 @@ def test_describe_names_the_damaged_row(capsys, folder):
     assert code == 0
     assert "users" in out
     assert "rating is 'five', not a number" in " ".join(err.split())
-    told = json.loads(run(capsys, "recommend", "describe", folder, "--json")[1])
-    assert (told["users"], told["left_out"]) == (240, {"unreadable": 1})
+    summary = json.loads(run(capsys, "recommend", "describe", folder, "--json")[1])
+    assert (summary["users"], summary["left_out"]) == (240, {"unreadable": 1})
 
 
-def test_for_answers_in_json_and_in_words(capsys, model, folder):
+def test_for_prints_json_and_a_table(capsys, model, folder):
     code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "-k", 7, "--json")
-    found = json.loads(out)
+    results = json.loads(out)
     assert code == 0
-    assert len(found) == 7
-    assert set(found[0]) == {"item", "title", "genres", "score", "why"}
+    assert len(results) == 7
+    assert set(results[0]) == {"item", "title", "genres", "score", "why"}
     seen = {int(w.split(",")[1]) for w in (folder / "ratings.csv").read_text().splitlines() if w.startswith("1,")}
-    assert not seen & {a["item"] for a in found}
+    assert not seen & {a["item"] for a in results}
     code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "--explain")
     assert code == 0
     assert "because of" in out
@@ -113,8 +113,8 @@ def test_similar_search_and_new_answer(capsys, model):
     assert code == 0
     assert "taken for 'Toy Story (1995)'" in err
     assert len(json.loads(run(capsys, "recommend", "search", "a shark", "--model", model, "--json")[1])) == 10
-    found = json.loads(run(capsys, "recommend", "new", "--liked", "Alien", "--model", model, "--json", "-k", 3)[1])
-    assert len(found) == 3
+    results = json.loads(run(capsys, "recommend", "new", "--liked", "Alien", "--model", model, "--json", "-k", 3)[1])
+    assert len(results) == 3
 
 
 def test_all_writes_a_file(capsys, model, tmp_path):
@@ -124,16 +124,16 @@ def test_all_writes_a_file(capsys, model, tmp_path):
     assert pq.read_table(tmp_path / "all.parquet").column_names == ["user", "rank", "item", "title", "score"]
 
 
-def test_evaluate_tells_json_and_writes_a_page(capsys, folder, encoder, tmp_path):
+def test_evaluate_prints_json_and_writes_a_page(capsys, folder, encoder, tmp_path):
     words = ("--split", "temporal-user", "--metrics", "recall@20,ndcg@10,coverage", "--encoder", encoder, "--json")
     code, out, _ = run(capsys, "recommend", "evaluate", folder, *words, "-o", tmp_path / "page.html", "--device", "cpu")
-    told = json.loads(out)
+    evaluation = json.loads(out)
     assert code == 0
-    assert told["protocol"]["split"] == "temporal-user"
-    assert "paired_vs_ease" in told["models"]["hybrid"]
+    assert evaluation["protocol"]["split"] == "temporal-user"
+    assert "paired_vs_ease" in evaluation["models"]["hybrid"]
     page = (tmp_path / "page.html").read_text()
     assert "difference to EASE" in page
-    assert f"{told['models']['ease']['ndcg@10']['mean']:.4f}" in page
+    assert f"{evaluation['models']['ease']['ndcg@10']['mean']:.4f}" in page
 
 
 def test_the_demo_needs_no_data(capsys, encoder):
@@ -143,7 +143,7 @@ def test_the_demo_needs_no_data(capsys, encoder):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("for", "99999", "--model", "MODEL"), "no user '99999'"),
         (("for", "1l0", "--model", "MODEL"), "the nearest are 10, 210, 190; `new` serves users without ratings"),
@@ -160,7 +160,7 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("for", "1", "--model", "MODEL", "--year", "1990-1980"), "end before they begin"),
         (("for", "1", "--model", "NOWHERE"), "does not exist"),
         (("for", "1", "--model", "DATA"), "no manifest.json"),
-        (("new", "--model", "MODEL"), "something to go by"),
+        (("new", "--model", "MODEL"), "needs liked titles or a text"),
         (("fit", "NOWHERE", "-o", "OUT"), "does not exist"),
         (("all", "--model", "MODEL", "-o", "x.csv"), "does not end in .parquet"),
         (("evaluate", "DATA", "--split", "weekly"), "no split 'weekly'"),
@@ -179,12 +179,12 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("describe", "QUOTE"), "movies.csv line 3: the quote that opens a value here is not closed in its row"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, broken, tmp_path, words, told):
+def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, broken, tmp_path, words, message):
     places = {"MODEL": model, "DATA": folder, "NOWHERE": tmp_path / "nowhere", "OUT": tmp_path / "out", **broken}
     places["OUT.parquet"] = tmp_path / "out.parquet"
     places |= {"NOWHERE/p.html": tmp_path / "nowhere/p.html", "DATA/v": folder / "v"}
     code, _, err = run(capsys, "recommend", *(places.get(w, w) for w in words))
     assert code == 2
-    assert told in " ".join(err.split())
+    assert message in " ".join(err.split())
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())

@@ -20,10 +20,10 @@ from tests.embed import tiny
 from tests.recommend import folders
 
 from ridgeline.recommend import Recommender
-from ridgeline.recommend import vector_cache as kept
+from ridgeline.recommend import item_vectors as item_vectors
 
 FILMS = 6_000  # whose texts take many blocks: there is time to press the keys
-PATIENCE = 120.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def data(tmp_path_factory) -> Path:
     return folders.many(tmp_path_factory.mktemp("data") / "ml", users=30, films=FILMS)
 
 
-def started(home: Path, *words: object) -> subprocess.Popen[str]:
+def start_cli(home: Path, *words: object) -> subprocess.Popen[str]:
     environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
     command = [sys.executable, "-m", "ridgeline", "recommend", *map(str, words)]
     return subprocess.Popen(
@@ -45,17 +45,17 @@ def started(home: Path, *words: object) -> subprocess.Popen[str]:
     )
 
 
-def stopped(process: subprocess.Popen[str], begun: Callable[[], object]) -> tuple[int, str]:
+def stop_after(process: subprocess.Popen[str], begun: Callable[[], object]) -> tuple[int, str]:
     """Wait until it has begun, press Ctrl-C, and see how it leaves."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     try:
         while not begun() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=PATIENCE)
+        _, error_text = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
-    return process.returncode, told
+    return process.returncode, error_text
 
 
 def begun(out: Path) -> bool:
@@ -67,38 +67,38 @@ def blocks(home: Path) -> list[Path]:
     return list((home / "ridgeline/vectors").glob("*/*.npz"))
 
 
-def test_a_fit_that_is_stopped_leaves_no_model_and_goes_on(data, encoder, tmp_path):
+def test_an_interrupted_fit_leaves_no_model_and_resumes(data, encoder, tmp_path):
     out, home = tmp_path / "out/model", tmp_path / "home"
     out.parent.mkdir()
     words = ("fit", data, "-o", out, "--encoder", encoder, "--device", "cpu", "--quiet")
-    code, told = stopped(started(home, *words), lambda: blocks(home))
-    assert code == 130, told
-    assert "interrupted" in told
-    assert "Traceback" not in told
+    code, error_text = stop_after(start_cli(home, *words), lambda: blocks(home))
+    assert code == 130, error_text
+    assert "interrupted" in error_text
+    assert "Traceback" not in error_text
     assert not list(out.parent.iterdir())
     had = len(blocks(home))
-    assert 1 <= had < FILMS / kept.BLOCK
+    assert 1 <= had < FILMS / item_vectors.CACHE_BLOCK
     before = {path: path.stat().st_mtime_ns for path in blocks(home)}
-    again = started(home, *words)
-    assert again.wait(PATIENCE) == 0, again.communicate()[1]
+    again = start_cli(home, *words)
+    assert again.wait(TIMEOUT_S) == 0, again.communicate()[1]
     again.communicate()
     assert {path: path.stat().st_mtime_ns for path in before} == before  # what was there was used, not made again
-    assert len(blocks(home)) == -(-FILMS // kept.BLOCK)
+    assert len(blocks(home)) == -(-FILMS // item_vectors.CACHE_BLOCK)
     assert Recommender.load(out, verify=True).recommend(1)
 
 
-def test_an_evaluation_that_is_stopped_leaves_no_page(data, encoder, tmp_path):
+def test_an_interrupted_evaluation_leaves_no_page(data, encoder, tmp_path):
     out, home = tmp_path / "out", tmp_path / "home"
     out.mkdir()
     # Only liked films are encoded, so there is one block: it is stopped while models are ranked, or just before.
     words = ("evaluate", data, "-o", out / "page.html", "--encoder", encoder, "--device", "cpu", "--quiet")
-    code, told = stopped(started(home, *words), lambda: blocks(home))
-    assert code == 130, told
-    assert "Traceback" not in told
+    code, error_text = stop_after(start_cli(home, *words), lambda: blocks(home))
+    assert code == 130, error_text
+    assert "Traceback" not in error_text
     assert not list(out.iterdir())
 
 
-def test_ranking_everybody_when_stopped_leaves_no_file(encoder, tmp_path):
+def test_an_interrupted_ranking_of_all_users_leaves_no_file(encoder, tmp_path):
     import ridgeline
 
     data = folders.many(tmp_path / "ml")
@@ -111,11 +111,11 @@ def test_ranking_everybody_when_stopped_leaves_no_file(encoder, tmp_path):
     out = tmp_path / "out/all.parquet"
     out.parent.mkdir()
     words = ("all", "--model", tmp_path / "model", "-o", out, "--quiet")
-    code, told = stopped(started(tmp_path / "home", *words), lambda: begun(out))
-    assert code == 130, told
-    assert "Traceback" not in told
+    code, error_text = stop_after(start_cli(tmp_path / "home", *words), lambda: begun(out))
+    assert code == 130, error_text
+    assert "Traceback" not in error_text
     assert not list(out.parent.iterdir())
-    again = started(tmp_path / "home", *words)
-    again.communicate(timeout=PATIENCE)
+    again = start_cli(tmp_path / "home", *words)
+    again.communicate(timeout=TIMEOUT_S)
     assert again.returncode == 0
-    assert len(pq.read_table(out, columns=["user"])) == 8 * len(many)  # of 15 films everybody has seen 7
+    assert len(pq.read_table(out, columns=["user"])) == 8 * len(many)  # every user has seen 7 of 15 films

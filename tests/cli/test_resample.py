@@ -13,12 +13,12 @@ import pyarrow.parquet as parquet
 import pytest
 from tests.trajectory import recordings
 
-from ridgeline.cli import command, main
+from ridgeline.cli import load_command, main
 from ridgeline.trajectory.writers import npz
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]):
+def run_cli(capsys: pytest.CaptureFixture[str]):
     """Runs a command in this process: (exit code, stdout, stderr)."""
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -35,8 +35,8 @@ def log(tmp_path: Path) -> Path:
     return recordings.flight(tmp_path / "flight.ulg")
 
 
-def test_a_log_becomes_a_table_on_one_clock(say, log: Path, tmp_path: Path):
-    code, out, err = say("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet")
+def test_a_log_becomes_a_table_on_one_clock(run_cli, log: Path, tmp_path: Path):
+    code, out, err = run_cli("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet")
     assert (code, out) == (0, "")
     assert "left out for one stamp only: stuck/x" in err
     table = parquet.read_table(tmp_path / "o.parquet")
@@ -45,21 +45,23 @@ def test_a_log_becomes_a_table_on_one_clock(say, log: Path, tmp_path: Path):
     assert np.diff(np.asarray(table["time_ns"])).tolist() == [20_000_000] * 200
 
 
-def test_json_says_what_was_made(say, log: Path, tmp_path: Path):
-    code, out, _ = say("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "--json")
+def test_json_lists_the_outputs(run_cli, log: Path, tmp_path: Path):
+    code, out, _ = run_cli("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "--json")
     (file,) = json.loads(out)["files"]
     assert code == 0
     assert (file["rows"], file["columns"], file["skipped"], file["error"]) == (41, 7, False, None)
     assert any("stuck" in n for n in file["notes"])
 
 
-def test_quiet_says_nothing(say, log: Path, tmp_path: Path):
-    assert say("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "-q") == (0, "", "")
+def test_quiet_prints_nothing(run_cli, log: Path, tmp_path: Path):
+    assert run_cli("resample", log, "--hz", 10, "-o", tmp_path / "o.npz", "-q") == (0, "", "")
 
 
-def test_a_kind_a_shift_and_topics_are_told_by_name(say, log: Path, tmp_path: Path):
+def test_options_choose_kind_shift_and_topics_by_name(run_cli, log: Path, tmp_path: Path):
     words = ["--kind", "attitude/yaw=previous", "--topics", "attitude/yaw,status/mode", "--shift", "status=0.5"]
-    assert say("resample", log, "--hz", 1000, "-o", tmp_path / "o.parquet", *words, "--span", "intersection")[0] == 0
+    assert (
+        run_cli("resample", log, "--hz", 1000, "-o", tmp_path / "o.parquet", *words, "--span", "intersection")[0] == 0
+    )
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table.column_names == ["time_ns", "attitude/yaw", "status/mode"]
     assert table["time_ns"][0].as_py() == 10_500_000_000
@@ -67,7 +69,7 @@ def test_a_kind_a_shift_and_topics_are_told_by_name(say, log: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--kind", "attitude/q=round"], "no kind 'round'"),
         (["--kind", "attitude/q"], "NAME=VALUE"),
@@ -78,128 +80,132 @@ def test_a_kind_a_shift_and_topics_are_told_by_name(say, log: Path, tmp_path: Pa
         (["--span", "all"], "no span 'all'"),
         (["--device", "tpu"], "no device 'tpu'"),
         (["--format", "hdf5"], "no format 'hdf5'"),
-        (["--format", "npz"], "let them agree"),
+        (["--format", "npz"], "give matching ones"),
         (["--shift", "status=100", "--span", "intersection"], "do not overlap"),
         (["--max-gap", "-1"], "no length of time"),
     ],
 )
-def test_a_wrong_option_is_one_sentence_and_writes_nothing(say, log: Path, tmp_path: Path, words: list, said: str):
-    code, out, err = say("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet", *words)
+def test_a_wrong_option_is_one_sentence_and_writes_nothing(
+    run_cli, log: Path, tmp_path: Path, words: list, message: str
+):
+    code, out, err = run_cli("resample", log, "--hz", 50, "-o", tmp_path / "o.parquet", *words)
     assert (code, out) == (2, "")
     assert err.startswith("ridgeline: ")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["flight.ulg"]
 
 
 @pytest.mark.parametrize("rate", ["0", "-5", "nan"])
-def test_a_rate_that_is_none_is_refused(say, log: Path, tmp_path: Path, rate: str):
-    code, _, err = say("resample", log, "--hz", rate, "-o", tmp_path / "o.parquet")
+def test_a_wrong_rate_is_an_error(run_cli, log: Path, tmp_path: Path, rate: str):
+    code, _, err = run_cli("resample", log, "--hz", rate, "-o", tmp_path / "o.parquet")
     assert code == 2
     assert "is no rate" in err
 
 
-def test_a_file_that_is_no_log_exits_2_and_writes_nothing(say, tmp_path: Path):
+def test_a_file_that_is_no_log_exits_2_and_writes_nothing(run_cli, tmp_path: Path):
     for folder in ("x.parquet", "folder"):
-        code, _, err = say("resample", __file__, "--hz", 50, "-o", tmp_path / folder)
+        code, _, err = run_cli("resample", __file__, "--hz", 50, "-o", tmp_path / folder)
         assert code == 2
-        assert "no recording this can read" in err
+        assert "no known recording" in err
         assert not (tmp_path / "x.parquet").exists()
         assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_a_finished_output_is_skipped_until_input_or_settings_change(say, log: Path, tmp_path: Path):
+def test_a_finished_output_is_skipped_until_input_or_settings_change(run_cli, log: Path, tmp_path: Path):
     out = tmp_path / "o.parquet"
     ask = ["resample", log, "-o", out, "--hz"]
-    assert say(*ask, 50)[0] == 0
+    assert run_cli(*ask, 50)[0] == 0
     first = out.stat().st_mtime_ns
-    code, _, err = say(*ask, 50)
+    code, _, err = run_cli(*ask, 50)
     assert (code, out.stat().st_mtime_ns) == (0, first)
-    assert "done already" in err
-    say(*ask, 50, "--force")
+    assert "up to date" in err
+    run_cli(*ask, 50, "--force")
     forced = out.stat().st_mtime_ns
     assert forced > first
-    say(*ask, 25)
+    run_cli(*ask, 25)
     assert parquet.read_table(out).num_rows == 101
     os.utime(log, ns=(1, 1))
-    assert "done already" not in say(*ask, 25)[2]
+    assert "up to date" not in run_cli(*ask, 25)[2]
 
 
-def test_many_logs_make_a_folder_and_a_bad_one_stops_no_other(say, tmp_path: Path):
+def test_many_logs_make_a_folder_and_a_bad_one_stops_no_other(run_cli, tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         recordings.flight(tmp_path / name / "flight.ulg")
     (tmp_path / "bad.ulg").write_bytes(b"no log")
     inputs = [tmp_path / "a/flight.ulg", tmp_path / "bad.ulg", tmp_path / "b/flight.ulg"]
-    code, _, err = say("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
+    code, _, err = run_cli("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
     assert code == 1
     assert "failed" in err
     assert "bad.ulg" in err
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a-flight.parquet", "b-flight.parquet"]
-    again = say("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
+    again = run_cli("resample", *inputs, "--hz", 50, "-o", tmp_path / "out")
     assert again[0] == 1
-    assert again[2].count("done already") == 2
+    assert again[2].count("up to date") == 2
 
 
-def test_if_every_input_fails_the_exit_is_2_and_nothing_is_made(say, tmp_path: Path):
+def test_if_every_input_fails_the_exit_code_is_2_and_no_file_is_written(run_cli, tmp_path: Path):
     for name in ("a.ulg", "b.ulg"):
         (tmp_path / name).write_bytes(b"no [robot]")
     for more in ([], ["--format", "lerobot"]):
-        code, _, err = say("resample", tmp_path / "a.ulg", tmp_path / "b.ulg", "--hz", 5, "-o", tmp_path / "out", *more)
+        code, _, err = run_cli(
+            "resample", tmp_path / "a.ulg", tmp_path / "b.ulg", "--hz", 5, "-o", tmp_path / "out", *more
+        )
         assert code == 2
         assert err.count("failed") == 2
         assert "[robot]" in err  # brackets of a message are no markup
         assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ulg", "b.ulg"]
 
 
-def test_many_inputs_into_one_file_are_refused(say, log: Path, tmp_path: Path):
-    code, _, err = say("resample", log, log, "--hz", 50, "-o", tmp_path / "o.parquet")
+def test_many_inputs_into_one_file_are_refused(run_cli, log: Path, tmp_path: Path):
+    code, _, err = run_cli("resample", log, log, "--hz", 50, "-o", tmp_path / "o.parquet")
     assert code == 2
     assert "give a folder" in err
 
 
-def test_many_logs_make_one_lerobot_dataset_and_only_failures_are_redone(say, tmp_path: Path):
+def test_many_logs_form_one_lerobot_dataset_and_only_failures_are_repeated(run_cli, tmp_path: Path):
     logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3)]
     late = tmp_path / "late.ulg"
     late.write_bytes(b"not yet")
     ask = ["resample", *logs, late, "--hz", 20, "-o", tmp_path / "set", "--format", "lerobot"]
-    code, _, _ = say(*ask)
+    code, _, _ = run_cli(*ask)
     assert code == 1
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert (info["total_episodes"], info["total_frames"]) == (2, 41 + 61)
-    code, _, err = say(*ask)  # nothing has changed: the good ones come from their chunks
+    code, _, err = run_cli(*ask)  # nothing has changed: the good ones come from their chunks
     assert code == 1
-    assert err.count("done already") == 2
+    assert err.count("up to date") == 2
     recordings.flight(late, seconds=1)  # mended: only that one is read
-    code, _, err = say(*ask)
-    assert (code, err.count("done already")) == (0, 2)
+    code, _, err = run_cli(*ask)
+    assert (code, err.count("up to date")) == (0, 2)
     assert json.loads((tmp_path / "set/meta/info.json").read_text())["total_episodes"] == 3
     assert not list(tmp_path.glob(".set*"))
-    assert say(*ask)[2].count("done already") == 3
+    assert run_cli(*ask)[2].count("up to date") == 3
 
 
-def test_a_dataset_goes_on_with_fewer_and_with_other_inputs(say, tmp_path: Path):
+def test_a_dataset_resumes_with_fewer_and_with_other_inputs(run_cli, tmp_path: Path):
     logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3)]
     bad = tmp_path / "bad.ulg"
     bad.write_bytes(b"no log")
     words = ["--hz", 20, "-o", tmp_path / "set", "--format", "lerobot"]
-    assert say("resample", logs[0], bad, *words)[0] == 1
-    code, _, err = say("resample", logs[1], logs[0], *words)
-    assert (code, err.count("done already")) == (0, 1)
+    assert run_cli("resample", logs[0], bad, *words)[0] == 1
+    code, _, err = run_cli("resample", logs[1], logs[0], *words)
+    assert (code, err.count("up to date")) == (0, 1)
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert (info["total_episodes"], info["total_frames"]) == (2, 41 + 61)
     assert not list(tmp_path.glob(".set*"))
 
 
-def test_a_recording_is_not_written_over(say, tmp_path: Path):
+def test_a_recording_is_not_overwritten(run_cli, tmp_path: Path):
     table = "time,x\n" + "".join(f"{i / 100:.2f},{i}\n" for i in range(200))
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text(table)
-        assert say("resample", tmp_path / f"{name}.csv", "--hz", 50, "-o", tmp_path / f"{name}.parquet")[0] == 0
+        assert run_cli("resample", tmp_path / f"{name}.csv", "--hz", 50, "-o", tmp_path / f"{name}.parquet")[0] == 0
     one, two = tmp_path / "a.parquet", tmp_path / "b.parquet"
     (tmp_path / "link.parquet").symlink_to(one)
     before = {path: path.read_bytes() for path in (one, two)}
-    assert say("resample", one, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
+    assert run_cli("resample", one, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
     for words in (
         [one, "-o", one],
         [one, "-o", tmp_path / "link.parquet"],
@@ -207,82 +213,82 @@ def test_a_recording_is_not_written_over(say, tmp_path: Path):
         [one, two, "-o", tmp_path, "--format", "lerobot", "--force"],
         [tmp_path / "set", "-o", tmp_path / "set", "--format", "lerobot", "--force"],
     ):
-        code, _, err = say("resample", *words, "--hz", 10)
-        assert (code, "would take the place of the recording" in err) == (2, True), words
+        code, _, err = run_cli("resample", *words, "--hz", 10)
+        assert (code, "would overwrite the recording" in err) == (2, True), words
     assert {path: path.read_bytes() for path in (one, two)} == before
-    assert say("resample", tmp_path / "a.csv", "--hz", 50, "-o", one)[0] == 0, "beside it is fine"
+    assert run_cli("resample", tmp_path / "a.csv", "--hz", 50, "-o", one)[0] == 0, "beside it is fine"
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz"])
-def test_columns_named_like_the_clock_are_kept_beside_it(say, tmp_path: Path, form: str):
+def test_columns_with_the_name_of_the_clock_are_stored_under_another_name(run_cli, tmp_path: Path, form: str):
     rows = "".join(f"{i / 100:.2f},{500 + 3 * i},{i}.5,{i}.5\n" for i in range(200))
     (tmp_path / "two.csv").write_text("timestamp,time,file,ridgeline\n" + rows)
     out = tmp_path / f"two.{form}"
-    code, _, err = say("resample", tmp_path / "two.csv", "--hz", 100, "-o", out)
+    code, _, err = run_cli("resample", tmp_path / "two.csv", "--hz", 100, "-o", out)
     assert code == 0, err
     if form == "parquet":
-        found = parquet.read_table(out).to_pydict()
+        columns = parquet.read_table(out).to_pydict()
         names = ["time", "file", "ridgeline", "data/time"]
     else:
         with np.load(out) as file:
-            found = {name: file[name] for name in file.files if name != "ridgeline"}
+            columns = {name: file[name] for name in file.files if name != "ridgeline"}
         names = ["time", "data/file", "data/ridgeline", "data/time"]
         (back,) = npz.load(out)
         assert np.array_equal(back.columns["file"], np.arange(200) + 0.5)
         assert np.array_equal(back.columns["time"], 500 + 3 * np.arange(200))
-    assert sorted(found) == sorted(names)
-    np.testing.assert_allclose(found["time"], np.arange(200) / 100)
-    np.testing.assert_allclose(found["data/time"], 500 + 3 * np.arange(200))
+    assert sorted(columns) == sorted(names)
+    np.testing.assert_allclose(columns["time"], np.arange(200) / 100)
+    np.testing.assert_allclose(columns["data/time"], 500 + 3 * np.arange(200))
 
 
-def test_stamps_of_a_regular_log_have_no_gap_however_they_round(say, tmp_path: Path):
+def test_stamps_of_a_regular_log_have_no_gap_however_they_round(run_cli, tmp_path: Path):
     (tmp_path / "ten.csv").write_text("time,x\n" + "".join(f"{i / 10},{i}\n" for i in range(100)))
-    assert say("resample", tmp_path / "ten.csv", "--hz", 20, "--max-gap", 0.1, "-o", tmp_path / "o.parquet")[0] == 0
+    assert run_cli("resample", tmp_path / "ten.csv", "--hz", 20, "--max-gap", 0.1, "-o", tmp_path / "o.parquet")[0] == 0
     assert parquet.read_table(tmp_path / "o.parquet")["x"].null_count == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--hz", "10", "--shift", "attitude*=1e10"], "leads beyond a clock of nanoseconds"),
     ],
 )
-def test_what_no_clock_can_tell_is_said(say, log: Path, tmp_path: Path, words: list[str], said: str):
-    code, _, err = say("resample", log, "-o", tmp_path / "o.parquet", *words)
-    assert (code, said in err) == (2, True)
+def test_a_clock_beyond_int64_is_an_error(run_cli, log: Path, tmp_path: Path, words: list[str], message: str):
+    code, _, err = run_cli("resample", log, "-o", tmp_path / "o.parquet", *words)
+    assert (code, message in err) == (2, True)
 
 
-def test_a_rate_of_one_tick_in_centuries_has_one_tick(say, log: Path, tmp_path: Path):
-    assert say("resample", log, "--hz", "1e-10", "-o", tmp_path / "o.parquet")[0] == 0
+def test_a_rate_of_one_tick_in_centuries_has_one_tick(run_cli, log: Path, tmp_path: Path):
+    assert run_cli("resample", log, "--hz", "1e-10", "-o", tmp_path / "o.parquet")[0] == 0
     assert parquet.read_table(tmp_path / "o.parquet").num_rows == 1
 
 
-def test_demos_in_one_file_become_episodes(say, tmp_path: Path):
+def test_demos_in_one_file_become_episodes(run_cli, tmp_path: Path):
     demos = recordings.robomimic(tmp_path / "d.hdf5")
-    assert say("resample", demos, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
+    assert run_cli("resample", demos, "--hz", 10, "-o", tmp_path / "set", "--format", "lerobot")[0] == 0
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert info["total_episodes"] == 2
     assert {"action", "observation.eef_pos", "observation.eef_quat"} <= set(info["features"])
 
 
-def test_an_unwritable_output_is_one_sentence(say, log: Path, tmp_path: Path):
+def test_an_unwritable_output_is_one_sentence(run_cli, log: Path, tmp_path: Path):
     (tmp_path / "file").touch()
-    code, _, err = say("resample", log, "--hz", 50, "-o", tmp_path / "file" / "o.parquet")
+    code, _, err = run_cli("resample", log, "--hz", 50, "-o", tmp_path / "file" / "o.parquet")
     assert code == 2
     assert err.count("\n") == 1
 
 
-def test_streams_shows_rate_gaps_duplicates_and_kind(say, log: Path):
-    code, out, _ = say("streams", log)
+def test_streams_shows_rate_gaps_duplicates_and_kind(run_cli, log: Path):
+    code, out, _ = run_cli("streams", log)
     assert code == 0
     for word in ("attitude", "100 Hz", "slerp", "previous", "angle", "one stamp", "10.00–14.00 s"):
         assert word in out
 
 
-def test_streams_in_json_has_every_figure(say, tmp_path: Path):
+def test_streams_in_json_has_every_figure(run_cli, tmp_path: Path):
     stamps = [0.0, 0.1, 0.2, 0.2, 0.3, 12.3, 12.4, 12.35]
     (tmp_path / "a.csv").write_text("time,v\n" + "\n".join(f"{t},{i}" for i, t in enumerate(stamps)))
-    code, out, _ = say("streams", tmp_path / "a.csv", "--json")
+    code, out, _ = run_cli("streams", tmp_path / "a.csv", "--json")
     (v,) = json.loads(out)["streams"]
     assert code == 0
     assert (v["samples"], v["duplicates"], v["backward"], v["gaps"]) == (8, 1, 1, 1)
@@ -290,22 +296,22 @@ def test_streams_in_json_has_every_figure(say, tmp_path: Path):
     assert (v["dtype"], v["kind"]) == ("int64", "previous")
 
 
-def test_neither_command_brings_torch_or_pandas_when_it_is_loaded():
+def test_neither_command_imports_torch_or_pandas():
     import subprocess
 
     code = "import sys, ridgeline.cli.resample, ridgeline.cli.streams; print({'torch', 'pandas'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
-def test_the_flight_log_becomes_69_seconds_of_rows(say, data: Path, tmp_path: Path):
+def test_the_flight_log_becomes_69_seconds_of_rows(run_cli, data: Path, tmp_path: Path):
     before = time.perf_counter()
-    code, _, err = say("resample", data / "robot/px4_sample.ulg", "--hz", 50, "-o", tmp_path / "o.parquet")
+    code, _, err = run_cli("resample", data / "robot/px4_sample.ulg", "--hz", 50, "-o", tmp_path / "o.parquet")
     assert code == 0, err
-    assert time.perf_counter() - before < 4
+    assert time.perf_counter() - before < 20  # only guards against a hang
     table = parquet.read_table(tmp_path / "o.parquet")
     assert 3300 < table.num_rows < 3600
     assert table["vehicle_attitude/q[0]"].null_count == 0
 
 
 def test_the_commands_explain_themselves():
-    assert all("Examples" in command(name).help for name in ("resample", "streams"))
+    assert all("Examples" in load_command(name).help for name in ("resample", "streams"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.embed import tiny
-from tests.search.test_exact import clustered
+from tests.search.test_exact import make_clusters
 
 from ridgeline import Index
 from ridgeline.cli import main
@@ -31,9 +31,9 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    vectors = clustered(400, 8)
+    vectors = make_clusters(400, 8)
     np.save(tmp_path / "v.npy", vectors)
-    np.save(tmp_path / "q.npy", clustered(3, 8, 1))
+    np.save(tmp_path / "q.npy", make_clusters(3, 8, 1))
     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 8)
     table = {"name": [f"n{i}" for i in range(400)], "year": np.arange(400) % 50, "key": np.arange(400) + 7000}
     pq.write_table(pa.table({**table, "vector": lists}), tmp_path / "v.parquet")
@@ -49,8 +49,8 @@ def test_vectors_become_an_index_that_is_searched(say, files: Path):
     code, out, _ = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 4, "--json")
     answer = json.loads(out)
     assert code == 0
-    found = [[row["id"] for row in each["found"]] for each in answer["results"]]
-    assert found == Index.load(files / "ix").search(clustered(3, 8, 1), 4)[1].tolist()
+    answers = [[row["id"] for row in each["found"]] for each in answer["results"]]
+    assert answers == Index.load(files / "ix").search(make_clusters(3, 8, 1), 4)[1].tolist()
     code, out, err = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 1, "--quiet")
     assert (code, err) == (0, "")
     assert out.count("distance²") == 3
@@ -61,7 +61,7 @@ def test_columns_of_parquet_are_ids_and_filters(say, files: Path):
         "index", files / "v.parquet", "-o", files / "ix", "--spec", "IVF8,SQ8", "--ids", "key", "--device", "cpu"
     )
     assert code == 0
-    assert "the codes were the truth" in err
+    assert "recall was measured against the codes" in err
     command = [
         "search",
         files / "ix",
@@ -80,13 +80,13 @@ def test_columns_of_parquet_are_ids_and_filters(say, files: Path):
     assert all(row["year"] >= 40 and row["name"] == f"n{row['id'] - 7000}" for row in rows)
 
 
-def test_an_index_says_what_it_measured_in_json(say, files: Path):
+def test_the_json_of_an_index_has_its_recall(say, files: Path):
     code, out, _ = say(
         "index", files / "v.npy", "-o", files / "ix", "--spec", "IVF8,Flat", "--sample", 50, "--json", "--device", "cpu"
     )
-    told = json.loads(out)
+    report_data = json.loads(out)
     assert code == 0
-    assert (told["spec"], told["count"], told["recall"]["sample"]) == ("IVF8,Flat", 400, 50)
+    assert (report_data["spec"], report_data["count"], report_data["recall"]["sample"]) == ("IVF8,Flat", 400, 50)
 
 
 def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
@@ -105,7 +105,7 @@ def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["index", "none.npy", "-o", "ix"], "there is no file 'none.npy'"),
         (["index", "v.csv", "-o", "ix"], "'.csv'"),
@@ -128,7 +128,7 @@ def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(
-    say, files: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+    say, files: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ):
     monkeypatch.chdir(files)
     Path("v.csv").write_text("1,2")
@@ -141,13 +141,13 @@ def test_bad_input_is_a_sentence_and_exit_code_2(
     say("index", "v.parquet", "-o", "done", "--device", "cpu", "--spec", "Flat")
     code, _, err = say(*words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert err.startswith("ridgeline: ")
     assert not Path("ix").exists()
 
 
 @pytest.mark.parametrize("scores", [[1.5, None, 3.0], ["a", "b", "c"]])
-def test_columns_named_like_the_answer_stand_beside_it(say, tmp_path: Path, scores: list):
+def test_columns_named_like_result_fields_get_a_prefix(say, tmp_path: Path, scores: list):
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.eye(3, dtype=np.float32).ravel()), 3)
     columns = {"vector": vectors, "id": [101, 102, 103], "score": scores, "note": [1.0, float("nan"), 2.0]}
     pq.write_table(pa.table(columns), tmp_path / "v.parquet")
@@ -163,7 +163,7 @@ def test_columns_named_like_the_answer_stand_beside_it(say, tmp_path: Path, scor
     assert out.split()[:7] == ["id", "score", "meta.id", "meta.score", "note", "1", "1.0000"]
 
 
-def test_a_bad_condition_is_shown_with_its_place(say, files: Path):
+def test_a_bad_condition_is_printed_with_its_position(say, files: Path):
     say("index", files / "v.parquet", "-o", files / "ix", "--device", "cpu")
     _, _, err = say("search", files / "ix", "--vectors", files / "q.npy", "--where", "year >> 3")
     assert err.splitlines()[-2:] == ["  year >> 3", "        ^"]

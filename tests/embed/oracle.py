@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.embed.tokenizer import bert
-from ridgeline.embed.wordpiece import NativeTokenizer, recognise
+from ridgeline.embed.tokenizer import describe_bert
+from ridgeline.embed.wordpiece import NativeTokenizer, parse_bert_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def described(tokens, **normalizer):
+def describe_tokenizer(tokens, **normalizer):
     """BERT's tokenizer.json for special tokens and `tokens`."""
-    description = bert([*SPECIAL, *dict.fromkeys(t for t in tokens if t not in SPECIAL)], {}, Path("vocab.txt"))
+    description = describe_bert(
+        [*SPECIAL, *dict.fromkeys(t for t in tokens if t not in SPECIAL)], {}, Path("vocab.txt")
+    )
     description["normalizer"].update(normalizer)
     return description
 
@@ -26,23 +28,23 @@ class Pair:
 
     def __init__(self, description):
         tokenizers = pytest.importorskip("tokenizers")
-        parts = recognise(description)
+        parts = parse_bert_tokenizer(description)
         assert not isinstance(parts, str), parts
         self.native = NativeTokenizer(parts)
-        self.theirs = tokenizers.Tokenizer.from_str(json.dumps(description))
-        self.theirs.no_padding()
+        self.peer_tokens = tokenizers.Tokenizer.from_str(json.dumps(description))
+        self.peer_tokens.no_padding()
 
     def check(self, texts, max_tokens=None, threads=None):
         ours = self.native.encode(texts, max_tokens, threads)
         if max_tokens is None:
-            self.theirs.no_truncation()
+            self.peer_tokens.no_truncation()
         else:
-            self.theirs.enable_truncation(max_tokens)
+            self.peer_tokens.enable_truncation(max_tokens)
         ids, offsets = ours.ids.tolist(), ours.offsets.tolist()
         assert len(ours) == len(texts)
         assert offsets[0] == 0
         assert offsets[-1] == len(ids)
-        for k, encoding in enumerate(self.theirs.encode_batch_fast(texts)):
+        for k, encoding in enumerate(self.peer_tokens.encode_batch_fast(texts)):
             if ids[offsets[k] : offsets[k + 1]] != encoding.ids:
                 raise AssertionError(f"{texts[k]!a}: {ids[offsets[k] : offsets[k + 1]]} is not {encoding.ids}")
 

@@ -8,23 +8,23 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.embed.batches import batches_of, cut, runs_of, window_of
+from ridgeline.embed.batches import find_runs, make_window, split_batch, split_window
 from ridgeline.embed.tokens import Tokens
 
 lengths = st.lists(st.integers(1, 40), max_size=60)
 
 
-def tokens_of(sizes: list[int]) -> Tokens:
+def make_tokens(sizes: list[int]) -> Tokens:
     """Token k of text i is 100·i + k."""
     ids = [100 * i + k for i, size in enumerate(sizes) for k in range(size)]
     return Tokens(np.array(ids, np.int32), np.cumsum([0, *sizes]))
 
 
 @given(lengths, st.integers(1, 200), st.integers(0, 1000))
-def test_every_text_comes_once_whole_and_under_its_own_number(sizes, budget, first):
-    tokens = tokens_of(sizes)
+def test_every_text_occurs_once_with_its_number(sizes, budget, first):
+    tokens = make_tokens(sizes)
     seen = {}
-    for batch in batches_of(window_of(tokens, first), budget):
+    for batch in split_window(make_window(tokens, first), budget):
         assert len(batch) > 0
         for k, row in enumerate(batch.rows.tolist()):
             assert row not in seen
@@ -34,23 +34,23 @@ def test_every_text_comes_once_whole_and_under_its_own_number(sizes, budget, fir
 
 @given(lengths, st.integers(1, 200))
 def test_a_batch_keeps_to_the_budget_unless_it_is_one_text(sizes, budget):
-    batches = list(batches_of(window_of(tokens_of(sizes)), budget))
+    batches = list(split_window(make_window(make_tokens(sizes)), budget))
     assert all(len(b.ids) <= budget or len(b) == 1 for b in batches)
     for earlier, later in pairwise(batches):  # and none is cut short for nothing
         assert len(earlier.ids) + int(np.diff(later.offsets)[-1]) > budget
 
 
 @given(lengths, st.integers(1, 200), st.integers(1, 200))
-def test_a_batch_cut_smaller_loses_nothing(sizes, budget, smaller):
-    for batch in batches_of(window_of(tokens_of(sizes)), budget):
-        parts = list(cut(batch, smaller))
+def test_a_split_batch_loses_no_text(sizes, budget, smaller):
+    for batch in split_window(make_window(make_tokens(sizes)), budget):
+        parts = list(split_batch(batch, smaller))
         assert sorted(row for p in parts for row in p.rows.tolist()) == sorted(batch.rows.tolist())
         assert all(len(p.ids) <= smaller or len(p) == 1 for p in parts)
 
 
 @given(lengths, st.integers(1, 200))
-def test_runs_cover_the_tokens_and_no_length_comes_twice(sizes, budget):
-    for batch in batches_of(window_of(tokens_of(sizes)), budget):
+def test_runs_cover_all_tokens_with_distinct_lengths(sizes, budget):
+    for batch in split_window(make_window(make_tokens(sizes)), budget):
         at = 0
         for first, count, length in batch.runs:
             assert first == at
@@ -61,10 +61,10 @@ def test_runs_cover_the_tokens_and_no_length_comes_twice(sizes, budget):
 
 @given(st.lists(st.integers(1, 5), max_size=30))
 def test_runs_of_unsorted_texts_are_neighbours_only(sizes):
-    runs = runs_of(np.cumsum([0, *sizes]))
+    runs = find_runs(np.cumsum([0, *sizes]))
     assert [length for _, count, length in runs for _ in range(count)] == sizes
 
 
 def test_texts_of_one_length_keep_their_order():
-    window = window_of(tokens_of([3, 2, 3, 2, 3]))
+    window = make_window(make_tokens([3, 2, 3, 2, 3]))
     assert window.rows.tolist() == [1, 3, 0, 2, 4]

@@ -10,21 +10,22 @@ import pytest
 from tests.embed.tiny import TEXTS, WORDS, Reference
 
 from ridgeline import Embedder, errors
-from ridgeline.embed import Tokens, inputs
+from ridgeline.embed import Tokens
+from ridgeline.embed import inputs as inputs
+from ridgeline.embed.devices import read_cpu_flags, resolve_dtype, resolve_torch_device
 from ridgeline.embed.encoder import Encoder
-from ridgeline.embed.place import cpu_flags, device_of, dtype_of
 
 
 @pytest.fixture(scope="module")
-def wanted(folder):
+def expected(folder):
     return Reference(folder).encode(TEXTS)
 
 
-def close(found, wanted):
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
-def test_lists_tuples_generators_and_columns_give_the_same(embedder, wanted):
+def test_lists_tuples_generators_and_columns_give_the_same(embedder, expected):
     arrow = pytest.importorskip("pyarrow")
     kinds = [
         TEXTS,
@@ -37,39 +38,39 @@ def test_lists_tuples_generators_and_columns_give_the_same(embedder, wanted):
         arrow.table({"text": TEXTS})["text"],
     ]
     for texts in kinds:
-        close(embedder.encode(texts), wanted)
+        close(embedder.encode(texts), expected)
 
 
-def test_a_pandas_column_with_any_index_keeps_its_order(embedder, wanted):
+def test_a_pandas_column_with_any_index_keeps_its_order(embedder, expected):
     pandas = pytest.importorskip("pandas")
-    close(embedder.encode(pandas.Series(TEXTS, index=range(len(TEXTS), 0, -1))), wanted)
+    close(embedder.encode(pandas.Series(TEXTS, index=range(len(TEXTS), 0, -1))), expected)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
-def test_the_budget_changes_no_vector(embedder, wanted, batch_tokens):
-    close(embedder.encode(TEXTS, batch_tokens=batch_tokens), wanted)
+def test_the_budget_changes_no_vector(embedder, expected, batch_tokens):
+    close(embedder.encode(TEXTS, batch_tokens=batch_tokens), expected)
 
 
-def test_many_windows_are_put_back_in_order(embedder, wanted, monkeypatch):
-    monkeypatch.setattr(inputs, "TEXTS", 4)
-    monkeypatch.setattr(inputs.windows, "__kwdefaults__", {"first": 2})
-    close(embedder.encode(TEXTS), wanted)
-    close(embedder.encode(iter(TEXTS)), wanted)
-    close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=9))), wanted)
+def test_the_vectors_of_many_windows_are_in_order(embedder, expected, monkeypatch):
+    monkeypatch.setattr(inputs, "WINDOW_TEXTS", 4)
+    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 2})
+    close(embedder.encode(TEXTS), expected)
+    close(embedder.encode(iter(TEXTS)), expected)
+    close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=9))), expected)
     assert [len(b) for b in embedder.encode_blocks(iter(TEXTS))] == [2, 4, 4, 4, 4, 4, 4]
     tokens = embedder.tokenize(TEXTS)
-    close(embedder.encode_tokens(tokens), wanted)
+    close(embedder.encode_tokens(tokens), expected)
 
 
-def test_one_text_and_tokens_take_the_same_way(embedder, wanted):
-    close(embedder.encode_one(TEXTS[3]), wanted[3])
+def test_one_text_and_its_tokens_have_the_same_vector(embedder, expected):
+    close(embedder.encode_one(TEXTS[3]), expected[3])
     tokens = embedder.tokenize(TEXTS)
     assert (tokens.ids.dtype, tokens.offsets.dtype) == (np.int32, np.int64)
     assert len(tokens) == len(TEXTS)
-    close(embedder.encode_tokens(tokens), wanted)
+    close(embedder.encode_tokens(tokens), expected)
 
 
-def test_nothing_gives_nothing(embedder):
+def test_no_texts_give_no_vectors(embedder):
     for nothing in ([], iter(()), np.array([], str)):
         assert embedder.encode(nothing).shape == (0, 32)
     assert embedder.encode([]).dtype == np.float32
@@ -77,12 +78,12 @@ def test_nothing_gives_nothing(embedder):
     assert list(embedder.encode_iter([])) == []
 
 
-def test_torch_is_given_on_demand(embedder, wanted):
+def test_a_torch_tensor_is_returned_on_request(embedder, expected):
     import torch
 
-    found = embedder.encode(TEXTS, to="torch")
-    assert found.dtype is torch.float32
-    close(found.numpy(), wanted)
+    actual = embedder.encode(TEXTS, to="torch")
+    assert actual.dtype is torch.float32
+    close(actual.numpy(), expected)
     with pytest.raises(errors.InputError, match="no answer 'jax'"):
         embedder.encode(TEXTS, to="jax")
 
@@ -100,15 +101,15 @@ def test_progress_counts_up_to_the_end(embedder):
     assert seen[-1] == (len(TEXTS), None)
 
 
-def test_without_normalising_vectors_have_their_own_length(folder):
+def test_without_normalising_vectors_are_not_scaled(folder):
     reference = Reference(folder)
     with Embedder(folder, device="cpu", dtype="float32", normalize=False) as embedder:
-        np.testing.assert_allclose(embedder.encode(["a dog"])[0], reference.pooled("a dog", "mean"), atol=1e-5)
+        np.testing.assert_allclose(embedder.encode(["a dog"])[0], reference.pool_hidden("a dog", "mean"), atol=1e-5)
 
 
-def test_endless_texts_are_pulled_only_as_far_as_needed(embedder, monkeypatch):
-    monkeypatch.setattr(inputs, "TEXTS", 8)
-    monkeypatch.setattr(inputs.windows, "__kwdefaults__", {"first": 8})
+def test_endless_texts_are_read_only_as_far_as_needed(embedder, monkeypatch):
+    monkeypatch.setattr(inputs, "WINDOW_TEXTS", 8)
+    monkeypatch.setattr(inputs.split_windows, "__kwdefaults__", {"first": 8})
     pulled = 0
 
     class Text(str):
@@ -133,7 +134,7 @@ def test_endless_texts_are_pulled_only_as_far_as_needed(embedder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         ([None], "text 0 is None"),
         (["a", 3], r"text 1 is 3 \(int\)"),
@@ -145,49 +146,49 @@ def test_endless_texts_are_pulled_only_as_far_as_needed(embedder, monkeypatch):
         (3, r"texts is 3 \(int\)"),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_number(embedder, texts, said):
+def test_a_value_that_is_not_text_is_refused_with_its_number(embedder, texts, message):
     for way in (embedder.encode, embedder.tokenize, lambda t: list(embedder.encode_iter(t))):
-        with pytest.raises(errors.InputError, match=said):
+        with pytest.raises(errors.InputError, match=message):
             way(texts)
 
 
 def test_a_null_deep_in_a_column_is_named(embedder, monkeypatch):
     arrow = pytest.importorskip("pyarrow")
-    monkeypatch.setattr(inputs, "TEXTS", 4)
+    monkeypatch.setattr(inputs, "WINDOW_TEXTS", 4)
     with pytest.raises(errors.InputError, match="text 17 is None"):
         embedder.encode(arrow.array(["a"] * 17 + [None]))
 
 
-def test_one_text_must_be_one(embedder):
+def test_encode_one_takes_one_text(embedder):
     with pytest.raises(errors.InputError, match="use encode for several"):
         embedder.encode_one(["a"])
 
 
-def test_a_huge_text_is_cut_and_that_is_said(embedder, folder):
+def test_a_huge_text_is_truncated_with_a_warning(embedder, folder):
     huge = "unknowable " * 50_000 + "x" * 10_000_000  # 10 MB
     with pytest.warns(
         UserWarning, match=r"text 1 reaches the limit of 24 tokens; what lies beyond is not in the vector"
     ):
-        found = embedder.encode(["a dog", huge])
-    close(found, Reference(folder).encode(["a dog", "unknowable " * 40]))
+        actual = embedder.encode(["a dog", huge])
+    close(actual, Reference(folder).encode(["a dog", "unknowable " * 40]))
 
 
 def test_tokens_of_another_model_are_refused(embedder):
     def of(*ids):
         return Tokens(np.array(ids, np.int32), np.array([0, len(ids)]))
 
-    for tokens, said in (
+    for tokens, message in (
         (of(2, 99, 3), "token 99 is not among the 27"),
         (of(2, -1), "token -1 is not among"),
         (of(), "text 0 has no tokens"),
         (of(*[2] * 41), "text 0 has 41 tokens; .* at most 40"),
     ):
-        with pytest.raises(errors.InputError, match=said):
+        with pytest.raises(errors.InputError, match=message):
             embedder.encode_tokens(tokens)
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "cuda:x"}, "no device 'cuda:x'"),
@@ -198,23 +199,23 @@ def test_tokens_of_another_model_are_refused(embedder):
         ({"truncate_dim": 33}, "has 32 dimensions"),
     ],
 )
-def test_a_wrong_option_is_one_sentence(folder, how, said):
-    with pytest.raises(errors.InputError, match=said):
+def test_a_wrong_option_is_one_sentence(folder, how, message):
+    with pytest.raises(errors.InputError, match=message):
         Embedder(folder, **{"device": "cpu", **how})
 
 
 @pytest.mark.parametrize("budget", [0, -1, "much", 1.5, None])
-def test_a_budget_that_is_none_is_refused(embedder, budget):
+def test_a_bad_budget_is_refused(embedder, budget):
     with pytest.raises(errors.InputError, match="batch_tokens is"):
         embedder.encode(["a"], batch_tokens=budget)
 
 
-def test_a_gpu_that_is_not_there_is_said(folder):
+def test_a_missing_gpu_is_an_error(folder):
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(errors.InputError, match="no GPU is to be seen here"):
+    with pytest.raises(errors.InputError, match="this process sees no GPU"):
         Embedder(folder, device="cuda")
     assert Embedder(folder).device == "cpu"
 
@@ -230,23 +231,23 @@ def test_a_gpu_that_is_not_there_is_said(folder):
     ],
 )
 def test_auto_is_a_narrow_type_only_where_the_cpu_multiplies_it(flags, quick, dtype, monkeypatch):
-    monkeypatch.setattr("ridgeline.embed.place.cpu_flags", lambda: frozenset(flags.split()))
-    monkeypatch.setattr("ridgeline.embed.layers_half.works", lambda: quick)
-    assert str(dtype_of("auto", device_of("cpu"))) == f"torch.{dtype}"
+    monkeypatch.setattr("ridgeline.embed.devices.read_cpu_flags", lambda: frozenset(flags.split()))
+    monkeypatch.setattr("ridgeline.embed.devices.float16_works", lambda: quick)
+    assert str(resolve_dtype("auto", resolve_torch_device("cpu"))) == f"torch.{dtype}"
     if dtype == "float16":
-        assert str(dtype_of("float16", device_of("cpu"))) == "torch.float16"
+        assert str(resolve_dtype("float16", resolve_torch_device("cpu"))) == "torch.float16"
     else:
         with pytest.raises(errors.InputError, match=r"is for GPUs and for ARM CPUs.* use float32 or bfloat16"):
-            dtype_of("float16", device_of("cpu"))
+            resolve_dtype("float16", resolve_torch_device("cpu"))
 
 
-def test_the_kernel_says_what_the_cpu_can_do(tmp_path):
+def test_cpu_features_come_from_the_linux_kernel(tmp_path):
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu amx_bf16\n")
-    assert "amx_bf16" in cpu_flags(tmp_path / "cpuinfo")
-    assert cpu_flags(tmp_path / "none") == frozenset()
+    assert "amx_bf16" in read_cpu_flags(tmp_path / "cpuinfo")
+    assert read_cpu_flags(tmp_path / "none") == frozenset()
 
 
-def test_a_closed_embedder_says_so(folder):
+def test_a_closed_embedder_raises(folder):
     before = set(threading.enumerate())
     with Embedder(folder, device="cpu") as embedder:
         embedder.encode(iter(TEXTS))
@@ -261,31 +262,31 @@ def test_a_closed_embedder_says_so(folder):
 class Small:
     """An encoder on a device that holds so many tokens and no more."""
 
-    def __init__(self, encoder: Encoder, room: int) -> None:
-        self.encoder, self.room, self.refused = encoder, room, []
+    def __init__(self, encoder: Encoder, free_tokens: int) -> None:
+        self.encoder, self.free_tokens, self.refused = encoder, free_tokens, []
         self.dim, self.layers = encoder.dim, encoder.layers
 
     def __call__(self, ids, packed):
         import torch
 
-        if len(ids) > self.room:
+        if len(ids) > self.free_tokens:
             self.refused.append(len(ids))
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return self.encoder(ids, packed)
 
 
-def test_out_of_memory_halves_the_budget_goes_on_and_is_said_once(folder, wanted):
+def test_out_of_memory_halves_the_budget_with_one_warning(folder, expected):
     embedder = Embedder(folder, device="cpu", dtype="float32")
     small = embedder._encoder = Small(embedder._encoder, 30)
-    with pytest.warns(UserWarning, match="out of memory on cpu") as said:
-        close(embedder.encode(TEXTS, batch_tokens=300), wanted)
-    assert len(said) == 1
+    with pytest.warns(UserWarning, match="out of memory on cpu") as message:
+        close(embedder.encode(TEXTS, batch_tokens=300), expected)
+    assert len(message) == 1
     assert len(small.refused) <= 4  # 300 → 150 → 75 → 37 → 18, never the same size again
     before = len(small.refused)
-    close(embedder.encode(TEXTS), wanted)  # it has learnt
+    close(embedder.encode(TEXTS), expected)  # it has learnt
     assert len(small.refused) == before
     with pytest.warns(UserWarning, match="out of memory"):
-        close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=300))), wanted)
+        close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=300))), expected)
 
 
 def test_a_single_text_that_does_not_fit_is_an_error(folder):
@@ -295,22 +296,22 @@ def test_a_single_text_that_does_not_fit_is_an_error(folder):
         embedder.encode(["the red cat runs"])
 
 
-def test_another_failure_is_not_taken_for_memory(folder):
+def test_another_failure_is_not_treated_as_out_of_memory(folder):
     embedder = Embedder(folder, device="cpu", dtype="float32")
 
-    def broken(ids, packed):
+    def fail(ids, packed):
         raise RuntimeError("a bug")
 
-    embedder._encoder = broken
+    embedder._encoder = fail
     with pytest.raises(errors.BatchError, match="a bug"):
         embedder.encode(["a"], batch_tokens=100)
 
 
-def test_threads_may_share_an_embedder(embedder, wanted):
-    found = {}
+def test_threads_may_share_an_embedder(embedder, expected):
+    actual = {}
 
     def work(i):
-        found[i] = embedder.encode(TEXTS)
+        actual[i] = embedder.encode(TEXTS)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for t in threads:
@@ -318,10 +319,10 @@ def test_threads_may_share_an_embedder(embedder, wanted):
     for t in threads:
         t.join()
     for i in range(4):
-        close(found[i], wanted)
+        close(actual[i], expected)
 
 
-def test_it_says_what_it_is(embedder):
+def test_repr_names_model_and_device(embedder):
     import torch
 
     assert "dim=32" in repr(embedder)

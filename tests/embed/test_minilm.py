@@ -13,42 +13,42 @@ from ridgeline import Embedder
 GOLDEN = json.loads((Path(__file__).parent / "golden_minilm.json").read_text(encoding="utf-8"))
 
 
-def test_vectors_are_those_of_sentence_transformers(minilm):
-    found = minilm.encode([g["text"] for g in GOLDEN])
-    for vector, golden in zip(found, GOLDEN, strict=True):
+def test_vectors_match_sentence_transformers(minilm):
+    actual = minilm.encode([g["text"] for g in GOLDEN])
+    for vector, golden in zip(actual, GOLDEN, strict=True):
         np.testing.assert_allclose(vector[:16], golden["first"], atol=2e-6)
-        np.testing.assert_allclose(vector @ found[0], golden["to_first"], atol=2e-6)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(vector @ actual[0], golden["to_first"], atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(actual, axis=1), 1, atol=1e-6)
 
 
-def test_tokens_are_those_of_hugging_face(minilm):
+def test_tokens_match_hugging_face(minilm):
     tokens = minilm.tokenize([g["text"] for g in GOLDEN])
     assert [tokens[i].tolist() for i in range(len(GOLDEN))] == [g["ids"] for g in GOLDEN]
 
 
-def test_one_text_is_the_same_alone_and_among_others(minilm):
+def test_a_text_has_the_same_vector_in_every_batch(minilm):
     texts = [g["text"] for g in GOLDEN]
-    found = minilm.encode(texts)
+    actual = minilm.encode(texts)
     for i in (0, 3):
-        np.testing.assert_allclose(minilm.encode_one(texts[i]), found[i], atol=1e-6)
+        np.testing.assert_allclose(minilm.encode_one(texts[i]), actual[i], atol=1e-6)
 
 
 def test_bfloat16_keeps_the_cosine(minilm):
     texts = [g["text"] for g in GOLDEN]
     with Embedder(device="cpu", dtype="bfloat16") as narrow:
-        found = narrow.encode(texts)
-    assert (found * minilm.encode(texts)).sum(1).min() >= 0.9998
+        actual = narrow.encode(texts)
+    assert (actual * minilm.encode(texts)).sum(1).min() >= 0.9998
 
 
 def test_float16_keeps_the_cosine_for_texts_of_every_kind_and_length(half, minilm):
     texts = [g["text"] for g in GOLDEN]
     texts += [" ".join(texts)[:n] for n in range(1, 1400, 97)]
     with Embedder(device="cpu", dtype="float16") as narrow:
-        found = narrow.encode(texts)
+        actual = narrow.encode(texts)
         alone = narrow.encode_one(texts[-1])
-    assert (found * minilm.encode(texts)).sum(1).min() >= 0.99999
-    assert alone @ found[-1] >= 0.99999
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert (actual * minilm.encode(texts)).sum(1).min() >= 0.99999
+    assert alone @ actual[-1] >= 0.99999
+    np.testing.assert_allclose(np.linalg.norm(actual, axis=1), 1, atol=1e-5)
 
 
 def test_an_empty_list_keeps_its_width(minilm):
@@ -58,12 +58,12 @@ def test_an_empty_list_keeps_its_width(minilm):
 
 
 @pytest.mark.peer
-def test_the_golden_values_are_still_those_of_the_peer(minilm):
+def test_the_golden_values_match_the_peer(minilm):
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer = pytest.importorskip("sentence_transformers")
-        wanted = peer.SentenceTransformer(str(minilm.folder), device="cpu").encode([g["text"] for g in GOLDEN])
-    for vector, golden in zip(wanted, GOLDEN, strict=True):
+        expected = peer.SentenceTransformer(str(minilm.folder), device="cpu").encode([g["text"] for g in GOLDEN])
+    for vector, golden in zip(expected, GOLDEN, strict=True):
         np.testing.assert_allclose(vector[:16], golden["first"], atol=2e-6)

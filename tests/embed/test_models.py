@@ -31,45 +31,45 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def new_model(tmp_path_factory):
     root = tmp_path_factory.mktemp("layouts")
     return {name: tiny.make(root / name, **how) for name, how in LAYOUTS.items()}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_gives_the_vectors_of_the_slow_reference(made, name: str):
+def test_every_layout_matches_the_reference(new_model, name: str):
     how = LAYOUTS[name]
-    with Embedder(made[name], device="cpu", dtype="float32") as embedder:
-        found = embedder.encode(TEXTS)
-    wanted = Reference(made[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    with Embedder(new_model[name], device="cpu", dtype="float32") as embedder:
+        actual = embedder.encode(TEXTS)
+    expected = Reference(new_model[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    assert actual.dtype == np.float32
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["bert-mean", "roberta-mean", "xlm-roberta-mean"])
-def test_bfloat16_stays_near(made, name: str):
-    with Embedder(made[name], device="cpu", dtype="bfloat16") as embedder:
-        found = embedder.encode(TEXTS)
-    wanted = Reference(made[name], LAYOUTS[name].get("prefix", "")).encode(TEXTS)
-    assert (found * wanted).sum(1).min() > 0.999
+def test_bfloat16_is_close_to_the_reference(new_model, name: str):
+    with Embedder(new_model[name], device="cpu", dtype="bfloat16") as embedder:
+        actual = embedder.encode(TEXTS)
+    expected = Reference(new_model[name], LAYOUTS[name].get("prefix", "")).encode(TEXTS)
+    assert (actual * expected).sum(1).min() > 0.999
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_float16_stays_near_for_every_layout(half, made, name: str):
+def test_float16_is_close_to_the_reference_for_every_layout(half, new_model, name: str):
     how = LAYOUTS[name]
-    with Embedder(made[name], device="cpu", dtype="float16") as embedder:
-        found = embedder.encode(TEXTS)
-    wanted = Reference(made[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
-    assert found.dtype == np.float32
-    assert (found * wanted).sum(1).min() >= 0.99998  # tiny models of random weights round worse than real ones
+    with Embedder(new_model[name], device="cpu", dtype="float16") as embedder:
+        actual = embedder.encode(TEXTS)
+    expected = Reference(new_model[name], how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
+    assert actual.dtype == np.float32
+    assert (actual * expected).sum(1).min() >= 0.99998  # tiny models of random weights round worse than real ones
 
 
-def test_what_leaves_the_range_of_float16_is_said_and_not_returned(half, made, monkeypatch):
-    from ridgeline.embed.layers_half import HalfLayers
+def test_values_beyond_float16_are_an_error(half, new_model, monkeypatch):
+    from ridgeline.embed.layers_cpu import Float16Layers
 
-    plain = HalfLayers.linear_of
-    monkeypatch.setattr(HalfLayers, "linear_of", lambda self, weight, bias: plain(self, weight * 1e6, bias))
-    with Embedder(made["bert-mean"], device="cpu", dtype="float16") as embedder:
+    plain = Float16Layers.prepare_linear
+    monkeypatch.setattr(Float16Layers, "linear_of", lambda self, weight, bias: plain(self, weight * 1e6, bias))
+    with Embedder(new_model["bert-mean"], device="cpu", dtype="float16") as embedder:
         for encode in (lambda: embedder.encode(TEXTS), lambda: embedder.encode_one("a")):
             with pytest.raises(InputError, match="beyond the range of float16; use dtype='float32'"):
                 encode()
@@ -77,34 +77,34 @@ def test_what_leaves_the_range_of_float16_is_said_and_not_returned(half, made, m
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["bert-mean", "bert-relu", "roberta-mean", "xlm-roberta-mean"])
-def test_hidden_states_are_those_of_transformers(made, name: str):
+def test_hidden_states_match_transformers(new_model, name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         transformers = pytest.importorskip("transformers")
-        model = transformers.AutoModel.from_pretrained(made[name], attn_implementation="eager").eval()
+        model = transformers.AutoModel.from_pretrained(new_model[name], attn_implementation="eager").eval()
     import torch
 
-    pad = json.loads((made[name] / "config.json").read_text())["pad_token_id"]
-    with Embedder(made[name], device="cpu", dtype="float32", normalize=False) as embedder:
+    pad = json.loads((new_model[name] / "config.json").read_text())["pad_token_id"]
+    with Embedder(new_model[name], device="cpu", dtype="float32", normalize=False) as embedder:
         tokens = embedder.tokenize([*TEXTS, "a <pad> dog <pad> cat" if pad else "a [PAD] dog"])
-        found = embedder.encode_tokens(tokens)
+        actual = embedder.encode_tokens(tokens)
     for i in range(len(tokens)):
         with torch.inference_mode():
             ids = torch.from_numpy(tokens[i].astype(np.int64))[None]
-            wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
-        np.testing.assert_allclose(found[i], wanted.numpy(), atol=1e-5)
+            expected = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(actual[i], expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", ["bert-cls", "bert-max", "dense", "roberta-mean"])
-def test_vectors_are_those_of_sentence_transformers(made, tmp_path, name: str):
+def test_vectors_match_sentence_transformers(new_model, tmp_path, name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer = pytest.importorskip("sentence_transformers")
-        path = tiny.make(tmp_path / "d", dense="Tanh") if name == "dense" else made[name]
-        wanted = peer.SentenceTransformer(str(path), device="cpu").encode(TEXTS, batch_size=5)
+        path = tiny.make(tmp_path / "d", dense="Tanh") if name == "dense" else new_model[name]
+        expected = peer.SentenceTransformer(str(path), device="cpu").encode(TEXTS, batch_size=5)
     with Embedder(path, device="cpu", dtype="float32") as embedder:
-        np.testing.assert_allclose(embedder.encode(TEXTS), wanted, atol=1e-5)
+        np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("activation", "apply"), [("Tanh", np.tanh), ("Identity", lambda x: x)])
@@ -112,34 +112,34 @@ def test_a_dense_module_follows_the_pooling(tmp_path, activation, apply):
     path = tiny.make(tmp_path / "m", dense=activation)
     parts = load_file(path / "2_Dense/model.safetensors")
     reference = Reference(path)
-    pooled = np.stack([reference.pooled(t, "mean") for t in TEXTS])
-    wanted = apply(pooled @ parts["linear.weight"].T.astype(float) + parts["linear.bias"])
+    pooled = np.stack([reference.pool_hidden(t, "mean") for t in TEXTS])
+    expected = apply(pooled @ parts["linear.weight"].T.astype(float) + parts["linear.bias"])
     with Embedder(path, device="cpu", dtype="float32", normalize=False) as embedder:
         assert embedder.dim == 12
-        np.testing.assert_allclose(embedder.encode(TEXTS), wanted, atol=1e-5)
+        np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
 
 
 def test_matryoshka_keeps_the_first_components_and_normalises_them(folder):
     with Embedder(folder, device="cpu", dtype="float32", truncate_dim=8) as embedder:
-        found = embedder.encode(TEXTS)
-    wanted = Reference(folder).encode(TEXTS)[:, :8]
-    assert found.shape == (len(TEXTS), 8)
-    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=3e-6)
+        actual = embedder.encode(TEXTS)
+    expected = Reference(folder).encode(TEXTS)[:, :8]
+    assert actual.shape == (len(TEXTS), 8)
+    np.testing.assert_allclose(actual, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=3e-6)
 
 
 def test_prompts_come_by_name_by_default_or_as_words(tmp_path):
     prompts = {"query": "query : ", "passage": "passage : "}
     path = tiny.make(tmp_path / "m", prompts=prompts, default_prompt="passage")
     reference = Reference(path)
-    for asked, before in ((None, "passage : "), ("query", "query : "), ("the red ", "the red "), ("", "")):
-        with Embedder(path, device="cpu", dtype="float32", prompt=asked) as embedder:
-            found = embedder.encode(["a cat", "dog"])
-        np.testing.assert_allclose(found, reference.encode([f"{before}a cat", f"{before}dog"]), atol=2e-6)
+    for prompt_name, before in ((None, "passage : "), ("query", "query : "), ("the red ", "the red "), ("", "")):
+        with Embedder(path, device="cpu", dtype="float32", prompt=prompt_name) as embedder:
+            actual = embedder.encode(["a cat", "dog"])
+        np.testing.assert_allclose(actual, reference.encode([f"{before}a cat", f"{before}dog"]), atol=2e-6)
     with pytest.raises(InputError, match=r"no prompt 'querry'; did you mean 'query'"):
         Embedder(path, device="cpu", prompt="querry")
 
 
-def test_the_folder_says_how_long_texts_may_be(tmp_path):
+def test_the_folder_sets_the_token_limit(tmp_path):
     long = "cat " * 100
     for name, how, limit in (("told", {"limit": 10}, 10), ("bert", {"limit": None}, 40), ("more", {"limit": 999}, 40)):
         with (
@@ -156,11 +156,11 @@ def test_the_folder_says_how_long_texts_may_be(tmp_path):
 
 def test_weights_in_parts_are_put_together(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "m")
-    whole = load_file(path / "model.safetensors")
-    names = sorted(whole)
+    complete = load_file(path / "model.safetensors")
+    names = sorted(complete)
     where = {}
     for part, some in (("a.safetensors", names[:20]), ("b.safetensors", names[20:])):
-        save_file({n: whole[n] for n in some}, path / part)
+        save_file({n: complete[n] for n in some}, path / part)
         where |= dict.fromkeys(some, part)
     (path / "model.safetensors").unlink()
     tiny.write(path / "model.safetensors.index.json", {"weight_map": where})
@@ -182,7 +182,7 @@ def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "said"),
+    ("file", "change", "message"),
     [
         ("config.json", {"model_type": "t5"}, "is a 't5' model"),
         ("config.json", {"position_embedding_type": "relative_key"}, "relative_key positions"),
@@ -195,10 +195,10 @@ def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
         ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
     ],
 )
-def test_what_this_encoder_cannot_do_is_refused_by_name(folder, tmp_path, file, change, said):
+def test_unsupported_models_are_refused_by_name(folder, tmp_path, file, change, message):
     path = shutil.copytree(folder, tmp_path / "m")
     tiny.write(path / file, json.loads((path / file).read_text()) | change)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         Embedder(path, device="cpu")
 
 

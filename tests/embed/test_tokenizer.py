@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.embed.oracle import SPECIAL, Pair, described, model_folder, real
+from tests.embed.oracle import SPECIAL, Pair, describe_tokenizer, model_folder, real
 
 from ridgeline.embed import Tokens, load_tokenizer
-from ridgeline.embed.wordpiece import recognise
+from ridgeline.embed.wordpiece import parse_bert_tokenizer
 from ridgeline.errors import InputError
 
 HARD = [
@@ -43,7 +43,7 @@ def small():
         chr(c) for c in (*range(0x1100, 0x1200), *range(0x4E00, 0x4F00), *range(0x1F600, 0x1F640), 0x302E, 0x1D165)
     ]
     letters = [c for c in characters if c.isalnum()]
-    return Pair(described([*characters, *(f"##{c}" for c in letters), *WORDS[:2], *PIECES, "the"]))
+    return Pair(describe_tokenizer([*characters, *(f"##{c}" for c in letters), *WORDS[:2], *PIECES, "the"]))
 
 
 cached_real = cache(real)
@@ -72,7 +72,7 @@ def texts():
 
 @settings(max_examples=250, deadline=None)
 @given(st.lists(texts(), max_size=12), st.one_of(st.none(), st.integers(2, 40)))
-def test_any_text_gives_the_tokens_of_hugging_face(some, max_tokens):
+def test_any_text_has_the_tokens_of_hugging_face(some, max_tokens):
     small().check(some, max_tokens)
 
 
@@ -90,7 +90,7 @@ def test_any_text_in_the_real_vocabulary(some, max_tokens):
     st.sampled_from([1, 3, 15, 16, 17, 100]),
 )
 def test_any_settings(some, switches, strip_accents, longest):
-    description = described([*LETTERS, *(f"##{c}" for c in LETTERS[:30] + "é"), *WORDS, *PIECES])
+    description = describe_tokenizer([*LETTERS, *(f"##{c}" for c in LETTERS[:30] + "é"), *WORDS, *PIECES])
     description["normalizer"].update(switches, strip_accents=strip_accents)
     description["model"]["max_input_chars_per_word"] = longest
     Pair(description).check(some)
@@ -129,25 +129,25 @@ def test_a_vocabulary_of_short_pieces_and_long_words():
     ]
     some = ["".join(R.choices("ab", k=R.randint(1, 60))) for _ in range(5000)]
     some += ["".join(R.choices(["a", "b", "é", "bb"], k=R.randint(1, 30))) for _ in range(3000)]
-    Pair(described(tokens)).check(some)
+    Pair(describe_tokenizer(tokens)).check(some)
 
 
 def test_real_titles_and_log_lines(data):
     movies, tags = (data / "movielens" / "ml-latest-small" / name for name in ("movies.csv", "tags.csv"))
-    found = []
+    actual = []
     for path in (movies, tags):
         if path.is_file():
             with path.open(encoding="utf-8", newline="") as file:
-                found += [". ".join(row) for row in csv.reader(file)]
+                actual += [". ".join(row) for row in csv.reader(file)]
     for path in sorted((data / "logs").glob("*.log")):
-        found += path.read_text(encoding="utf-8", errors="replace").split("\n")
+        actual += path.read_text(encoding="utf-8", errors="replace").split("\n")
     for path in sorted((data / "logs").glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            found += [line[:2000] for _, line in zip(range(500), file, strict=False)]
-    if not found:
+            actual += [line[:2000] for _, line in zip(range(500), file, strict=False)]
+    if not actual:
         pytest.skip("neither movielens nor logs in the folder of datasets")
-    cached_real().check(found)
-    cached_real().check(found, 32)
+    cached_real().check(actual)
+    cached_real().check(actual, 32)
 
 
 def test_a_very_long_text_is_read_only_as_far_as_needed():
@@ -158,7 +158,7 @@ def test_a_very_long_text_is_read_only_as_far_as_needed():
     assert np.array_equal(tokens[0], small().native.encode([some[0][:20_000]], 256)[0])
 
 
-def test_without_a_limit_a_long_text_is_whole():
+def test_without_a_limit_a_long_text_is_complete():
     cached_real().check([" ".join(WORDS * 3000), "中文字" * 5000, "a!" * 9000])
 
 
@@ -168,15 +168,15 @@ def test_without_a_limit_a_long_text_is_whole():
     (["ok"] * 5000 + ["\udfff"], 5000, "surrogate"), (["a " * 500 + "\U0001f600 \ud83d"], 0, "character 1002"),
     (["\ud800"] + ["fine " * 50] * 4000 + ["\ud801"], 0, "surrogate"),
 ])  # fmt: skip
-def test_what_is_not_text_is_refused_with_its_index(bad, index, word):
+def test_a_value_that_is_not_text_is_refused_with_its_index(bad, index, word):
     with pytest.raises(TypeError):
-        small().theirs.encode_batch_fast(bad)
+        small().peer_tokens.encode_batch_fast(bad)
     for tokenizer in (small().native, fallback()):
         with pytest.raises(InputError, match=rf"text {index}\b.*{word}"):
             tokenizer.encode(bad, 16)
 
 
-def test_one_string_is_not_a_list_of_letters_and_a_limit_has_room_for_the_special_tokens():
+def test_one_string_is_refused_and_a_limit_includes_the_special_tokens():
     for tokenizer in (small().native, fallback()):
         with pytest.raises(InputError, match="one str"):
             tokenizer.encode("text")
@@ -206,7 +206,7 @@ def write(folder, description):
 
 def word_level():
     return {
-        **described(["x"]),
+        **describe_tokenizer(["x"]),
         "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": None,
@@ -224,14 +224,14 @@ def word_level():
 def fallback():
     from ridgeline.embed.hugging_face import HuggingFaceTokenizer
 
-    description = described(["a", "b", "text"])
+    description = describe_tokenizer(["a", "b", "text"])
     description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}
-    why = recognise(description)
+    why = parse_bert_tokenizer(description)
     assert isinstance(why, str)
     return HuggingFaceTokenizer(description, why=why, path=Path("tokenizer.json"))
 
 
-def test_other_tokenizers_are_given_to_the_library(tmp_path):
+def test_other_tokenizers_use_the_library(tmp_path):
     pytest.importorskip("tokenizers")
     tokenizer = write(tmp_path, word_level())
     assert not tokenizer.native
@@ -252,10 +252,10 @@ def test_the_real_folder_is_native():
 def test_a_folder_with_only_a_vocabulary(tmp_path):
     lines = (model_folder() / "vocab.txt").read_text(encoding="utf-8")
     (tmp_path / "vocab.txt").write_text(lines, encoding="utf-8")
-    whole, bare = load_tokenizer(model_folder()), load_tokenizer(tmp_path)
+    full_tokens, bare = load_tokenizer(model_folder()), load_tokenizer(tmp_path)
     assert bare.native
-    assert bare.special == whole.special
-    assert np.array_equal(bare.encode(HARD).ids, whole.encode(HARD).ids)
+    assert bare.special == full_tokens.special
+    assert np.array_equal(bare.encode(HARD).ids, full_tokens.encode(HARD).ids)
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"do_lower_case": False, "cls_token": {"content": "[CLS]"}})
     )
@@ -270,7 +270,7 @@ def test_a_folder_with_only_a_vocabulary(tmp_path):
     ("tokenizer.json", "[]", "list"), ("vocab.txt", "a\nb\n", "lacks the token"),
     ("tokenizer.json", '{"model": {"type": "Sorcery"}}', "no tokenizer that this release"),
 ])  # fmt: skip
-def test_a_folder_that_is_none_is_refused_in_a_sentence(tmp_path, file, content, word):
+def test_a_missing_folder_is_one_sentence(tmp_path, file, content, word):
     pytest.importorskip("tokenizers")
     if file:
         (tmp_path / file).write_text(content)
@@ -294,19 +294,19 @@ OTHER = [
 
 
 @pytest.mark.parametrize(("path", "value"), OTHER, ids=lambda v: ".".join(map(str, v)) if isinstance(v, list) else None)
-def test_whatever_is_not_exactly_bert_is_not_taken(path, value):
-    description = described(["a", "b"])
-    assert not isinstance(recognise(description), str)
+def test_tokenizers_that_differ_from_bert_are_not_native(path, value):
+    description = describe_tokenizer(["a", "b"])
+    assert not isinstance(parse_bert_tokenizer(description), str)
     *way, last = path
     place = description
     for key in way:
         place = place[key]
     place[last] = value
-    assert isinstance(recognise(description), str)
+    assert isinstance(parse_bert_tokenizer(description), str)
 
 
 def test_added_tokens_of_every_plain_kind_are_found_in_the_raw_text():
-    description = described(["<", ">", "e", "mask", "user", "##s", "[", "]", "x", "##x", "1", "_"])
+    description = describe_tokenizer(["<", ">", "e", "mask", "user", "##s", "[", "]", "x", "##x", "1", "_"])
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     beyond = len(description["model"]["vocab"])
     for k, content in enumerate(["<e>", "<e>x", "<E>", "[x y]", "_é中", "!\u0301", "[\x00]"]):
@@ -338,15 +338,15 @@ def test_added_tokens_of_every_plain_kind_are_found_in_the_raw_text():
 
 
 @pytest.mark.parametrize("processor", [None, {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}])
-def test_other_frames(processor):
-    description = described(["a", "##a"])
+def test_other_special_tokens_around_a_text(processor):
+    description = describe_tokenizer(["a", "##a"])
     description["post_processor"] = processor
     Pair(description).check(["a aa", "", "b a"], 4)
 
 
-def test_nothing_but_the_package_is_needed_for_bert(tmp_path):
+def test_bert_needs_no_other_package(tmp_path):
     (tmp_path / "tokenizer.json").write_text(
-        json.dumps(described(["naive", "##ly", "中", "ᄀ", "##ᅡ"])), encoding="utf-8"
+        json.dumps(describe_tokenizer(["naive", "##ly", "中", "ᄀ", "##ᅡ"])), encoding="utf-8"
     )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(word_level()))

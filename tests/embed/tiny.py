@@ -66,7 +66,7 @@ def make(
     """A sentence-transformers folder; with pooling=None a plain snapshot of a Hugging Face model."""
     folder.mkdir(parents=True)
     size = tokenizer(folder, kind)
-    told = {
+    settings = {
         "model_type": kind,
         "architectures": [{"bert": "BertModel", "roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}[kind]],
         "vocab_size": vocabulary or size,
@@ -81,8 +81,8 @@ def make(
         "pad_token_id": 0 if kind == "bert" else 1,
         **config,
     }
-    write(folder / "config.json", told)
-    save_file(weights(told, prefix), folder / "model.safetensors")
+    write(folder / "config.json", settings)
+    save_file(weights(settings, prefix), folder / "model.safetensors")
     if limit is not None:
         write(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
     if prompts is not None or default_prompt is not None:
@@ -129,13 +129,13 @@ def tokenizer(folder: Path, kind: str) -> int:
     special = SPECIAL["bert" if kind == "bert" else "roberta"]
     vocab = {word: i for i, word in enumerate([*special, *WORDS])}
     unknown, first, last = ("[UNK]", "[CLS]", "[SEP]") if kind == "bert" else ("<unk>", "<s>", "</s>")
-    made = Tokenizer(WordPiece(vocab, unk_token=unknown))
-    made.pre_tokenizer = Whitespace()
-    made.post_processor = TemplateProcessing(
+    module = Tokenizer(WordPiece(vocab, unk_token=unknown))
+    module.pre_tokenizer = Whitespace()
+    module.post_processor = TemplateProcessing(
         single=f"{first} $A {last}", special_tokens=[(first, vocab[first]), (last, vocab[last])]
     )
-    made.add_special_tokens(special)
-    made.save(str(folder / "tokenizer.json"))
+    module.add_special_tokens(special)
+    module.save(str(folder / "tokenizer.json"))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL["bert"], strict=True))
     if kind != "bert":
         names = {
@@ -152,36 +152,42 @@ def tokenizer(folder: Path, kind: str) -> int:
     return len(vocab)
 
 
-def weights(told: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
+def weights(settings: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(11)
 
-    def drawn(*shape: int) -> np.ndarray:
+    def draw_weights(*shape: int) -> np.ndarray:
         return (random.normal(size=shape) * 0.3).astype(np.float32)
 
-    hidden, inner = told["hidden_size"], told["intermediate_size"]
-    found = {
-        "embeddings.word_embeddings.weight": drawn(told["vocab_size"], hidden),
-        "embeddings.position_embeddings.weight": drawn(told["max_position_embeddings"], hidden),
-        "embeddings.token_type_embeddings.weight": drawn(told["type_vocab_size"], hidden),
-        "embeddings.LayerNorm.weight": 1 + drawn(hidden),
-        "embeddings.LayerNorm.bias": drawn(hidden),
+    width, inner = settings["hidden_size"], settings["intermediate_size"]
+    vectors = {
+        "embeddings.word_embeddings.weight": draw_weights(settings["vocab_size"], width),
+        "embeddings.position_embeddings.weight": draw_weights(settings["max_position_embeddings"], width),
+        "embeddings.token_type_embeddings.weight": draw_weights(settings["type_vocab_size"], width),
+        "embeddings.LayerNorm.weight": 1 + draw_weights(width),
+        "embeddings.LayerNorm.bias": draw_weights(width),
     }
     shapes = {
-        "attention.self.query": (hidden, hidden),
-        "attention.self.key": (hidden, hidden),
-        "attention.self.value": (hidden, hidden),
-        "attention.output.dense": (hidden, hidden),
-        "intermediate.dense": (inner, hidden),
-        "output.dense": (hidden, inner),
+        "attention.self.query": (width, width),
+        "attention.self.key": (width, width),
+        "attention.self.value": (width, width),
+        "attention.output.dense": (width, width),
+        "intermediate.dense": (inner, width),
+        "output.dense": (width, inner),
     }
-    for i in range(told["num_hidden_layers"]):
+    for i in range(settings["num_hidden_layers"]):
         stem = f"encoder.layer.{i}."
         for name, shape in shapes.items():
-            found |= {f"{stem}{name}.weight": drawn(*shape), f"{stem}{name}.bias": drawn(shape[0])}
+            vectors |= {f"{stem}{name}.weight": draw_weights(*shape), f"{stem}{name}.bias": draw_weights(shape[0])}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            found |= {f"{stem}{name}.weight": 1 + drawn(hidden), f"{stem}{name}.bias": drawn(hidden)}
-    found |= {"pooler.dense.weight": drawn(hidden, hidden), "pooler.dense.bias": drawn(hidden)}  # there, and not wanted
-    return {prefix + name: tensor for name, tensor in found.items()}
+            vectors |= {
+                f"{stem}{name}.weight": 1 + draw_weights(width),
+                f"{stem}{name}.bias": draw_weights(width),
+            }
+    vectors |= {
+        "pooler.dense.weight": draw_weights(width, width),
+        "pooler.dense.bias": draw_weights(width),
+    }  # there, and not wanted
+    return {prefix + name: tensor for name, tensor in vectors.items()}
 
 
 class Reference:
@@ -191,25 +197,28 @@ class Reference:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        self.told = json.loads((folder / "config.json").read_text())
+        self.settings = json.loads((folder / "config.json").read_text())
         self.w = {
             k.removeprefix(prefix): v.astype(np.float64) for k, v in load_file(folder / "model.safetensors").items()
         }
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    def hidden(self, ids: list[int]) -> np.ndarray:
+    def compute_hidden(self, ids: list[int]) -> np.ndarray:
         w, n = self.w, len(ids)
-        if self.told["model_type"] == "bert":
+        if self.settings["model_type"] == "bert":
             positions = list(range(n))
         else:
-            pad, count, positions = self.told["pad_token_id"], 0, []
+            pad, count, positions = self.settings["pad_token_id"], 0, []
             for token in ids:
                 count += token != pad
                 positions.append(pad + count if token != pad else pad)
         x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][positions]
         x = self._norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
-        heads, size = self.told["num_attention_heads"], self.told["hidden_size"] // self.told["num_attention_heads"]
-        for i in range(self.told["num_hidden_layers"]):
+        heads, size = (
+            self.settings["num_attention_heads"],
+            self.settings["hidden_size"] // self.settings["num_attention_heads"],
+        )
+        for i in range(self.settings["num_hidden_layers"]):
             stem = f"encoder.layer.{i}."
             q, k, v = (self._linear(x, f"{stem}attention.self.{name}") for name in ("query", "key", "value"))
             mixed = np.zeros_like(x)
@@ -222,25 +231,25 @@ class Reference:
                 x + self._linear(mixed, f"{stem}attention.output.dense"), f"{stem}attention.output.LayerNorm"
             )
             inner = self._linear(x, f"{stem}intermediate.dense")
-            inner = ACTIVATIONS[self.told["hidden_act"]](inner)
+            inner = ACTIVATIONS[self.settings["hidden_act"]](inner)
             x = self._norm(x + self._linear(inner, f"{stem}output.dense"), f"{stem}output.LayerNorm")
         return x
 
-    def pooled(self, text: str, mode: str, limit: int = 24) -> np.ndarray:
+    def pool_hidden(self, text: str, mode: str, limit: int = 24) -> np.ndarray:
         self.tokenizer.enable_truncation(limit)
-        x = self.hidden(self.tokenizer.encode(text).ids)
+        x = self.compute_hidden(self.tokenizer.encode(text).ids)
         return {"mean": x.mean(0), "cls": x[0], "max": x.max(0)}[mode]
 
     def encode(self, texts: list[str], mode: str = "mean", limit: int = 24) -> np.ndarray:
-        found = np.stack([self.pooled(t, mode, limit) for t in texts])
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        vectors = np.stack([self.pool_hidden(t, mode, limit) for t in texts])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
         return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
         centred = x - x.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.told["layer_norm_eps"])
+        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.settings["layer_norm_eps"])
         return scaled * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
 
 

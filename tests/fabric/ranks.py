@@ -1,4 +1,4 @@
-"""What ranks do in the tests: plain functions of a module, so that fresh processes can import them."""
+"""The functions that ranks run in the tests, in a module that new processes can import."""
 
 from __future__ import annotations
 
@@ -14,149 +14,151 @@ from ridgeline import fabric
 REDUCE = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "avg": np.mean}
 
 
-def values(rank: int, count: int, dtype: str, seed: int = 0) -> np.ndarray:
-    made = np.random.default_rng([seed, rank]).integers(-3, 4, count)
-    return (np.abs(made) if dtype == "uint8" else made).astype(dtype)
+def make_values(rank: int, count: int, dtype: str, seed: int = 0) -> np.ndarray:
+    numbers = np.random.default_rng([seed, rank]).integers(-3, 4, count)
+    return (np.abs(numbers) if dtype == "uint8" else numbers).astype(dtype)
 
 
-def reference(ranks: int, count: int, dtype: str, op: str) -> np.ndarray:
-    """In float64, from what every rank gave."""
-    return REDUCE[op](np.stack([values(r, count, dtype) for r in range(ranks)]).astype("f8"), axis=0)
+def reduce_with_numpy(ranks: int, count: int, dtype: str, op: str) -> np.ndarray:
+    """The reference in float64, from the inputs of all ranks."""
+    return REDUCE[op](np.stack([make_values(r, count, dtype) for r in range(ranks)]).astype("f8"), axis=0)
 
 
-def wrong_reductions(comm, cases) -> list:
-    """Cases (count, dtype, op, algorithm, how the buffer lies) whose all_reduce differs from the reference."""
+def find_wrong_reductions(comm, cases) -> list:
+    """The cases (count, dtype, op, algorithm, layout) with an all_reduce that differs from the reference."""
     wrong = []
-    for count, dtype, op, algorithm, lies in cases:
-        x = values(comm.rank, count, dtype)
-        if lies == "registered":
-            given = fabric.empty(count, dtype)
-            given[:] = x
-        elif lies == "strided":
-            given = np.zeros(2 * count, dtype)[::2]
-            given[:] = x
+    for count, dtype, op, algorithm, layout in cases:
+        x = make_values(comm.rank, count, dtype)
+        if layout == "registered":
+            array = fabric.empty(count, dtype)
+            array[:] = x
+        elif layout == "strided":
+            array = np.zeros(2 * count, dtype)[::2]
+            array[:] = x
         else:
-            given = x.copy()
-        out = np.empty_like(x) if lies == "out of place" else None
-        got = comm.all_reduce(given, op, out=out, algorithm=algorithm)
-        wanted = reference(comm.size, count, dtype, op)
+            array = x.copy()
+        out = np.empty_like(x) if layout == "out of place" else None
+        actual = comm.all_reduce(array, op, out=out, algorithm=algorithm)
+        expected = reduce_with_numpy(comm.size, count, dtype, op)
         if np.dtype(dtype).kind in "iu":
-            wanted = wanted.astype("i8").astype(dtype).astype("f8")  # both wrap round, and a mean is cut
-        if not np.allclose(got.astype("f8"), wanted, rtol=2e-3 if dtype == "float16" else 1e-6):
-            wrong.append((comm.rank, count, dtype, op, algorithm, lies))
-        if lies == "out of place" and not np.array_equal(given, x):
+            expected = (
+                expected.astype("i8").astype(dtype).astype("f8")
+            )  # integers overflow in both, and a mean is truncated
+        if not np.allclose(actual.astype("f8"), expected, rtol=2e-3 if dtype == "float16" else 1e-6):
+            wrong.append((comm.rank, count, dtype, op, algorithm, layout))
+        if layout == "out of place" and not np.array_equal(array, x):
             wrong.append(("input changed", count))
     return wrong
 
 
-def wrong_moves(comm, counts, algorithms) -> list:
-    """Everything but all_reduce, by value."""
+def find_wrong_moves(comm, counts, algorithms) -> list:
+    """All collectives except all_reduce, compared by value."""
     wrong, n, me = [], comm.size, comm.rank
     for count in counts:
-        everyone = np.stack([values(r, count, "float32") for r in range(n)])
-        mine = everyone[me].copy()
+        all_inputs = np.stack([make_values(r, count, "float32") for r in range(n)])
+        local = all_inputs[me].copy()
         for algorithm in algorithms["all_gather"]:
-            wrong += _unlike(comm.all_gather(mine, algorithm=algorithm), everyone, ("all_gather", count, algorithm))
+            wrong += _compare(comm.all_gather(local, algorithm=algorithm), all_inputs, ("all_gather", count, algorithm))
         for root in {0, n - 1}:
             for algorithm in algorithms["broadcast"]:
-                x = mine.copy()
+                x = local.copy()
                 comm.broadcast(x, root, algorithm=algorithm)
-                wrong += _unlike(x, everyone[root], ("broadcast", count, root, algorithm))
+                wrong += _compare(x, all_inputs[root], ("broadcast", count, root, algorithm))
             for algorithm in algorithms["reduce"]:
-                x = mine.copy()
+                x = local.copy()
                 comm.reduce(x, root, algorithm=algorithm)
-                wrong += _unlike(x, everyone.sum(0) if me == root else mine, ("reduce", count, root, algorithm))
-        wide = np.stack([values(me, count, "float32", seed=k) for k in range(n)])
+                wrong += _compare(x, all_inputs.sum(0) if me == root else local, ("reduce", count, root, algorithm))
+        wide = np.stack([make_values(me, count, "float32", seed=k) for k in range(n)])
         for algorithm in algorithms["reduce_scatter"]:
-            given = wide.copy()
-            got = comm.reduce_scatter(given, algorithm=algorithm)[0]
-            wanted = np.stack([values(r, count, "float32", seed=me) for r in range(n)]).sum(0)
-            wrong += _unlike(got, wanted, ("reduce_scatter", count, algorithm))
-            wrong += _unlike(given, wide, ("reduce_scatter changed its input", count, algorithm))
-        wanted = np.stack([values(r, count, "float32", seed=me) for r in range(n)])
-        wrong += _unlike(comm.all_to_all(wide), wanted, ("all_to_all", count))
+            array = wide.copy()
+            actual = comm.reduce_scatter(array, algorithm=algorithm)[0]
+            expected = np.stack([make_values(r, count, "float32", seed=me) for r in range(n)]).sum(0)
+            wrong += _compare(actual, expected, ("reduce_scatter", count, algorithm))
+            wrong += _compare(array, wide, ("reduce_scatter changed its input", count, algorithm))
+        expected = np.stack([make_values(r, count, "float32", seed=me) for r in range(n)])
+        wrong += _compare(comm.all_to_all(wide), expected, ("all_to_all", count))
         comm.barrier()
     return wrong
 
 
-def wrong_lies(comm) -> list:
-    """Moves of arrays that go straight into the engine on one rank and the long way (strided, odd types) on another."""
+def find_wrong_layouts(comm) -> list:
+    """Moves of arrays that one rank passes directly to the engine and another copies first (strided, rare types)."""
     wrong, me = [], comm.rank
     for dtype in ("f4", "i8", "u1", "?", "c8", ">i4", "u2"):
-        for strided in (None, 0, 1):  # the rank whose arrays have gaps
-            everyone = [(np.arange(60) % 2 + 7 * r).astype(dtype) for r in range(comm.size)]
+        for strided in (None, 0, 1):  # the rank with strided arrays
+            all_inputs = [(np.arange(60) % 2 + 7 * r).astype(dtype) for r in range(comm.size)]
 
-            def lying(x, strided=strided):
+            def lay_out(x, strided=strided):
                 wide = np.zeros(2 * x.size if me == strided else x.size, x.dtype)
                 view = wide[::2] if me == strided else wide
                 view[:] = x
                 return view
 
             for root in range(comm.size):
-                x = lying(everyone[me])
+                x = lay_out(all_inputs[me])
                 comm.broadcast(x, root)
-                wrong += _unlike(x, everyone[root], ("broadcast", dtype, strided, root))
-            out = lying(np.zeros(60 * comm.size, dtype))
-            comm.all_gather(lying(everyone[me]), out=out)
-            wrong += _unlike(out, np.concatenate(everyone), ("all_gather", dtype, strided))
-            x = lying(everyone[me])
+                wrong += _compare(x, all_inputs[root], ("broadcast", dtype, strided, root))
+            out = lay_out(np.zeros(60 * comm.size, dtype))
+            comm.all_gather(lay_out(all_inputs[me]), out=out)
+            wrong += _compare(out, np.concatenate(all_inputs), ("all_gather", dtype, strided))
+            x = lay_out(all_inputs[me])
             if me == 0:
                 x.flags.writeable = False
                 comm.send(x, 1)
             elif me == 1:
                 comm.recv(x, 0)
-                wrong += _unlike(x, everyone[0], ("recv", dtype, strided))
+                wrong += _compare(x, all_inputs[0], ("recv", dtype, strided))
     return wrong
 
 
-def _unlike(got, wanted, what) -> list:
-    return [] if np.array_equal(got, wanted) else [what]
+def _compare(actual, expected, label) -> list:
+    return [] if np.array_equal(actual, expected) else [label]
 
 
-def both_ways(comm, cases) -> list:
-    """Small all-reduces (count, dtype, op): what adding in parts gives otherwise than adding whole, in any bit."""
+def compare_small_methods(comm, cases) -> list:
+    """The small all-reduces (count, dtype, op) for which adding in parts and adding all give different bits."""
     wrong = []
     for k, (count, dtype, op) in enumerate(cases):
-        mine = (values(comm.rank, count, dtype, seed=k) / (1 if dtype[0] in "iu" else 3)).astype(dtype)
+        local = (make_values(comm.rank, count, dtype, seed=k) / (1 if dtype[0] in "iu" else 3)).astype(dtype)
         answers = []
-        for whole in (1 << 62, 0):
-            comm._engine.whole = whole
-            answers.append(comm.all_reduce(mine.copy(), op).tobytes())
+        for threshold in (1 << 62, 0):
+            comm._engine.whole = threshold
+            answers.append(comm.all_reduce(local.copy(), op).tobytes())
             comm.barrier()
         wrong += [(count, dtype, op)] if answers[0] != answers[1] else []
     return wrong
 
 
-def hurried(comm, calls, seed) -> list:
-    """Calls of all lengths without a meeting between them, whose ranks come as late as chance will; the wrong ones."""
-    wrong, chance, late = [], np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
+def find_wrong_hurried_calls(comm, calls, seed) -> list:
+    """Calls of all lengths without barriers and with random delays of the ranks; returns the wrong ones."""
+    wrong, shared, local = [], np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
     for k in range(calls):
         op, count = (
-            chance.choice(["broadcast", "all_gather", "reduce", "all_to_all", "all_reduce"]),
-            chance.integers(1, 60_000),
+            shared.choice(["broadcast", "all_gather", "reduce", "all_to_all", "all_reduce"]),
+            shared.integers(1, 60_000),
         )
-        root = int(chance.integers(comm.size))
-        everyone = [values(r, int(count), "float32", seed=k) for r in range(comm.size)]
-        x = everyone[comm.rank].copy()
-        if late.random() < 0.2:
-            time.sleep(late.random() * 2e-3)
+        root = int(shared.integers(comm.size))
+        all_inputs = [make_values(r, int(count), "float32", seed=k) for r in range(comm.size)]
+        x = all_inputs[comm.rank].copy()
+        if local.random() < 0.2:
+            time.sleep(local.random() * 2e-3)
         if op == "broadcast":
-            got, wanted = comm.broadcast(x, root), everyone[root]
+            actual, expected = comm.broadcast(x, root), all_inputs[root]
         elif op == "all_gather":
-            got, wanted = comm.all_gather(x), np.stack(everyone)
+            actual, expected = comm.all_gather(x), np.stack(all_inputs)
         elif op == "reduce":
-            got, wanted = comm.reduce(x, root), np.sum(everyone, 0) if comm.rank == root else x.copy()
+            actual, expected = comm.reduce(x, root), np.sum(all_inputs, 0) if comm.rank == root else x.copy()
         elif op == "all_reduce":
-            got, wanted = comm.all_reduce(x), np.sum(everyone, 0)
+            actual, expected = comm.all_reduce(x), np.sum(all_inputs, 0)
         else:
-            got = comm.all_to_all(np.stack([x + r for r in range(comm.size)]))
-            wanted = np.stack([one + comm.rank for one in everyone])
-        wrong += _unlike(got, wanted, (k, str(op), int(count), root))
+            actual = comm.all_to_all(np.stack([x + r for r in range(comm.size)]))
+            expected = np.stack([array + comm.rank for array in all_inputs])
+        wrong += _compare(actual, expected, (k, str(op), int(count), root))
     return wrong
 
 
-def many_messages(comm, counts, each) -> int:
-    """More messages than a mail holds, long and short, before anyone takes one away; how many came wrong."""
+def exchange_many_messages(comm, counts, each) -> int:
+    """More messages than a mailbox holds, before the receiver reads one; returns the number of wrong ones."""
     wrong = 0
     if comm.rank == 0:
         for count in counts:
@@ -166,15 +168,15 @@ def many_messages(comm, counts, each) -> int:
         time.sleep(0.05)
         for count in counts:
             for k in range(each):
-                got = comm.recv(np.empty(count, "i4"), 0)
-                wrong += not np.array_equal(got, np.arange(k, k + count))
+                actual = comm.recv(np.empty(count, "i4"), 0)
+                wrong += not np.array_equal(actual, np.arange(k, k + count))
     return wrong
 
 
-def other_lengths(comm) -> list:
-    """A message of another length or type is said and taken away: the next one is right."""
-    said = []
-    for sent, wanted in (
+def receive_other_lengths(comm) -> list:
+    """A message of another length or type raises an error and is removed: the next one is right."""
+    errors = []
+    for sent, expected in (
         ("3f4", "4f4"),
         ("3f4", "3i4"),
         ("90000f4", "3f4"),
@@ -186,14 +188,14 @@ def other_lengths(comm) -> list:
             comm.send(np.full(5, 7, "i8"), 1)
         else:
             try:
-                comm.recv(np.empty(int(wanted[:-2]), wanted[-2:]), 0)
+                comm.recv(np.empty(int(expected[:-2]), expected[-2:]), 0)
             except fabric.FabricError as error:
-                said.append((str(error), int(comm.recv(np.empty(5, "i8"), 0).sum())))
-    return said
+                errors.append((str(error), int(comm.recv(np.empty(5, "i8"), 0).sum())))
+    return errors
 
 
-def busy_beside(comm) -> int:
-    """How often a thread of rank 1 had a turn while its rank waited half a second for a short message."""
+def count_thread_turns(comm) -> int:
+    """How often another thread of rank 1 runs while the rank waits half a second for a short message."""
     turns, done = [0], threading.Event()
 
     def count() -> None:
@@ -213,9 +215,9 @@ def busy_beside(comm) -> int:
     return turns[0]
 
 
-def threads_call(comm) -> list:
-    """Two threads of rank 0 send, two of rank 1 receive; the values that came, whole ones only."""
-    came: list[int] = []
+def call_from_threads(comm) -> list:
+    """Two threads of rank 0 send, two of rank 1 receive; returns the received values, −1 for a mixed message."""
+    received: list[int] = []
 
     def send(first: int) -> None:
         for k in range(first, first + 300):
@@ -223,19 +225,19 @@ def threads_call(comm) -> list:
 
     def receive(_: int) -> None:
         for _ in range(300):
-            got = comm.recv(np.empty(100, "i4"), 0)
-            came.append(int(got[0]) if (got == got[0]).all() else -1)
+            actual = comm.recv(np.empty(100, "i4"), 0)
+            received.append(int(actual[0]) if (actual == actual[0]).all() else -1)
 
-    started = [threading.Thread(target=receive if comm.rank else send, args=(k * 300,)) for k in range(2)]
-    for thread in started:
+    threads = [threading.Thread(target=receive if comm.rank else send, args=(k * 300,)) for k in range(2)]
+    for thread in threads:
         thread.start()
-    for thread in started:
+    for thread in threads:
         thread.join()
-    return sorted(came)
+    return sorted(received)
 
 
-def round_trip(comm, counts) -> int:
-    """Messages round the ring of ranks, each adding one; how many came back wrong."""
+def send_around_ring(comm, counts) -> int:
+    """Messages around the ring of ranks, each adds one; returns the number of wrong ones."""
     wrong, right, left = 0, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for count in counts:
         x = np.zeros(count, "i8")
@@ -249,7 +251,7 @@ def round_trip(comm, counts) -> int:
     return wrong
 
 
-def groups(comm) -> tuple:
+def split_into_groups(comm) -> tuple:
     odd = comm.split(comm.rank % 2, key=-comm.rank)
     x = np.array([comm.rank], "i8")
     odd.all_reduce(x)
@@ -258,14 +260,14 @@ def groups(comm) -> tuple:
     return odd.rank, odd.size, int(x[0]), int(y[0]), alone is None
 
 
-def later(comm) -> list:
+def call_asynchronously(comm) -> list:
     arrays = [np.full(1 << k, comm.rank, "f4") for k in range(16)]
     handles = [comm.all_reduce(a, async_op=True) for a in arrays]
     comm.barrier()
     return [float(h.wait()[0]) for h in handles]
 
 
-def counted(comm) -> dict:
+def get_stats(comm) -> dict:
     if comm.rank == 1:
         time.sleep(0.3)
     comm.all_reduce(np.ones(10, "f4"))
@@ -273,21 +275,21 @@ def counted(comm) -> dict:
     return comm.stats()
 
 
-def tensors(comm) -> list:
+def reduce_tensors(comm) -> list:
     import torch
 
-    found = []
+    sums = []
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64):
         t = torch.full((3, 5), comm.rank + 1, dtype=dtype)
         comm.all_reduce(t)
         u = torch.full((4, 6), comm.rank + 1, dtype=dtype).t()
         comm.all_reduce(u, "max")
-        found.append((t.float().sum().item(), u.float().sum().item()))
+        sums.append((t.float().sum().item(), u.float().sum().item()))
     flags = torch.tensor([comm.rank == 0, True])
-    return [*found, comm.all_gather(flags).tolist()]
+    return [*sums, comm.all_gather(flags).tolist()]
 
 
-def fails(comm, call) -> str:
+def get_error(comm, call) -> str:
     """The error of one call, as text."""
     x = np.ones(8, "f4")
     calls = {
@@ -315,8 +317,8 @@ def fails(comm, call) -> str:
     return "no error"
 
 
-def differs(comm, what) -> str:
-    """Rank 1 calls something else; afterwards all make one more call together."""
+def make_different_calls(comm, what) -> str:
+    """Rank 1 makes another call; afterwards all ranks make one more call together."""
     odd = comm.rank == 1
     x = np.ones(6, "f4")
     try:
@@ -342,82 +344,82 @@ def differs(comm, what) -> str:
 
 
 CALLS = {
-    "all_reduce": lambda comm: comm.all_reduce(np.ones(100_000, "f4"), timeout=1.5),
-    "broadcast": lambda comm: comm.broadcast(np.ones(1_000_000, "f4"), timeout=1.5),
-    "all_gather": lambda comm: comm.all_gather(np.ones(1_000_000, "f4"), timeout=1.5),
-    "reduce": lambda comm: comm.reduce(np.ones(1_000_000, "f4"), timeout=1.5),
-    "recv": lambda comm: comm.recv(np.empty(4, "f4"), 1, timeout=1.5),
-    "recv of much": lambda comm: comm.recv(np.empty(1_000_000, "f4"), 1, timeout=1.5),
-    "send": lambda comm: [comm.send(np.ones(4, "f4"), 1, timeout=1.5) for _ in range(20)],
-    "send of much": lambda comm: comm.send(np.ones(1_000_000, "f4"), 1, timeout=1.5),
+    "all_reduce": lambda comm, timeout: comm.all_reduce(np.ones(100_000, "f4"), timeout=timeout),
+    "broadcast": lambda comm, timeout: comm.broadcast(np.ones(1_000_000, "f4"), timeout=timeout),
+    "all_gather": lambda comm, timeout: comm.all_gather(np.ones(1_000_000, "f4"), timeout=timeout),
+    "reduce": lambda comm, timeout: comm.reduce(np.ones(1_000_000, "f4"), timeout=timeout),
+    "recv": lambda comm, timeout: comm.recv(np.empty(4, "f4"), 1, timeout=timeout),
+    "recv of much": lambda comm, timeout: comm.recv(np.empty(1_000_000, "f4"), 1, timeout=timeout),
+    "send": lambda comm, timeout: [comm.send(np.ones(4, "f4"), 1, timeout=timeout) for _ in range(20)],
+    "send of much": lambda comm, timeout: comm.send(np.ones(1_000_000, "f4"), 1, timeout=timeout),
 }
+SHORT_S, LONG_S = 1.5, 600.0  # timeouts of calls: to test the timeout, and to test that a death does not need it
 
 
-def ends_in(comm, call, how, after) -> tuple:
-    """Rank 1 ends or stands still `after` so many seconds, while the ranks make one call over and over."""
+def stop_rank_in_call(comm, call, how, delay_s) -> str:
+    """Rank 1 gets a signal after `delay_s` seconds while the ranks repeat one call; returns the error of this rank."""
     if call in ("all_reduce in parts", "all_reduce"):
         comm._engine.whole = 0
-    many = CALLS.get(call, lambda comm: comm.all_reduce(np.ones(1_000, "f4"), timeout=1.5))
+    run = CALLS.get(call, lambda comm, timeout: comm.all_reduce(np.ones(1_000, "f4"), timeout=timeout))
     one_sided = call.split()[0] in ("recv", "send")
     comm.barrier()
     if comm.rank == 1:
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), how))
-        signal.setitimer(signal.ITIMER_REAL, after)
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
         while one_sided:
             time.sleep(0.01)
-    until = time.perf_counter() + 10
+    timeout = LONG_S if how == signal.SIGKILL else SHORT_S
+    if call == "broadcast" and comm.rank == 2:
+        timeout *= 2  # rank 2 waits for the root, which waits for rank 1: the root must give up first
+    deadline = time.perf_counter() + 20
     try:
-        while time.perf_counter() < until:
-            began = time.perf_counter()
-            many(comm)
+        while time.perf_counter() < deadline:
+            run(comm, timeout)
     except fabric.FabricError as error:
-        return str(error), time.perf_counter() - began
-    return "no error", 0.0
+        return str(error)
+    return "no error"
 
 
-def interrupted(comm) -> tuple:
+def interrupt_recv(comm) -> str:
     """Rank 1 is interrupted while it waits for a short message."""
     if comm.rank == 0:
         time.sleep(1.0)
-        return "", 0.0
+        return ""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
-    began = time.perf_counter()
     try:
-        comm.recv(np.empty(4, "f4"), 0, timeout=30)
+        comm.recv(np.empty(4, "f4"), 0, timeout=LONG_S)
     except KeyboardInterrupt:
-        return "interrupted", time.perf_counter() - began
-    return "no error", 0.0
+        return "interrupted"
+    return "no error"
 
 
-def ends(comm, how) -> tuple:
-    """Rank 1 ends or stands still; what the others are told, and after how long."""
+def stop_rank(comm, how) -> tuple:
+    """Rank 1 ends or stops; returns the errors of this rank in the current call and in the next one."""
     comm.barrier()
     if comm.rank == 1:
         if how == "raises":
             raise ValueError("by itself")
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
-    began = time.perf_counter()
+    timeout = SHORT_S if how == "stop" else LONG_S
     try:
-        comm.all_reduce(np.ones(100_000, "f4"), timeout=1.5)
+        comm.all_reduce(np.ones(100_000, "f4"), timeout=timeout)
     except fabric.FabricError as error:
-        said = str(error)
-        took = time.perf_counter() - began
         try:
-            comm.barrier(timeout=1.5)
-        except fabric.FabricError as again:
-            return said, took, str(again)
-    return "no error", 0.0, ""
+            comm.barrier(timeout=timeout)
+        except fabric.FabricError as next_error:
+            return str(error), str(next_error)
+    return "no error", ""
 
 
-def sleeps(comm) -> int:
-    os.write(1, f"{os.getpid()}\n".encode())  # in one piece: ranks share the pipe
+def sleep_long(comm) -> int:
+    os.write(1, f"{os.getpid()}\n".encode())  # one write: the ranks share the pipe
     time.sleep(60)
     return 0
 
 
-def joined() -> None:
-    """The body of a script under a launcher: every rank writes what it got."""
+def run_launched() -> None:
+    """The body of a script under a launcher: every rank prints its results."""
     with fabric.init(timeout=60) as comm:
         x = np.array([comm.rank + 1.0])
         comm.all_reduce(x)

@@ -1,9 +1,9 @@
-"""What ranks do in the tests of the torch back end."""
+"""The functions that ranks run in the tests of the torch back end."""
 
 from __future__ import annotations
 
 
-def trained(comm, backend, file) -> list:
+def train_with_ddp(comm, backend, file) -> list:
     """Weights after a few steps of DDP."""
     import torch
     import torch.distributed as dist
@@ -27,8 +27,8 @@ def trained(comm, backend, file) -> list:
     return weights
 
 
-def torch_calls(comm, file) -> list:
-    """What torch.distributed offers, by value: names of the calls that came out wrong."""
+def find_wrong_torch_calls(comm, file) -> list:
+    """The calls of torch.distributed, compared by value; returns the names of the wrong ones."""
     import torch
     import torch.distributed as dist
 
@@ -37,8 +37,8 @@ def torch_calls(comm, file) -> list:
     dist.init_process_group("ridgeline", init_method=f"file://{file}", rank=comm.rank, world_size=comm.size)
     me, n, wrong = comm.rank, comm.size, []
 
-    def check(name, got, wanted):
-        if not torch.equal(torch.as_tensor(got), torch.as_tensor(wanted, dtype=got.dtype)):
+    def check(name, got, expected):
+        if not torch.equal(torch.as_tensor(got), torch.as_tensor(expected, dtype=got.dtype)):
             wrong.append(name)
 
     x = torch.full((5,), float(me + 1))
@@ -46,9 +46,9 @@ def torch_calls(comm, file) -> list:
     check("all_reduce", x, [n * (n + 1) / 2] * 5)
     dist.all_reduce(y := torch.tensor([float(me)]), dist.ReduceOp.MAX)
     check("max", y, [n - 1.0])
-    whole = torch.empty(n * 3)
-    dist.all_gather_into_tensor(whole, torch.full((3,), float(me)))
-    check("all_gather_into_tensor", whole, [float(r) for r in range(n) for _ in range(3)])
+    gathered = torch.empty(n * 3)
+    dist.all_gather_into_tensor(gathered, torch.full((3,), float(me)))
+    check("all_gather_into_tensor", gathered, [float(r) for r in range(n) for _ in range(3)])
     part = torch.empty(2)
     dist.reduce_scatter_tensor(part, torch.arange(2.0 * n))
     check("reduce_scatter_tensor", part, [n * 2.0 * me, n * (2.0 * me + 1)])
@@ -81,7 +81,7 @@ def torch_calls(comm, file) -> list:
     return wrong
 
 
-def sharded(comm, backend, file) -> list:
+def train_with_fsdp(comm, backend, file) -> list:
     """Weights after steps of FSDP (fully_shard) on CPU."""
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Predictions: never faster than the links, exact where the formula is known, quick for thousands of ranks."""
+"""Predictions: never faster than the links, exact for a known formula, fast for thousands of ranks."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from ridgeline.fabric import Network
 PLAIN = Network("plain", None, 1e-6, 1e9)
 
 
-def test_a_ring_takes_what_the_textbook_says():
+def test_a_ring_takes_the_time_of_the_textbook_formula():
     n, size = 8, 8 << 20
-    told = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=n), network=PLAIN, nbytes=size)
-    assert told.seconds == pytest.approx(2 * (n - 1) * (1e-6 + size / n / 1e9), rel=1e-6)
-    assert told.wire_bytes == pytest.approx(2 * (n - 1) * size)
-    assert told.busbw == pytest.approx(told.algbw * 2 * (n - 1) / n)
+    prediction = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=n), network=PLAIN, nbytes=size)
+    assert prediction.seconds == pytest.approx(2 * (n - 1) * (1e-6 + size / n / 1e9), rel=1e-6)
+    assert prediction.wire_bytes == pytest.approx(2 * (n - 1) * size)
+    assert prediction.busbw == pytest.approx(prediction.algbw * 2 * (n - 1) / n)
 
 
 @given(schedules(least_ranks=2), st.sampled_from([0, 4096, 1 << 24]), st.sampled_from(["dgx-a100", "100gbe", "host"]))
 @settings(max_examples=60, deadline=None)
-def test_no_link_carries_more_than_it_can(made, size, network):
-    told = fabric.predict(made, network=network, nbytes=size)
-    assert told.seconds > 0
-    assert told.busiest_share <= 1 + 1e-9
-    assert told.kind == "predicted"
+def test_no_link_carries_more_than_its_bandwidth(plan, size, network):
+    prediction = fabric.predict(plan, network=network, nbytes=size)
+    assert prediction.seconds > 0
+    assert prediction.busiest_share <= 1 + 1e-9
+    assert prediction.kind == "predicted"
 
 
 @given(schedules(least_ranks=2, most_ranks=6))
 @settings(max_examples=30, deadline=None)
-def test_a_schedule_read_from_json_moves_the_same_bytes(made):
-    again = fabric.Schedule.from_json(made.to_json())
-    one, two = (fabric.predict(s, network=PLAIN, nbytes=1 << 20) for s in (made, again))
-    assert two.wire_bytes == pytest.approx(one.wire_bytes)
+def test_a_schedule_read_from_json_moves_the_same_bytes(plan):
+    copy = fabric.Schedule.from_json(plan.to_json())
+    first, second = (fabric.predict(s, network=PLAIN, nbytes=1 << 20) for s in (plan, copy))
+    assert second.wire_bytes == pytest.approx(first.wire_bytes)
 
 
 def test_ranks_that_share_a_bus_share_its_bandwidth():
@@ -49,7 +49,7 @@ def test_ranks_that_share_a_bus_share_its_bandwidth():
     assert shared.busiest_link == "bus of node 0"
 
 
-def test_small_data_goes_by_tree_and_large_by_hierarchy():
+def test_a_tree_is_fastest_for_small_data_and_a_hierarchy_for_large():
     def seconds(name, size):
         return fabric.predict(fabric.schedule("all_reduce", name, ranks=64), network="dgx-a100", nbytes=size).seconds
 
@@ -58,22 +58,22 @@ def test_small_data_goes_by_tree_and_large_by_hierarchy():
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "recursive_doubling", "rabenseifner", "hierarchical"])
-def test_sixteen_thousand_ranks_take_seconds(name):
-    began = time.perf_counter()
-    made = fabric.schedule("all_reduce", name, ranks=16384)
-    assert fabric.predict(made, network="dgx-h100", nbytes=1 << 30).seconds > 2 * (1 << 30) / 8 / 50e9 / 8
-    assert time.perf_counter() - began < 60  # two to five seconds on an idle machine
+def test_sixteen_thousand_ranks_are_predicted(name):
+    start = time.perf_counter()
+    plan = fabric.schedule("all_reduce", name, ranks=16384)
+    assert fabric.predict(plan, network="dgx-h100", nbytes=1 << 30).seconds > 2 * (1 << 30) / 8 / 50e9 / 8
+    assert time.perf_counter() - start < 60  # against a hang; second to five seconds on an idle machine
 
 
-def test_a_network_comes_from_yaml(tmp_path):
+def test_a_network_is_read_from_yaml(tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("base: 100gbe\nnic: 25e9  # two ports\n")
-    made = fabric.schedule("all_reduce", "ring", ranks=4)
-    mine = fabric.predict(made, network=file, nbytes=1 << 26)
+    file.write_text("base: 100gbe\nnic: 25e9  # second ports\n")
+    plan = fabric.schedule("all_reduce", "ring", ranks=4)
+    mine = fabric.predict(plan, network=file, nbytes=1 << 26)
     assert mine.network == "mine"
-    assert mine.seconds <= fabric.predict(made, network="100gbe", nbytes=1 << 26).seconds
+    assert mine.seconds <= fabric.predict(plan, network="100gbe", nbytes=1 << 26).seconds
     file.write_text("base: 100gbe\nnci: 25e9\n")
     with pytest.raises(InputError, match="did you mean 'nic'"):
-        fabric.predict(made, network=file, nbytes=1)
+        fabric.predict(plan, network=file, nbytes=1)
     with pytest.raises(InputError, match="no network 'dgx'"):
-        fabric.predict(made, network="dgx", nbytes=1)
+        fabric.predict(plan, network="dgx", nbytes=1)

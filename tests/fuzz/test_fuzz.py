@@ -1,4 +1,4 @@
-"""The harnesses of `make fuzz` over their seeds and mutations of those: they hold without atheris too."""
+"""The harnesses of `make fuzz` over their seeds and mutations of them, without atheris."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fuzz import harnesses
 from tests.fuzz.harnesses import HARNESSES, seeds
 
-from ridgeline.audit.ledger.note import Verifier
+from ridgeline.audit.ledger.checkpoint import Verifier
 
 
 @pytest.mark.parametrize("name", HARNESSES)
@@ -21,24 +21,24 @@ def test_a_harness_holds_for_its_seeds_and_for_nothing_at_all(name):
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_harness_holds_for_what_is_nearly_right(name, data):
-    whole = data.draw(st.sampled_from(seeds(name)))
+    data_bytes = data.draw(st.sampled_from(seeds(name)))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole)))
-        end = data.draw(st.integers(at, min(len(whole), at + 40)))
-        whole = whole[:at] + data.draw(st.binary(max_size=8)) + whole[end:]
-    HARNESSES[name](whole)
+        at = data.draw(st.integers(0, len(data_bytes)))
+        end = data.draw(st.integers(at, min(len(data_bytes), at + 40)))
+        data_bytes = data_bytes[:at] + data.draw(st.binary(max_size=8)) + data_bytes[end:]
+    HARNESSES[name](data_bytes)
 
 
 def test_a_verifier_that_believes_anything_does_not_get_past_the_harness(monkeypatch):
     monkeypatch.setattr(Verifier, "_holds", lambda *_: True)
-    whole = seeds("checkpoint")[0].replace(b"\n300\n", b"\n301\n")
+    data_bytes = seeds("checkpoint")[0].replace(b"\n300\n", b"\n301\n")
     with pytest.raises(AssertionError, match="nobody signed this"):
-        HARNESSES["checkpoint"](whole)
+        HARNESSES["checkpoint"](data_bytes)
 
 
 def test_a_reader_that_proves_nothing_does_not_get_past_the_harness(monkeypatch):
     monkeypatch.setattr(
-        harnesses, "read_bundle", lambda tiles, _, number: harnesses.entries_of(tiles.bundle(number, 256), "")
+        harnesses, "read_bundle", lambda tiles, _, number: harnesses.split_bundle(tiles.bundle(number, 256), "")
     )
     with pytest.raises(AssertionError):
         HARNESSES["tile"](seeds("tile")[0].replace(b"br7", b"br8"))

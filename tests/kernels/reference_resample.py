@@ -1,4 +1,4 @@
-"""What the resampler must give, said slowly: one target and one channel at a time, in float64 NumPy."""
+"""A slow reference of the resampler: one target and one channel at a time, in float64 NumPy."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def resample(
     for b in range(batch):
         n = len(times[b]) if lengths is None else lengths[b]
         # Of equal stamps the last one counts: the others are simply left out.
-        kept = [i for i in range(n) if i == n - 1 or times[b][i] != times[b][i + 1]]
-        t, y = times[b][kept], np.asarray(values[b], np.float64)[kept]
+        last_of_equal = [i for i in range(n) if i == n - 1 or times[b][i] != times[b][i + 1]]
+        t, y = times[b][last_of_equal], np.asarray(values[b], np.float64)[last_of_equal]
         for k in range(targets if at_lengths is None else min(targets, at_lengths[b])):
             row = target(t, y, at[b, k], channels, outside, max_gap)
             if row is not None:
@@ -56,15 +56,15 @@ def target(t: Array, y: Array, x: Any, channels: Channels, outside: str, max_gap
     if (before or after) and outside == "nan":
         return None
     i = int(np.searchsorted(t, x, side="right")) - 1
-    held = i < 0 or i == n - 1
+    clamped = i < 0 or i == n - 1
     if (before or after) and outside == "extrapolate" and n > 1:
-        i, held = (0 if before else n - 2), False
+        i, clamped = (0 if before else n - 2), False
     i = max(i, 0)
-    j = i if held else i + 1
+    j = i if clamped else i + 1
     span = t[j] - t[i]
-    if max_gap is not None and not held and not before and not after and x != t[i] and span > max_gap:
+    if max_gap is not None and not clamped and not before and not after and x != t[i] and span > max_gap:
         return None
-    w = 0.0 if held else float(np.float64(x - t[i]) / np.float64(span))
+    w = 0.0 if clamped else float(np.float64(x - t[i]) / np.float64(span))
     row = np.empty(y.shape[1])
     for start, stop, kind in channels:
         if kind == "slerp":

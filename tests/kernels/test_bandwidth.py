@@ -31,23 +31,23 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_reader(size: int, device: str) -> None:
     data = np.random.default_rng(size).integers(-(2**31), 2**31, size, dtype=np.int32)
-    step = bandwidth.reader(torch.from_numpy(data).to(device))
+    step = bandwidth.make_read_step(torch.from_numpy(data).to(device))
     for _ in range(2):  # a second step starts anew
-        found = step().cpu().numpy()
-    assert np.bitwise_xor.reduce(found) == (np.bitwise_xor.reduce(data) if size else 0)
-    assert found.nbytes < 64 << 10
+        actual = step().cpu().numpy()
+    assert np.bitwise_xor.reduce(actual) == (np.bitwise_xor.reduce(data) if size else 0)
+    assert actual.nbytes < 64 << 10
 
 
 @interpreted
 @pytest.mark.parametrize("size", SIZES)
-def test_the_reader_sees_every_element_once(size: int):
+def test_every_element_is_read_once(size: int):
     check_reader(size, "cpu")
 
 
 @compiled
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [*SIZES, (1 << 24) + 3])
-def test_on_a_gpu_the_reader_sees_every_element_once(size: int):
+def test_on_a_gpu_every_element_is_read_once(size: int):
     check_reader(size, "cuda")
 
 
@@ -58,4 +58,4 @@ def test_on_a_gpu_a_buffer_beyond_2_31_elements_is_read_to_its_end():
         pytest.skip("needs 12 GB of GPU memory")
     data = torch.zeros((1 << 31) + 8193, dtype=torch.int32, device="cuda")
     data[-1] = 12345
-    assert np.bitwise_xor.reduce(bandwidth.reader(data)().cpu().numpy()) == 12345
+    assert np.bitwise_xor.reduce(bandwidth.make_read_step(data)().cpu().numpy()) == 12345

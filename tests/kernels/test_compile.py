@@ -21,7 +21,7 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ridgeline.kernels import bandwidth
+from ridgeline.kernels import bandwidth  # noqa: E402
 
 def ptx(kernel, signature, constants):
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)

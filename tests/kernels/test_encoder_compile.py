@@ -21,7 +21,7 @@ import json, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ridgeline.kernels import rows, texts
+from ridgeline.kernels.encoder import layers  # noqa: E402
 
 def compiled(kernel, types, constants, warps):
     names = [p.name for p in kernel.params]
@@ -36,15 +36,15 @@ for dtype in ("fp16", "bf16"):
     row |= {"weight": "*fp32", "bias": "*fp32", "ids": "*i32", "offsets": "*i64", "tokens": "i32", "texts": "i32",
             "epsilon": "fp32"}
     wide = {"WIDTH": 384, "BLOCK": 512, "ROWS": 4}
-    found[f"embed {dtype}"] = compiled(rows.embed, row, {**wide, "positions": None}, 4)
-    found[f"add_norm {dtype}"] = compiled(rows.add_norm, row, wide, 4)
+    found[f"embed {dtype}"] = compiled(layers._embed_tokens_kernel, row, {**wide, "positions": None}, 4)
+    found[f"add_norm {dtype}"] = compiled(layers._add_and_normalize_kernel, row, wide, 4)
     gelu = {"WIDTH": 1536, "KIND": "gelu", "BLOCK": 512, "ROWS": 4}
-    found[f"activate {dtype}"] = compiled(rows.activate, {**row, "bias": "*" + dtype}, gelu, 4)
+    found[f"activate {dtype}"] = compiled(layers._activate_kernel, {**row, "bias": "*" + dtype}, gelu, 4)
     text = {"qkv": "*" + dtype, "offsets": "*i64", "out": "*" + dtype, "scale": "fp32", "hidden": "*" + dtype}
     for size in (16, 32, 64):
         shape = {"HEADS": 12, "DEPTH": 32, "QUERIES": size, "KEYS": size, "WIDEN": False}
-        found[f"attention {dtype} {size}"] = compiled(texts.attention, text, shape, 1 if size < 64 else 4)
-    found[f"pool {dtype}"] = compiled(texts.pool, {**text, "out": "*fp32"}, {**wide, "MODE": "mean", "UNIT": True}, 4)
+        found[f"attention {dtype} {size}"] = compiled(layers._attend_kernel, text, shape, 1 if size < 64 else 4)
+    found[f"pool {dtype}"] = compiled(layers._pool_kernel, {**text, "out": "*fp32"}, {**wide, "MODE": "mean", "UNIT": True}, 4)
 print(json.dumps({k: {"mma": "mma" in v, "wide": ".v4.b32" in v, "local": ".local" in v} for k, v in found.items()}))
 """
 
@@ -54,9 +54,9 @@ def test_the_encoders_kernels_compile_for_hopper(tmp_path):
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 14
-    for name, told in found.items():
-        assert told["wide"] or name.startswith("pool"), name  # 16 bytes at a time
-        assert told["mma"] == name.startswith("attention"), name
-        assert not told["local"], name
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert len(facts) == 14
+    for name, kernel_facts in facts.items():
+        assert kernel_facts["wide"] or name.startswith("pool"), name  # 16 bytes at a time
+        assert kernel_facts["mma"] == name.startswith("attention"), name
+        assert not kernel_facts["local"], name

@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 
 from tests.kernels import reference_resample as reference  # noqa: E402
 
-from ridgeline.kernels.resample import resample
+from ridgeline.kernels.resample import resample  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 KINDS = ["linear", "previous", "nearest", "angle", "slerp", "cubic"]
@@ -57,12 +57,12 @@ def make(
     shared = shared and layout == "padded"
     steps = r.integers(1, 9, (batch, stamps)) * (r.random((batch, stamps)) >= duplicates)
     ticks = np.cumsum(steps, axis=1) + 4 * 1_000_000
-    wanted = r.integers(4 * 1_000_000 - 3, 4 * 1_000_000 + max(4, 5 * stamps), (batch, targets))
+    at_ns = r.integers(4 * 1_000_000 - 3, 4 * 1_000_000 + max(4, 5 * stamps), (batch, targets))
     if shared:
-        ticks, wanted = np.repeat(ticks[:1], batch, 0), np.repeat(wanted[:1], batch, 0)
+        ticks, at_ns = np.repeat(ticks[:1], batch, 0), np.repeat(at_ns[:1], batch, 0)
     unit = 250_000_000 if clock == torch.int64 else 0.25
     clocks = {torch.float64: np.float64, torch.int64: np.int64, torch.float32: np.float32}[clock]
-    times, at = (ticks * unit).astype(clocks), (wanted * unit).astype(clocks)
+    times, at = (ticks * unit).astype(clocks), (at_ns * unit).astype(clocks)
     values = torch.tensor(r.standard_normal((batch, stamps, depth)) * 2, dtype=dtype)
     values[torch.tensor(r.random(values.shape) < holes)] = math.nan
     plain = values.double().numpy()
@@ -93,7 +93,7 @@ def make(
     return Case(values, t, x, options, lists, tuple(channels))
 
 
-def given_and_wanted(case, out_dtype=None, strided=False):
+def compute_both(case, out_dtype=None, strided=False):
     """(out, mask) of the kernel and of the reference."""
     batch, targets = case.at.shape
     depth = case.channels[-1][1] if case.channels else 0
@@ -103,15 +103,15 @@ def given_and_wanted(case, out_dtype=None, strided=False):
     mask = torch.full((batch, targets), True, device=DEVICE)
     resample.run(case.values, case.times, case.at, out, mask, channels=case.channels, **case.options)
     options = {k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in case.options.items()}
-    for held in ("lengths", "offsets"):
-        options.pop(held, None)
+    for name in ("lengths", "offsets"):
+        options.pop(name, None)
     values, times = case.lists
     want = reference.resample(values, times, case.at.cpu().numpy(), case.channels, **options)
     return (out.double().cpu().numpy(), mask.cpu().numpy()), want
 
 
 def check(case, out_dtype=None, strided=False):
-    (out, mask), (want, want_mask) = given_and_wanted(case, out_dtype, strided)
+    (out, mask), (want, want_mask) = compute_both(case, out_dtype, strided)
     np.testing.assert_array_equal(mask, want_mask)
     # What an extrapolated curve takes beyond float16's largest number is infinite there, with its sign.
     most = torch.finfo(out_dtype or case.values.dtype).max
@@ -209,14 +209,14 @@ def test_channels_default_to_linear():
     case = make(1, 6, 5, [(0, 3, "linear")])
     out = torch.empty(1, 5, 3, device=DEVICE)
     resample.run(case.values, case.times, case.at, out)
-    np.testing.assert_array_equal(out.cpu().numpy(), given_and_wanted(case)[0][0])
+    np.testing.assert_array_equal(out.cpu().numpy(), compute_both(case)[0][0])
 
 
 def test_wide_frames_take_several_turns():
     check(make(1, 5, 4, [(0, 150, "linear"), (150, 286, "slerp")]))
 
 
-def resampled(values, times, at, **options):
+def run_kernel(values, times, at, **options):
     values, times, at = (torch.tensor(np.asarray(x)[None], device=DEVICE) for x in (values, times, at))
     values = values[..., None] if values.ndim == 2 else values
     out = torch.empty(1, at.shape[1], values.shape[2], dtype=values.dtype, device=DEVICE)
@@ -229,61 +229,61 @@ def resampled(values, times, at, **options):
 @pytest.mark.parametrize("kind", ["linear", "cubic", "previous", "nearest"])
 def test_a_target_on_a_stamp_gives_its_frame_even_beside_nan(kind):
     y = np.array([1.25, np.nan, 3.5, np.nan], np.float32)
-    got, mask = resampled(y, np.arange(4.0), np.array([0.0, 2.0, 3.0]), kind=kind)
+    got, mask = run_kernel(y, np.arange(4.0), np.array([0.0, 2.0, 3.0]), kind=kind)
     np.testing.assert_array_equal(got, y[[0, 2, 3]])
     assert mask.all()
 
 
 def test_of_equal_stamps_the_last_counts_on_both_sides():
     t = np.array([0, 0, 1, 1, 1, 2], np.int64)
-    got, _ = resampled(np.array([9.0, 0, 9, 9, 4, 6], np.float32), 2 * t, np.array([0, 1, 2, 3, 4], np.int64))
+    got, _ = run_kernel(np.array([9.0, 0, 9, 9, 4, 6], np.float32), 2 * t, np.array([0, 1, 2, 3, 4], np.int64))
     np.testing.assert_array_equal(got, [0, 2, 4, 5, 6])
 
 
 def test_nanoseconds_since_the_epoch_stay_exact():
     start = 1_700_000_000_000_000_000
     t = start + np.array([0, 4_000_001, 8_000_000], np.int64)
-    got, _ = resampled(np.array([0, 1, 0], np.float64), t, start + np.array([1, 4_000_001, 4_000_002], np.int64))
+    got, _ = run_kernel(np.array([0, 1, 0], np.float64), t, start + np.array([1, 4_000_001, 4_000_002], np.int64))
     np.testing.assert_allclose(got, [1 / 4_000_001, 1, 1 - 1 / 3_999_999], rtol=1e-15)
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("previous", [5, 5, 5, 0]), ("nearest", [5, 0, 0, 0])])
-def test_a_nanosecond_before_a_stamp_is_before_it(kind, wanted):
+@pytest.mark.parametrize(("kind", "expected"), [("previous", [5, 5, 5, 0]), ("nearest", [5, 0, 0, 0])])
+def test_a_nanosecond_before_a_stamp_is_before_it(kind, expected):
     t, at = np.array([0, 100_000_001]), np.array([50_000_000, 50_000_001, 100_000_000, 100_000_001])
-    got, _ = resampled(np.array([5, 0], np.float32), t, at, kind=kind)
-    np.testing.assert_array_equal(got, wanted)
+    got, _ = run_kernel(np.array([5, 0], np.float32), t, at, kind=kind)
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("clock", [np.float64, np.float32, np.int64])
 @pytest.mark.parametrize(("limit", "bridged"), [(1.5, False), (2, True), (2.5, True), (math.inf, True), (1e300, True)])
 def test_only_gaps_longer_than_the_limit_are_left_open(clock, limit, bridged):
-    _, mask = resampled(np.arange(3.0), np.array([0, 2, 3], clock), np.array([0, 1, 2, 9], clock), max_gap=limit)
+    _, mask = run_kernel(np.arange(3.0), np.array([0, 2, 3], clock), np.array([0, 1, 2, 9], clock), max_gap=limit)
     assert mask.tolist() == [True, bridged, True, True]
 
 
-def test_a_target_that_is_no_number_is_masked():
-    got, mask = resampled(np.arange(3.0), np.arange(3.0), np.array([np.nan, 1.0, np.inf]))
+def test_a_nan_target_is_masked():
+    got, mask = run_kernel(np.arange(3.0), np.arange(3.0), np.array([np.nan, 1.0, np.inf]))
     assert mask.tolist() == [False, True, True]
     np.testing.assert_array_equal(got, [np.nan, 1, 2])
 
 
-def test_cubic_is_scipys_pchip():
+def test_cubic_equals_scipys_pchip():
     interpolate = pytest.importorskip("scipy.interpolate")
     r = np.random.default_rng(1)
     t, y = np.cumsum(r.uniform(0.01, 0.1, 30)), r.standard_normal((30, 3)).round(1)
     at = np.linspace(t[0], t[-1], 41)
-    got, _ = resampled(y, t, at, kind="cubic")
+    got, _ = run_kernel(y, t, at, kind="cubic")
     np.testing.assert_allclose(got, interpolate.PchipInterpolator(t, y)(at), atol=1e-12)
 
 
 def test_a_long_trajectory_is_searched_to_its_end():
     t = np.arange(3000.0)
-    got, _ = resampled(2 * t, t, np.array([0.5, 1499.25, 2998.75, 374, 375, 374.5]))
+    got, _ = run_kernel(2 * t, t, np.array([0.5, 1499.25, 2998.75, 374, 375, 374.5]))
     np.testing.assert_array_equal(got, [1, 2998.5, 5997.5, 748, 750, 749])
 
 
 def test_neighbouring_groups_of_one_kind_are_one_launch():
-    assert resample._merged(((0, 2, "linear"), (2, 5, "linear"), (5, 6, "angle"))) == [
+    assert resample._merge_neighbours(((0, 2, "linear"), (2, 5, "linear"), (5, 6, "angle"))) == [
         (0, 5, "linear"),
         (5, 6, "angle"),
     ]
@@ -340,7 +340,7 @@ def test_on_a_gpu_larger_batches_follow_the_reference(kind, dtype):
 
 @gpu
 @pytest.mark.gpu
-def test_on_a_gpu_pointers_that_are_not_aligned_get_their_own_kernel():
+def test_on_a_gpu_unaligned_pointers_get_another_kernel():
     for shift in (0, 1, 3, 4, 0):
         base = torch.randn(4 * 20 * 16 + 8, device="cuda", dtype=torch.bfloat16)
         values = base[shift : shift + 4 * 20 * 16].view(4, 20, 16)
@@ -380,7 +380,7 @@ def test_on_a_gpu_a_call_can_be_captured_and_replayed():
 
 @gpu
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_short_way_gives_the_bits_of_the_ordinary_one(kind):
+def test_the_fast_path_gives_the_same_bits_as_the_general_path(kind):
     import ridgeline
 
     values = torch.randn(8, 30, 16, device="cuda")

@@ -1,4 +1,4 @@
-"""The resampler compiles for a real GPU, on machines that have none, and reads frames 16 bytes at a time.
+"""The resampler compiles for a real GPU on machines without one, and reads frames 16 bytes at a time.
 
 python -m pytest tests/kernels/test_resample_compile.py
 """
@@ -21,7 +21,7 @@ import json, re, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ridgeline.kernels import resample, resample_kernel
+from ridgeline.kernels.resample import kernel as resample_kernel, resample
 
 KERNEL = resample_kernel.resample
 TYPES = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64", "bool": "u8"}
@@ -76,7 +76,7 @@ def test_the_resampler_compiles_for_hopper_with_wide_accesses_and_no_spills_to_m
     command = [sys.executable, "-c", PROGRAM, json.dumps(CASES[group])]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    for found in json.loads(done.stdout.splitlines()[-1]):
-        assert found["loads"] >= 1, found
-        assert found["stores"] in (["st.global.v4.b32"], ["st.global.v2.b64"]), found
-        assert not found["local"], found
+    for report in json.loads(done.stdout.splitlines()[-1]):
+        assert report["loads"] >= 1, report
+        assert report["stores"] in (["st.global.v4.b32"], ["st.global.v2.b64"]), report
+        assert not report["local"], report

@@ -22,9 +22,8 @@ import json, re, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ridgeline.kernels import (
-    search_batch, search_bytes, search_codes, search_exact, search_inverted, search_lists, search_scan, search_select,
-    search_settle, search_begin, search_finish, search_margin, search_short, search_sketch,
+from ridgeline.kernels.search import (
+    inverted_lists, one_query, product_codes, queries as query_kernels, rescore, scalar_codes, scan, search, top_k,
 )
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
@@ -71,8 +70,7 @@ class Left:  # to another test
         return lambda *given, **options: None
 
 KERNELS = json.loads(sys.argv[3])
-for module in (search_batch, search_bytes, search_codes, search_lists, search_scan, search_select, search_settle,
-               search_begin, search_finish, search_margin, search_sketch):
+for module in (scan, scalar_codes, product_codes, inverted_lists, top_k, rescore, query_kernels):
     for name, kernel in list(vars(module).items()):
         if isinstance(kernel, triton.JITFunction) and name in KERNELS:
             setattr(module, name, Caught(name, kernel) if name in sys.argv[2].split(",") else Left())
@@ -91,89 +89,108 @@ exec(sys.argv[1])
 print(json.dumps(found))
 """
 KERNELS = [
-    "_scan", "_coarse", "_pick", "_settle", "_rounded", "_maxima", "_again", "_rescore", "_words", "_scan_bytes",
-    "_probe", "_scan_lists", "_maxima_of_lists", "_scan_codes", "_prepare", "_nearest", "_finish",
-    "_scan_halves", "_margin", "_scan_again",
+    "_scan_rows_kernel", "_reduce_groups_kernel", "_select_tiles_kernel", "_rescore_candidates_kernel", "_round_queries_kernel", "_tile_maxima_kernel", "_recompute_tile_maxima_kernel", "_rescore_tiles_kernel", "_pack_queries_kernel", "_scan_codes_kernel",
+    "_find_nearest_lists_kernel", "_scan_lists_kernel", "_list_maxima_kernel", "_scan_product_codes_kernel", "_prepare_one_query_kernel", "_prepare_and_probe_kernel", "_rescore_one_query_kernel",
+    "_scan_sketch_kernel", "_rescore_within_margin_kernel", "_rescan_codes_kernel",
 ]  # fmt: skip
 
 
-def compiled(calls: str, kernels: str, folder: object) -> dict[str, list[dict[str, bool]]]:
+def compile_kernels(calls: str, kernels: str, folder: object) -> dict[str, list[dict[str, bool]]]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(folder)
     command = [sys.executable, "-c", PROGRAM, calls, kernels, json.dumps(KERNELS)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(found) == sorted(kernels.split(",")), found.keys()
-    for name, told in found.items():
-        assert not any(t["local"] for t in told), name
-        assert all(t["shared"] <= 227 * 1024 for t in told), name
-    return found
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(facts) == sorted(kernels.split(",")), facts.keys()
+    for name, kernel_facts in facts.items():
+        assert not any(t["local"] for t in kernel_facts), name
+        assert all(t["shared"] <= 227 * 1024 for t in kernel_facts), name
+    return facts
 
 
 def test_scans_read_sixteen_bytes_at_a_time(tmp_path):
     calls = """
-search_exact.one(one, rows, 10)
-search_exact.one(one, rows, 10, metric="l2", bias=norms, allowed=allowed)
-search_exact.one(one, empty(1000, 384, dtype="float32"), 10)
-search_exact.one(one, codes, 10, grid=grid)
-search_inverted.search(one, centres, starts, 3000, rows, 10, 16, ids=ids)
-search_inverted.search(one, centres, starts, 30, rows, 10, 1, ids=ids)
+search.search_rows(one, rows, 10)
+search.search_rows(one, rows, 10, metric="l2", bias=norms, allowed=allowed)
+search.search_rows(one, empty(1000, 384, dtype="float32"), 10)
+search.search_rows(one, codes, 10, grid=grid)
+search.search_lists(one, centres, starts, 3000, rows, 10, 16, ids=ids)
+search.search_lists(one, centres, starts, 30, rows, 10, 1, ids=ids)
 """
-    found = compiled(calls, "_scan,_scan_bytes,_scan_lists,_words", tmp_path)
-    for name in ("_scan", "_scan_bytes", "_scan_lists"):
-        assert all(t["wide"] for t in found[name]), name
-    assert all(t["dp4a"] for t in found["_scan_bytes"])
+    facts = compile_kernels(
+        calls, "_scan_rows_kernel,_scan_codes_kernel,_scan_lists_kernel,_pack_queries_kernel", tmp_path
+    )
+    for name in ("_scan_rows_kernel", "_scan_codes_kernel", "_scan_lists_kernel"):
+        assert all(t["wide"] for t in facts[name]), name
+    assert all(t["dp4a"] for t in facts["_scan_codes_kernel"])
 
 
 def test_best_tiles_and_rows_compile(tmp_path):
     calls = """
-search_inverted.search(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=grid, refine=rows, places=places,
+search.search_lists(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=grid, refine=rows, places=places,
                        candidates=32)
 """
-    compiled(calls, "_coarse,_pick,_settle,_probe", tmp_path)
+    compile_kernels(
+        calls,
+        "_reduce_groups_kernel,_select_tiles_kernel,_rescore_candidates_kernel,_find_nearest_lists_kernel",
+        tmp_path,
+    )
 
 
 def test_many_queries_meet_rows_on_the_matrix_units(tmp_path):
     calls = """
-search_exact.many(queries, rows, 10, longest)
-search_exact.many(queries, rows.bfloat16(), 10, longest, metric="l2", bias=norms, allowed=allowed)
-search_exact.many(queries, rows.float(), 10, longest)
-search_exact.many(queries, codes, 10, longest, grid=grid)
-search_exact.many(queries[:9], rows, 10, longest)
-search_inverted.search(queries, centres, starts, 3000, rows, 10, 16, ids=ids)
-search_inverted.search(queries, centres, starts, 3000, parts, 10, 16, ids=ids, books=books)
+search.search_rows_batch(queries, rows, 10, longest)
+search.search_rows_batch(queries, rows.bfloat16(), 10, longest, metric="l2", bias=norms, allowed=allowed)
+search.search_rows_batch(queries, rows.float(), 10, longest)
+search.search_rows_batch(queries, codes, 10, longest, grid=grid)
+search.search_rows_batch(queries[:9], rows, 10, longest)
+search.search_lists(queries, centres, starts, 3000, rows, 10, 16, ids=ids)
+search.search_lists(queries, centres, starts, 3000, parts, 10, 16, ids=ids, books=books)
 """
-    found = compiled(calls, "_rounded,_maxima,_again,_rescore,_maxima_of_lists,_scan_codes", tmp_path)
-    assert [t["wgmma"] for t in found["_maxima"]] == [True] * 4 + [False]  # nine queries are too few for it
-    assert all(t["mma"] for t in found["_maxima"] + found["_maxima_of_lists"])
-    for name in ("_maxima", "_again", "_rescore", "_maxima_of_lists"):
-        assert all(t["wide"] for t in found[name]), name
+    facts = compile_kernels(
+        calls,
+        "_round_queries_kernel,_tile_maxima_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,_list_maxima_kernel,_scan_product_codes_kernel",
+        tmp_path,
+    )
+    assert [t["wgmma"] for t in facts["_tile_maxima_kernel"]] == [True] * 4 + [False]  # nine queries are too few for it
+    assert all(t["mma"] for t in facts["_tile_maxima_kernel"] + facts["_list_maxima_kernel"])
+    for name in (
+        "_tile_maxima_kernel",
+        "_recompute_tile_maxima_kernel",
+        "_rescore_tiles_kernel",
+        "_list_maxima_kernel",
+    ):
+        assert all(t["wide"] for t in facts[name]), name
 
 
 SHORT = """
 answer = empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64")
 for early in (False, True):
-    search_short.flat(one, True, rows, answer, early=early)
-    search_short.flat(one, True, codes, answer, grid=grid, refine=rows, candidates=32, early=early)
-    search_short.lists(one, True, centres, starts, 3000, rows, 1, answer, ids=ids, early=early)
-search_short.flat(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=64)
-search_short.lists(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms, grid=grid, ids=ids)
+    one_query.search_rows_one_query(one, True, rows, answer, early=early)
+    one_query.search_rows_one_query(one, True, codes, answer, grid=grid, refine=rows, candidates=32, early=early)
+    one_query.search_lists_one_query(one, True, centres, starts, 3000, rows, 1, answer, ids=ids, early=early)
+one_query.search_rows_one_query(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=64)
+one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms, grid=grid, ids=ids)
 """
 
 
 def test_one_query_in_three_launches_compiles(tmp_path):
-    found = compiled(SHORT, "_prepare,_nearest,_finish", tmp_path)
-    assert [t["early"] for t in found["_finish"]] == [False] * 3 + [True] * 3 + [False] * 2
-    assert all(t["waits"] == t["early"] for t in found["_finish"])  # before it touches anything
-    assert not any(t["early"] for t in found["_prepare"] + found["_nearest"])  # the first waits for nothing
+    facts = compile_kernels(
+        SHORT, "_prepare_one_query_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel", tmp_path
+    )
+    assert [t["early"] for t in facts["_rescore_one_query_kernel"]] == [False] * 3 + [True] * 3 + [False] * 2
+    assert all(t["waits"] == t["early"] for t in facts["_rescore_one_query_kernel"])  # before it touches anything
+    assert not any(
+        t["early"] for t in facts["_prepare_one_query_kernel"] + facts["_prepare_and_probe_kernel"]
+    )  # the first waits for nothing
 
 
 def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_time(tmp_path):
-    found = compiled(SHORT, "_scan,_scan_bytes,_scan_lists", tmp_path)
-    for told in found.values():
-        assert all(t["wide"] for t in told)
-        assert sum(t["early"] for t in told) == sum(t["waits"] for t in told) == 1
+    facts = compile_kernels(SHORT, "_scan_rows_kernel,_scan_codes_kernel,_scan_lists_kernel", tmp_path)
+    for kernel_facts in facts.values():
+        assert all(t["wide"] for t in kernel_facts)
+        assert sum(t["early"] for t in kernel_facts) == sum(t["waits"] for t in kernel_facts) == 1
 
 
 def test_one_query_over_a_sketch_compiles(tmp_path):
@@ -182,18 +199,27 @@ answer = empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64")
 sketch = empty(15625, 64, 48, dtype="int32")
 million, finer = empty(1000000, 384, dtype="int8"), empty(1000000, 384)
 for early in (False, True):
-    search_short.sketched(one, True, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=32,
+    one_query.search_sketch_one_query(one, True, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=32,
                           early=early)
 many, bias = empty(1000000, dtype="uint8"), empty(1000000, dtype="float32")
-search_short.sketched(one, False, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=64,
+one_query.search_sketch_one_query(one, False, million, answer, sketch=sketch, grid=grid, refine=finer, candidates=64,
                       metric="l2", bias=bias, allowed=many, ids=empty(1000000, dtype="int64"))
 """
-    found = compiled(calls, "_prepare,_scan_halves,_margin,_scan_again,_finish", tmp_path)
-    for name in ("_scan_halves", "_scan_again"):
-        assert all(t["wide"] and t["dp4a"] for t in found[name]), name
-    for name in ("_scan_halves", "_margin", "_scan_again", "_finish"):
-        assert [t["early"] for t in found[name]] == [t["waits"] for t in found[name]] == [False, True, False], name
-    assert all(t["rounded"] for t in found["_margin"])
+    facts = compile_kernels(
+        calls,
+        "_prepare_one_query_kernel,_scan_sketch_kernel,_rescore_within_margin_kernel,_rescan_codes_kernel,_rescore_one_query_kernel",
+        tmp_path,
+    )
+    for name in ("_scan_sketch_kernel", "_rescan_codes_kernel"):
+        assert all(t["wide"] and t["dp4a"] for t in facts[name]), name
+    for name in (
+        "_scan_sketch_kernel",
+        "_rescore_within_margin_kernel",
+        "_rescan_codes_kernel",
+        "_rescore_one_query_kernel",
+    ):
+        assert [t["early"] for t in facts[name]] == [t["waits"] for t in facts[name]] == [False, True, False], name
+    assert all(t["rounded"] for t in facts["_rescore_within_margin_kernel"])
 
 
 def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):
@@ -202,11 +228,11 @@ def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):
 small, bias = empty(301, 16, dtype="float32"), empty(301, dtype="float32")
 few, out = empty(1, 16, dtype="float32"), (empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64"))
 for metric in ("ip", "l2"):
-    search_exact.one(few, small, 10, metric=metric, bias=bias)
-    search_exact.many(empty(20, 16, dtype="float32"), small, 10, longest, metric=metric, bias=bias)
-    search_short.flat(few, False, small, out, metric=metric)
-    search_short.lists(few, False, centres[:, :16].contiguous(), starts, 300, small, 4, out, metric=metric)
+    search.search_rows(few, small, 10, metric=metric, bias=bias)
+    search.search_rows_batch(empty(20, 16, dtype="float32"), small, 10, longest, metric=metric, bias=bias)
+    one_query.search_rows_one_query(few, False, small, out, metric=metric)
+    one_query.search_lists_one_query(few, False, centres[:, :16].contiguous(), starts, 300, small, 4, out, metric=metric)
 """
-    kernels = "_scan,_settle,_again,_rescore,_scan_lists,_nearest,_finish"
-    for name, told in compiled(calls, kernels, tmp_path).items():
-        assert all(t["rounded"] for t in told), name
+    kernels = "_scan_rows_kernel,_rescore_candidates_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,_scan_lists_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel"
+    for name, kernel_facts in compile_kernels(calls, kernels, tmp_path).items():
+        assert all(t["rounded"] for t in kernel_facts), name

@@ -1,4 +1,4 @@
-"""What the lab's tests share: made-up ceilings (so that no test measures them), made-up records, a quick plan."""
+"""Fixtures of the lab's tests: artificial ceilings (no test measures them), artificial records, a quick plan."""
 
 from __future__ import annotations
 
@@ -10,74 +10,77 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli import main
-from ridgeline.lab.race.benchmark import bench
-from ridgeline.lab.race.plan import Plan
-from ridgeline.lab.race.points import Ask
-from ridgeline.lab.record.record import SCHEMA, Lane, Record
-from ridgeline.machine import topology
-from ridgeline.machine.ceiling import Ceiling, Ceilings, cache_path
-from ridgeline.machine.identity import facts, fingerprint
+from ridgeline.lab.race.benchmark import run_benchmark
+from ridgeline.lab.race.measure import Plan
+from ridgeline.lab.race.request import BenchRequest
+from ridgeline.lab.record import SCHEMA, ContenderResult, Record
+from ridgeline.machine import Ceiling, Ceilings, topology
+from ridgeline.machine.ceiling_measurement import cache_path
+from ridgeline.machine.identity import describe_machine, fingerprint
 
 SUBJECTS = str(Path(__file__).with_name("subjects.py"))
 
 
 @pytest.fixture(autouse=True)
 def known_ceilings(tmp_path_factory, monkeypatch):
-    """A cache folder of this test's own, with ceilings nobody had to measure."""
+    """Give each test its own cache folder with artificial ceilings."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    here = topology()
+    machine = topology()
     rows = [Ceiling(mix, 1e6, 1e6, "GB/s", bytes=1 << 20, threads=1) for mix in ("read", "write", "copy")]
     rows.append(Ceiling("matmul", 1e6, 1e6, "GFLOP/s", dtype="float32", how="numpy", threads=1))
-    path = cache_path(here, "cpu")
+    path = cache_path(machine, "cpu")
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(Ceilings("cpu", fingerprint(here), tuple(rows)).to_json()))
+    path.write_text(json.dumps(Ceilings("cpu", fingerprint(machine), tuple(rows)).to_json()))
     return cache
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Bench the test subjects, or another workload, in this process."""
+    """Return a function that runs a benchmark of the test subjects, or of another workload, in this process."""
 
-    def go(*cases: str, workload: str = SUBJECTS, watcher=None, out: Path | None = None, **ask):
+    def run_subjects(*cases: str, workload: str = SUBJECTS, hooks=None, out: Path | None = None, **options):
         names = ("timeout_s", "cold", "most_rounds")
-        plan = Plan(**{"timeout_s": 60.0, **{name: ask.pop(name) for name in names if name in ask}})
-        budget = ask.pop("budget_s", 2.0 * len(cases) or 30.0)
-        asked = Ask([workload], out or tmp_path / "out", device="cpu", cases=cases, plan=plan, budget_s=budget, **ask)
-        return bench(asked, watcher).records
+        plan = Plan(**{"timeout_s": 60.0, **{name: options.pop(name) for name in names if name in options}})
+        budget = options.pop("budget_s", 2.0 * len(cases) or 30.0)
+        folder = out or tmp_path / "out"
+        request = BenchRequest([workload], folder, device="cpu", cases=cases, plan=plan, budget_s=budget, **options)
+        return run_benchmark(request, hooks).records
 
-    return go
+    return run_subjects
 
 
 @pytest.fixture
-def say(capsys, monkeypatch, tmp_path):
-    """Run a command in this process, in an empty folder: exit code, stdout, stderr."""
+def run_command(capsys, monkeypatch, tmp_path):
+    """Return a function that runs a command in this process, in an empty folder: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def command(*words: object):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main([str(w) for w in words])
-        return left.value.code or 0, *capsys.readouterr()
+        return exit_info.value.code or 0, *capsys.readouterr()
 
     return command
 
 
 @cache
 def _this_machine() -> dict:
-    """Read once: a hundred files of the system's are more than an example of Hypothesis's has time for."""
-    return facts()
+    """Read the machine once: it reads a hundred system files, too slow for an example of Hypothesis."""
+    return describe_machine()
 
 
 def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None = None, **changes) -> Record:
-    """A record with these samples (nanoseconds, one per turn)."""
-    good = {"ok": True, "error": 0.0, "quality": {}, "note": ""}
-    lanes = tuple(
-        Lane(name, tuple(samples), check=(checks or {}).get(name, good), turn_overhead_ns=(1000,) * len(samples))
+    """Make a record with these samples (nanoseconds, one per turn)."""
+    passed = {"ok": True, "error": 0.0, "quality": {}, "note": ""}
+    contenders = tuple(
+        ContenderResult(
+            name, tuple(samples), check=(checks or {}).get(name, passed), turn_overhead_ns=(1000,) * len(samples)
+        )
         for name, samples in times.items()
     )
-    calm = {"load_average": 0.1, "cpu_mhz": None, "gpu": None, "quota_throttled": 0, "thermal_events": None}
-    whole = {
+    idle = {"load_average": 0.1, "cpu_mhz": None, "gpu": None, "quota_throttled": 0, "thermal_events": None}
+    values = {
         "schema": SCHEMA,
         "id": f"{random.getrandbits(128):032x}",
         "time": "2026-01-01T00:00:00+00:00",
@@ -92,15 +95,15 @@ def make_record(times: dict[str, list[float]], *, checks: dict[str, dict] | None
         "code": {"ridgeline": "0", "commit": "c" * 40, "dirty": False, "tree": "t", "python": "3", "libraries": {}},
         "plan": {},
         "race": {"rounds": 1, "ended": "budget"},
-        "weather": {"before": calm, "after": calm},
+        "conditions": {"before": idle, "after": idle},
         "ceilings": {
             "memory": {"rate": 1e10, "name": "copy of 1 MiB", "what": "10 GB/s copy of 1 MiB"},
             "compute": {"rate": 1e10, "name": "float32 matmul", "what": "10 GFLOP/s float32 matmul"},
         },
-        "contenders": lanes,
+        "contenders": contenders,
         "command": "ridgeline bench made",
     }  # fmt: skip
-    return Record(**{**whole, **changes})
+    return Record(**{**values, **changes})
 
 
 @pytest.fixture

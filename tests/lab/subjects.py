@@ -1,6 +1,6 @@
-"""A workload of faults: one well-behaved contender, and others that crash, hang, refuse, lie or chatter.
+"""A workload of faults: one correct contender, and others that crash, hang, refuse, print or give wrong results.
 
-`who` chooses which of them race; everything else is as small as it can be.
+`who` names the contenders that race; everything else is as small as possible.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class Subjects:
         return {"unheard-of": "peers"}
 
     def launcher(self, case, contender, interpreter):
-        """`launched…` come by a stand-in for mpirun, whose path is the case's mark."""
+        """Start `launched…` by a fake mpirun, whose path is the parameter `mark`."""
         if not contender.startswith("launched"):
             return None
-        return Launcher((case["mark"], "-n", str(case.ranks)), "STAND_IN_RANK", (("TUNED", "yes"),))
+        return Launcher((case["mark"], "-n", str(case.ranks)), "FAKE_RANK", (("TUNED", "yes"),))
 
     def prepare(self, case: Case, contender: str, place: Placement):
         state = {"offset": 0, "sum": 0, "steps": 0}
         if contender == "refuse":
             raise RuntimeError("this peer wants\nanother version of [/lib]")
-        luck = Path(case["mark"]) if contender == "luck" else None
-        unlucky = luck is not None and not luck.exists()  # the first process of its kind only
-        if luck is not None:
-            luck.touch()
+        mark = Path(case["mark"]) if contender == "luck" else None
+        is_first = mark is not None and not mark.exists()  # only the first process of this contender is slow
+        if mark is not None:
+            mark.touch()
         child = os.fork() if contender == "parent" else None
         if child == 0:
-            time.sleep(3600)  # holds the pipes open when its parent is gone
+            time.sleep(3600)  # keeps the pipes open after its parent has ended
 
         def reset():
             state["offset"] += 1
 
         def step():
             state["steps"] += 1
-            if contender == "launched dies" and os.environ["STAND_IN_RANK"] == "1" and state["steps"] > 200:
+            if contender == "launched dies" and os.environ["FAKE_RANK"] == "1" and state["steps"] > 200:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if contender == "launched hangs" and os.environ["STAND_IN_RANK"] == "1" and state["steps"] > 200:
+            if contender == "launched hangs" and os.environ["FAKE_RANK"] == "1" and state["steps"] > 200:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(3600)
             if contender == "crash" and state["steps"] > 200:
@@ -75,8 +75,8 @@ class Subjects:
                 os._exit(9)
             if contender == "chatty":
                 print("{not json}")
-            times = 5 if contender == "slow" or unlucky else 1
-            for _ in range(times):
+            repeats = 5 if contender == "slow" or is_first else 1
+            for _ in range(repeats):
                 state["sum"] = sum(range(state["offset"], state["offset"] + case["n"]))
 
         def result():
@@ -93,11 +93,12 @@ class Subjects:
         return Steps(step, result, reset, settings=settings, extras=lambda: {"steps": state["steps"]})
 
     def check(self, case, result):
-        offset, found = result
-        if case["who"] == "nan" and found < 0:
+        offset, total = result
+        if case["who"] == "nan" and total < 0:
             return Check(ok=False, error=math.nan, quality={"recall": math.inf})
-        wanted = sum(range(offset, offset + case["n"]))
-        return Check(ok=found == wanted, error=float(abs(found - wanted)), quality={"exact": float(found == wanted)})
+        expected = sum(range(offset, offset + case["n"]))
+        exact = total == expected
+        return Check(ok=exact, error=float(abs(total - expected)), quality={"exact": float(exact)})
 
 
 workload = Subjects()

@@ -1,4 +1,4 @@
-"""Trees are thousands of small files: they are made in memory where that is possible."""
+"""Recorded trees are thousands of small files: they are written to memory if possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-collect_ignore = ["guest/pipeline.py"]  # runs inside the guest, where its neighbours are top-level modules
+collect_ignore = ["guest/pipeline.py"]  # runs inside the guest, where the files of its folder are top-level modules
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def memory_folder() -> str | None:
 
 @pytest.fixture
 def memory_path(memory_folder: str | None) -> Iterator[Path]:
-    """An empty folder of the test's own."""
+    """An empty folder for one test."""
     with TemporaryDirectory(dir=memory_folder) as folder:
         yield Path(folder)
 
@@ -29,16 +29,16 @@ def memory_path(memory_folder: str | None) -> Iterator[Path]:
 def recorded(data: Path, memory_folder: str | None) -> Iterator[dict[str, Path]]:
     """The recorded trees, unpacked: name → the folder that holds sys and proc."""
     with TemporaryDirectory(dir=memory_folder) as folder:
-        found = {}
+        root_by_name = {}
         for recording in sorted((data / "sysfs").glob("*.tar.bz2")):
             place = Path(folder, recording.name)
             with tarfile.open(recording) as archive:
-                archive.extractall(place, filter=_as_our_own)
+                archive.extractall(place, filter=_set_owner)
             root = next(p.parent for p in sorted(place.rglob("sys")) if p.is_dir())
-            found[recording.name.removesuffix(".tar.bz2")] = root
-        yield found
+            root_by_name[recording.name.removesuffix(".tar.bz2")] = root
+        yield root_by_name
 
 
-def _as_our_own(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
-    """Looking up the owner of ten thousand files takes longer than writing them."""
+def _set_owner(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
+    """Set the owner to this user: the lookup of the owners of ten thousand files takes longer than writing them."""
     return member.replace(uid=os.getuid(), gid=os.getgid(), uname="", gname="", deep=False)

@@ -1,4 +1,4 @@
-"""Binding, reading back and restoring, with a willing kernel and with one that refuses."""
+"""Binding, reading back and restoring, with a kernel that allows it and with one that refuses."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import pytest
 from ridgeline.errors import InputError, PlacementError
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, numa, placed, topology
 from ridgeline.machine.limits import Limits
-from ridgeline.machine.placement import resolve
+from ridgeline.machine.placement import resolve_placement
 
-HERE = topology()
+COMPUTER = topology()
 CPUS = sorted(os.sched_getaffinity(0))
 FIRST, LAST = CPUS[0], CPUS[-1]
-NODE = next(n.id for n in HERE.nodes if FIRST in n.cpus)
+NODE = next(n.id for n in COMPUTER.nodes if FIRST in n.cpus)
 
-binds_memory = pytest.mark.skipif(not numa.supported(), reason="this kernel refuses memory policies")
+binds_memory = pytest.mark.skipif(not numa.memory_policy_supported(), reason="this kernel refuses memory policies")
 several_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="one CPU only")
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays_bound():
-    """Whatever a test does, the thread leaves as it came."""
+    """Checks that the thread has the same binding after the test."""
     before = state()
     yield
     assert state() == before
 
 
 def state() -> tuple[set[int], object]:
-    return os.sched_getaffinity(0), numa.get_policy() if numa.supported() else None
+    return os.sched_getaffinity(0), numa.get_policy() if numa.memory_policy_supported() else None
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
 
 
-def test_cpus_are_bound_inside_and_free_again_outside():
+def test_cpus_are_bound_inside_and_restored_outside():
     with placed(Placement(cpus=(FIRST,))) as where:
         assert os.sched_getaffinity(0) == {FIRST}
         assert where.cpus == (FIRST,)
@@ -69,13 +69,13 @@ def test_an_empty_placement_leaves_all_usable_cpus():
         assert where.cpus == tuple(CPUS)
 
 
-def test_a_node_brings_its_usable_cpus():
+def test_a_node_selects_its_usable_cpus():
     with placed(Placement(node=NODE)) as where:
-        assert set(where.cpus) == set(HERE.node(NODE).cpus) & set(CPUS)
+        assert set(where.cpus) == set(COMPUTER.node(NODE).cpus) & set(CPUS)
 
 
 @several_cpus
-def test_named_cpus_go_before_those_of_the_node():
+def test_named_cpus_take_precedence_over_those_of_the_node():
     with placed(Placement(node=NODE, cpus=(LAST,))) as where:
         assert where.cpus == (LAST,)
 
@@ -89,28 +89,28 @@ def test_named_cpus_go_before_those_of_the_node():
         ("interleave", numa.INTERLEAVE, {NODE}),
     ],
 )
-def test_memory_is_bound_and_proved_by_fresh_pages(memory: str, mode: int, nodes: set[int]):
+def test_memory_is_bound_and_verified_by_fresh_pages(memory: str, mode: int, nodes: set[int]):
     with placed(Placement(node=NODE, memory=memory)) as where:
         assert numa.get_policy() == (mode, nodes)
         assert where.memory_nodes == tuple(nodes)
         assert set(where.page_nodes) == nodes
-        assert set(numa.fresh_pages_nodes(3)) == nodes
+        assert set(numa.probe_fresh_pages(3)) == nodes
 
 
 @binds_memory
-def test_local_memory_names_no_node_and_still_tells_where_pages_lie():
+def test_local_memory_names_no_node_but_reports_the_nodes_of_pages():
     with placed(Placement(cpus=(FIRST,))) as where:
         mode, nodes = numa.get_policy()
         assert mode in (numa.LOCAL, numa.PREFERRED)
         assert not nodes
         assert where.memory_nodes == ()
-        assert set(where.page_nodes) <= {n.id for n in HERE.nodes}
+        assert set(where.page_nodes) <= {n.id for n in COMPUTER.nodes}
 
 
 @binds_memory
 def test_interleave_without_a_node_goes_over_all_nodes_with_memory():
     with placed(Placement(memory="interleave")) as where:
-        assert where.memory_nodes == HERE.memory_nodes
+        assert where.memory_nodes == COMPUTER.memory_nodes
 
 
 def test_all_is_restored_after_an_exception():
@@ -135,7 +135,7 @@ def test_placements_nest_and_each_restores_the_one_around_it():
 
 
 @several_cpus
-def test_a_thread_started_inside_stands_there_too_and_one_that_ran_before_does_not():
+def test_a_thread_started_inside_is_bound_too_and_an_earlier_thread_is_not():
     seen: dict[str, set[int]] = {}
     go = threading.Event()
 
@@ -155,9 +155,9 @@ def test_a_thread_started_inside_stands_there_too_and_one_that_ran_before_does_n
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("placement", "words"),
     [
-        (Placement(node=77), ["77", f"this machine has: {', '.join(str(n.id) for n in HERE.nodes)}"]),
+        (Placement(node=77), ["77", f"this machine has: {', '.join(str(n.id) for n in COMPUTER.nodes)}"]),
         (Placement(node=77, cpus=(FIRST,)), ["NUMA node 77"]),
         (Placement(cpus=(FIRST, 9999)), ["CPU 9999", f"CPUs {', '.join(map(str, CPUS))}"]),
         (Placement(cpus=()), ["no CPU was named"]),
@@ -177,8 +177,8 @@ def test_a_thread_started_inside_stands_there_too_and_one_that_ran_before_does_n
         "bind to nothing",
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(wrong: Placement, words: list[str]):
-    with pytest.raises(InputError) as caught, placed(wrong):
+def test_the_error_for_an_invalid_placement_lists_the_valid_values(placement: Placement, words: list[str]):
+    with pytest.raises(InputError) as caught, placed(placement):
         pytest.fail("was accepted")
     for word in words:
         assert word in str(caught.value)
@@ -199,7 +199,7 @@ TWO_NODES = Topology(
 
 def test_a_node_without_usable_cpus_is_refused_with_the_nodes_that_have_some():
     with pytest.raises(InputError, match=r"node 1 has no CPU this process may use; nodes with some: 0, 2"):
-        resolve(Placement(node=1), TWO_NODES)
+        resolve_placement(Placement(node=1), TWO_NODES)
 
 
 def test_a_node_without_memory_cannot_be_bound_to():
@@ -220,17 +220,17 @@ def test_a_node_outside_the_cpuset_cannot_be_bound_to():
 
 
 @pytest.mark.parametrize(("gpu", "cpus"), [(0, tuple(CPUS)), (1, (FIRST,)), (2, (*CPUS, 998))])
-def test_a_gpu_brings_the_cpus_near_it_or_all_where_none_are(gpu: int, cpus: tuple[int, ...]):
-    assert resolve(Placement(gpu=gpu), TWO_NODES) == Placement(cpus=cpus, gpu=gpu)
+def test_a_gpu_selects_the_cpus_near_it_or_all_cpus(gpu: int, cpus: tuple[int, ...]):
+    assert resolve_placement(Placement(gpu=gpu), TWO_NODES) == Placement(cpus=cpus, gpu=gpu)
 
 
-def test_cpus_the_kernel_does_not_have_are_a_placement_error():
+def test_a_cpu_that_the_kernel_does_not_have_is_a_placement_error():
     with pytest.raises(PlacementError, match="998"), placed(Placement(cpus=(998,)), TWO_NODES):
         pytest.fail("was accepted")
 
 
 @pytest.mark.parametrize(("code", "word"), [(errno.EPERM, "--cap-add SYS_NICE"), (errno.ENOSYS, "built without NUMA")])
-def test_a_kernel_that_refuses_fails_a_binding_with_the_cure(kernel, code: int, word: str):
+def test_if_the_kernel_refuses_a_binding_the_error_names_the_remedy(kernel, code: int, word: str):
     kernel(code)
     with (
         pytest.raises(PlacementError, match=word),
@@ -242,7 +242,7 @@ def test_a_kernel_that_refuses_fails_a_binding_with_the_cure(kernel, code: int, 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS])
 @pytest.mark.parametrize("calls", [(), ("set_mempolicy",), ("move_pages",)], ids=["all", "set", "move_pages"])
-def test_a_kernel_that_refuses_does_no_harm_to_local_memory(kernel, code: int, calls: tuple[str, ...]):
+def test_local_memory_works_if_the_kernel_refuses_policies(kernel, code: int, calls: tuple[str, ...]):
     kernel(code, *calls)
     with placed(Placement(cpus=(FIRST,))) as where:
         assert where.cpus == (FIRST,)
@@ -252,22 +252,22 @@ def test_a_kernel_that_refuses_does_no_harm_to_local_memory(kernel, code: int, c
 
 
 @pytest.mark.parametrize("memory", ["bind", "preferred", "interleave"])
-def test_a_binding_that_cannot_be_proved_is_none(kernel, memory: str):
+def test_a_binding_that_cannot_be_verified_is_an_error(kernel, memory: str):
     kernel(errno.EPERM, "move_pages")
     with pytest.raises(PlacementError, match="move_pages"), placed(Placement(node=NODE, memory=memory)):
         pytest.fail("was accepted")
 
 
 @binds_memory
-def test_a_policy_that_reads_back_otherwise_is_an_error_and_everything_is_restored(
+def test_a_policy_that_reads_back_differently_is_an_error_and_everything_is_restored(
     monkeypatch: pytest.MonkeyPatch,
 ):
     before = state()
     real = numa.set_policy
     with monkeypatch.context() as patch:
-        # A kernel that says yes and does nothing.
+        # A kernel that reports success and does nothing.
         patch.setattr(numa, "set_policy", lambda mode, nodes: None if mode == numa.BIND else real(mode, nodes))
-        with pytest.raises(PlacementError, match="reads back"), placed(Placement(node=NODE, memory="bind")):
+        with pytest.raises(PlacementError, match="the kernel reports"), placed(Placement(node=NODE, memory="bind")):
             pytest.fail("was accepted")
     assert state() == before
 
@@ -277,14 +277,14 @@ def test_local_memory_that_reads_back_as_bound_is_an_error(monkeypatch: pytest.M
     real = numa.set_policy
     with placed(Placement(node=NODE, memory="bind")), monkeypatch.context() as patch:
         patch.setattr(numa, "set_policy", lambda mode, nodes: None if mode == numa.LOCAL else real(mode, nodes))
-        with pytest.raises(PlacementError, match="reads back"), placed(Placement(cpus=(FIRST,))):
+        with pytest.raises(PlacementError, match="the kernel reports"), placed(Placement(cpus=(FIRST,))):
             pytest.fail("was accepted")
 
 
 @binds_memory
 def test_pages_on_another_node_are_an_error_and_everything_is_restored(monkeypatch: pytest.MonkeyPatch):
     before = state()
-    monkeypatch.setattr(numa, "fresh_pages_nodes", lambda pages: [NODE, NODE + 1])
+    monkeypatch.setattr(numa, "probe_fresh_pages", lambda pages: [NODE, NODE + 1])
     with (
         pytest.raises(PlacementError, match=rf"bound to node {NODE}, yet .* {NODE + 1}"),
         placed(Placement(node=NODE, memory="bind")),
@@ -294,30 +294,30 @@ def test_pages_on_another_node_are_an_error_and_everything_is_restored(monkeypat
 
 
 @several_cpus
-def test_cpus_that_read_back_otherwise_are_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_cpus_that_read_back_differently_are_an_error(monkeypatch: pytest.MonkeyPatch):
     answers = iter([set(CPUS), {LAST}])
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda pid: next(answers))
-        with pytest.raises(PlacementError, match=rf"asked for CPUs {FIRST}, the kernel granted {LAST}"):  # noqa: SIM117
-            with placed(Placement(cpus=(FIRST,)), HERE):
+        with pytest.raises(PlacementError, match=rf"the kernel granted CPUs {LAST} instead of {FIRST}"):  # noqa: SIM117
+            with placed(Placement(cpus=(FIRST,)), COMPUTER):
                 pytest.fail("was accepted")
 
 
 @several_cpus
-def test_inside_a_placement_the_machine_has_not_shrunk():
+def test_inside_a_placement_the_topology_still_lists_all_usable_cpus():
     with placed(Placement(cpus=(FIRST,))):
         assert topology().usable_cpus == tuple(CPUS)
     assert topology().usable_cpus == tuple(CPUS)
 
 
 def test_a_resolved_placement_names_its_cpus():
-    assert resolve(Placement(node=NODE, memory="bind"), HERE) == Placement(
-        NODE, tuple(c for c in HERE.node(NODE).cpus if c in CPUS), "bind"
+    assert resolve_placement(Placement(node=NODE, memory="bind"), COMPUTER) == Placement(
+        NODE, tuple(c for c in COMPUTER.node(NODE).cpus if c in CPUS), "bind"
     )
 
 
 @binds_memory
-def test_an_interleave_with_a_flag_of_the_users_own_is_restored():
+def test_an_interleave_policy_with_a_user_flag_is_restored():
     """MPOL_F_STATIC_NODES comes back with the mode and must go back with it."""
     static = numa.INTERLEAVE | 1 << 15
     before = numa.get_policy()
@@ -332,20 +332,20 @@ def test_an_interleave_with_a_flag_of_the_users_own_is_restored():
 
 @binds_memory
 @pytest.mark.parametrize(("offset", "size", "pages"), [(0, 1, 1), (0, 4, 4), (1, 2, 3), (0.5, 0.25, 1)])
-def test_the_nodes_of_memory_are_those_of_every_page_it_touches(offset: float, size: float, pages: int):
+def test_pages_are_counted_by_node_for_every_touched_page(offset: float, size: float, pages: int):
     page = mmap.PAGESIZE
     with mmap.mmap(-1, 8 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory[:] = bytes(8 * page)
         anchor = ctypes.c_char.from_buffer(memory)
         begin = ctypes.addressof(anchor) + int(offset * page) + (page // 2 if offset == 1 else 0)
-        found = numa.nodes_of(begin, int(size * page))
-        few = numa.nodes_of(ctypes.addressof(anchor), 8 * page, most=2)
+        counts = numa.count_pages_by_node(begin, int(size * page))
+        sampled = numa.count_pages_by_node(ctypes.addressof(anchor), 8 * page, most=2)
         del anchor
-    assert sum(found.values()) == pages
-    assert set(found) <= set(HERE.memory_nodes)
-    assert sum(few.values()) == 2
+    assert sum(counts.values()) == pages
+    assert set(counts) <= set(COMPUTER.memory_nodes)
+    assert sum(sampled.values()) == 2
 
 
-def test_where_the_kernel_does_not_tell_no_node_is_named(kernel):
+def test_the_page_count_is_empty_if_the_kernel_refuses(kernel):
     kernel(errno.EPERM, "move_pages")
-    assert numa.nodes_of(0x1000, 100) == {}
+    assert numa.count_pages_by_node(0x1000, 100) == {}

@@ -1,4 +1,4 @@
-"""The topology of trees of all ages and shapes, made here and recorded, held against lstopo."""
+"""The topology of synthetic and recorded trees of many kinds, compared with lstopo."""
 
 from __future__ import annotations
 
@@ -27,103 +27,103 @@ def build(name: str, at: Path) -> Topology:
     return topology(at)
 
 
-def agrees(ours: Topology, theirs: lstopo.Oracle) -> None:
-    """Every node of lstopo is ours, with its CPUs (or none, where lstopo lends some); no other has CPUs."""
-    got = {n.id: n for n in ours.nodes}
-    assert set(theirs.nodes) <= set(got)
-    for number, cpus in theirs.nodes.items():
-        assert set(got[number].cpus) in (cpus, set()), f"node {number}"
-        assert got[number].memory_bytes == theirs.memory[number], f"node {number}"
-    assert all(not n.cpus for n in ours.nodes if n.id not in theirs.nodes)
-    lent = {n.id for n in ours.nodes if not n.cpus}
+def check_same(ours: Topology, reference: lstopo.LstopoTopology) -> None:
+    """Every node of lstopo exists with its CPUs (or without, where lstopo assigns others); no other node has CPUs."""
+    node_by_id = {n.id: n for n in ours.nodes}
+    assert set(reference.nodes) <= set(node_by_id)
+    for number, cpus in reference.nodes.items():
+        assert set(node_by_id[number].cpus) in (cpus, set()), f"node {number}"
+        assert node_by_id[number].memory_bytes == reference.memory[number], f"node {number}"
+    assert all(not n.cpus for n in ours.nodes if n.id not in reference.nodes)
+    without_cpus = {n.id for n in ours.nodes if not n.cpus}
     assert {c for n in ours.nodes for c in n.cpus} == set().union(
-        *(cpus for number, cpus in theirs.nodes.items() if number not in lent)
+        *(cpus for number, cpus in reference.nodes.items() if number not in without_cpus)
     )
 
 
 @pytest.mark.parametrize("name", trees.TREES)
 def test_a_synthetic_tree_agrees_with_lstopo(name: str, memory_path: Path):
     ours = build(name, memory_path)
-    theirs = lstopo.ask(memory_path)
-    agrees(ours, theirs)
-    assert {(c.level, c.bytes, frozenset(c.cpus)) for c in ours.caches} == theirs.caches
+    reference = lstopo.run_lstopo(memory_path)
+    check_same(ours, reference)
+    assert {(c.level, c.bytes, frozenset(c.cpus)) for c in ours.caches} == reference.caches
 
 
 def test_the_recorded_trees_agree_with_lstopo(recorded: dict[str, Path]):
     assert recorded
     for root in recorded.values():
-        ours, theirs = topology(root), lstopo.ask(root)
-        agrees(ours, theirs)
-        assert {(c.level, c.bytes, frozenset(c.cpus)) for c in ours.caches} == theirs.caches
+        ours, reference = topology(root), lstopo.run_lstopo(root)
+        check_same(ours, reference)
+        assert {(c.level, c.bytes, frozenset(c.cpus)) for c in ours.caches} == reference.caches
 
 
-def test_gpu_memory_that_forms_a_node_is_told_apart(recorded: dict[str, Path]):
-    here = topology(recorded["nvidiagpunumanodes"])
-    assert [n.id for n in here.nodes if n.cpus] == [0, 8]
-    assert [g.node for g in here.gpus] == [0, 0, 0, 8, 8, 8]
-    told = [note for note in here.notes if "is the memory of GPU" in note]
-    assert len(told) == 6
-    assert told[0].startswith("node 250 ")
+def test_a_node_that_is_gpu_memory_is_marked_as_such(recorded: dict[str, Path]):
+    computer = topology(recorded["nvidiagpunumanodes"])
+    assert [n.id for n in computer.nodes if n.cpus] == [0, 8]
+    assert [g.node for g in computer.gpus] == [0, 0, 0, 8, 8, 8]
+    notes = [note for note in computer.notes if "is the memory of GPU" in note]
+    assert len(notes) == 6
+    assert notes[0].startswith("node 250 ")
 
 
-def test_without_a_node_directory_all_is_node_0_and_that_is_said(memory_path: Path):
-    here = build("without_nodes", memory_path)
-    assert here.nodes == (machine.Node(0, (0, 1), 3 << 30, {0: 10}),)
-    assert {c.node for c in here.cpus} == {0}
-    assert any("no NUMA nodes" in note for note in here.notes)
+def test_without_a_node_directory_all_is_node_0_and_a_note_says_so(memory_path: Path):
+    computer = build("without_nodes", memory_path)
+    assert computer.nodes == (machine.Node(0, (0, 1), 3 << 30, {0: 10}),)
+    assert {c.node for c in computer.cpus} == {0}
+    assert any("no NUMA nodes" in note for note in computer.notes)
 
 
-def test_a_tree_of_nothing_but_cpuinfo_gives_its_processors(memory_path: Path):
-    here = build("cpuinfo_alone", memory_path)
-    assert here.usable_cpus == (0, 1)
-    assert here.model == "Old CPU"
-    assert here.nodes[0].memory_bytes == 1 << 30
-    assert here.llc_domains() == ((0, 1),)
+def test_a_tree_with_only_cpuinfo_has_its_processors(memory_path: Path):
+    computer = build("cpuinfo_alone", memory_path)
+    assert computer.usable_cpus == (0, 1)
+    assert computer.model == "Old CPU"
+    assert computer.nodes[0].memory_bytes == 1 << 30
+    assert computer.llc_domains() == ((0, 1),)
 
 
-def test_cpus_without_topology_files_stand_alone(memory_path: Path):
-    here = build("without_topology", memory_path)
-    assert [(c.id, c.core, c.package, c.node) for c in here.cpus] == [(0, 0, 0, 0), (1, 1, 0, 0)]
-    assert here.model == "Cell Broadband Engine"
+def test_each_cpu_without_topology_files_is_a_separate_core(memory_path: Path):
+    computer = build("without_topology", memory_path)
+    assert [(c.id, c.core, c.package, c.node) for c in computer.cpus] == [(0, 0, 0, 0), (1, 1, 0, 0)]
+    assert computer.model == "Cell Broadband Engine"
 
 
 def test_nodes_without_cpus_keep_their_memory_and_distances(memory_path: Path):
-    here = build("memory_only_nodes", memory_path)
-    assert [(n.cpus, n.memory_bytes >> 30) for n in here.nodes] == [
+    computer = build("memory_only_nodes", memory_path)
+    assert [(n.cpus, n.memory_bytes >> 30) for n in computer.nodes] == [
         ((0, 1), 4),
         ((2, 3), 4),
         ((), 16),
         ((), 16),
     ]
-    assert here.node(2).distances == {0: 31, 1: 41, 2: 10, 3: 41}
+    assert computer.node(2).distances == {0: 31, 1: 41, 2: 10, 3: 41}
 
 
 def test_a_node_without_memory_keeps_its_cpus(memory_path: Path):
-    here = build("memoryless_node", memory_path)
-    assert here.node(1) == machine.Node(1, (2, 3), 0, {0: 21, 1: 10})
+    computer = build("memoryless_node", memory_path)
+    assert computer.node(1) == machine.Node(1, (2, 3), 0, {0: 21, 1: 10})
 
 
-def test_ids_with_holes_stay_what_they_are(memory_path: Path):
-    here = build("sparse_ids", memory_path)
-    assert [n.id for n in here.nodes] == [0, 8, 250]
-    assert here.node(8).cpus == tuple(range(64, 72))
-    assert here.node(8).distances == {0: 40, 8: 10, 250: 80}
-    assert here.model == "POWER9, altivec supported"
+def test_ids_with_gaps_are_not_renumbered(memory_path: Path):
+    computer = build("sparse_ids", memory_path)
+    assert [n.id for n in computer.nodes] == [0, 8, 250]
+    assert computer.node(8).cpus == tuple(range(64, 72))
+    assert computer.node(8).distances == {0: 40, 8: 10, 250: 80}
+    assert computer.model == "POWER9, altivec supported"
     with pytest.raises(InputError, match=r"no NUMA node 1; this machine has: 0, 8, 250"):
-        here.node(1)
+        computer.node(1)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
-@pytest.mark.parametrize("spread", [False, True], ids=["adjacent", "apart"])
+@pytest.mark.parametrize("spread", [False, True], ids=["adjacent", "spread"])
 def test_hyper_threads_share_a_core(old: bool, spread: bool, memory_path: Path):
     Recording(memory_path, old=old).grid(2, 2, 2, spread=spread)
-    here = topology(memory_path)
+    computer = topology(memory_path)
     cores: dict[tuple[int, int], list[int]] = {}
-    for cpu in here.cpus:
+    for cpu in computer.cpus:
         cores.setdefault((cpu.package, cpu.core), []).append(cpu.id)
     pairs = [[0, 4], [1, 5], [2, 6], [3, 7]] if spread else [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert sorted(cores.values()) == pairs
-    assert {c.package for c in here.cpus} == {0, 1}
+    assert {c.package for c in computer.cpus} == {0, 1}
 
 
 def test_equal_core_ids_in_two_packages_are_two_cores(memory_path: Path):
@@ -132,16 +132,16 @@ def test_equal_core_ids_in_two_packages_are_two_cores(memory_path: Path):
 
 
 def test_a_last_level_cache_over_two_nodes_is_two_domains(memory_path: Path):
-    here = build("split_cache", memory_path)
-    assert machine.Cache(3, 32 << 20, (0, 1, 2, 3)) in here.caches
-    assert here.llc_domains() == ((0, 1), (2, 3))
+    computer = build("split_cache", memory_path)
+    assert machine.Cache(3, 32 << 20, (0, 1, 2, 3)) in computer.caches
+    assert computer.llc_domains() == ((0, 1), (2, 3))
 
 
 def test_domains_follow_the_last_level_cache(memory_path: Path):
     assert build("several_dies", memory_path).llc_domains() == ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
-def test_an_instruction_cache_is_no_data_cache(memory_path: Path):
+def test_instruction_caches_are_not_listed(memory_path: Path):
     tree = Recording(memory_path).node(0, [0], GiB, (10,)).core([0]).online([0], [0])
     tree.cache(1, "64K", [0], "Instruction").cache(1, "48K", [0], "Data").cache(2, "2048K", [0])
     assert [(c.level, c.bytes) for c in topology(memory_path).caches] == [(1, 48 << 10), (2, 2 << 20)]
@@ -164,32 +164,32 @@ def test_an_arm_core_is_named_by_its_part_number(memory_path: Path):
         ("", "unknown CPU"),
     ],
 )
-def test_the_model_is_found_whatever_the_architecture_calls_it(cpuinfo: str, model: str, memory_path: Path):
+def test_the_model_is_read_from_the_field_of_each_architecture(cpuinfo: str, model: str, memory_path: Path):
     Recording(memory_path).grid(1, 1).cpuinfo(cpuinfo)
     assert topology(memory_path).model == model
 
 
-def test_offline_cpus_are_left_out(memory_path: Path):
-    here = build("one_thread_of_four", memory_path)
-    assert here.usable_cpus == tuple(c.id for c in here.cpus) == here.nodes[0].cpus == (0, 4, 8)
+def test_offline_cpus_are_not_listed(memory_path: Path):
+    computer = build("one_thread_of_four", memory_path)
+    assert computer.usable_cpus == tuple(c.id for c in computer.cpus) == computer.nodes[0].cpus == (0, 4, 8)
 
 
-def test_a_cpu_whose_folder_is_a_link_to_nowhere_is_not_there(memory_path: Path):
-    """So hwloc's recordings show a CPU that was switched off."""
+def test_a_cpu_with_a_broken_folder_link_is_not_listed(memory_path: Path):
+    """The recordings of hwloc mark an offline CPU that way."""
     Recording(memory_path, old=True).grid(1, 2).link(f"{CPU}/cpu2", "gone")
     assert topology(memory_path).usable_cpus == (0, 1)
 
 
-def test_a_cpu_whose_node_is_offline_has_no_node(memory_path: Path):
-    here = build("node0_offline", memory_path)
-    assert [(c.id, c.node) for c in here.cpus] == [(0, None), (2, 1), (3, 1)]
-    assert here.llc_domains() == ((0,), (2, 3))
+def test_a_cpu_of_an_offline_node_has_no_node(memory_path: Path):
+    computer = build("node0_offline", memory_path)
+    assert [(c.id, c.node) for c in computer.cpus] == [(0, None), (2, 1), (3, 1)]
+    assert computer.llc_domains() == ((0,), (2, 3))
 
 
 def test_a_cpu_claimed_by_several_nodes_belongs_to_the_first(memory_path: Path):
-    here = build("overlapping_nodes", memory_path)
-    assert [len(n.cpus) for n in here.nodes] == [4, 0, 0]
-    assert [note for note in here.notes if "claims CPUs" in note]
+    computer = build("overlapping_nodes", memory_path)
+    assert [len(n.cpus) for n in computer.nodes] == [4, 0, 0]
+    assert [note for note in computer.notes if "claims CPUs" in note]
 
 
 def test_a_display_controller_of_a_gpu_vendor_is_a_gpu_and_a_management_chip_is_not(memory_path: Path):
@@ -205,39 +205,39 @@ def test_a_display_controller_of_a_gpu_vendor_is_a_gpu_and_a_management_chip_is_
     ]
 
 
-def test_a_node_of_minus_one_is_unknown_and_said_so(memory_path: Path):
+def test_a_node_of_minus_one_is_unknown_and_a_note_says_so(memory_path: Path):
     Recording(memory_path).grid(2, 2).pci("0000:41:00.0", ACCELERATOR, NVIDIA, node=-1, cpus=range(4))
-    here = topology(memory_path)
-    assert here.gpus[0].node is None
-    assert any("0000:41:00.0" in note and "unknown" in note for note in here.notes)
+    computer = topology(memory_path)
+    assert computer.gpus[0].node is None
+    assert any("0000:41:00.0" in note and "unknown" in note for note in computer.notes)
 
 
-def test_local_cpus_of_one_node_tell_the_node_the_firmware_does_not(memory_path: Path):
+def test_local_cpus_of_one_node_give_the_node_if_the_firmware_does_not(memory_path: Path):
     Recording(memory_path).grid(2, 2).pci("0000:41:00.0", ACCELERATOR, NVIDIA, node=-1, cpus=[2, 3])
-    here = topology(memory_path)
-    assert (here.gpus[0].node, here.notes) == (1, ())
+    computer = topology(memory_path)
+    assert (computer.gpus[0].node, computer.notes) == (1, ())
 
 
-def test_on_one_node_local_cpus_tell_nothing(memory_path: Path):
+def test_on_a_machine_of_one_node_local_cpus_do_not_give_the_node(memory_path: Path):
     Recording(memory_path).grid(1, 2).pci("0000:41:00.0", ACCELERATOR, NVIDIA, node=-1, cpus=[0, 1])
     assert topology(memory_path).gpus[0].node is None
 
 
-def test_a_device_on_a_node_that_is_not_there_has_no_node(memory_path: Path):
+def test_a_device_on_a_missing_node_has_no_node(memory_path: Path):
     tree = Recording(memory_path).grid(2, 2).pci("0000:41:00.0", ACCELERATOR, NVIDIA, node=7, cpus=range(4))
     tree.pci("0000:05:00.0", ETHERNET, MELLANOX, node=7).port("net", "eth0", "0000:05:00.0")
-    here = topology(memory_path)
-    assert here.gpus[0].node is here.nics[0].node is None
-    assert len(machine.plan(here, 2)) == 2
+    computer = topology(memory_path)
+    assert computer.gpus[0].node is computer.nics[0].node is None
+    assert len(machine.plan(computer, 2)) == 2
 
 
-def test_ports_tell_their_node_and_speed(memory_path: Path):
+def test_ports_have_a_node_and_a_speed(memory_path: Path):
     tree = Recording(memory_path).grid(2, 2)
     for number, node in ((5, 0), (6, 1), (7, -1)):
         tree.pci(f"0000:{number:02x}:00.0", ETHERNET, MELLANOX, node=node, cpus=range(4))
     tree.port("net", "eth0", "0000:05:00.0", {"speed": "25000\n"})
     tree.port("net", "eth1", "0000:06:00.0", {"speed": "-1\n"})  # the link is down
-    tree.port("net", "eth2", "0000:07:00.0")  # the driver does not say
+    tree.port("net", "eth2", "0000:07:00.0")  # the driver gives no speed
     tree.port("infiniband", "mlx5_0", "0000:06:00.0", {"ports/1/rate": "200 Gb/sec (4X HDR)\n"})
     assert [(n.name, n.pci, n.node, n.speed) for n in topology(memory_path).nics] == [
         ("eth0", "0000:05:00.0", 0, 25_000),
@@ -247,14 +247,14 @@ def test_ports_tell_their_node_and_speed(memory_path: Path):
     ]
 
 
-def test_an_rdma_device_is_as_fast_as_its_fastest_port(memory_path: Path):
+def test_the_speed_of_an_rdma_device_is_that_of_its_fastest_port(memory_path: Path):
     tree = Recording(memory_path).grid(1, 1).pci("0000:06:00.0", ETHERNET, MELLANOX, node=0)
     rates = {"ports/1/rate": "2.5 Gb/sec (1X SDR)\n", "ports/2/rate": "100 Gb/sec (4X EDR)\n"}
     tree.port("infiniband", "mlx5_0", "0000:06:00.0", rates)
     assert topology(memory_path).nics[0].speed == 100_000
 
 
-def test_loopback_bridges_and_virtual_functions_without_a_device_are_no_hardware(memory_path: Path):
+def test_loopback_bridges_and_virtual_functions_without_a_device_are_not_listed(memory_path: Path):
     tree = Recording(memory_path).grid(1, 1)
     for name in ("lo", "docker0", "veth1a2b"):
         tree.port("net", name, None, {"speed": "10000\n"})
@@ -320,26 +320,26 @@ def full_tree(memory_folder: str | None) -> Iterator[Path]:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(broken=st.dictionaries(st.sampled_from(FILES), rubbish, min_size=1, max_size=4))
-def test_no_garbled_file_breaks_the_reader(full_tree: Path, broken: dict[str, bytes]):
+def test_no_invalid_file_breaks_the_reader(full_tree: Path, broken: dict[str, bytes]):
     before = {name: (full_tree / name).read_bytes() if (full_tree / name).exists() else None for name in broken}
     try:
         for name, text in broken.items():
             Recording(full_tree).write(name, text)
-        here = topology(full_tree)
-        assert here.usable_cpus
-        placements = machine.plan(here, 1, "core")
-        assert set(placements[0].cpus or ()) <= set(here.usable_cpus)
+        computer = topology(full_tree)
+        assert computer.usable_cpus
+        placements = machine.plan(computer, 1, "core")
+        assert set(placements[0].cpus or ()) <= set(computer.usable_cpus)
     finally:
         for name, text in before.items():
             (full_tree / name).unlink() if text is None else Recording(full_tree).write(name, text)
 
 
-def test_a_garbled_mask_gives_way_to_the_list_beside_it(memory_path: Path):
+def test_the_list_is_used_if_the_mask_is_invalid(memory_path: Path):
     Recording(memory_path).grid(2, 2).write(f"{NODE}/node1/cpumap", b"\xff\xfe rubbish")
     assert topology(memory_path).node(1).cpus == (2, 3)
 
 
-def test_a_file_that_may_not_be_read_is_as_good_as_missing(memory_path: Path):
+def test_an_unreadable_file_counts_as_missing(memory_path: Path):
     Recording(memory_path).grid(1, 2)
     meminfo = memory_path / NODE / "node0/meminfo"
     meminfo.unlink()
@@ -350,9 +350,9 @@ def test_a_file_that_may_not_be_read_is_as_good_as_missing(memory_path: Path):
 def test_memory_that_belongs_to_no_node_is_the_only_nodes(memory_path: Path):
     Recording(memory_path).grid(1, 2)
     (memory_path / NODE / "node0/meminfo").write_text("Node 0 MemTotal:        1048576 kB\n")
-    here = topology(memory_path)
-    assert here.nodes[0].memory_bytes == 4 << 30
-    assert any("node 0 counts 1024 MiB of the machine's 4096" in note for note in here.notes)
+    computer = topology(memory_path)
+    assert computer.nodes[0].memory_bytes == 4 << 30
+    assert any("node 0 counts 1024 MiB of the machine's 4096" in note for note in computer.notes)
 
 
 def test_of_several_nodes_each_has_what_it_counts(memory_path: Path):
@@ -365,7 +365,7 @@ def test_of_several_nodes_each_has_what_it_counts(memory_path: Path):
     ("make", "sentence"),
     [
         (lambda at: None, "holds neither 'sys' nor 'proc'"),
-        (lambda at: (at / "sys").mkdir(), "tells nothing about CPUs"),
+        (lambda at: (at / "sys").mkdir(), "has nothing about CPUs"),
         (lambda at: at.rmdir(), "there is no folder"),
     ],
     ids=["empty", "no CPUs", "absent"],
@@ -386,10 +386,10 @@ def test_a_relative_root_is_read(memory_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_this_machine_has_the_cpus_the_process_may_use():
-    here = topology()
-    assert set(here.usable_cpus) == os.sched_getaffinity(0)
-    assert set(here.usable_cpus) <= {c for n in here.nodes for c in n.cpus}
-    assert here.usable_memory_bytes > 0
+    computer = topology()
+    assert set(computer.usable_cpus) == os.sched_getaffinity(0)
+    assert set(computer.usable_cpus) <= {c for n in computer.nodes for c in n.cpus}
+    assert computer.usable_memory_bytes > 0
 
 
 cpu_sets = st.frozensets(st.integers(0, 4095), max_size=80)
@@ -401,8 +401,8 @@ def test_a_mask_written_as_the_kernel_does_reads_back(cpus: frozenset[int], word
 
 
 @given(cpu_sets)
-def test_a_list_reads_back_and_its_ranges_too(cpus: frozenset[int]):
-    assert parse_list(trees.listed(cpus)) == cpus
+def test_a_list_and_its_ranges_are_parsed(cpus: frozenset[int]):
+    assert parse_list(trees.format_list(cpus)) == cpus
     if cpus:
         assert parse_list(f"{min(cpus)}-{max(cpus)}\n") == frozenset(range(min(cpus), max(cpus) + 1))
 
@@ -412,8 +412,8 @@ def test_memory_in_a_node_counts_once(memory_path: Path):
     assert topology(memory_path).usable_memory_bytes == 8 * GiB * 1024
 
 
-def test_a_gpus_own_memory_is_not_ours_to_fill(recorded):
-    here = topology(recorded["nvidiagpunumanodes"])
-    assert here.memory_nodes == (0, 8)
-    assert here.gpu_memory_nodes == tuple(range(250, 256))
-    assert here.usable_memory_bytes == sum(n.memory_bytes for n in here.nodes if n.id in (0, 8))
+def test_gpu_memory_is_not_usable_host_memory(recorded):
+    computer = topology(recorded["nvidiagpunumanodes"])
+    assert computer.memory_nodes == (0, 8)
+    assert computer.gpu_memory_nodes == tuple(range(250, 256))
+    assert computer.usable_memory_bytes == sum(n.memory_bytes for n in computer.nodes if n.id in (0, 8))

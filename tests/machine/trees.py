@@ -1,7 +1,7 @@
 """Synthetic sysfs and proc trees, written as kernels of different ages write them.
 
-A recorded machine is a photograph; a synthetic one can be asked for: `Recording(folder)` is empty, `.core()`,
-`.node()`, `.pci()` … put parts in, and `TREES` holds whole machines that are hard to come by.
+`Recording(folder)` is an empty tree; `.core()`, `.node()`, `.pci()` … add parts. `TREES` holds complete machines of
+rare kinds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mask(cpus: Iterable[int], words: int = 1) -> str:
     return ",".join(f"{bits >> 32 * i & 0xFFFFFFFF:08x}" for i in reversed(range(count)))
 
 
-def listed(cpus: Iterable[int]) -> str:
+def format_list(cpus: Iterable[int]) -> str:
     return ",".join(map(str, sorted(cpus)))
 
 
@@ -49,7 +49,7 @@ class Recording:
         cpus = list(cpus)
         self.write(f"{folder}/{mask_name}", mask(cpus, self.words) + "\n")
         if not self.old:
-            self.write(f"{folder}/{list_name}", listed(cpus) + "\n")
+            self.write(f"{folder}/{list_name}", format_list(cpus) + "\n")
 
     def core(self, threads: Sequence[int], package: int = 0, core_id: int = 0) -> Recording:
         """One core and its hardware threads."""
@@ -63,7 +63,7 @@ class Recording:
         return self
 
     def package(self, number: int, cpus: Sequence[int]) -> Recording:
-        """Tells each CPU of a package who the others are."""
+        """Write the list of the CPUs of a package for each of its CPUs."""
         for cpu in cpus:
             folder = f"{CPU}/cpu{cpu}/topology"
             self._sets(folder, "core_siblings", "core_siblings_list", cpus)
@@ -94,11 +94,11 @@ class Recording:
 
     def online(self, cpus: Sequence[int], nodes: Sequence[int] = ()) -> Recording:
         """The kernel's global lists (absent in old kernels)."""
-        self.write(f"{CPU}/online", listed(cpus) + "\n")
-        return self.write(f"{NODE}/online", listed(nodes) + "\n") if nodes else self
+        self.write(f"{CPU}/online", format_list(cpus) + "\n")
+        return self.write(f"{NODE}/online", format_list(nodes) + "\n") if nodes else self
 
     def offline(self, cpu: int) -> Recording:
-        """A CPU that is there and switched off: no topology, only a flag."""
+        """A CPU that exists and is offline: no topology, only a flag."""
         return self.write(f"{CPU}/cpu{cpu}/online", "0\n")
 
     def memory(self, kib: int) -> Recording:
@@ -149,11 +149,11 @@ class Recording:
         return self.link(f"sys/class/{kind}/{name}", real)
 
     def grid(self, nodes: int, cores: int, threads: int = 1, *, spread: bool = False, first: int = 0) -> Recording:
-        """`nodes` packages of one node each, `cores` cores of `threads`; siblings side by side or half apart."""
+        """`nodes` packages of one node each, `cores` cores of `threads`; `spread`: siblings have distant numbers."""
         total = nodes * cores * threads
-        everyone = list(range(first, first + total))
+        all_cpus = list(range(first, first + total))
         for n in range(nodes):
-            mine: list[int] = []
+            cpus_of_node: list[int] = []
             for c in range(cores):
                 number = n * cores + c
                 if spread:
@@ -163,12 +163,12 @@ class Recording:
                 self.core(siblings, package=n, core_id=c)
                 self.cache(1, "32K", siblings, "Data").cache(1, "32K", siblings, "Instruction")
                 self.cache(2, "1024K", siblings)
-                mine += siblings
-            self.package(n, mine).cache(3, "8192K", mine)
+                cpus_of_node += siblings
+            self.package(n, cpus_of_node).cache(3, "8192K", cpus_of_node)
             distance = [10 if n == m else 21 for m in range(nodes)]
-            self.node(n, mine, 4 * GiB, distance)
+            self.node(n, cpus_of_node, 4 * GiB, distance)
         if not self.old:
-            self.online(everyone, range(nodes))
+            self.online(all_cpus, range(nodes))
         return self.memory(4 * GiB * nodes)
 
 
@@ -222,8 +222,8 @@ def sparse_ids(at: Path) -> None:
         for core in range(2):
             siblings = [first + 4 * core + t for t in range(4)]
             tree.core(siblings, package=n, core_id=first + 4 * core).cache(1, "32K", siblings, "Data")
-        mine = list(range(first, first + 8))
-        tree.package(n, mine).node(n, mine, 4 * GiB, (10, 40, 80) if n == 0 else (40, 10, 80))
+        cpus_of_node = list(range(first, first + 8))
+        tree.package(n, cpus_of_node).node(n, cpus_of_node, 4 * GiB, (10, 40, 80) if n == 0 else (40, 10, 80))
     tree.node(250, [], GiB, (80, 80, 10))
     tree.online([*range(8), *range(64, 72)], [0, 8, 250])
     tree.cpuinfo("processor\t: 0\ncpu\t\t: POWER9, altivec supported\nclock\t\t: 3800MHz\n")
@@ -260,7 +260,7 @@ def several_dies(at: Path) -> None:
 
 
 def arm(at: Path) -> None:
-    """No model name, no shared cache told."""
+    """No model name, no shared cache listed."""
     tree = Recording(at).memory(GiB).node(0, [0, 1], GiB, (10,)).online([0, 1], [0])
     for cpu in (0, 1):
         tree.core([cpu], core_id=cpu).cache(1, "64K", [cpu], "Data").cache(2, "1024K", [cpu]).package(0, [0, 1])
@@ -277,7 +277,7 @@ def padded_with_nuls(at: Path) -> None:
 
 
 def ia64(at: Path) -> None:
-    """Masks of 1024 bits; the map of a core's own last cache is left empty."""
+    """Masks of 1024 bits; the map of the private last-level cache of a core is empty."""
     tree = Recording(at, old=True, words=32).memory(2 * GiB)
     for first in (0, 2, 4, 6):
         siblings = [first, first + 1]
@@ -286,8 +286,8 @@ def ia64(at: Path) -> None:
         for cpu in siblings:
             tree.write(f"{CPU}/cpu{cpu}/cache/index1/shared_cpu_map", mask([], 32) + "\n")
     for n in (0, 1):
-        mine = range(4 * n, 4 * n + 4)
-        tree.package(n, mine).node(n, mine, GiB, (10, 20) if n == 0 else (20, 10))
+        cpus_of_node = range(4 * n, 4 * n + 4)
+        tree.package(n, cpus_of_node).node(n, cpus_of_node, GiB, (10, 20) if n == 0 else (20, 10))
     tree.cpuinfo("processor  : 0\nvendor     : GenuineIntel\nfamily     : Itanium 2\n")
 
 
@@ -299,7 +299,7 @@ def offline_in_the_mask(at: Path) -> None:
 
 
 def node0_offline(at: Path) -> None:
-    """CPU 0 lives on, but its node is gone."""
+    """CPU 0 is online, but its node is not."""
     tree = Recording(at).memory(2 * GiB)
     for cpu in (0, 2, 3):
         tree.core([cpu], package=min(cpu, 1), core_id=cpu)
@@ -324,17 +324,19 @@ def without_topology(at: Path) -> None:
     tree.cpuinfo("processor\t: 0\ncpu\t\t: Cell Broadband Engine\n\nprocessor\t: 1\ncpu\t\t: Cell Broadband Engine\n")
 
 
-def interleaved(at: Path) -> None:
+def cpus_dealt_to_nodes(at: Path) -> None:
     """96 CPUs dealt to four nodes in turn: masks of three words."""
     tree = Recording(at, words=3).memory(4 * GiB).online(range(96), range(4))
     for cpu in range(96):
         tree.core([cpu], package=cpu % 4, core_id=cpu // 4)
     for n in range(4):
-        mine = range(n, 96, 4)
-        tree.package(n, mine).cache(3, "24576K", mine).node(n, mine, GiB, [10 if m == n else 20 for m in range(4)])
+        cpus_of_node = range(n, 96, 4)
+        tree.package(n, cpus_of_node).cache(3, "24576K", cpus_of_node).node(
+            n, cpus_of_node, GiB, [10 if m == n else 20 for m in range(4)]
+        )
 
 
-# Without any topology folder lstopo gives up; `cpuinfo_alone` and `without_topology` are tested by hand.
+# lstopo needs a topology folder; `cpuinfo_alone` and `without_topology` have separate tests.
 TREES: dict[str, Callable[[Path], None]] = {
     build.__name__: build
     for build in (
@@ -355,6 +357,6 @@ TREES: dict[str, Callable[[Path], None]] = {
         offline_in_the_mask,
         node0_offline,
         overlapping_nodes,
-        interleaved,
+        cpus_dealt_to_nodes,
     )
 }

@@ -1,4 +1,4 @@
-"""What the pool's tests have computed: each is a factory(device) -> fn, or gives one."""
+"""Factories for the pool tests: factory(device) -> fn."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 
 
-def doubled(device):
+def make_doubler(device):
     return lambda chunk: chunk * 2
 
 
-def echoed(device):
+def make_echo(device):
     return lambda chunk: chunk
 
 
-def measured(device):
-    """Loops of different length, so that workers overtake each other."""
+def make_sleeper(device):
+    """Sleeps for the time in its chunk, so that workers overtake each other."""
 
     def fn(chunk):
         time.sleep(chunk[1])
@@ -30,12 +30,12 @@ def measured(device):
     return fn
 
 
-def placed(device):
+def make_cpu_reporter(device):
     at_factory = os.sched_getaffinity(0)
     return lambda chunk: (device, sorted(at_factory), sorted(os.sched_getaffinity(0)))
 
 
-def scribbler(device):
+def make_scribbler(device):
     """Writes into its chunk, then dies the first time."""
 
     def fn(chunk):
@@ -51,7 +51,7 @@ def scribbler(device):
 
 
 class Deadly:
-    """Dies of the chunks that say how; `marks` makes each of them deadly only once."""
+    """Ends its process in the way that a chunk names; with `marks` each chunk does so only once."""
 
     def __init__(self, marks=None):
         self.marks = marks
@@ -78,19 +78,19 @@ def die(how):
     elif how == "exit":
         os._exit(3)
     elif how == "hang":
-        ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
+        ctypes.PyDLL(None).sleep(600)  # keeps the interpreter lock
     elif how == "fork":
-        if os.fork() == 0:  # a child that holds the line open
+        if os.fork() == 0:  # a child that keeps the connection open
             time.sleep(600)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def failing(device):
+def make_failing(device):
     def fn(chunk):
         if chunk == 3:
             raise KeyError("no such word")
         if chunk == 5:
-            return lambda: None  # cannot be sent home
+            return lambda: None  # cannot be pickled
         if chunk == 7:
             sys.exit("enough")
         return chunk
@@ -98,15 +98,15 @@ def failing(device):
     return fn
 
 
-def no_factory(device):
+def fail_in_factory(device):
     raise OSError(f"no model for {device}")
 
 
-def stillborn(device):
+def die_in_factory(device):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def printing(device):
+def make_printer(device):
     def fn(chunk):
         print("noise", flush=True)
         return np.full(1000, chunk)

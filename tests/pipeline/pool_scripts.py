@@ -1,4 +1,4 @@
-"""Parents that are ended from outside while their workers compute.
+"""Parent processes that a test ends while their workers compute.
 
 python -m tests.pipeline.pool_scripts busy|idle
 """

@@ -1,4 +1,4 @@
-"""A tiny encoder and a model fitted on the demo's films, made once."""
+"""Shared fixtures: a tiny encoder, and a model fitted on the demo's films."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def embedder(encoder):
-    with ridgeline.Embedder(encoder, device="cpu") as made:
-        yield made
+    with ridgeline.Embedder(encoder, device="cpu") as instance:
+        yield instance
 
 
 @pytest.fixture(scope="session")
 def model(embedder, encoder):
-    made = Recommender.fit(demo.dataset(), embedder)
-    made.encoder = str(encoder)
-    return made
+    instance = Recommender.fit(demo.draw_dataset(), embedder)
+    instance.encoder = str(encoder)
+    return instance
 
 
 @pytest.fixture(scope="session")

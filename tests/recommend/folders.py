@@ -1,4 +1,4 @@
-"""The same few films and ratings in every form that is read."""
+"""The same few films and ratings in every supported format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def csv(folder: Path) -> Path:
 
 
 def many(folder: Path, users: int = 12, films: int = 15) -> Path:
-    """As csv, with enough likes of everybody to hold some out."""
+    """As csv, with enough likes of every user to hold some out."""
     folder.mkdir(parents=True, exist_ok=True)
     names = "".join(f"{i},Film {i} ({1980 + i}),Drama\n" for i in range(1, films + 1))
     (folder / "movies.csv").write_text("movieId,title,genres\n" + names)

@@ -1,7 +1,7 @@
-"""Every MovieLens there is, small: the files, columns, quoting and encodings that each of them comes with.
+"""A small copy of every MovieLens dataset, with its files, columns, quoting and encodings.
 
-The same five films, with what is awkward in the real ones: a comma and quotes in a title, an accent, a year with a
-blank behind it or a span, none at all, no genres.
+All have the same five films, with difficulties of the real ones: a comma and quotes in a title, an accent, a year with
+a blank behind it, a span of years, no year, no genres.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILMS = [
 ]
 ODD = [(131262, "Innocence (2014) ", []), (171495, "Cosmos", []), (108583, "Fawlty Towers (1975-1979)", ["Comedy"])]
 RATINGS = [(1, 1, 4.0, 964982703), (1, 648, 5.0, 964981247), (2, 11, 3.0, 1445714835), (2, 1175, 1.0, 1445714851)]
-HALVES = [(3, 1, 3.5, 1494535901), (3, 267, 0.5, 1494535902)]
+HALF_LIVES = [(3, 1, 3.5, 1494535901), (3, 267, 0.5, 1494535902)]
 TAGS = [(2, 1, "pixar", 1445714994), (3, 1, "Pixar", 1445714996), (2, 648, 'spies, "heists"', 1445714992)]
 GENOME = [(1, "007"), (2, "toys"), (3, "animation")]
 RELEVANCE = {1: (0.029, 0.999, 0.985), 11: (0.021, 0.055, 0.041)}
@@ -47,7 +47,7 @@ def ml_1m(root: Path) -> None:
 
 
 def ml_10m(root: Path) -> None:
-    dat(root, FILMS, RATINGS + HALVES, "utf8")
+    dat(root, FILMS, RATINGS + HALF_LIVES, "utf8")
     write(root / "tags.dat", ["::".join(map(str, row)) for row in TAGS])
     write(root / "split_ratings.sh", ["#!/bin/sh"])
 
@@ -68,11 +68,11 @@ def dat(root: Path, films: Sequence, ratings: Sequence, encoding: str) -> None:
 
 
 def csv(root: Path) -> None:
-    films = [f"{i},{quoted(t)},{'|'.join(g) or '(no genres listed)'}" for i, t, g in FILMS + ODD]
+    films = [f"{i},{quote(t)},{'|'.join(g) or '(no genres listed)'}" for i, t, g in FILMS + ODD]
     write(root / "movies.csv", ["movieId,title,genres", *films], end="\r\n")
-    rated = [",".join(map(str, row)) for row in RATINGS + HALVES]
+    rated = [",".join(map(str, row)) for row in RATINGS + HALF_LIVES]
     write(root / "ratings.csv", ["userId,movieId,rating,timestamp", *rated], end="\r\n")
-    tags = [f"{u},{i},{quoted(word)},{t}" for u, i, word, t in TAGS]
+    tags = [f"{u},{i},{quote(word)},{t}" for u, i, word, t in TAGS]
     write(root / "tags.csv", ["userId,movieId,tag,timestamp", *tags], end="\r\n")
     write(root / "links.csv", ["movieId,imdbId,tmdbId", "1,0114709,862", "11,0112346,"], end="\r\n")
 
@@ -83,7 +83,7 @@ def genome(root: Path) -> None:
     write(root / "genome-scores.csv", ["movieId,tagId,relevance", *rows])
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"') else text
 
 

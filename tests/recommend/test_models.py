@@ -1,4 +1,4 @@
-"""Each model against a slow and obvious reference; hostile histories give no NaN.
+"""Each model against a slow reference; hostile histories give no NaN.
 
 python -m pytest tests/recommend/test_models.py
 """
@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.recommend.data import Ratings
-from ridgeline.recommend.histories import histories_of, one_history
-from ridgeline.recommend.models import Ease, Era, Hybrid, ItemKnn, Popularity, Semantic, Tfidf, ease
-from ridgeline.recommend.models.hybrid import standard
+from ridgeline.recommend.data import Ratings, build_histories, build_single_history
+from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic, Tfidf, ease
+from ridgeline.recommend.models.hybrid import standardize
 
 USERS, ITEMS = 60, 25
 
@@ -25,13 +24,13 @@ def train():
     users, items = np.nonzero(rng.random((USERS, ITEMS)) < 0.2)
     stars = rng.choice([0.5, 4.0, 5.0], len(users)).astype(np.float32)
     times = rng.integers(1_000_000_000, 1_100_000_000, len(users))
-    return histories_of(Ratings(users, items, stars, times), USERS, ITEMS)
+    return build_histories(Ratings(users, items, stars, times), USERS, ITEMS)
 
 
 def dense(train) -> np.ndarray:
-    found = np.zeros((len(train), train.width))
-    found[train.users, train.items] = 1
-    return found
+    matrix = np.zeros((len(train), train.width))
+    matrix[train.users, train.items] = 1
+    return matrix
 
 
 def vectors(seed: int = 0) -> np.ndarray:
@@ -64,43 +63,43 @@ def test_ease_is_the_same_by_users_and_by_items(users, items, penalty, share, se
     liked[0, 0] = True
     rows, columns = np.nonzero(liked)
     many = len(rows)
-    train = histories_of(Ratings(rows, columns, np.full(many, 5.0, np.float32), np.zeros(many, int)), users, items)
+    train = build_histories(Ratings(rows, columns, np.full(many, 5.0, np.float32), np.zeros(many, int)), users, items)
     model = Ease(penalty).fit(train)
-    x = liked[:, model.kept].astype(float)
+    x = liked[:, model.item_rows].astype(float)
     inverse = np.linalg.inv(x.T @ x + penalty * np.eye(x.shape[1]))
-    wanted = -inverse / np.diag(inverse)[None, :]
-    np.fill_diagonal(wanted, 0)
-    np.testing.assert_allclose(model.weights, wanted, atol=2e-3 * max(1.0, np.abs(wanted).max()))
-    for few in (1e-9, 1e9):  # by users for certain, by items for certain
+    expected = -inverse / np.diag(inverse)[None, :]
+    np.fill_diagonal(expected, 0)
+    np.testing.assert_allclose(model.weights, expected, atol=2e-3 * max(1.0, np.abs(expected).max()))
+    for min_items_per_user in (1e-9, 1e9):  # by users for certain, by items for certain
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ease, "FEW", few)
+            patch.setattr(ease, "MIN_ITEMS_PER_USER", min_items_per_user)
             np.testing.assert_allclose(Ease(penalty).fit(train).weights, model.weights, atol=2e-3)
 
 
-def test_what_goes_together_is_counted_exactly_block_by_block(train, monkeypatch):
+def test_co_likes_are_counted_exactly_in_blocks(train, monkeypatch):
     monkeypatch.setattr(ease, "BLOCK", 7)
-    assert (ease.together(train.matrix(), "cpu") == dense(train).T @ dense(train)).all()
+    assert (ease.count_co_likes(train.matrix(), "cpu") == dense(train).T @ dense(train)).all()
 
 
 @pytest.mark.gpu
-def test_ease_on_a_gpu_is_that_of_a_cpu(train):
+def test_ease_on_a_gpu_equals_ease_on_a_cpu(train):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    there, here = Ease(10.0, device="cuda").fit(train), Ease(10.0).fit(train)
-    assert np.abs(there.scores(train) - here.scores(train)).max() < 1e-4
+    on_gpu, on_cpu = Ease(10.0, device="cuda").fit(train), Ease(10.0).fit(train)
+    assert np.abs(on_gpu.scores(train) - on_cpu.scores(train)).max() < 1e-4
 
 
 def test_ease_over_the_most_liked_items_scores_the_rest_zero(train):
     counts = np.bincount(train.items, minlength=ITEMS)
-    model = Ease(10.0, most=7).fit(train)
-    assert len(model.kept) == 7
-    assert counts[model.kept].min() >= np.delete(counts, model.kept).max()
-    assert (np.delete(model.scores(train), model.kept, axis=1) == 0).all()
+    model = Ease(10.0, max_items=7).fit(train)
+    assert len(model.item_rows) == 7
+    assert counts[model.item_rows].min() >= np.delete(counts, model.item_rows).max()
+    assert (np.delete(model.scores(train), model.item_rows, axis=1) == 0).all()
 
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_penalty_that_makes_no_sense_is_refused(penalty):
+def test_a_wrong_penalty_is_an_error(penalty):
     with pytest.raises(InputError, match=r"λ is .*; give a finite number above 0, such as 100"):
         Ease(penalty)
 
@@ -108,11 +107,11 @@ def test_a_penalty_that_makes_no_sense_is_refused(penalty):
 def test_itemknn_sums_the_cosines_of_the_nearest(train):
     x = dense(train)
     length = np.maximum(np.linalg.norm(x, axis=0), 1e-9)
-    near = (x.T @ x) / np.outer(length, length)
-    np.fill_diagonal(near, 0)
-    for row in near:
+    similarities = (x.T @ x) / np.outer(length, length)
+    np.fill_diagonal(similarities, 0)
+    for row in similarities:
         row[np.argsort(-row.astype(np.float32), kind="stable")[5:]] = 0
-    assert np.abs(ItemKnn(5).fit(train).scores(train) - x @ near.T).max() < 1e-5
+    assert np.abs(ItemKnn(5).fit(train).scores(train) - x @ similarities.T).max() < 1e-5
 
 
 def test_popularity_counts_likes(train):
@@ -124,18 +123,18 @@ def texts() -> list[str]:
 
 
 def all_models(train):
-    parts = (Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), Era(np.full(ITEMS, 2000)))
+    parts = (Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), RecentPopularity(np.full(ITEMS, 2000)))
     weights = dict.fromkeys(("ease", "ease lately", "unreleased", "era", "semantic", "itemknn", "popularity"), 0.5)
     return [*(p.fit(train) for p in parts), Tfidf(texts()), Hybrid(*parts, weights)]
 
 
 @pytest.mark.parametrize("stars", [[5.0], [1.0, 1.0, 1.0], [0.0, 0.0], [0.5, 5.0], []])
 def test_no_history_gives_nan(train, stars):
-    user = one_history(np.arange(len(stars)), np.array(stars), ITEMS, 1_050_000_000)
+    user = build_single_history(np.arange(len(stars)), np.array(stars), ITEMS, 1_050_000_000)
     for model in all_models(train):
-        found = model.scores(user)
-        assert found.shape == (1, ITEMS), model.name
-        assert np.isfinite(found).all(), model.name
+        empty_scores = model.scores(user)
+        assert empty_scores.shape == (1, ITEMS), model.name
+        assert np.isfinite(empty_scores).all(), model.name
         assert np.isfinite(model.similar(2)).all(), model.name
 
 
@@ -147,48 +146,50 @@ def test_no_history_gives_nan(train, stars):
 )
 def test_a_user_is_scored_the_same_alone_with_all_and_in_any_part(train, stars, cuts, seed):
     rng = np.random.default_rng(seed)
-    users = np.repeat(np.arange(len(stars)), [len(own) for own in stars])
-    items = np.concatenate([rng.permutation(ITEMS)[: len(own)] for own in stars])
-    given = np.array([s for own in stars for s in own], np.float32)
+    users = np.repeat(np.arange(len(stars)), [len(user_stars) for user_stars in stars])
+    items = np.concatenate([rng.permutation(ITEMS)[: len(user_stars)] for user_stars in stars])
+    given = np.array([s for user_stars in stars for s in user_stars], np.float32)
     times = rng.integers(1_000_000_000, 1_100_000_000, len(users))
-    everybody = histories_of(Ratings(users, items.astype(np.int64), given, times), len(stars), ITEMS)
+    all_users = build_histories(Ratings(users, items.astype(np.int64), given, times), len(stars), ITEMS)
     parts = np.split(np.arange(len(stars)), sorted(c for c in cuts if c < len(stars)))
     for model in all_models(train):
-        together = model.scores(everybody)
+        together = model.scores(all_users)
         for split in (parts, np.arange(len(stars))[:, None]):
-            apart = np.concatenate([model.scores(everybody.taken(part)) for part in split])
-            np.testing.assert_allclose(apart, together, atol=2e-5, err_msg=model.name)
+            in_parts = np.concatenate([model.scores(all_users.select(part)) for part in split])
+            np.testing.assert_allclose(in_parts, together, atol=2e-5, err_msg=model.name)
 
 
-def test_the_semantic_user_is_the_centred_mean_of_what_was_liked(train):
+def test_a_semantic_user_is_the_centred_mean_of_liked_items(train):
     v = vectors()
     model = Semantic(v)
     centred = v - v.mean(0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    two = one_history(np.array([4, 9]), np.array([5.0, 5.0]), ITEMS, 0)
+    two = build_single_history(np.array([4, 9]), np.array([5.0, 5.0]), ITEMS, 0)
     lately = 0.5 ** (1 / 30)  # the older of the two counts a little less
     want = lately * centred[4] + centred[9]
-    assert np.allclose(model.users(two)[0], want / np.linalg.norm(want), atol=1e-5)
-    assert np.argmax(model.scores(one_history(np.array([4]), np.array([5.0]), ITEMS, 0))[0]) == 4
+    assert np.allclose(model.embed_users(two)[0], want / np.linalg.norm(want), atol=1e-5)
+    assert np.argmax(model.scores(build_single_history(np.array([4]), np.array([5.0]), ITEMS, 0))[0]) == 4
 
 
-def test_era_looks_at_nothing_after_the_moment(train):
-    model = Era(np.full(ITEMS, 2003)).fit(train)
+def test_recent_popularity_uses_no_later_likes(train):
+    model = RecentPopularity(np.full(ITEMS, 2003)).fit(train)
     moment = int(np.quantile(train.times, 0.5))
-    user = one_history(np.array([1]), np.array([5.0]), ITEMS, moment)
+    user = build_single_history(np.array([1]), np.array([5.0]), ITEMS, moment)
     before = train.times < moment
-    early = histories_of(
+    early = build_histories(
         Ratings(train.users[before], train.items[before], train.stars[before], train.times[before]), USERS, ITEMS
     )
-    assert (model.scores(user) == Era(np.full(ITEMS, 2003)).fit(early).scores(user)).all()
+    assert (model.scores(user) == RecentPopularity(np.full(ITEMS, 2003)).fit(early).scores(user)).all()
     assert model.scores(user).any()
-    assert Era(np.array([1990, 2050])).unreleased(user).tolist() == [[0.0, 1.0]]
+    assert RecentPopularity(np.array([1990, 2050])).mark_unreleased(user).tolist() == [[0.0, 1.0]]
 
 
-def test_the_blend_takes_what_helps_and_leaves_what_does_not(train):
-    model = Hybrid(Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), Era(np.full(ITEMS, 2000))).fit(train)
+def test_the_blend_keeps_only_parts_that_help(train):
+    model = Hybrid(
+        Ease(1.0), Semantic(vectors()), Popularity(), ItemKnn(3), RecentPopularity(np.full(ITEMS, 2000))
+    ).fit(train)
     target = model.part("semantic", train)
-    model.learn(train, lambda scores: -float(np.abs(standard(scores) - target).mean()))
+    model.learn(train, lambda scores: -float(np.abs(standardize(scores) - target).mean()))
     assert model.weights["semantic"] >= 1.0
     model.learn(train, lambda scores: 1.0)
     assert model.weights == {"ease": 1.0}

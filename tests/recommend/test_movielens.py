@@ -1,4 +1,4 @@
-"""Every MovieLens from 100k to 32M is read as it comes; a file that is lacking or in the wrong letters is named.
+"""Every MovieLens dataset from 100k to 32M reads unchanged; the error names a missing file or a wrong encoding.
 
 python -m pytest tests/recommend/test_movielens.py
 """
@@ -10,7 +10,7 @@ from tests.recommend import movielens as ml
 
 from ridgeline.errors import InputError
 from ridgeline.recommend import read
-from ridgeline.recommend.texts import item_texts
+from ridgeline.recommend.item_vectors import item_texts
 
 WITH_TAGS = {"ml-10M100K", "ml-20m", "ml-25m", "ml-32m", "ml-latest", "ml-latest-small"}
 WITH_GENOME = {"ml-20m", "ml-25m", "ml-latest"}
@@ -22,7 +22,7 @@ def folder(request, tmp_path):
     return tmp_path / request.param
 
 
-def test_films_ratings_and_themes_are_all_there(folder):
+def test_films_ratings_and_themes_are_read(folder):
     data = read(folder)
     c, r = data.catalogue, data.ratings
     rows = {int(i): row for row, i in enumerate(c.ids)}
@@ -30,16 +30,16 @@ def test_films_ratings_and_themes_are_all_there(folder):
         assert c.titles[rows[number]] == title
         assert set(c.genres[rows[number]]) == set(genres)
         assert c.years[rows[number]] == {267: 1998, 648: 1996}.get(number, 1995)
-    rated = ml.RATINGS + (ml.HALVES if folder.name not in ("ml-100k", "ml-1m") else [])
-    found = zip(
+    rated = ml.RATINGS + (ml.HALF_LIVES if folder.name not in ("ml-100k", "ml-1m") else [])
+    read_rows = zip(
         data.user_ids[r.users].tolist(), c.ids[r.items].tolist(), r.stars.tolist(), r.times.tolist(), strict=True
     )
-    assert sorted(found) == sorted(rated)
+    assert sorted(read_rows) == sorted(rated)
     assert data.problems.total() == 0
-    told = data.describe()
-    assert (told["users"], told["ratings"]) == (len({u for u, *_ in rated}), len(rated))
-    assert (told["from"], told["to"]) == ("2000-07-30", "2017-05-11" if len(rated) > 4 else "2015-10-24")
-    assert (told["share_with_genome"] > 0) == (folder.name in WITH_GENOME)
+    summary = data.describe()
+    assert (summary["users"], summary["ratings"]) == (len({u for u, *_ in rated}), len(rated))
+    assert (summary["from"], summary["to"]) == ("2000-07-30", "2017-05-11" if len(rated) > 4 else "2015-10-24")
+    assert (summary["share_with_genome"] > 0) == (folder.name in WITH_GENOME)
     toys = c.themes[rows[1]]
     spies = c.themes[rows[648]]
     if folder.name in WITH_GENOME:
@@ -50,7 +50,7 @@ def test_films_ratings_and_themes_are_all_there(folder):
     assert item_texts(c)[rows[1175]].startswith("La Cité des enfants perdus (1995). Genres: Sci-Fi.")
 
 
-def test_odd_titles_have_the_year_they_say(tmp_path):
+def test_unusual_titles_have_the_right_year(tmp_path):
     ml.ml_32m(tmp_path)
     c = read(tmp_path).catalogue
     years = dict(zip(c.ids.tolist(), c.years.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Every form reads to the same data; what is wrong is named, by file and line.
+"""Every format gives the same data; errors name file and line.
 
 python -m pytest tests/recommend/test_read.py
 """
@@ -16,7 +16,7 @@ from ridgeline.recommend import read
 
 
 @pytest.mark.parametrize("form", folders.EVERY)
-def test_every_form_gives_the_same_films_and_ratings(form, tmp_path):
+def test_every_format_gives_the_same_films_and_ratings(form, tmp_path):
     data = read(folders.EVERY[form](tmp_path / form))
     c, r = data.catalogue, data.ratings
     assert c.ids.tolist() == [1, 2, 7, 9]
@@ -32,14 +32,14 @@ def test_ten_million_is_utf8_where_one_million_is_latin_1(tmp_path):
     assert read(folders.dat(tmp_path / "m", "utf8")).catalogue.titles[2] == "Amélie (2001)"
 
 
-def appended(folder, lines: str):
+def append_line(folder, lines: str):
     with (folder / "ratings.csv").open("a") as file:
         file.write("".join(f"{n},1,3.0,{n}\n" for n in range(100, 200)) + lines)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "told"),
+    ("line", "kind", "message"),
     [
         (
             "5,2,3.0,847434 http://x\n",
@@ -54,23 +54,23 @@ def appended(folder, lines: str):
         ("1,2,2.0,8\n", "duplicate", "user 1 rated item 2 more than once"),
     ],
 )
-def test_a_bad_row_is_left_out_counted_and_named(tmp_path, line, kind, told):
-    good = read(appended(folders.csv(tmp_path / "good"), ""))
-    data = read(appended(folders.csv(tmp_path / "bad"), line + "300,2,2.0,9\n"))
+def test_a_bad_row_is_left_out_counted_and_named(tmp_path, line, kind, message):
+    good = read(append_line(folders.csv(tmp_path / "good"), ""))
+    data = read(append_line(folders.csv(tmp_path / "bad"), line + "300,2,2.0,9\n"))
     assert data.problems.counts == {kind: 1}
-    assert data.problems.named[kind] == [told]
+    assert data.problems.examples[kind] == [message]
     assert len(data.ratings) == len(good.ratings) + 1
 
 
-def test_of_two_ratings_of_one_film_the_later_counts(tmp_path):
-    data = read(appended(folders.csv(tmp_path / "x"), "1,2,0.5,999\n1,2,1.5,998\n"))
+def test_the_later_of_two_ratings_of_a_film_counts(tmp_path):
+    data = read(append_line(folders.csv(tmp_path / "x"), "1,2,0.5,999\n1,2,1.5,998\n"))
     r = data.ratings
     assert r.stars[(data.user_ids[r.users] == 1) & (data.catalogue.ids[r.items] == 2)].tolist() == [0.5]
     assert data.problems.counts == {"duplicate": 2}
 
 
 def test_a_file_that_is_mostly_unreadable_is_refused(tmp_path):
-    folder = appended(folders.csv(tmp_path / "x"), "a,b,c,d\n" * 30)
+    folder = append_line(folders.csv(tmp_path / "x"), "a,b,c,d\n" * 30)
     with pytest.raises(InputError, match=r"30 of 135 rows cannot be read .*line 107"):
         read(folder)
 
@@ -92,7 +92,7 @@ def test_a_half_extracted_folder_names_the_file(form, lost, tmp_path):
         read(folder)
 
 
-def test_other_things_than_ratings_are_refused(tmp_path):
+def test_a_folder_without_ratings_is_an_error(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "nowhere")
     with pytest.raises(InputError, match="holds no ratings"):
@@ -120,7 +120,7 @@ def test_themes_come_from_the_genome_and_else_from_tags(tmp_path):
     assert data.without_themes().catalogue.themes[0] == ()
 
 
-def timed(folder, times):
+def write_times(folder, times):
     """Generic ratings, one a time, of the first film by a user each."""
     folder = folders.generic_csv(folder)
     rows = "".join(f"{u},1,4.0,{t}\n" for u, t in enumerate(times))
@@ -131,14 +131,16 @@ def timed(folder, times):
 @pytest.mark.parametrize(
     ("unit", "parts"), [("milliseconds", 1_000), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000)]
 )
-def test_times_that_are_not_in_seconds_are_refused_with_the_cure(unit, parts, tmp_path):
-    folder = timed(tmp_path / "x", [(1_500_000_000 + n) * parts for n in range(40)])
-    told = f"interactions.csv: 40 of 40 times .* rated item 1 at {1_500_000_000 * parts}, .* {unit}; divide by {parts}"
-    with pytest.raises(InputError, match=told):
+def test_times_that_are_not_in_seconds_are_an_error_with_the_cure(unit, parts, tmp_path):
+    folder = write_times(tmp_path / "x", [(1_500_000_000 + n) * parts for n in range(40)])
+    message = (
+        f"interactions.csv: 40 of 40 times .* rated item 1 at {1_500_000_000 * parts}, .* {unit}; divide by {parts}"
+    )
+    with pytest.raises(InputError, match=message):
         read(folder)
     with (folder / "interactions.csv").open("a") as file:
         file.write("7,1,good,5\n")  # read again as text
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read(folder)
 
 
@@ -149,8 +151,8 @@ def test_one_time_out_of_range_is_left_out_and_named(time, cure, tmp_path):
         file.write("".join(f"{n},9,3.0,{n}\n".replace(",", "\t") for n in range(10, 60)) + f"5\t2\t3.0\t{time}\n")
     data = read(folder)
     assert data.problems.counts == {"time out of range": 1}
-    assert "user 5 rated item 2 at " in data.problems.named["time out of range"][0]
-    assert cure in data.problems.named["time out of range"][0]
+    assert "user 5 rated item 2 at " in data.problems.examples["time out of range"][0]
+    assert cure in data.problems.examples["time out of range"][0]
     assert data.describe()["to"] == "1970-01-01"
     assert len(data.ratings) == len(folders.RATINGS) + 50
 
@@ -215,8 +217,8 @@ def test_a_quote_that_is_not_closed_is_refused_by_its_line(name, later, rows, tm
         read(folder)
 
 
-def test_lines_that_a_quote_took_count_as_rows_that_cannot_be_read(tmp_path):
-    folder = timed(tmp_path / "x", range(1, 101))
+def test_lines_inside_an_unclosed_quote_count_as_unreadable_rows(tmp_path):
+    folder = write_times(tmp_path / "x", range(1, 101))
     text = (folder / "interactions.csv").read_text()
     (folder / "interactions.csv").write_text(
         text.replace("10,1,4.0,11", '10,1,"4.0,11').replace("29,1,4.0", '29,1,4.0"')
@@ -236,7 +238,7 @@ def test_line_breaks_in_quotes_are_read_however_large_the_file_is(tmp_path):
 
 
 def test_a_bad_row_after_line_breaks_and_empty_lines_is_named_by_its_line(tmp_path):
-    folder = timed(tmp_path / "x", range(1, 101))
+    folder = write_times(tmp_path / "x", range(1, 101))
     lines = (folder / "interactions.csv").read_text().splitlines()
     lines[3] = '2,"1\n",4.0,3'  # lines 4 and 5
     lines[8:8] = ["", ""]  # lines 10 and 11
@@ -245,8 +247,8 @@ def test_a_bad_row_after_line_breaks_and_empty_lines_is_named_by_its_line(tmp_pa
     lines[31] = "5,1,3.5,+7"
     (folder / "interactions.csv").write_text("\n".join(lines))
     data = read(folder)
-    told = data.problems.named["unreadable"]
-    assert told == [
+    message = data.problems.examples["unreadable"]
+    assert message == [
         "interactions.csv line 22: 2 columns, not 4",
         "interactions.csv line 32: rating is 'good', not a number",
     ]
@@ -257,8 +259,8 @@ def test_the_real_dataset_is_read_and_its_damaged_row_is_named(data):
     folder = data / "movielens/ml-latest-small"
     if not folder.is_dir():
         pytest.skip("no ml-latest-small")
-    found = read(folder)
-    told = found.describe()
-    assert (told["users"], told["items"]) == (610, 9742)
-    assert told["ratings"] + found.problems.total() == 100_836
-    assert np.isin(found.ratings.stars, np.arange(0.5, 5.5, 0.5)).all()
+    dataset = read(folder)
+    message = dataset.describe()
+    assert (message["users"], message["items"]) == (610, 9742)
+    assert message["ratings"] + dataset.problems.total() == 100_836
+    assert np.isin(dataset.ratings.stars, np.arange(0.5, 5.5, 0.5)).all()

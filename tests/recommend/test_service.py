@@ -1,4 +1,4 @@
-"""The service: every path answers, slips are sentences, a page that a person can use.
+"""The REST service and its page: every path works, and wrong requests get one sentence.
 
 python -m pytest tests/recommend/test_service.py
 """
@@ -8,52 +8,52 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from ridgeline.recommend.http_service import MOST, service
-from ridgeline.recommend.recommender import Wish, years_of
-from ridgeline.web import running
+from ridgeline.recommend.http_service import MAX_RESULTS, create_app
+from ridgeline.recommend.recommender import Options, parse_years
+from ridgeline.web import run_in_background
 
 
 @pytest.fixture(scope="module")
 def url(model):
-    with running(service(model)) as address:
+    with run_in_background(create_app(model)) as address:
         yield address
 
 
 @pytest.fixture
 def client(url):
-    with httpx.Client(base_url=url) as made:
-        yield made
+    with httpx.Client(base_url=url) as http:
+        yield http
 
 
 def test_every_path_of_the_description_answers(client, model):
     assert client.get("/api/health").json() == {"status": "ok"}
     stats = client.get("/api/stats").json()
     assert (stats["users"], stats["items"]) == (240, len(model.catalogue))
-    want = [a.to_json() for a in model.recommend(3, Wish(4))]
+    want = [a.to_json() for a in model.recommend(3, Options(4))]
     assert client.get("/api/recommend", params={"user": 3, "k": 4}).json() == want
     similar = client.get("/api/similar", params={"title": "alien"}).json()
     assert similar == client.get("/api/similar", params={"item": 1}).json()
     assert len(client.get("/api/search", params={"q": "a shark", "genre": "Horror", "year": "1970-1979"}).json()) > 0
     new = client.post("/api/new", json={"liked": ["Alien"], "items": [2], "k": 3}).json()
-    assert new == [a.to_json() for a in model.new(["Alien", "Aliens"], "", Wish(3))]
+    assert new == [a.to_json() for a in model.new(["Alien", "Aliens"], "", Options(3))]
     batch = client.post("/api/batch", json={"users": [1, 2], "k": 3}).json()
-    assert [r["item"] for r in batch["2"]] == [a.item for a in model.recommend(2, Wish(3))]
+    assert [r["item"] for r in batch["2"]] == [a.item for a in model.recommend(2, Options(3))]
     described = client.get("/openapi.json").json()
     assert {"/api/search", "/api/recommend", "/api/similar", "/api/batch", "/api/stats"} <= set(described["paths"])
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "message"),
     [
         ("/api/recommend?user=9999", None, "no user '9999'"),
-        ("/api/recommend", None, "no user was named"),
-        (f"/api/recommend?user=1&k={MOST + 1}", None, "give 1 to"),
+        ("/api/recommend", None, "no user is given"),
+        (f"/api/recommend?user=1&k={MAX_RESULTS + 1}", None, "give 1 to"),
         ("/api/recommend?user=1&k=many", None, "whole number"),
         ("/api/recommend?user=1&genre=Nope", None, "There are: "),
         ("/api/recommend?user=1&year=then", None, "span of years"),
         ("/api/search?q=", None, "text is empty"),
         ("/api/similar?item=99999", None, "no item '99999'"),
-        ("/api/new", {}, "something to go by"),
+        ("/api/new", {}, "needs liked titles, items or a text"),
         ("/api/new", {"items": "1"}, "no list"),
         ("/api/new", {"text": 3}, "give a string"),
         ("/api/batch", {"users": [1] * 1001}, "up to 1,000"),
@@ -69,17 +69,17 @@ def test_every_path_of_the_description_answers(client, model):
         ("/api/batch", b'{"users": ["\\ud800"]}', "half a character"),
     ],
 )
-def test_a_slip_is_answered_by_a_sentence(client, path, body, told):
+def test_a_wrong_request_gets_one_sentence(client, path, body, message):
     if isinstance(body, bytes):
         answer = client.post(path, content=body)
     else:
         answer = client.get(path) if body is None else client.post(path, json=body)
     assert answer.status_code == 400
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]
 
 
-def test_years_are_read_as_people_write_them():
-    assert [years_of(w) for w in (None, "1999", "1980-1989", "2000-", "-1960")] == [
+def test_years_are_parsed_in_every_notation():
+    assert [parse_years(w) for w in (None, "1999", "1980-1989", "2000-", "-1960")] == [
         None,
         (1999, 1999),
         (1980, 1989),
@@ -89,7 +89,7 @@ def test_years_are_read_as_people_write_them():
 
 
 @pytest.mark.browser
-def test_a_person_types_clicks_and_sees_recommendations_change(url, chromium):
+def test_the_page_updates_recommendations_after_clicks(url, chromium):
     from playwright.sync_api import expect
 
     page = chromium.new_page()

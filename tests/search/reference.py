@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def scores_of(queries, vectors, metric: str) -> np.ndarray:
+def compute_scores(queries, vectors, metric: str) -> np.ndarray:
     """[q, n]; cosine normalises both, and a zero vector is as near to everything: 0."""
     q, x = np.asarray(queries, np.float64), np.asarray(vectors, np.float64)
     if metric == "l2":
@@ -16,35 +16,35 @@ def scores_of(queries, vectors, metric: str) -> np.ndarray:
 
 
 def nearest(queries, vectors, k: int, metric: str, ids=None, allowed=None) -> tuple[np.ndarray, np.ndarray]:
-    scores = scores_of(queries, vectors, metric)
+    scores = compute_scores(queries, vectors, metric)
     ids = np.arange(len(vectors)) if ids is None else np.asarray(ids)
     best = np.full((len(scores), k), np.inf if metric == "l2" else -np.inf)
-    found = np.full((len(scores), k), -1, np.int64)
+    best_rows = np.full((len(scores), k), -1, np.int64)
     rows = np.arange(len(vectors)) if allowed is None else np.flatnonzero(allowed)
     for number, row in enumerate(scores):
         keys = row[rows] if metric == "l2" else -row[rows]
         order = rows[np.lexsort((ids[rows], keys))][:k]
-        best[number, : len(order)], found[number, : len(order)] = row[order], ids[order]
-    return best, found
+        best[number, : len(order)], best_rows[number, : len(order)] = row[order], ids[order]
+    return best, best_rows
 
 
 def assert_exact(answer, queries, stored, k: int, metric: str, ids=None, allowed=None, tolerance: float = 1e-6) -> None:
     """No score is worse than the true one at its place by more than the tolerance, relative where scores are large."""
-    scores, found = answer
-    wanted, _ = nearest(queries, stored, k, metric, ids, allowed)
-    assert scores.shape == found.shape == wanted.shape
+    scores, best_rows = answer
+    expected, _ = nearest(queries, stored, k, metric, ids, allowed)
+    assert scores.shape == best_rows.shape == expected.shape
     assert scores.dtype == np.float32
-    assert found.dtype == np.int64
+    assert best_rows.dtype == np.int64
     ids = np.arange(len(stored)) if ids is None else np.asarray(ids)
     rows = {int(name): row for row, name in enumerate(ids)}
-    true = scores_of(queries, stored, metric)
+    true = compute_scores(queries, stored, metric)
     for number in range(len(scores)):
-        there = found[number] >= 0
-        assert there.sum() == np.isfinite(wanted[number]).sum()
-        assert len(set(found[number][there])) == there.sum()
-        mine = np.array([true[number, rows[int(name)]] for name in found[number][there]])
+        valid = best_rows[number] >= 0
+        assert valid.sum() == np.isfinite(expected[number]).sum()
+        assert len(set(best_rows[number][valid])) == valid.sum()
+        mine = np.array([true[number, rows[int(name)]] for name in best_rows[number][valid]])
         if allowed is not None:
-            assert all(allowed[rows[int(name)]] for name in found[number][there])
+            assert all(allowed[rows[int(name)]] for name in best_rows[number][valid])
         scale = max(1.0, float(np.abs(mine).max(initial=0)))
-        assert np.abs(mine - wanted[number][there]).max(initial=0) <= tolerance * scale
-        assert np.abs(mine - scores[number][there]).max(initial=0) <= 1e-6 * scale
+        assert np.abs(mine - expected[number][valid]).max(initial=0) <= tolerance * scale
+        assert np.abs(mine - scores[number][valid]).max(initial=0) <= 1e-6 * scale

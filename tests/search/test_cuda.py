@@ -12,25 +12,24 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.search.reference import assert_exact, nearest
-from tests.search.test_exact import METRICS, clustered
+from tests.search.test_exact import METRICS, make_clusters
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from ridgeline import Index  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
-from ridgeline.kernels.search import bytes as search_bytes
-from ridgeline.kernels.search import finish as search_finish
-from ridgeline.kernels.search import groups as search_groups
-from ridgeline.kernels.search import margin as search_margin
-from ridgeline.kernels.search import settle as search_settle
-from ridgeline.kernels.search import short as search_short
-from ridgeline.kernels.search import sketch as search_sketch
-from ridgeline.search import cuda_engine, replay  # noqa: E402
-from ridgeline.search.cuda import Cuda  # noqa: E402
-from ridgeline.search.cuda_steps import Steps  # noqa: E402
-from ridgeline.search.engine import Ask  # noqa: E402
-from ridgeline.search.replay import Replays  # noqa: E402
+from ridgeline.kernels.search import rescore as search_rescore  # noqa: E402
+from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa: E402
+from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
+from ridgeline.search import cuda as cuda  # noqa: E402
+from ridgeline.search import cuda_search as cuda_search
+from ridgeline.search.cuda import CudaBackend  # noqa: E402
+from ridgeline.search.cuda_search import (
+    ReplayCache,
+    SearchPlan,
+)
+from ridgeline.search.engine import SearchOptions  # noqa: E402
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda:0" if CUDA else "cpu"
@@ -41,14 +40,14 @@ quick = settings(deadline=None, max_examples=40 if CUDA else 4, phases=PHASES, s
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-def on_gpu(spec: str = "Flat", metric: str = "cosine", dtype: str = "float32", **more) -> Index:
+def make_gpu_index(spec: str = "Flat", metric: str = "cosine", dtype: str = "float32", **more) -> Index:
     index = Index(spec, metric=metric, device="cpu", dtype=dtype, **more)
-    index._place = Cuda(DEVICE)
+    index._backend = CudaBackend(DEVICE)
     return index
 
 
-def built(spec: str, metric: str, vectors, **more) -> Index:
-    index = on_gpu(spec, metric, **more)
+def build_index(spec: str, metric: str, vectors, **more) -> Index:
+    index = make_gpu_index(spec, metric, **more)
     if not index.trained:
         index.train(vectors)
     index.add(vectors)
@@ -61,26 +60,26 @@ EVERY = [(spec, metric, queries) for spec in SPECS for metric in METRICS for que
 
 
 @pytest.mark.parametrize(("spec", "metric", "queries"), EVERY if CUDA else SOME)
-def test_over_all_lists_the_answer_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
-    vectors, asked = clustered(301, 16), clustered(queries, 16, 1)
-    index = built(spec, metric, vectors)
+def test_over_all_lists_the_result_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
+    vectors, query_vectors = make_clusters(301, 16), make_clusters(queries, 16, 1)
+    index = build_index(spec, metric, vectors)
     stored = index.reconstruct(np.arange(301))
     if metric == "cosine":
-        asked, metric = asked / np.linalg.norm(asked, axis=1, keepdims=True), "ip"
-    assert_exact(index.search(asked, 10, nprobe=LISTS), asked, stored, 10, metric, tolerance=4e-6)
+        query_vectors, metric = query_vectors / np.linalg.norm(query_vectors, axis=1, keepdims=True), "ip"
+    assert_exact(index.search(query_vectors, 10, nprobe=LISTS), query_vectors, stored, 10, metric, tolerance=4e-6)
 
 
 @pytest.mark.parametrize(
     ("base", "refine"),
     [(b, r) for b in SPECS for r in ("Flat", "SQ8")] if CUDA else [("SQ8", "Flat"), ("IVF8,PQ4", "SQ8")],
 )
-def test_refined_deep_enough_the_finer_values_decide(base: str, refine: str):
-    vectors, asked = clustered(150, 16), clustered(2, 16, 1)
-    index = built(f"{base},Refine({refine})", "l2", vectors)
+def test_with_enough_depth_the_refiner_decides(base: str, refine: str):
+    vectors, query_vectors = make_clusters(150, 16), make_clusters(2, 16, 1)
+    index = build_index(f"{base},Refine({refine})", "l2", vectors)
     stored = index.reconstruct(np.arange(150))
-    _, found = index.search(asked, 5, nprobe=LISTS, depth=16)
-    wanted = nearest(asked, stored, 5, "l2")[1]
-    assert np.mean(found == wanted) > (0.95 if "PQ" not in base else 0.6)
+    _, found_rows = index.search(query_vectors, 5, nprobe=LISTS, depth=16)
+    expected = nearest(query_vectors, stored, 5, "l2")[1]
+    assert np.mean(found_rows == expected) > (0.95 if "PQ" not in base else 0.6)
 
 
 @quick
@@ -89,48 +88,51 @@ def test_refined_deep_enough_the_finer_values_decide(base: str, refine: str):
 def test_flat_is_exact_for_all_sizes_also_with_rows_removed(count, queries, k, metric, dtype, seed):
     r = np.random.default_rng(seed)
     vectors = r.integers(-2, 3, (count, 7)).astype("f4")  # duplicates and zero vectors among them
-    asked = r.standard_normal((queries, 7)).astype("f4")
-    index = on_gpu("Flat", metric, dtype, dim=7)
+    query_vectors = r.standard_normal((queries, 7)).astype("f4")
+    index = make_gpu_index("Flat", metric, dtype, dim=7)
     index.add(vectors)
     stored = index.reconstruct(np.arange(count)) if count else vectors
     if metric == "cosine":
-        asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    assert_exact(index.search(asked, k), asked, stored, k, "ip" if metric == "cosine" else metric, tolerance=4e-6)
+        query_vectors /= np.linalg.norm(query_vectors, axis=1, keepdims=True)
+    assert_exact(
+        index.search(query_vectors, k), query_vectors, stored, k, "ip" if metric == "cosine" else metric, tolerance=4e-6
+    )
     if count > 2:
         index.remove([0])
-        assert (index.search(asked, k)[1] != 0).all()
+        assert (index.search(query_vectors, k)[1] != 0).all()
 
 
-def test_equal_scores_go_by_id_whatever_the_order_of_rows(monkeypatch):
+def test_equal_scores_are_ordered_by_id(monkeypatch):
     if not CUDA:  # a minute in the interpreter otherwise
-        monkeypatch.setattr(search_settle, "MOST", 64)
+        monkeypatch.setattr(search_rescore, "MAX_CANDIDATES", 64)
+        monkeypatch.setattr(cuda_search, "MAX_CANDIDATES", 64)
     vectors = np.ones((40, 8), "f4")
     ids = np.random.default_rng(0).permutation(1000)[:40]
     for spec in ("Flat", "IVF1,Flat"):
-        index = on_gpu(spec, "ip")
+        index = make_gpu_index(spec, "ip")
         index.train(vectors)
         index.add(vectors, ids=ids)
         for queries in (1, 2) if CUDA or spec == "Flat" else (1,):
-            found = index.search(np.ones((queries, 8), "f4"), 10)[1]
-            assert (found == np.sort(ids)[:10]).all()
+            found_rows = index.search(np.ones((queries, 8), "f4"), 10)[1]
+            assert (found_rows == np.sort(ids)[:10]).all()
 
 
 @pytest.mark.parametrize("spec", ["SQ8", "IVF4,PQ2,Refine(Flat)", *(["Flat", "IVF4,Flat"] if CUDA else [])])
-def test_rows_added_in_parts_answer_like_rows_added_at_once(spec: str):
-    vectors, asked = clustered(200, 8), clustered(1, 8, 1)
-    whole, parts = on_gpu(spec, "l2"), on_gpu(spec, "l2")
-    for index in (whole, parts):
+def test_rows_added_in_parts_match_rows_added_at_once(spec: str):
+    vectors, query_vectors = make_clusters(200, 8), make_clusters(1, 8, 1)
+    complete, parts = make_gpu_index(spec, "l2"), make_gpu_index(spec, "l2")
+    for index in (complete, parts):
         if not index.trained:
             index.train(vectors)
-    whole.add(vectors)
+    complete.add(vectors)
     for at in range(0, 200, 67):
         parts.add(vectors[at : at + 67])
-    a, b = (i.search(asked, 8, nprobe=4) for i in (whole, parts))
+    a, b = (i.search(query_vectors, 8, nprobe=4) for i in (complete, parts))
     np.testing.assert_array_equal(a[1], b[1])
     np.testing.assert_allclose(a[0], b[0], rtol=1e-5, atol=1e-5)
     index = parts
     index.remove(list(range(0, 200, 2)))  # enough to be swept away
-    assert (index.search(asked, 8, nprobe=4)[1] % 2 == 1).all()
+    assert (index.search(query_vectors, 8, nprobe=4)[1] % 2 == 1).all()
     assert len(index) == 100
 
 
@@ -138,56 +140,56 @@ def test_rows_added_in_parts_answer_like_rows_added_at_once(spec: str):
     ("spec", "metric"),
     [("Flat", "cosine"), ("SQ8", "l2"), ("IVF4,SQ8", "cosine"), ("IVF4,PQ2,Refine(SQ8)", "l2")],
 )
-def test_what_a_gpu_saved_a_cpu_reads_and_the_other_way_round(spec: str, metric: str, tmp_path):
-    vectors, asked = clustered(150, 16), clustered(1, 16, 1)
-    gpu = built(spec, metric, vectors)
+def test_a_cpu_reads_an_index_saved_on_a_gpu_and_the_reverse(spec: str, metric: str, tmp_path):
+    vectors, query_vectors = make_clusters(150, 16), make_clusters(1, 16, 1)
+    gpu = build_index(spec, metric, vectors)
     gpu.save(tmp_path / "gpu")
     cpu = Index.load(tmp_path / "gpu", verify=True, device="cpu")
     np.testing.assert_allclose(cpu.reconstruct(np.arange(150)), gpu.reconstruct(np.arange(150)), atol=1e-6)
-    a, b = (i.search(asked, 5, nprobe=4, depth=8) for i in (gpu, cpu))
+    a, b = (i.search(query_vectors, 5, nprobe=4, depth=8) for i in (gpu, cpu))
     assert len(set(a[1][0]) & set(b[1][0])) >= 4
     cpu.save(tmp_path / "cpu")
     again = Index.load(tmp_path / "cpu", device="cpu")
-    again._place = Cuda(DEVICE)
-    engine = again._place.restored(cpu._state.engine.recipe, cpu._state.engine.arrays())
+    again._backend = CudaBackend(DEVICE)
+    engine = again._backend.restore_engine(cpu._snapshot.engine.config, cpu._snapshot.engine.arrays())
     np.testing.assert_allclose(engine.vectors(np.arange(150)).cpu().numpy(), gpu.reconstruct(np.arange(150)), atol=1e-6)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", ["Flat", "IVF4,SQ8", "SQ8,Refine(Flat)"])
 def test_all_rows_within_a_radius_are_found_in_order(spec: str, metric: str):
-    vectors, asked = clustered(150, 8), clustered(4, 8, 1)
-    index = built(spec, metric, vectors)
+    vectors, query_vectors = make_clusters(150, 8), make_clusters(4, 8, 1)
+    index = build_index(spec, metric, vectors)
     stored = index.reconstruct(np.arange(150)).astype("f8")
-    q = asked / np.linalg.norm(asked, axis=1, keepdims=True) if metric == "cosine" else asked
+    q = query_vectors / np.linalg.norm(query_vectors, axis=1, keepdims=True) if metric == "cosine" else query_vectors
     score = ((q[:, None] - stored[None]) ** 2).sum(2) if metric == "l2" else q @ stored.T
     radius = float(np.median(score))
-    limits, scores, ids = index.range_search(asked, radius, nprobe=4)
+    limits, scores, ids = index.range_search(query_vectors, radius, nprobe=4)
     for number in range(4):
         mine = ids[limits[number] : limits[number + 1]]
-        near = score[number] < radius if metric == "l2" else score[number] > radius
+        nearby = score[number] < radius if metric == "l2" else score[number] > radius
         clear = np.abs(score[number] - radius) > 1e-5
         if "Refine" not in spec:
-            assert set(mine[clear[mine]]) == set(np.flatnonzero(near & clear))
-        told = scores[limits[number] : limits[number + 1]]
-        assert (np.diff(told) >= 0).all() if metric == "l2" else (np.diff(told) <= 0).all()
+            assert set(mine[clear[mine]]) == set(np.flatnonzero(nearby & clear))
+        messages = scores[limits[number] : limits[number + 1]]
+        assert (np.diff(messages) >= 0).all() if metric == "l2" else (np.diff(messages) <= 0).all()
 
 
-def test_filters_hold_inside_the_scan():
-    vectors = clustered(200, 8)
+def test_the_scan_respects_filters():
+    vectors = make_clusters(200, 8)
     for spec in ("Flat", "IVF4,Flat"):
-        index = on_gpu(spec)
+        index = make_gpu_index(spec)
         index.train(vectors)
         index.add(vectors, meta={"year": np.arange(200) % 100})
-        _, found = index.search(vectors[:1], 12, where="year >= 90", nprobe=4)
-        assert (found % 100 >= 90).all()
-        _, found = index.search(vectors[:1], 30, where=[5, 6, 7], nprobe=4)
-        assert set(found[0]) == {5, 6, 7, -1}
+        _, found_rows = index.search(vectors[:1], 12, where="year >= 90", nprobe=4)
+        assert (found_rows % 100 >= 90).all()
+        _, found_rows = index.search(vectors[:1], 30, where=[5, 6, 7], nprobe=4)
+        assert set(found_rows[0]) == {5, 6, 7, -1}
 
 
-def test_tensors_come_back_as_tensors_of_their_device():
-    vectors = torch.from_numpy(clustered(50, 8)).to(DEVICE)
-    index = built("Flat", "cosine", vectors)
+def test_results_are_tensors_on_the_device_of_the_query():
+    vectors = torch.from_numpy(make_clusters(50, 8)).to(DEVICE)
+    index = build_index("Flat", "cosine", vectors)
     scores, ids = index.search(vectors[:2].double(), 3)
     assert scores.device == ids.device == vectors.device
     assert (ids[:, 0].cpu() == torch.arange(2)).all()
@@ -197,7 +199,7 @@ def test_tensors_come_back_as_tensors_of_their_device():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_queries_and_vectors_that_are_not_finite_are_refused_with_their_row(dtype):
-    index = on_gpu("Flat", "ip", dtype)
+    index = make_gpu_index("Flat", "ip", dtype)
     vectors = np.ones((2, 4), "f4")
     vectors[1, 2] = np.nan
     with pytest.raises(InputError, match="row 1 of the vectors holds nan in column 2"):
@@ -210,49 +212,49 @@ def test_queries_and_vectors_that_are_not_finite_are_refused_with_their_row(dtyp
             index.add(np.full((1, 4), 1e6, "f4"))
 
 
-def test_recall_is_measured_and_reached_on_a_gpu_too():
-    vectors = clustered(600 if CUDA else 100, 8)
-    index = built("IVF8,Flat" if CUDA else "IVF2,Flat", "cosine", vectors)
+def test_recall_is_measured_and_reached_on_a_gpu():
+    vectors = make_clusters(600 if CUDA else 100, 8)
+    index = build_index("IVF8,Flat" if CUDA else "IVF2,Flat", "cosine", vectors)
     curve = index.measure_recall(sample=20 if CUDA else 2, k=5)
     assert max(p.recall for p in curve.points) >= 0.99
     assert index.search(vectors[:1], 5, recall=0.9)[1].shape == (1, 5)
 
 
 @pytest.mark.skipif(not CUDA, reason="Triton's interpreter has no threads")
-def test_threads_search_while_rows_come():
-    vectors = clustered(64, 8)
-    index = built("Flat", "cosine", vectors)
+def test_threads_search_while_rows_are_added():
+    vectors = make_clusters(64, 8)
+    index = build_index("Flat", "cosine", vectors)
     counts, wrong = {64, 96, 128}, []
 
     def look():
         for _ in range(20):
-            found = index.search(vectors[:1], 128)[1]
-            if int((found >= 0).sum()) not in counts:
-                wrong.append(found)
+            found_rows = index.search(vectors[:1], 128)[1]
+            if int((found_rows >= 0).sum()) not in counts:
+                wrong.append(found_rows)
 
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:
         thread.start()
     for _ in range(2):
-        index.add(clustered(32, 8, 2))
+        index.add(make_clusters(32, 8, 2))
     for thread in threads:
         thread.join()
     assert not wrong
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
-def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added():
-    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
-    index = built("Flat", "cosine", vectors)
-    for asked in (vectors[:1], vectors[:33]):
-        first = index.search(asked, 10)
+def test_a_recorded_search_matches_the_first_one_and_sees_added_rows():
+    vectors = torch.from_numpy(make_clusters(5_000, 32)).cuda()
+    index = build_index("Flat", "cosine", vectors)
+    for query_vectors in (vectors[:1], vectors[:33]):
+        first = index.search(query_vectors, 10)
         for _ in range(4):
-            again = index.search(asked, 10)
+            again = index.search(query_vectors, 10)
             assert torch.equal(first[0], again[0])
             assert torch.equal(first[1], again[1])
-        other = index.search(vectors[100 : 100 + len(asked)], 10)
-        assert (other[1][:, 0].cpu() == torch.arange(100, 100 + len(asked))).all()
-        scores, ids = index.search(asked * float("nan"), 10)
+        other = index.search(vectors[100 : 100 + len(query_vectors)], 10)
+        assert (other[1][:, 0].cpu() == torch.arange(100, 100 + len(query_vectors))).all()
+        scores, ids = index.search(query_vectors * float("nan"), 10)
         assert scores.isnan().all()
         assert (ids == -1).all()
     index.add(vectors[:1] * 2)
@@ -268,30 +270,30 @@ def test_a_recorded_search_answers_as_the_first_one_did_and_sees_what_was_added(
 @pytest.mark.parametrize(
     "spec", ["Flat", "SQ8", "SQ8,Refine(Flat)", "IVF64,Flat", "IVF64,SQ8", "IVF64,SQ8,Refine(Flat)"]
 )
-def test_one_query_finds_the_same_by_three_launches_as_by_many(spec: str, metric: str, early: bool, monkeypatch):
-    vectors = torch.from_numpy(clustered(30_000, 48)).cuda()
-    asked = torch.from_numpy(clustered(12, 48, 1)).cuda()
-    index = built(spec, metric, vectors, dtype="float16")
+def test_three_launches_match_many_for_one_query(spec: str, metric: str, early: bool, monkeypatch):
+    vectors = torch.from_numpy(make_clusters(30_000, 48)).cuda()
+    query_vectors = torch.from_numpy(make_clusters(12, 48, 1)).cuda()
+    index = build_index(spec, metric, vectors, dtype="float16")
     for k, nprobe in ((10, 4), (40, 1), (1, 60)):
         with monkeypatch.context() as before:
-            before.setattr(search_short, "fits", lambda *_: False)
-            wanted = [index.search(q[None], k, nprobe=nprobe) for q in asked]
-        index._state.doors.clear()
-        index._state.engine.replays._kept.clear()
-        monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
-        for q, (scores, ids) in zip(asked, wanted, strict=True):
+            before.setattr(cuda_search, "can_search_one_query", lambda *_: False)
+            expected = [index.search(q[None], k, nprobe=nprobe) for q in query_vectors]
+        index._snapshot.fast_paths.clear()
+        index._snapshot.engine.replays._recordings.clear()
+        monkeypatch.setattr(cuda.CudaEngine, "_early", early)
+        for q, (scores, ids) in zip(query_vectors, expected, strict=True):
             got = index.search(q[None], k, nprobe=nprobe)
             torch.testing.assert_close(got[0], scores, rtol=1e-5, atol=1e-6)
             assert (got[1] == ids).double().mean() >= (0.9 if "Refine" in spec else 1.0)
-        assert index._state.doors
+        assert index._snapshot.fast_paths
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", [*SPECS, "SQ8,Refine(Flat)", "IVF8,PQ4,Refine(SQ8)"])
-def test_a_recorded_search_reads_nothing_that_was_given_back(spec: str, metric: str):
-    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
-    index = built(spec, metric, vectors)
+def test_a_recorded_search_reads_no_freed_memory(spec: str, metric: str):
+    vectors = torch.from_numpy(make_clusters(5_000, 32)).cuda()
+    index = build_index(spec, metric, vectors)
     first = index.search(vectors[:33], 10)
     for _ in range(4):
         again = index.search(vectors[:33], 10)
@@ -306,9 +308,9 @@ def test_a_recorded_search_reads_nothing_that_was_given_back(spec: str, metric: 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("early", [False, True])
 def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(early: bool, monkeypatch):
-    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
-    vectors = torch.from_numpy(clustered(5_000, 32)).cuda()
-    index = built("IVF16,Flat", "cosine", vectors)
+    monkeypatch.setattr(cuda.CudaEngine, "_early", early)
+    vectors = torch.from_numpy(make_clusters(5_000, 32)).cuda()
+    index = build_index("IVF16,Flat", "cosine", vectors)
     spread = torch.zeros(40, 65, device="cuda")
     spread[:, 1::2] = vectors[:40]
     for turn in range(40):
@@ -317,40 +319,40 @@ def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(early: bool, 
         assert int(index.search(vectors[turn][None].cpu().numpy(), 3)[1][0, 0]) == turn
     streams = [torch.cuda.Stream() for _ in range(3)]
     torch.cuda.synchronize()
-    found = []
+    found_rows = []
     for turn in range(300):
         with torch.cuda.stream(streams[turn % 3]):
-            found.append(index.search(vectors[turn][None], 3)[1])
+            found_rows.append(index.search(vectors[turn][None], 3)[1])
     torch.cuda.synchronize()
-    assert [int(f[0, 0]) for f in found] == list(range(300))
+    assert [int(f[0, 0]) for f in found_rows] == list(range(300))
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("early", [False, True])
-def test_a_thousand_searches_in_a_row_are_not_mixed_up(early: bool, monkeypatch):
+def test_a_thousand_searches_in_a_row_stay_separate(early: bool, monkeypatch):
     """Nothing is waited for between them: each has the query, the counters and the room of the one before."""
-    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
-    vectors = torch.from_numpy(clustered(20_000, 32)).cuda()
+    monkeypatch.setattr(cuda.CudaEngine, "_early", early)
+    vectors = torch.from_numpy(make_clusters(20_000, 32)).cuda()
     for spec in ("Flat", "SQ8,Refine(Flat)", "IVF64,Flat"):
-        index = built(spec, "cosine", vectors)
-        found = [index.search(vectors[n][None], 5)[1] for n in range(1000)]
-        assert [int(f[0, 0]) for f in found] == list(range(1000)), spec
+        index = build_index(spec, "cosine", vectors)
+        found_rows = [index.search(vectors[n][None], 5)[1] for n in range(1000)]
+        assert [int(f[0, 0]) for f in found_rows] == list(range(1000)), spec
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("spec", ["Flat", "SQ8,Refine(Flat)", "IVF16,Flat"])
-def test_a_recorded_search_takes_numpy_and_still_refuses_what_is_not_finite(spec: str):
-    vectors = clustered(5_000, 32)
-    index = built(spec, "cosine", vectors)
-    kept = []
+def test_a_recorded_search_takes_numpy_and_refuses_values_that_are_not_finite(spec: str):
+    vectors = make_clusters(5_000, 32)
+    index = build_index(spec, "cosine", vectors)
+    copied = []
     for turn in range(50):
         for query in (vectors[turn][None], vectors[turn][None].astype("f8"), vectors[turn].tolist()):
             scores, ids = index.search([query] if isinstance(query, list) else query, 3)
             assert ids[0, 0] == turn
             assert abs(scores[0, 0] - 1) < 1e-4
-            kept.append((turn, ids))
-    assert index._state.doors
-    assert all(ids[0, 0] == turn for turn, ids in kept)  # each has an answer of its own
+            copied.append((turn, ids))
+    assert index._snapshot.fast_paths
+    assert all(ids[0, 0] == turn for turn, ids in copied)  # each has an answer of its own
     bad = vectors[:1].copy()
     bad[0, 7] = np.nan
     with pytest.raises(InputError, match="row 0 of the queries holds nan in column 7"):
@@ -364,78 +366,80 @@ def test_a_recorded_search_takes_numpy_and_still_refuses_what_is_not_finite(spec
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are many tiles."""
-    monkeypatch.setattr(search_groups, "FEWEST_TILES", 30)
-    monkeypatch.setattr(search_finish, "FEWEST_LINES", 32)
-    monkeypatch.setattr(search_bytes, "TILE", 16)
-    monkeypatch.setattr(search_sketch, "TILE", 16)
-    monkeypatch.setattr(replay, "TRIED", 3)
+    monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 30)
+    monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
+    monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
+    monkeypatch.setattr(search_scalar_codes, "SKETCH_TILE", 16)
+    monkeypatch.setattr(cuda_search, "SKETCH_SAMPLE", 3)
 
 
-def steps_of(index: Index, ask: Ask, early: bool = False) -> Steps:
-    engine = index._state.engine
-    return Steps(engine.stored, engine.refiner, engine.recipe.metric, ask, engine._limits(ask), early)
+def make_plan(index: Index, ask: SearchOptions, early: bool = False) -> SearchPlan:
+    engine = index._snapshot.engine
+    return SearchPlan(engine.stored, engine.refiner, engine.config.metric, ask, engine._get_row_filter(ask), early)
 
 
 @pytest.mark.parametrize("metric", METRICS if CUDA else ["l2"])
-def test_half_of_each_byte_finds_what_the_bytes_find(metric: str, small_tiles):
-    vectors = clustered(900, 24)
-    index = built("SQ8,Refine(Flat)", metric, vectors)
-    replays, steps = Replays(), steps_of(index, Ask(5, depth=2))
-    asked = torch.from_numpy(clustered(3, 24, 1)).to(DEVICE)
-    halves = replays._sketched(asked[:1], steps)
+def test_a_sketch_finds_the_rows_that_the_codes_find(metric: str, small_tiles):
+    vectors = make_clusters(900, 24)
+    index = build_index("SQ8,Refine(Flat)", metric, vectors)
+    replays, steps = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
+    query_vectors = torch.from_numpy(make_clusters(3, 24, 1)).to(DEVICE)
+    halves = replays._add_sketch(query_vectors[:1], steps)
     assert halves.sketch is not None
     assert replays.nbytes == halves.sketch.numel() * 4
-    assert replays._sketched(asked[:1], steps).sketch is halves.sketch  # made once
-    for query in asked:
-        one, other = steps.room(DEVICE), steps.room(DEVICE)
+    assert replays._add_sketch(query_vectors[:1], steps).sketch is halves.sketch  # made once
+    for query in query_vectors:
+        one, other = steps.allocate_result(DEVICE), steps.allocate_result(DEVICE)
         steps.short(query[None], one)
         halves.short(query[None], other)
         assert torch.equal(one[1], other[1])
         torch.testing.assert_close(one[0], other[0])
 
 
-def test_a_sketch_that_says_too_little_is_left(small_tiles, monkeypatch):
+def test_a_sketch_that_does_not_suffice_is_dropped(small_tiles, monkeypatch):
     """All rows lie within the margin: every answer would need the bytes as well."""
-    monkeypatch.setattr(search_margin, "LONGEST", 64)
-    monkeypatch.setattr(replay, "TRIED", 1)
-    index = built("SQ8,Refine(Flat)", "l2", np.ones((500, 24), np.float32))
-    replays, steps = Replays(), steps_of(index, Ask(5, depth=2))
+    monkeypatch.setattr(search_rescore, "MARGIN_CAPACITY", 64)
+    monkeypatch.setattr(cuda_search, "SKETCH_SAMPLE", 1)
+    index = build_index("SQ8,Refine(Flat)", "l2", np.ones((500, 24), np.float32))
+    replays, steps = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
     query = torch.ones((1, 24), device=DEVICE)
-    assert replays._sketched(query, steps) is steps
-    assert replays._sketched(query, steps) is steps
+    assert replays._add_sketch(query, steps) is steps
+    assert replays._add_sketch(query, steps) is steps
     assert replays.nbytes == 0
 
 
 @pytest.mark.parametrize("spec", ["Flat", "SQ8", "SQ8,Refine(SQ8)", "IVF8,SQ8,Refine(Flat)"])
-def test_only_bytes_in_the_order_of_their_rows_with_finer_values_are_sketched(spec: str, small_tiles):
-    index = built(spec, "cosine", clustered(900, 24))
-    steps = steps_of(index, Ask(5, depth=2))
-    assert Replays()._sketched(torch.ones((1, 24), device=DEVICE), steps) is steps
+def test_only_flat_byte_codes_with_a_refiner_have_a_sketch(spec: str, small_tiles):
+    index = build_index(spec, "cosine", make_clusters(900, 24))
+    steps = make_plan(index, SearchOptions(5, depth=2))
+    assert ReplayCache()._add_sketch(torch.ones((1, 24), device=DEVICE), steps) is steps
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_recorded_search_by_halves_of_bytes_finds_the_best_that_are_left(metric: str, early: bool, monkeypatch):
-    monkeypatch.setattr(cuda_engine.CudaEngine, "_early", early)
-    monkeypatch.setattr(replay, "suffices", lambda steps: True)  # of rows as near as these too few would be settled
-    vectors = torch.from_numpy(clustered(300_000, 48)).cuda()
-    asked = torch.from_numpy(clustered(50, 48, 1)).cuda()
-    index = built("SQ8,Refine(Flat)", metric, vectors, dtype="float16")
+def test_a_recorded_search_by_sketch_finds_the_best_live_rows(metric: str, early: bool, monkeypatch):
+    monkeypatch.setattr(cuda.CudaEngine, "_early", early)
+    monkeypatch.setattr(
+        cuda_search, "sketch_pays", lambda steps: True
+    )  # of rows as near as these too few would be settled
+    vectors = torch.from_numpy(make_clusters(300_000, 48)).cuda()
+    query_vectors = torch.from_numpy(make_clusters(50, 48, 1)).cuda()
+    index = build_index("SQ8,Refine(Flat)", metric, vectors, dtype="float16")
     index.remove(list(range(0, 300_000, 10)))  # too few to be swept away: they are masked
-    wanted = index.search(asked, 10)[1]
-    got = torch.cat([index.search(q[None], 10)[1] for q in asked])
-    assert index._state.engine.replays.nbytes > 0
+    expected = index.search(query_vectors, 10)[1]
+    got = torch.cat([index.search(q[None], 10)[1] for q in query_vectors])
+    assert index._snapshot.engine.replays.nbytes > 0
     assert (got % 10 != 0).all()
-    assert (got == wanted).double().mean() >= 0.99
+    assert (got == expected).double().mean() >= 0.99
 
 
-def test_of_vectors_that_must_not_be_written_nothing_is_said():
-    vectors = clustered(40, 16)
+def test_read_only_vectors_cause_no_warning():
+    vectors = make_clusters(40, 16)
     vectors.flags.writeable = False  # as those of a file that is mapped
     torch.set_warn_always(True)  # else torch speaks of it once
     try:
-        index = built("Flat", "l2", vectors)
+        index = build_index("Flat", "l2", vectors)
         assert index.search(vectors[:1], 1)[1].item() == 0
     finally:
         torch.set_warn_always(False)

@@ -16,7 +16,7 @@ from ridgeline import Index
 METRICS = ("cosine", "ip", "l2")
 
 
-def clustered(rows: int, dim: int, seed: int = 0, centres: int = 20) -> np.ndarray:
+def make_clusters(rows: int, dim: int, seed: int = 0, centres: int = 20) -> np.ndarray:
     r = np.random.default_rng(seed)
     middle = np.random.default_rng(99).standard_normal((centres, dim))
     return (middle[r.integers(0, centres, rows)] + 0.5 * r.standard_normal((rows, dim))).astype(np.float32)
@@ -32,21 +32,21 @@ def flat(vectors, metric: str, **more) -> Index:
 @pytest.mark.parametrize(
     ("rows", "dim", "queries", "k"), [(1, 1, 1, 1), (17, 3, 5, 4), (3001, 33, 7, 10), (999, 64, 70, 100)]
 )
-def test_flat_gives_the_true_neighbours(metric: str, rows: int, dim: int, queries: int, k: int):
-    vectors, asked = clustered(rows, dim), clustered(queries, dim, 1)
+def test_flat_returns_the_true_neighbours(metric: str, rows: int, dim: int, queries: int, k: int):
+    vectors, query_vectors = make_clusters(rows, dim), make_clusters(queries, dim, 1)
     index = flat(vectors, metric)
-    assert_exact(index.search(asked, k), asked, index.reconstruct(np.arange(rows)), k, metric)
+    assert_exact(index.search(query_vectors, k), query_vectors, index.reconstruct(np.arange(rows)), k, metric)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_float16_is_exact_over_the_values_it_stores(metric: str):
-    vectors, asked = clustered(2000, 24), clustered(9, 24, 1)
+    vectors, query_vectors = make_clusters(2000, 24), make_clusters(9, 24, 1)
     index = flat(vectors, metric, dtype="float16")
     stored = index.reconstruct(np.arange(2000))
     assert np.array_equal(stored, stored.astype(np.float16))
-    scale = np.linalg.norm(asked, axis=1, keepdims=True) if metric == "cosine" else 1
-    answer = index.search(asked, 10)
-    assert_exact(answer, asked / scale, stored, 10, "ip" if metric == "cosine" else metric)
+    scale = np.linalg.norm(query_vectors, axis=1, keepdims=True) if metric == "cosine" else 1
+    answer = index.search(query_vectors, 10)
+    assert_exact(answer, query_vectors / scale, stored, 10, "ip" if metric == "cosine" else metric)
 
 
 # A few values, repeated and of very different size: ties, zeros, cancellation, underflow, overflow of float32.
@@ -70,10 +70,10 @@ def test_hostile_values_change_nothing(case):
     index.add(vectors)
     scores, ids = index.search(queries, k)
     stored = index.reconstruct(index.ids)
-    wanted, order = nearest(queries, stored, k, metric)
+    expected, order = nearest(queries, stored, k, metric)
     assert ((ids >= 0) == (order >= 0)).all()
     with np.errstate(over="ignore"):
-        narrow = wanted.astype(np.float32)
+        narrow = expected.astype(np.float32)
     # 3e18 - 3e18 + 1 is 1 or 0 in float64 too, by the order of summation: a share of the largest terms is allowed.
     terms = np.abs(queries.astype(float)) @ np.abs(stored.astype(float)).T
     allowed = 1e-6 + 1e-14 * (0 if metric == "cosine" else terms.max(1, initial=0)[:, None])
@@ -84,7 +84,7 @@ def test_hostile_values_change_nothing(case):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 200), st.integers(1, 8), st.integers(1, 30), st.sampled_from(METRICS), st.integers(0, 99))
-def test_equal_vectors_come_by_id_however_they_were_added(rows: int, kinds: int, k: int, metric: str, seed: int):
+def test_equal_vectors_are_ordered_by_id(rows: int, kinds: int, k: int, metric: str, seed: int):
     r = np.random.default_rng(seed)
     vectors = r.integers(-2, 3, (kinds, 4)).astype(np.float32)[r.integers(0, kinds, rows)]
     ids = r.permutation(1000)[:rows]
@@ -94,12 +94,12 @@ def test_equal_vectors_come_by_id_however_they_were_added(rows: int, kinds: int,
     index.add(vectors[half:], ids[half:])
     queries = r.integers(-2, 3, (3, 4)).astype(np.float32)
     stored = index.reconstruct(ids)
-    _, wanted = nearest(queries, stored, k, metric, ids)
-    _, found = index.search(queries, k)
+    _, expected = nearest(queries, stored, k, metric, ids)
+    _, actual = index.search(queries, k)
     if metric == "cosine":  # its scores are rounded by the normalisation, here and in the reference
         assert_exact(index.search(queries, k), queries, stored, k, metric, ids)
     else:
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(actual, expected)
 
 
 def test_thousands_of_equal_vectors_give_the_lowest_ids():
@@ -107,41 +107,41 @@ def test_thousands_of_equal_vectors_give_the_lowest_ids():
     assert index.search(np.ones((2, 8)), 7)[1].tolist() == [[0, 1, 2, 3, 4, 5, 6]] * 2
 
 
-def test_a_zero_query_is_as_near_to_all():
-    index = flat(clustered(50, 5), "cosine")
+def test_a_zero_query_is_equally_near_to_all_rows():
+    index = flat(make_clusters(50, 5), "cosine")
     scores, ids = index.search(np.zeros((1, 5)), 3)
     assert ids.tolist() == [[0, 1, 2]]
     assert scores.tolist() == [[0, 0, 0]]
 
 
-def test_float32_alone_would_have_erred_here():
+def test_float32_alone_would_be_wrong():
     # Differences of a squared distance that float32's q·x − ‖x‖²/2 cannot hold: far from the origin, near each other.
     r = np.random.default_rng(5)
     vectors = (1000 + r.standard_normal((500, 16)) * 1e-2).astype(np.float32)
     queries = (1000 + r.standard_normal((20, 16)) * 1e-2).astype(np.float32)
-    _, found = flat(vectors, "l2").search(queries, 5)
-    assert np.array_equal(found, nearest(queries, vectors, 5, "l2")[1])
+    _, actual = flat(vectors, "l2").search(queries, 5)
+    assert np.array_equal(actual, nearest(queries, vectors, 5, "l2")[1])
     rough = queries @ vectors.T - (vectors**2).sum(1) / 2
-    assert not np.array_equal(found, np.argsort(-rough, 1, kind="stable")[:, :5])
+    assert not np.array_equal(actual, np.argsort(-rough, 1, kind="stable")[:, :5])
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_more_than_there_are_is_padded(metric: str):
-    scores, ids = flat(clustered(5, 6), metric).search(clustered(1, 6, 1), 8)
+def test_more_results_than_rows_are_padded(metric: str):
+    scores, ids = flat(make_clusters(5, 6), metric).search(make_clusters(1, 6, 1), 8)
     assert (ids[0, 5:] == -1).all()
     assert (ids[0, :5] >= 0).all()
     assert np.isinf(scores[0, 5:]).all()
 
 
-def test_many_queries_are_answered_like_one_at_a_time():
-    vectors, queries = clustered(400, 12), clustered(2500, 12, 2)
+def test_a_batch_of_queries_matches_single_ones():
+    vectors, queries = make_clusters(400, 12), make_clusters(2500, 12, 2)
     index = flat(vectors, "cosine")
     together = index.search(queries, 3)[1]
-    apart = np.concatenate([index.search(queries[i : i + 1], 3)[1] for i in range(0, 2500, 50)])
-    assert np.array_equal(together[::50], apart)
+    difference = np.concatenate([index.search(queries[i : i + 1], 3)[1] for i in range(0, 2500, 50)])
+    assert np.array_equal(together[::50], difference)
 
 
-def test_an_empty_index_answers_with_nothing():
+def test_an_empty_index_has_no_results():
     index = Index("Flat", metric="ip", device="cpu")
     assert index.search(np.ones((2, 3)), 2)[1].tolist() == [[-1, -1], [-1, -1]]
     index.add(np.ones((0, 3)))
@@ -152,30 +152,30 @@ def test_an_empty_index_answers_with_nothing():
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", ["Flat", "IVF4,Flat"])
-def test_a_range_holds_all_that_is_near_enough_and_nothing_else(metric: str, spec: str):
-    from tests.search.reference import scores_of
+def test_a_range_search_returns_exactly_the_rows_within_the_radius(metric: str, spec: str):
+    from tests.search.reference import compute_scores
 
-    vectors, queries = clustered(700, 10), clustered(6, 10, 3)
+    vectors, queries = make_clusters(700, 10), make_clusters(6, 10, 3)
     index = Index(spec, metric=metric, device="cpu")
     if spec != "Flat":
         index.train(vectors)
     index.add(vectors)
     stored = index.reconstruct(np.arange(700))
-    true = scores_of(queries, stored, metric)
+    true = compute_scores(queries, stored, metric)
     radius = float(np.median(true))
     limits, scores, ids = index.range_search(queries, radius, nprobe=4)
     for number in range(6):
         mine = ids[limits[number] : limits[number + 1]]
-        wanted = np.flatnonzero(true[number] < radius if metric == "l2" else true[number] > radius)
-        assert sorted(mine) == wanted.tolist()
+        expected = np.flatnonzero(true[number] < radius if metric == "l2" else true[number] > radius)
+        assert sorted(mine) == expected.tolist()
         part = scores[limits[number] : limits[number + 1]]
         assert (np.diff(part) >= 0).all() if metric == "l2" else (np.diff(part) <= 0).all()
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_tensor_is_answered_with_tensors(metric: str):
+def test_a_tensor_query_returns_tensors(metric: str):
     torch = pytest.importorskip("torch")
-    vectors, queries = clustered(300, 8), clustered(4, 8, 1)
+    vectors, queries = make_clusters(300, 8), make_clusters(4, 8, 1)
     index, plain = Index(metric=metric, device="cpu"), flat(vectors, metric)
     index.add(torch.from_numpy(vectors))
     scores, ids = index.search(torch.from_numpy(queries), 5)

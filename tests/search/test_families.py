@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.search.reference import assert_exact, nearest
-from tests.search.test_exact import METRICS, clustered
+from tests.search.test_exact import METRICS, make_clusters
 
 from ridgeline import Index
 
@@ -18,7 +18,7 @@ LISTS = 8
 SPECS = ("SQ8", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4")
 
 
-def built(spec: str, metric: str, vectors, **more) -> Index:
+def build_index(spec: str, metric: str, vectors, **more) -> Index:
     index = Index(spec, metric=metric, device="cpu", **more)
     if not index.trained:
         index.train(vectors)
@@ -29,61 +29,63 @@ def built(spec: str, metric: str, vectors, **more) -> Index:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("queries", [1, 3, 40])
-def test_over_all_lists_the_answer_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
-    vectors, asked = clustered(1501, 16), clustered(queries, 16, 1)
-    index = built(spec, metric, vectors)
+def test_over_all_lists_the_result_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
+    vectors, query_vectors = make_clusters(1501, 16), make_clusters(queries, 16, 1)
+    index = build_index(spec, metric, vectors)
     stored = index.reconstruct(np.arange(1501))
     if metric == "cosine":  # stored values need not have length 1 any more: only the query is normalised
-        asked, metric = asked / np.linalg.norm(asked, axis=1, keepdims=True), "ip"
-    assert_exact(index.search(asked, 10, nprobe=LISTS), asked, stored, 10, metric, tolerance=2e-6)
+        query_vectors, metric = query_vectors / np.linalg.norm(query_vectors, axis=1, keepdims=True), "ip"
+    assert_exact(index.search(query_vectors, 10, nprobe=LISTS), query_vectors, stored, 10, metric, tolerance=2e-6)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", ["SQ8", "IVF8,SQ8", "IVF8,PQ4"])
-def test_a_code_is_near_what_it_stands_for(spec: str, metric: str):
-    vectors = clustered(1501, 16)
-    whole = vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if metric == "cosine" else vectors
-    off = built(spec, metric, vectors).reconstruct(np.arange(1501)) - whole
-    share = np.linalg.norm(off) / np.linalg.norm(whole)
+def test_a_decoded_vector_is_close_to_the_original(spec: str, metric: str):
+    vectors = make_clusters(1501, 16)
+    complete = vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if metric == "cosine" else vectors
+    off = build_index(spec, metric, vectors).reconstruct(np.arange(1501)) - complete
+    share = np.linalg.norm(off) / np.linalg.norm(complete)
     assert share < (0.35 if "PQ" in spec else 0.01)
 
 
 @pytest.mark.parametrize("refine", ["Flat", "SQ8"])
 @pytest.mark.parametrize("base", ["Flat", *SPECS])
-def test_refined_deep_enough_the_finer_values_decide(base: str, refine: str):
-    vectors, asked = clustered(600, 16), clustered(9, 16, 1)
-    index = built(f"{base},Refine({refine})", "l2", vectors)
+def test_with_enough_depth_the_refiner_decides(base: str, refine: str):
+    vectors, query_vectors = make_clusters(600, 16), make_clusters(9, 16, 1)
+    index = build_index(f"{base},Refine({refine})", "l2", vectors)
     stored = index.reconstruct(np.arange(600))
     if refine == "Flat":
         assert np.array_equal(stored, vectors)
-    _, found = index.search(asked, 5, nprobe=LISTS, depth=120)
-    assert np.array_equal(found, nearest(asked, stored, 5, "l2")[1])
+    _, found_ids = index.search(query_vectors, 5, nprobe=LISTS, depth=120)
+    assert np.array_equal(found_ids, nearest(query_vectors, stored, 5, "l2")[1])
 
 
 def test_more_lists_find_more():
     r = np.random.default_rng(0)
-    vectors, asked = r.standard_normal((4000, 16)).astype("f4"), r.standard_normal((50, 16)).astype("f4")
-    index = built("IVF32,Flat", "cosine", vectors)
-    truth = nearest(asked, index.reconstruct(np.arange(4000)), 10, "cosine")[1]
+    vectors, query_vectors = r.standard_normal((4000, 16)).astype("f4"), r.standard_normal((50, 16)).astype("f4")
+    index = build_index("IVF32,Flat", "cosine", vectors)
+    truth = nearest(query_vectors, index.reconstruct(np.arange(4000)), 10, "cosine")[1]
     shares = []
     for nprobe in (1, 4, 16, 32):
-        found = index.search(asked, 10, nprobe=nprobe)[1]
-        shares.append(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, truth, strict=True)]))
+        found_ids = index.search(query_vectors, 10, nprobe=nprobe)[1]
+        shares.append(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found_ids, truth, strict=True)]))
     assert shares == sorted(shares)
     assert shares[0] < 0.7
     assert shares[-1] == 1
 
 
 @pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF4,Flat", "IVF4,PQ2,Refine(Flat)"])
-def test_rows_added_in_parts_answer_like_rows_added_at_once(spec: str):
-    vectors, asked = clustered(777, 8), clustered(6, 8, 1)
-    whole = built(spec, "l2", vectors)
+def test_rows_added_in_parts_match_rows_added_at_once(spec: str):
+    vectors, query_vectors = make_clusters(777, 8), make_clusters(6, 8, 1)
+    complete = build_index(spec, "l2", vectors)
     parts = Index(spec, metric="l2", device="cpu")
     if not parts.trained:
         parts.train(vectors)
     for at in range(0, 777, 50):
         parts.add(vectors[at : at + 50])
-    for one, other in zip(whole.search(asked, 9, nprobe=2), parts.search(asked, 9, nprobe=2), strict=True):
+    for one, other in zip(
+        complete.search(query_vectors, 9, nprobe=2), parts.search(query_vectors, 9, nprobe=2), strict=True
+    ):
         assert np.array_equal(one, other)
 
 
@@ -95,7 +97,7 @@ def test_rows_added_in_parts_answer_like_rows_added_at_once(spec: str):
     st.sampled_from(["Flat", "IVF2,Flat", "IVF2,SQ8,Refine(Flat)"]),
     st.integers(1, 12),
 )
-def test_any_history_of_adds_and_removals_leaves_what_is_left(steps, spec: str, k: int):
+def test_any_history_of_adds_and_removals_leaves_the_live_rows(steps, spec: str, k: int):
     index = Index(spec, metric="l2", device="cpu", dim=3)
     if not index.trained:
         index.train(np.random.default_rng(1).integers(-3, 4, (30, 3)))
@@ -121,14 +123,14 @@ def test_any_history_of_adds_and_removals_leaves_what_is_left(steps, spec: str, 
     if rows:
         names = np.array(list(rows))
         assert np.array_equal(index.reconstruct(names), np.array(list(rows.values())))
-        asked = np.random.default_rng(2).integers(-3, 4, (3, 3)).astype(np.float32)
-        wanted = nearest(asked, np.array(list(rows.values())), k, "l2", names)[1]
-        assert np.array_equal(index.search(asked, k, nprobe=2, depth=100)[1], wanted)
+        query_vectors = np.random.default_rng(2).integers(-3, 4, (3, 3)).astype(np.float32)
+        expected = nearest(query_vectors, np.array(list(rows.values())), k, "l2", names)[1]
+        assert np.array_equal(index.search(query_vectors, k, nprobe=2, depth=100)[1], expected)
 
 
-def test_removed_rows_are_gone_before_and_after_they_are_swept_away():
-    vectors = clustered(100, 6)
-    index = built("Flat", "l2", vectors)
+def test_removed_rows_are_gone_before_and_after_compaction():
+    vectors = make_clusters(100, 6)
+    index = build_index("Flat", "l2", vectors)
     assert index.remove([3, 3, 5]) == 2
     assert index.stats()["removed"] == 2
     assert {3, 5}.isdisjoint(index.search(vectors[[3, 5]], 98)[1].ravel())
@@ -138,11 +140,11 @@ def test_removed_rows_are_gone_before_and_after_they_are_swept_away():
     assert index.search(vectors[[99]], 1)[1].tolist() == [[99]]
 
 
-def test_stats_say_what_is_held():
-    index = built("IVF8,PQ4,Refine(SQ8)", "cosine", clustered(500, 16), model="some-model")
-    told = index.stats()
-    assert (told["spec"], told["count"], told["dim"], told["model"]) == ("IVF8,PQ4,Refine(SQ8)", 500, 16, "some-model")
-    assert told["bytes"] >= 500 * (4 + 16)
+def test_stats_describe_the_index():
+    index = build_index("IVF8,PQ4,Refine(SQ8)", "cosine", make_clusters(500, 16), model="some-model")
+    index_stats = index.stats()
+    assert (index_stats["spec"], index_stats["count"], index_stats["dim"], index_stats["model"]) == ("IVF8,PQ4,Refine(SQ8)", 500, 16, "some-model")
+    assert index_stats["bytes"] >= 500 * (4 + 16)
 
 
 def test_auto_becomes_flat_for_few():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.search.test_exact import clustered
+from tests.search.test_exact import make_clusters
 
 from ridgeline import Index
 from ridgeline.errors import InputError, StoreError
@@ -22,8 +22,8 @@ from ridgeline.errors import InputError, StoreError
 SPECS = ["Flat", "SQ8", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ2", "SQ8,Refine(Flat)", "IVF4,PQ2,Refine(SQ8)"]
 
 
-def built(spec: str, metric: str = "l2", rows: int = 500, **more) -> Index:
-    vectors = clustered(rows, 8)
+def build_index(spec: str, metric: str = "l2", rows: int = 500, **more) -> Index:
+    vectors = make_clusters(rows, 8)
     index = Index(spec, metric=metric, device="cpu", **more)
     if not index.trained:
         index.train(vectors)
@@ -33,9 +33,9 @@ def built(spec: str, metric: str = "l2", rows: int = 500, **more) -> Index:
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_saved_index_answers_the_same_and_goes_on_growing(tmp_path: Path, spec: str, metric: str):
-    index, asked = built(spec, metric, model="m"), clustered(6, 8, 1)
-    index.add(clustered(40, 8, 2), ids=np.arange(1000, 960, -1))
+def test_a_saved_index_has_the_same_results_and_can_grow(tmp_path: Path, spec: str, metric: str):
+    index, query_vectors = build_index(spec, metric, model="m"), make_clusters(6, 8, 1)
+    index.add(make_clusters(40, 8, 2), ids=np.arange(1000, 960, -1))
     index.remove([3, 990])
     index.measure_recall(sample=30)
     index.save(tmp_path / "ix")
@@ -43,28 +43,28 @@ def test_a_saved_index_answers_the_same_and_goes_on_growing(tmp_path: Path, spec
         again = Index.load(tmp_path / "ix", verify=True, mmap=mmap)
         assert (again.spec, again.metric, again.dim, again.model) == (spec, metric, 8, "m")
         assert again.curve == index.curve
-        for one, other in zip(again.search(asked, 9), index.search(asked, 9), strict=True):
+        for one, other in zip(again.search(query_vectors, 9), index.search(query_vectors, 9), strict=True):
             assert np.array_equal(one, other)
-        again.add(clustered(5, 8, 4))
+        again.add(make_clusters(5, 8, 4))
         assert again.ids[-5:].tolist() == [1001, 1002, 1003, 1004, 1005]
         with pytest.raises(InputError, match="already"):
-            again.add(clustered(1, 8), ids=[999])
+            again.add(make_clusters(1, 8), ids=[999])
         again.remove([1001])
         assert len(again) == 542
     assert len(index) == 538
 
 
 @pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF4,Flat"])
-def test_an_index_that_was_added_to_again_is_saved(tmp_path: Path, spec: str):
-    index = built(spec)
+def test_a_loaded_index_with_added_rows_can_be_saved(tmp_path: Path, spec: str):
+    index = build_index(spec)
     for step in range(3):  # before it is saved, and after it was loaded
-        index.add(clustered(5, 8, step))
+        index.add(make_clusters(5, 8, step))
         index.save(tmp_path / "ix")
         index = Index.load(tmp_path / "ix", verify=True)
         assert index.ids.tolist() == list(range(505 + 5 * step))
 
 
-def test_columns_are_kept(tmp_path: Path):
+def test_columns_are_saved(tmp_path: Path):
     index = Index("Flat", metric="l2", device="cpu")
     index.add(np.eye(4), meta={"name": ["a", "b", None, "d"]})
     index.save(tmp_path / "ix")
@@ -73,9 +73,9 @@ def test_columns_are_kept(tmp_path: Path):
 
 
 def test_a_mapped_index_is_not_read_into_memory(tmp_path: Path):
-    built("Flat").save(tmp_path / "ix")
-    state = Index.load(tmp_path / "ix")._state
-    base = state.engine.family.codes.buffer
+    build_index("Flat").save(tmp_path / "ix")
+    state = Index.load(tmp_path / "ix")._snapshot
+    base = state.engine.row_scorer.codes.buffer
     while not isinstance(base, np.memmap) and base is not None:
         base = base.base
     assert isinstance(base, np.memmap)
@@ -83,21 +83,21 @@ def test_a_mapped_index_is_not_read_into_memory(tmp_path: Path):
 
 @pytest.mark.parametrize("spec", ["Flat", "IVF4,PQ2,Refine(SQ8)"])
 def test_a_flipped_bit_anywhere_is_found_and_the_file_named(tmp_path: Path, spec: str):
-    built(spec).save(tmp_path / "ix")
+    build_index(spec).save(tmp_path / "ix")
     for file in sorted(p for p in (tmp_path / "ix").rglob("*") if p.is_file()):
-        whole = file.read_bytes()
-        bent = bytearray(whole)
+        complete = file.read_bytes()
+        bent = bytearray(complete)
         bent[len(bent) // 2] ^= 1
         file.write_bytes(bent)
         with pytest.raises(StoreError, match=file.name):
             Index.load(tmp_path / "ix", verify=True)
-        file.write_bytes(whole)
+        file.write_bytes(complete)
     (tmp_path / "ix" / "arrays" / "codes.npy").write_bytes(b"")
     with pytest.raises(StoreError, match=r"codes\.npy"):
         Index.load(tmp_path / "ix")  # a wrong length is seen without reading
 
 
-def test_what_is_no_index_is_refused(tmp_path: Path):
+def test_a_folder_that_is_not_an_index_is_refused(tmp_path: Path):
     from ridgeline.store import publish_dir
 
     with pytest.raises(StoreError, match="does not exist"):
@@ -112,7 +112,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path):
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("years")
     with pytest.raises(StoreError, match="not published here"):
-        built("Flat").save(foreign)
+        build_index("Flat").save(foreign)
     assert (foreign / "thesis.txt").read_text() == "years"
 
 
@@ -129,7 +129,7 @@ while True:
 """
 
 
-def test_a_kill_during_save_leaves_a_whole_index(tmp_path: Path):
+def test_a_kill_during_save_leaves_a_complete_index(tmp_path: Path):
     for number in range(4):
         folder = tmp_path / f"ix{number}"
         victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(folder)], stdout=subprocess.PIPE, text=True)
@@ -148,44 +148,44 @@ def test_a_kill_during_save_leaves_a_whole_index(tmp_path: Path):
         assert index.meta["v"][0].as_py() == values[0]
 
 
-def test_an_index_survives_that_its_folder_is_replaced(tmp_path: Path):
-    built("Flat").save(tmp_path / "ix")
+def test_an_index_survives_the_replacement_of_its_folder(tmp_path: Path):
+    build_index("Flat").save(tmp_path / "ix")
     old = Index.load(tmp_path / "ix")
-    before = old.search(clustered(3, 8, 1), 5)
+    before = old.search(make_clusters(3, 8, 1), 5)
     other = Index("Flat", metric="l2", device="cpu")
     other.add(np.zeros((10, 8)))
     other.save(tmp_path / "ix")
-    for one, again in zip(before, old.search(clustered(3, 8, 1), 5), strict=True):
+    for one, again in zip(before, old.search(make_clusters(3, 8, 1), 5), strict=True):
         assert np.array_equal(one, again)
 
 
 @pytest.mark.parametrize("own_ids", [False, True])
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 @pytest.mark.parametrize("spec", [*SPECS, "Flat float16", "IVF4,Flat float16"])
-def test_faiss_reads_an_export_and_answers_the_same(tmp_path: Path, spec: str, metric: str, own_ids: bool):
+def test_faiss_reads_an_export_with_the_same_results(tmp_path: Path, spec: str, metric: str, own_ids: bool):
     faiss = pytest.importorskip("faiss")
     spec, _, dtype = spec.partition(" ")
-    vectors = clustered(600, 8)
+    vectors = make_clusters(600, 8)
     index = Index(spec, metric=metric, device="cpu", dtype=dtype or "auto")
     if not index.trained:
         index.train(vectors)
     index.add(vectors, ids=np.random.default_rng(3).permutation(5000)[:600] if own_ids else None)
     index.remove(index.ids[[5, 17]])
     index.export_faiss(tmp_path / "x.faiss")
-    theirs = faiss.read_index(str(tmp_path / "x.faiss"))
-    assert theirs.ntotal == 598
-    queries = clustered(30, 8, 1)
+    faiss_index = faiss.read_index(str(tmp_path / "x.faiss"))
+    assert faiss_index.ntotal == 598
+    queries = make_clusters(30, 8, 1)
     if "IVF" in spec:
-        inner = faiss.downcast_index(theirs.index) if hasattr(theirs, "id_map") else theirs
+        inner = faiss.downcast_index(faiss_index.index) if hasattr(faiss_index, "id_map") else faiss_index
         inner = faiss.downcast_index(inner.base_index) if hasattr(inner, "base_index") else inner
         faiss.extract_index_ivf(inner).nprobe = 2
     if "Refine" in spec:
-        outer = faiss.downcast_index(theirs.index) if hasattr(theirs, "id_map") else theirs
+        outer = faiss.downcast_index(faiss_index.index) if hasattr(faiss_index, "id_map") else faiss_index
         outer.k_factor = 60
     scores, ids = index.search(queries, 5, nprobe=2, depth=60)
-    distances, found = theirs.search(queries, 5)
+    distances, actual = faiss_index.search(queries, 5)
     assert np.allclose(scores, distances, rtol=1e-4, atol=1e-3)
-    assert (ids == found).mean() > (
+    assert (ids == actual).mean() > (
         0.9 if "PQ2" in spec else 0.99
     )  # equal codes are ties, and FAISS has no order there
 
@@ -195,4 +195,4 @@ def test_without_faiss_the_export_names_the_cure(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingExtra, match=r"ridgeline\[faiss\]"):
-        built("Flat").export_faiss(tmp_path / "x.faiss")
+        build_index("Flat").export_faiss(tmp_path / "x.faiss")

@@ -12,15 +12,15 @@ from ridgeline import Index
 from ridgeline.errors import InputError, RidgelineError
 
 
-def filled(rows: int = 6, dim: int = 4, **more) -> Index:
+def fill_index(rows: int = 6, dim: int = 4, **more) -> Index:
     index = Index("Flat", device="cpu", **more)
     index.add(np.random.default_rng(0).standard_normal((rows, dim)))
     return index
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_number_is_refused_with_its_row(bad: float):
-    index = filled()
+def test_a_value_that_is_not_finite_is_refused_with_its_row(bad: float):
+    index = fill_index()
     vectors = np.ones((5, 4), np.float32)
     vectors[3, 2] = bad
     with pytest.raises(InputError, match=r"row 3 of the vectors holds -?(nan|inf) in column 2"):
@@ -32,7 +32,7 @@ def test_a_value_that_is_no_number_is_refused_with_its_row(bad: float):
 
 def test_a_float64_beyond_float32_is_refused_too():
     with pytest.raises(InputError, match="row 1 "):
-        filled().add(np.array([[1.0, 1, 1, 1], [1e300, 0, 0, 0]]))
+        fill_index().add(np.array([[1.0, 1, 1, 1], [1e300, 0, 0, 0]]))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_float64_beyond_float32_is_refused_too():
     ],
 )
 def test_bad_input_is_one_sentence_and_changes_nothing(call, words: str):
-    index = filled()
+    index = fill_index()
     before = index.ids
     with pytest.raises(InputError, match=words) as error:
         call(index)
@@ -92,7 +92,7 @@ def test_bad_settings_are_refused(settings: dict, words: str):
         Index(**{"device": "cpu", **settings})
 
 
-def test_what_must_be_trained_says_so_before_add_and_search():
+def test_an_untrained_index_refuses_add_and_search():
     index = Index("IVF8,Flat", device="cpu")
     with pytest.raises(InputError, match="trained before search"):
         index.search(np.zeros((1, 4)), 1)
@@ -105,7 +105,7 @@ def test_what_must_be_trained_says_so_before_add_and_search():
     assert not index.trained
 
 
-def test_a_failed_add_leaves_no_trace_for_the_next_one():
+def test_a_failed_add_changes_nothing():
     index = Index("Flat", metric="ip", device="cpu")
     index.add(np.eye(4)[:2], meta={"a": [1, 2]})
     for bad in ({"a": [1]}, {"b": [1, 2]}, {"a": ["x", "y"]}, None, 5):
@@ -128,10 +128,10 @@ def test_the_last_id_is_the_last():
     assert len(index) == 4
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
+def test_numpy_integers_are_accepted():
     index = Index("IVF2,Flat,Refine(Flat)", device="cpu", dim=np.int64(4))
     vectors = np.random.default_rng(0).standard_normal((60, 4))
     index.train(vectors)
     index.add(vectors)
-    wanted = index.search(vectors, 3, nprobe=2, depth=2)[1]
-    assert np.array_equal(index.search(vectors, np.int32(3), nprobe=np.int64(2), depth=np.uint8(2))[1], wanted)
+    expected = index.search(vectors, 3, nprobe=2, depth=2)[1]
+    assert np.array_equal(index.search(vectors, np.int32(3), nprobe=np.int64(2), depth=np.uint8(2))[1], expected)

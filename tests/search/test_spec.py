@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.search.spec import Spec, chosen, parse
+from ridgeline.search.spec import Spec, choose_spec, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from ridgeline.search.spec import Spec, chosen, parse
         ("Auto", None),
     ],
 )
-def test_a_spec_reads_and_writes_itself(text: str, spec: Spec | None):
-    assert parse(text) == spec
+def test_a_spec_survives_formatting_and_parsing(text: str, spec: Spec | None):
+    assert parse_spec(text) == spec
     if spec is not None:
-        assert parse(str(spec)) == spec
+        assert parse_spec(str(spec)) == spec
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_a_spec_reads_and_writes_itself(text: str, spec: Spec | None):
 )
 def test_a_bad_spec_names_the_part_and_the_cure(text: str, part: str):
     with pytest.raises(InputError, match=part) as error:
-        parse(text)
+        parse_spec(text)
     assert str(error.value).endswith(".")
 
 
-def test_auto_stays_exact_while_that_is_quick():
-    assert chosen(200_000) == Spec("Flat")
-    assert chosen(1_000_000) == Spec("Flat", lists=2048)
+def test_auto_is_exact_for_small_sizes():
+    assert choose_spec(200_000) == Spec("Flat")
+    assert choose_spec(1_000_000) == Spec("Flat", lists=2048)

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search.test_exact import METRICS, clustered
+from tests.search.test_exact import METRICS, make_clusters
 
 from ridgeline import Index
 from ridgeline.errors import InputError, RidgelineError
 
 
 @pytest.mark.parametrize("spec", ["Flat", "IVF2,Flat"])
-def test_a_search_during_adds_sees_whole_adds(spec: str):
+def test_a_search_during_adds_sees_complete_adds(spec: str):
     batch, dim = 64, 4
     index = Index(spec, metric="l2", device="cpu", dim=dim)
     if not index.trained:
-        index.train(clustered(50, dim))
+        index.train(make_clusters(50, dim))
     stop, seen, wrong = threading.Event(), set(), []
 
     def look() -> None:
@@ -38,16 +38,16 @@ def test_a_search_during_adds_sees_whole_adds(spec: str):
     readers = [threading.Thread(target=look) for _ in range(2)]
     for reader in readers:
         reader.start()
-    added = 0
-    while added < 60 or (len(seen) < 3 and added < 600):  # a busy machine may not let the readers look for a while
-        index.add(np.full((batch, dim), added, np.float32))
-        added += 1
+    append = 0
+    while append < 60 or (len(seen) < 3 and append < 600):  # a busy machine may not let the readers look for a while
+        index.add(np.full((batch, dim), append, np.float32))
+        append += 1
     stop.set()
     for reader in readers:
         reader.join()
     assert not wrong
     assert len(seen) > 1
-    assert len(index) == added * batch
+    assert len(index) == append * batch
 
 
 def test_writers_in_several_threads_lose_nothing():
@@ -62,7 +62,7 @@ def test_writers_in_several_threads_lose_nothing():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 70), st.sampled_from(METRICS), st.integers(0, 99))
-def test_shards_answer_like_one_index(shards: int, rows: int, k: int, metric: str, seed: int):
+def test_shards_match_one_index(shards: int, rows: int, k: int, metric: str, seed: int):
     r = np.random.default_rng(seed)
     vectors, queries = (r.integers(-2, 3, (n, 3)).astype(np.float32) for n in (rows, 4))
     ids = r.permutation(500)[:rows]
@@ -80,7 +80,7 @@ def test_shards_answer_like_one_index(shards: int, rows: int, k: int, metric: st
 
 
 def test_shards_filter_train_and_measure():
-    vectors = clustered(900, 8)
+    vectors = make_clusters(900, 8)
     with Index.sharded(["cpu", "cpu", "cpu"], "IVF4,Flat", metric="l2") as index:
         index.train(vectors)
         index.add(vectors, meta={"n": np.arange(900)})
@@ -91,7 +91,7 @@ def test_shards_filter_train_and_measure():
         assert index.stats()["count"] == 900
 
 
-def test_shards_refuse_what_an_index_refuses_and_stay_as_they_were():
+def test_shards_refuse_bad_input_without_a_change():
     with Index.sharded(["cpu", "cpu"], metric="l2") as index:
         index.add(np.ones((4, 3)), ids=[1, 2, 3, 4])
         bad = np.ones((4, 3))
@@ -126,23 +126,23 @@ for spec in ("Flat", "SQ8", "IVF4,PQ2,Refine(Flat)"):
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip"])
-def test_shards_find_all_within_a_radius_and_give_back_their_vectors(metric: str):
+def test_shards_search_a_range_and_reconstruct(metric: str):
     vectors = np.random.default_rng(3).standard_normal((60, 4)).astype("f4")
     ids = np.random.default_rng(4).permutation(1000)[:60]
     one = Index("Flat", metric=metric, device="cpu")
     one.add(vectors, ids=ids)
     with Index.sharded(["cpu"] * 3, "Flat", metric=metric) as several:
         several.add(vectors, ids=ids)
-        for wanted, found in zip(
+        for expected, actual in zip(
             one.range_search(vectors[:5], 1.0), several.range_search(vectors[:5], 1.0), strict=True
         ):
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)
         np.testing.assert_array_equal(several.reconstruct(ids[::-7]), one.reconstruct(ids[::-7]))
         with pytest.raises(InputError, match="id 5000 is not in the index"):
             several.reconstruct([5000])
 
 
-def _sharded(**more) -> Index:
+def _make_shards(**more) -> Index:
     return Index.sharded(["cpu", "cpu"], "Flat", metric="ip", **more)
 
 
@@ -155,8 +155,8 @@ def _sharded(**more) -> Index:
         (lambda s: s.remove([0, 77]), "id 77 is not in the index"),
     ],
 )
-def test_what_shards_refuse_leaves_nothing_behind(call, words: str):
-    index = _sharded(dtype="float16")
+def test_a_failed_add_changes_no_shard(call, words: str):
+    index = _make_shards(dtype="float16")
     index.add(np.ones((1, 8)), ids=[0])  # one shard has rows, the other none
     with pytest.raises(InputError, match=words):
         call(index)
@@ -166,17 +166,17 @@ def test_what_shards_refuse_leaves_nothing_behind(call, words: str):
     assert sorted(index.search(np.ones((1, 8)), 11)[1][0].tolist()) == list(range(11))
 
 
-def test_ranges_over_shards_see_whole_adds(monkeypatch: pytest.MonkeyPatch):
-    index = _sharded(dim=4)
+def test_range_searches_over_shards_see_complete_adds(monkeypatch: pytest.MonkeyPatch):
+    index = _make_shards(dim=4)
     index.add(np.ones((10, 4)))
     first = index.shards[0]
-    within = first._within
+    search_radius = first._search_radius
 
     def add_between(*words):
-        monkeypatch.setattr(first, "_within", within)
+        monkeypatch.setattr(first, "_search_radius", search_radius)
         index.add(np.ones((10, 4)))  # while the first shard is looked at
-        return within(*words)
+        return search_radius(*words)
 
-    monkeypatch.setattr(first, "_within", add_between)
+    monkeypatch.setattr(first, "_search_radius", add_between)
     assert index.range_search(np.ones((1, 4)), 0.0)[0].tolist() == [0, 10]
     assert index.range_search(np.ones((1, 4)), 0.0)[0].tolist() == [0, 20]

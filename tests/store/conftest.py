@@ -1,4 +1,4 @@
-"""The nursery: a helper process whose children are killed at random or at chosen moments."""
+"""A helper process whose children are killed at random or at chosen moments."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ import pytest
 
 import ridgeline
 
-VICTIM = Path(__file__).with_name("victim.py")
+CRASH_WORKER = Path(__file__).with_name("crash_worker.py")
 
 
 @dataclass(frozen=True)
-class Nursery:
-    """Commands go in, lines come out; see victim.py."""
+class CrashWorker:
+    """The helper process: it reads commands and writes lines; see crash_worker.py."""
 
     process: subprocess.Popen[str]
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def hear(self, word: str) -> int:
+    def receive(self, word: str) -> int:
         line = self.process.stdout.readline().split()
-        assert line, "the nursery died"
+        assert line, "the helper process ended"
         assert line[0] == word, line
         return int(line[1])
 
-    def acks_until_death(self) -> list[int]:
+    def read_acks_until_exit(self) -> list[int]:
         acks = []
         while True:
             word, number = self.process.stdout.readline().split()
             if word == "dead":
-                assert int(number) == signal.SIGKILL, "the victim failed before it was killed"
+                assert int(number) == signal.SIGKILL, "the child failed before it was killed"
                 return acks
             acks.append(int(number))
 
     def stop_before_call(self, number: int) -> bool:
-        """Kill a child before its given call; False once it ran to its end instead."""
-        self.tell(f"stop {number}")
-        end = self.hear("dead")
-        assert end in (0, signal.SIGKILL), "the victim failed by itself"
+        """Kill a child before its N-th call; return False if it ran to its end instead."""
+        self.send(f"stop {number}")
+        end = self.receive("dead")
+        assert end in (0, signal.SIGKILL), "the child failed by itself"
         return end == signal.SIGKILL
 
 
 @contextmanager
-def nursery_of(kind: str, folder: Path) -> Iterator[Nursery]:
+def start_crash_worker(kind: str, folder: Path) -> Iterator[CrashWorker]:
     source = str(Path(ridgeline.__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, VICTIM, kind, folder],
+        [sys.executable, CRASH_WORKER, kind, folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -65,14 +65,14 @@ def nursery_of(kind: str, folder: Path) -> Iterator[Nursery]:
     )
     with process:
         try:
-            yield Nursery(process)
+            yield CrashWorker(process)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # with the victims that a failed test left alive
+            os.killpg(process.pid, signal.SIGKILL)  # with the children that a failed test left alive
 
 
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place in memory where there is one: a kill tears no differently there, and fsync is free."""
+    """A folder in memory, if there is one: a kill has the same effect there, and fsync costs nothing."""
     shared = Path("/dev/shm")
     return shared if os.access(shared, os.W_OK) else tmp_path_factory.mktemp("memory")
 
@@ -84,6 +84,6 @@ def memory_path(memory: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Callable[[str, Path], Nursery]]:
+def crash_worker() -> Iterator[Callable[[str, Path], CrashWorker]]:
     with ExitStack() as stack:
-        yield lambda kind, folder: stack.enter_context(nursery_of(kind, folder))
+        yield lambda kind, folder: stack.enter_context(start_crash_worker(kind, folder))

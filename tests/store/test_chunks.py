@@ -1,4 +1,4 @@
-"""Chunk sets through restarts, damage and strangers."""
+"""Chunk sets with restarts, damage and other jobs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_done_is_what_was_put_and_not_damaged_since(memory, steps):
+def test_done_lists_the_intact_chunks(memory, steps):
     with TemporaryDirectory(dir=memory) as folder:
         path = Path(folder, "job")
         model: dict[int, bytes] = {}
 
-        def opened() -> ChunkSet:
+        def open_job() -> ChunkSet:
             return ChunkSet(path, key={"k": 1}, total=TOTAL)
 
-        chunks = opened().__enter__()
+        chunks = open_job().__enter__()
         try:
             for step, number, data in steps:
                 if step == "put":
@@ -38,7 +38,7 @@ def test_done_is_what_was_put_and_not_damaged_since(memory, steps):
                     model[number] = data
                 elif step == "restart":
                     chunks.__exit__(None, None, None)
-                    chunks = opened().__enter__()
+                    chunks = open_job().__enter__()
                 elif number in model:
                     damage(chunks.file(number), step)
                     if step == "remove" or model[number]:  # an empty chunk has no byte to lose
@@ -71,7 +71,7 @@ def damage(path: Path, how: str) -> None:
         os.utime(path, ns=(later, later))
 
 
-def test_damage_that_hides_from_the_clock_is_found_at_the_latest_when_finishing(tmp_path):
+def test_damage_with_an_unchanged_mtime_is_found_when_finishing(tmp_path):
     with ChunkSet(tmp_path / "job", key="k", total=2) as chunks:
         chunks.put(0, b"aa")
         chunks.put(1, b"bb")
@@ -120,7 +120,7 @@ def test_chunks_of_another_job_are_refused_with_the_settings_that_differ(tmp_pat
         assert chunks.done() == [0]
 
 
-def test_another_job_without_a_chunk_is_in_nobody_s_way(tmp_path):
+def test_a_job_without_chunks_is_replaced_by_another_job(tmp_path):
     with ChunkSet(tmp_path / "job", key={"model": "a"}):
         pass
     with ChunkSet(tmp_path / "job", key={"model": "b"}) as chunks:
@@ -131,14 +131,14 @@ def test_another_job_without_a_chunk_is_in_nobody_s_way(tmp_path):
         assert chunks.done() == [0]
 
 
-def test_a_job_anew_forgets_the_chunks_but_not_those_of_a_process_at_work(tmp_path):
+def test_start_over_removes_chunks_but_not_those_of_a_running_process(tmp_path):
     with ChunkSet(tmp_path / "job", key={"model": "a"}, suffix=".npy") as chunks:
         chunks.put(0, b"x")
-        with pytest.raises(StoreError, match="locked by process"), ChunkSet(tmp_path / "job", key="k", anew=True):
+        with pytest.raises(StoreError, match="locked by process"), ChunkSet(tmp_path / "job", key="k", start_over=True):
             pass
         assert chunks.done() == [0]
     (tmp_path / "job" / "job.json").write_text("{")  # damaged: all the more
-    with ChunkSet(tmp_path / "job", key="k", anew=True) as chunks:
+    with ChunkSet(tmp_path / "job", key="k", start_over=True) as chunks:
         assert chunks.done() == []
         chunks.put(1, b"y")
     with ChunkSet(tmp_path / "job", key="k") as chunks:

@@ -1,4 +1,4 @@
-"""A really full disk: a small filesystem in memory, mounted for the test where that is allowed."""
+"""A full disk: a small filesystem in memory, mounted for the test if that is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: torn at every byte it keeps whole lines, damaged before the end it says where."""
+"""The journal keeps complete lines after a cut at any byte, and names the line of any other damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.store import Appended, append_lines, journal, read_lines
+from ridgeline.store import AppendResult, append_lines, journal, read_lines
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 OBJECTS = st.lists(st.dictionaries(st.text(max_size=5), VALUES | st.lists(VALUES, max_size=2), max_size=3), max_size=4)
@@ -21,20 +21,20 @@ OBJECTS = st.lists(st.dictionaries(st.text(max_size=5), VALUES | st.lists(VALUES
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OBJECTS, max_size=3))
-def test_what_was_appended_is_read(memory, batches):
+def test_appended_objects_are_read(memory, batches):
     with TemporaryDirectory(dir=memory) as folder:
         path = Path(folder, "j.jsonl")
         for batch in batches:
-            assert append_lines(path, batch) == Appended(len(batch), 0)
+            assert append_lines(path, batch) == AppendResult(len(batch), 0)
         if batches:
-            found = read_lines(path)
-            assert list(found.objects) == [item for batch in batches for item in batch]
-            assert not found.torn
+            content = read_lines(path)
+            assert list(content.objects) == [item for batch in batches for item in batch]
+            assert not content.torn
 
 
 @settings(max_examples=25, deadline=None)
 @given(OBJECTS.filter(bool), st.integers(1, 40))
-def test_torn_at_any_byte_every_whole_line_stays_and_the_next_append_mends_it(memory, objects, block):
+def test_after_a_cut_at_any_byte_complete_lines_stay_and_append_repairs_the_end(memory, objects, block):
     with TemporaryDirectory(dir=memory) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "_BLOCK", block)  # so that short lines, too, span several blocks
         path = Path(folder, "j.jsonl")
@@ -43,18 +43,18 @@ def test_torn_at_any_byte_every_whole_line_stays_and_the_next_append_mends_it(me
         ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
         for cut in range(len(data) + 1):
             path.write_bytes(data[:cut])
-            # an object that lacks only its newline is whole
-            whole = sum(end - 1 <= cut for end in ends)
-            kept = max([0, *(end for end in ends if end - 1 <= cut)])
-            torn = cut > kept
-            found = read_lines(path)
-            assert list(found.objects) == objects[:whole]
-            assert found.torn == torn
-            assert found.torn_at == (kept if torn else None)
+            # an object that lacks only its newline is complete
+            complete = sum(end - 1 <= cut for end in ends)
+            complete_size = max([0, *(end for end in ends if end - 1 <= cut)])
+            torn = cut > complete_size
+            content = read_lines(path)
+            assert list(content.objects) == objects[:complete]
+            assert content.torn == torn
+            assert content.torn_at == (complete_size if torn else None)
             done = append_lines(path, [{"after": cut}])
-            assert done == Appended(1, cut - kept if torn else 0)
+            assert done == AppendResult(1, cut - complete_size if torn else 0)
             after = read_lines(path)
-            assert list(after.objects) == [*objects[:whole], {"after": cut}]
+            assert list(after.objects) == [*objects[:complete], {"after": cut}]
             assert not after.torn
 
 
@@ -84,14 +84,14 @@ def test_a_finished_line_that_is_not_one_object_is_damage(tmp_path, line):
 def test_a_torn_end_is_cut_even_if_nothing_is_appended(tmp_path):
     path = tmp_path / "j.jsonl"
     path.write_bytes(b'{"n":0}\n{"n"')
-    assert append_lines(path, []) == Appended(0, 4)
+    assert append_lines(path, []) == AppendResult(0, 4)
     assert path.read_bytes() == b'{"n":0}\n'
 
 
-def test_a_last_line_without_newline_as_editors_leave_it_is_kept(tmp_path):
+def test_a_last_line_without_newline_is_retained(tmp_path):
     path = tmp_path / "j.jsonl"
     path.write_bytes(b'{"n":0}')
-    assert append_lines(path, [{"n": 1}]) == Appended(1, 0)
+    assert append_lines(path, [{"n": 1}]) == AppendResult(1, 0)
     assert path.read_bytes() == b'{"n":0}\n{"n":1}\n'
 
 
@@ -140,20 +140,20 @@ def test_a_short_write_goes_on_and_a_failing_one_is_taken_back(tmp_path, monkeyp
 def test_many_writers_at_once_lose_and_mix_nothing(tmp_path):
     path = tmp_path / "j.jsonl"
 
-    def write(who: int) -> None:
+    def write(writer: int) -> None:
         for n in range(20):
-            append_lines(path, [{"who": who, "n": n, "part": part, "pad": "x" * 3000} for part in (0, 1)])
+            append_lines(path, [{"who": writer, "n": n, "part": part, "pad": "x" * 3000} for part in (0, 1)])
 
-    threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = read_lines(path).objects
-    for who in range(4):
-        mine = [(item["n"], item["part"]) for item in found if item["who"] == who]
+    objects = read_lines(path).objects
+    for writer in range(4):
+        mine = [(item["n"], item["part"]) for item in objects if item["who"] == writer]
         assert mine == [(n, part) for n in range(20) for part in (0, 1)]
-    pairs = [(item["who"], item["n"]) for item in found]
+    pairs = [(item["who"], item["n"]) for item in objects]
     assert pairs[::2] == pairs[1::2]
 
 

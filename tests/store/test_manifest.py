@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.store import Entry, publish_dir, read_manifest, sha256_of, verify, write_manifest
+from ridgeline.store import Entry, hash_file, publish_dir, read_manifest, verify, write_manifest
 
 NAMES = st.from_regex(r"[a-zé]{1,8}(/[a-z]{1,3}\.bin)?", fullmatch=True)
 FOLDERS = st.dictionaries(NAMES, st.binary(max_size=64), max_size=5).filter(
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "f"
 
 
-def test_damaged_missing_and_extra_files_are_told_apart(folder):
+def test_the_message_lists_damaged_missing_and_extra_files(folder):
     (folder / "a.bin").write_bytes(b"aaab")
     (folder / "deep" / "b.bin").unlink()
     (folder / "d.bin").write_text("")
@@ -116,10 +116,10 @@ def test_a_quick_look_sees_sizes_only(folder):
 def test_the_checksums_are_plain_sha256(folder):
     entry = read_manifest(folder).files["a.bin"]
     assert entry == Entry(4, "61be55a8e2f6b4e172338bddf184d6dbee29c98853e0a0485ecee7f27b9af0b4")
-    assert sha256_of(folder / "a.bin") == entry.sha256
+    assert hash_file(folder / "a.bin") == entry.sha256
 
 
-def test_a_folder_without_a_manifest_and_no_folder_at_all_are_told_apart(tmp_path):
+def test_a_missing_manifest_and_a_missing_folder_have_different_messages(tmp_path):
     with pytest.raises(StoreError, match="no/where does not exist"):
         read_manifest(tmp_path / "no/where")
     with pytest.raises(StoreError, match=r"has no manifest\.json"):

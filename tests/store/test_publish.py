@@ -1,4 +1,4 @@
-"""Publishing files and folders when nobody is killed: content, order of syncs, modes, other writers."""
+"""Publish files and folders without crashes: content, order of syncs, modes, other writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def umask(bits: int):
         os.umask(before)
 
 
-def mode_of(path: Path) -> int:
+def read_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -108,7 +108,7 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_publish_returns(tm
     calls: list[tuple[str, str]] = []
     fsync, rename, replace, exchange = os.fsync, os.rename, os.replace, disk.exchange
 
-    def watched(verb, call):
+    def record_calls(verb, call):
         def run(one, other):
             if verb != "exchange" or way == "exchange":
                 calls.append((verb, Path(one).name))
@@ -121,9 +121,9 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_publish_returns(tm
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(os, "rename", watched("rename", rename))
-    monkeypatch.setattr(os, "replace", watched("rename", replace))
-    monkeypatch.setattr(disk, "exchange", watched("exchange", exchange))
+    monkeypatch.setattr(os, "rename", record_calls("rename", rename))
+    monkeypatch.setattr(os, "replace", record_calls("rename", replace))
+    monkeypatch.setattr(disk, "exchange", record_calls("exchange", exchange))
 
     publish_file(tmp_path / "file")
     assert calls == [("fsync", "file"), ("rename", "file"), ("fsync", tmp_path.name)]
@@ -143,7 +143,7 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_publish_returns(tm
 def test_the_umask_decides_the_mode_of_something_new(tmp_path, put):
     with umask(0o027):
         put(tmp_path / "t")
-    assert mode_of(tmp_path / "t") == (0o640 if put is publish_file else 0o750)
+    assert read_mode(tmp_path / "t") == (0o640 if put is publish_file else 0o750)
 
 
 def test_a_replaced_file_keeps_its_mode_and_a_given_mode_wins(tmp_path):
@@ -151,13 +151,13 @@ def test_a_replaced_file_keeps_its_mode_and_a_given_mode_wins(tmp_path):
     with umask(0o022):
         with publish(target, mode=0o600) as tmp:
             tmp.write_text("secret")
-            assert mode_of(tmp.parents[1]) == 0o700
-        assert mode_of(target) == 0o600
+            assert read_mode(tmp.parents[1]) == 0o700
+        assert read_mode(target) == 0o600
         publish_file(target)
-        assert mode_of(target) == 0o600
+        assert read_mode(target) == 0o600
         with publish(target, mode=0o444) as tmp:
             tmp.write_text("public")
-        assert mode_of(target) == 0o444
+        assert read_mode(target) == 0o444
 
 
 def test_a_symbolic_link_still_points_at_what_was_published(tmp_path):
@@ -207,7 +207,7 @@ def test_many_writers_and_readers_of_one_file_never_meet_half_of_it(tmp_path):
     assert os.listdir(tmp_path) == ["t"]
 
 
-def test_many_writers_of_one_folder_leave_one_of_theirs(memory_path, way):
+def test_many_writers_of_one_folder_leave_one_complete_version(memory_path, way):
     target = memory_path / "t"
     trouble: list[BaseException] = []
 
@@ -252,7 +252,7 @@ def test_a_folder_that_vanishes_or_appears_in_the_last_moment_is_published_over(
     assert sorted(os.listdir(tmp_path)) == ["t", "u"]
 
 
-def test_a_folder_replaced_while_it_is_looked_at_is_not_taken_for_a_strangers(tmp_path, monkeypatch):
+def test_a_folder_replaced_during_the_check_is_not_taken_for_a_foreign_one(tmp_path, monkeypatch):
     is_file = Path.is_file
 
     def replace_then_look(path: Path) -> bool:

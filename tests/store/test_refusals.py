@@ -1,4 +1,4 @@
-"""Every way in which publishing can be refused is one sentence, and nothing is lost by it."""
+"""Every refusal to publish is one sentence and loses nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_folder_that_was_not_published_here_is_never_replaced(tmp_path):
     assert (tmp_path / "home" / "part").exists()
 
 
-def test_a_block_that_writes_nothing_is_told_so(tmp_path):
+def test_a_block_that_writes_nothing_is_an_error(tmp_path):
     with pytest.raises(StoreError, match="nothing was written"), publish(tmp_path / "t"):
         pass
     with pytest.raises(StoreError, match="one plain file"), publish(tmp_path / "t") as tmp:
@@ -71,10 +71,10 @@ def test_a_block_that_writes_nothing_is_told_so(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can switch to another user")
 @BOTH
-def test_a_folder_of_somebody_else_is_a_sentence_about_permission(put):
-    """Root passes every door, so the test becomes nobody for a moment."""
+def test_a_folder_of_another_user_is_a_permission_error(put):
+    """Root has every permission, so the test switches to an unprivileged user."""
     os.seteuid(65534)
     try:
         with pytest.raises(StoreError, match="no permission for /t;"):
@@ -114,6 +114,6 @@ def test_a_failing_sync_is_one_sentence_and_the_old_version_stays(tmp_path, monk
             put(tmp_path / "t")
     assert str(tmp_path / "t") in str(caught.value)
     assert str(caught.value).endswith(".")
-    kept = tmp_path / "t" if put is publish_file else tmp_path / "t" / "part"
-    assert kept.read_text() == "old"
+    old_content = tmp_path / "t" if put is publish_file else tmp_path / "t" / "part"
+    assert old_content.read_text() == "old"
     assert os.listdir(tmp_path) == ["t"]

@@ -1,4 +1,4 @@
-"""Small recordings of every format, made with the formats' own libraries."""
+"""Small recordings of every format, written with the libraries of the formats."""
 
 from __future__ import annotations
 

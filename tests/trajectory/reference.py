@@ -1,4 +1,4 @@
-"""resample, slow and obvious: float64, one target at a time, written from the definition."""
+"""A slow reference of resample: float64, one target at a time, from the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TrajectoryDataset: what its items are, from files and from memory, whole and in windows; and who gets which.
+"""TrajectoryDataset: items from files and from memory, as episodes and as windows; and the shares of ranks.
 
 python -m pytest tests/trajectory/test_dataset.py
 """
@@ -22,8 +22,8 @@ from tests.trajectory import recordings
 from ridgeline import TrajectoryDataset
 from ridgeline.errors import InputError
 from ridgeline.trajectory import Share, Stream, readers
-from ridgeline.trajectory.dataset import recordings as found
-from ridgeline.trajectory.sample import starts
+from ridgeline.trajectory.dataset import find_recordings
+from ridgeline.trajectory.sample import find_window_starts
 
 NS = 1_000_000_000
 
@@ -44,8 +44,8 @@ def test_trajectories_from_memory_are_items_as_they_are():
         times, values = dataset[i]["values"]
         assert times.tolist() == np.rint(np.linspace(0, i + 1, 11 + i) * NS).tolist()
         assert (values == i).all()
-        assert (dataset[i].where.index, dataset[i].where.end_ns) == (i, (i + 1) * NS)
-    assert dataset[-1].where.index == 2
+        assert (dataset[i].origin.index, dataset[i].origin.end_ns) == (i, (i + 1) * NS)
+    assert dataset[-1].origin.index == 2
     with pytest.raises(IndexError):
         dataset[3]
 
@@ -78,10 +78,10 @@ def test_every_episode_of_a_file_is_an_item(tmp_path: Path):
     ):
         dataset = TrajectoryDataset(path)
         assert (len(dataset), len(dataset.names)) == (items, columns)
-        streams = readers.episodes(readers.read(path))
-        for i, (label, wanted) in enumerate(streams.items()):
-            assert (dataset[i].where.episode, dataset[i].where.file) == (label, str(path))
-            for stream in wanted:
+        streams = readers.group_episodes(readers.read(path))
+        for i, (label, episode_streams) in enumerate(streams.items()):
+            assert (dataset[i].origin.episode, dataset[i].origin.file) == (label, str(path))
+            for stream in episode_streams:
                 if stream.name != "stuck/x":  # 20 samples with one stamp
                     times, values = dataset[i][stream.name]
                     assert np.array_equal(times, stream.times)
@@ -97,11 +97,11 @@ def test_a_folder_is_all_recordings_in_it(tmp_path: Path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "notes.md").write_text("none")
     recordings.lerobot_v2(tmp_path / "lerobot")
-    assert [p.relative_to(tmp_path).as_posix() for p in found(tmp_path)] == [
+    assert [p.relative_to(tmp_path).as_posix() for p in find_recordings(tmp_path)] == [
         "a.ulg", "b.ulg", "deep/more/c.ulg", "lerobot",
     ]  # fmt: skip
     dataset = TrajectoryDataset([tmp_path / "b.ulg", tmp_path / "deep"])
-    assert [Path(dataset[i].where.file).name for i in range(len(dataset))] == ["b.ulg", "c.ulg"]
+    assert [Path(dataset[i].origin.file).name for i in range(len(dataset))] == ["b.ulg", "c.ulg"]
 
 
 def test_stamps_may_be_sorted_and_may_repeat():
@@ -119,7 +119,7 @@ def test_stamps_may_be_sorted_and_may_repeat():
 @settings(max_examples=200, deadline=None)
 @given(st.integers(-50, 50), st.integers(0, 60), st.integers(1, 20), st.integers(1, 20), st.booleans())
 def test_windows_cover_the_episode_and_are_full_but_for_the_last(start, length, window, stride, partial):
-    begins = starts(start, start + length, window, stride, partial).tolist()
+    begins = find_window_starts(start, start + length, window, stride, partial).tolist()
     full = [b for b in begins if b + window <= start + length]
     assert full == [b for b in range(start, start + length + 1, stride) if b + window <= start + length]
     assert len(begins) - len(full) <= partial
@@ -129,10 +129,10 @@ def test_windows_cover_the_episode_and_are_full_but_for_the_last(start, length, 
         assert begins[-1] + window >= start + length
 
 
-def test_a_window_holds_its_neighbours_and_knows_its_place(tmp_path: Path):
+def test_a_window_has_its_neighbours_and_its_origin(tmp_path: Path):
     path = recordings.flight(tmp_path / "flight.ulg", seconds=4)
     dataset = TrajectoryDataset(path, window=1.5, stride=1.0, topics=["attitude", "status"])
-    assert [(s.where.start_ns - 10 * NS, s.where.end_ns - 10 * NS) for s in map(dataset.__getitem__, range(4))] == [
+    assert [(s.origin.start_ns - 10 * NS, s.origin.end_ns - 10 * NS) for s in map(dataset.__getitem__, range(4))] == [
         (0, NS * 3 // 2), (NS, NS * 5 // 2), (2 * NS, NS * 7 // 2), (3 * NS, 4 * NS),
     ]  # fmt: skip
     times, _ = dataset[1]["attitude/q"]
@@ -143,33 +143,33 @@ def test_a_window_holds_its_neighbours_and_knows_its_place(tmp_path: Path):
 # --- laziness, workers ---
 
 
-def test_a_log_is_not_read_before_it_is_asked_for(tmp_path: Path):
+def test_a_log_is_read_on_first_access(tmp_path: Path):
     good = recordings.flight(tmp_path / "a.ulg")
     broken = tmp_path / "b.ulg"
     broken.write_bytes(good.read_bytes()[:40])
     dataset = TrajectoryDataset([good, broken])
     assert len(dataset) == 2
-    assert dataset[0].where.file == str(good)
+    assert dataset[0].origin.file == str(good)
     with pytest.raises(InputError, match=r"b\.ulg"):
         dataset[1]
 
 
-def test_a_process_keeps_what_fits_and_reads_the_rest_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_cache_of_a_process_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     paths = [recordings.flight(tmp_path / f"{i}.ulg") for i in range(3)]
-    asked: list[str] = []
+    read_names: list[str] = []
     real = readers.read
-    monkeypatch.setattr(readers, "read", lambda path, *rest: asked.append(path.name) or real(path, *rest))
+    monkeypatch.setattr(readers, "read", lambda path, *rest: read_names.append(path.name) or real(path, *rest))
     size = TrajectoryDataset(paths[0])[0].nbytes
-    asked.clear()
+    read_names.clear()
     roomy = TrajectoryDataset(paths)
     for i in (0, 1, 2, 0, 1, 2):
         roomy[i]
-    assert asked == ["0.ulg", "1.ulg", "2.ulg"]
-    asked.clear()
+    assert read_names == ["0.ulg", "1.ulg", "2.ulg"]
+    read_names.clear()
     tight = TrajectoryDataset(paths, memory=2 * size)
     for i in (0, 1, 2, 2, 1, 0):
         tight[i]
-    assert asked == ["0.ulg", "1.ulg", "2.ulg", "0.ulg"]
+    assert read_names == ["0.ulg", "1.ulg", "2.ulg", "0.ulg"]
 
 
 def test_a_pickled_dataset_is_small_and_gives_the_same_items(tmp_path: Path):
@@ -179,10 +179,10 @@ def test_a_pickled_dataset_is_small_and_gives_the_same_items(tmp_path: Path):
     again = pickle.loads(raw)
     assert len(again) == len(dataset)
     assert np.array_equal(again[3]["attitude/q"][1], dataset[3]["attitude/q"][1])
-    assert again[3].where == dataset[3].where
+    assert again[3].origin == dataset[3].origin
 
 
-def test_it_needs_no_torch():
+def test_the_dataset_works_without_torch():
     code = "import sys, numpy as np, ridgeline; d = ridgeline.TrajectoryDataset([(np.arange(3.), np.eye(3))]); "
     code += "d[0]; list(d.share()); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
@@ -194,7 +194,7 @@ ONE = (np.array([0.0, 1.0]), np.array([1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
-    ("source", "more", "said"),
+    ("source", "more", "message"),
     [
         ([], {}, "there is no trajectory"),
         (ONE, {}, "trajectory 0 is a ndarray; give \\(times, values\\)"),
@@ -215,8 +215,8 @@ ONE = (np.array([0.0, 1.0]), np.array([1.0, 2.0]))
         ("no/such.ulg", {}, "there is no file 'no/such.ulg'"),
     ],
 )
-def test_bad_input_is_one_sentence_with_its_cure(source, more, said: str):
-    with pytest.raises(InputError, match=said) as raised:
+def test_bad_input_is_one_sentence_with_its_cure(source, more, message: str):
+    with pytest.raises(InputError, match=message) as raised:
         TrajectoryDataset(source, **more)
     assert "\n" not in str(raised.value)
     assert str(raised.value).endswith(".")
@@ -240,7 +240,7 @@ def test_a_recording_that_lacks_a_column_is_named(tmp_path: Path):
 @given(
     st.integers(0, 40), st.integers(1, 7), st.sampled_from(["repeat", "drop", "keep"]), st.booleans(), st.integers(0, 3)
 )
-def test_shares_are_equal_and_together_everything(items, world, uneven, shuffle, epoch):
+def test_shares_are_equal_and_cover_all_items(items, world, uneven, shuffle, epoch):
     if uneven == "drop" and items < world:
         with pytest.raises(InputError, match="too few"):
             Share(items, 0, world, uneven=uneven)
@@ -249,9 +249,9 @@ def test_shares_are_equal_and_together_everything(items, world, uneven, shuffle,
     for share in shares:
         share.set_epoch(epoch)
     lists = [list(share) for share in shares]
-    assert [len(share) for share in shares] == [len(found) for found in lists]
-    given = sorted(i for found in lists for i in found)
-    sizes = {len(found) for found in lists}
+    assert [len(share) for share in shares] == [len(rank_items) for rank_items in lists]
+    given = sorted(i for rank_items in lists for i in rank_items)
+    sizes = {len(rank_items) for rank_items in lists}
     if uneven == "keep":
         assert given == list(range(items))
         assert max(sizes) - min(sizes) <= 1
@@ -273,7 +273,7 @@ def test_epochs_differ_and_can_be_repeated():
     assert repr(Share(9, 1, 2)) == "Share(rank 1 of 2: 5 of 9 items, 1 repeated, epoch 0)"
 
 
-def test_the_place_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch):
+def test_rank_and_world_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     dataset = TrajectoryDataset(runs(4))
@@ -285,14 +285,14 @@ def test_the_place_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch):
     assert list(dataset.share(shuffle=False)) == [1, 3]
     assert list(dataset.share(0, 4, shuffle=False)) == [0]
     assert len(dataset) == 4  # the dataset itself stays whole
-    for place, said in (((4, 4), "rank 4 of 4 is no place"), ((0, None), "go together")):
-        with pytest.raises(InputError, match=said):
+    for place, message in (((4, 4), "rank 4 of 4 does not exist"), ((0, None), "go together")):
+        with pytest.raises(InputError, match=message):
             dataset.share(*place)
     with pytest.raises(InputError, match="there is no way to share unevenly 'throw'"):
         dataset.share(uneven="throw")
 
 
-def test_a_process_group_goes_before_the_launcher(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_group_overrides_the_environment(monkeypatch: pytest.MonkeyPatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -318,7 +318,7 @@ def epochs(dataset, sampler):
         dist.all_reduce(total)  # ranks with unequal batches would hang in training
         assert total == 2 * len(batches)
         values = [v for b in batches for v in b.values[:, 0, 0].tolist()]
-        assert values == [w.index for b in batches for w in b.where]  # trajectory i holds i
+        assert values == [w.index for b in batches for w in b.origins]  # trajectory i holds i
         yield values
 
 runs = [(np.linspace(0, 1, 5 + i), np.full((5 + i, 1), float(i))) for i in range(21)]
@@ -329,10 +329,10 @@ assert before == list(odd.share())
 mine = {"rank": dist.get_rank(), "odd": list(epochs(odd, odd.share(uneven="drop")))}
 mine["even"] = list(epochs(even, even.share()))
 mine["torch"] = list(epochs(even, DistributedSampler(even)))
-everyone = [None] * 2
-dist.all_gather_object(everyone, mine)
+all_ranks = [None] * 2
+dist.all_gather_object(all_ranks, mine)
 if dist.get_rank() == 0:
-    print("FOUND", json.dumps(everyone))
+    print("FOUND", json.dumps(all_ranks))
 dist.destroy_process_group()
 """
 

@@ -350,7 +350,7 @@ def test_widths_known_while_compiling_and_all_others(width, dtype, clock):
                 same(found, ordinary)
 
 
-def disordered(batch, stamps, bad, clock="float64"):
+def shuffle_stamps(batch, stamps, bad, clock="float64"):
     """Rising stamps, but for one place in each of `bad`, {trajectory: index}."""
     times = np.tile(np.arange(1, stamps + 1), (batch, 1)).astype(clock)
     for trajectory, index in bad.items():
@@ -362,7 +362,7 @@ def disordered(batch, stamps, bad, clock="float64"):
 @given(st.dictionaries(st.integers(0, 299), st.integers(1, 39), min_size=1, max_size=40), st.data())
 def test_the_lowest_trajectory_out_of_order_is_named(bad, data):
     clock = data.draw(st.sampled_from(["float32", "float64", "int64"]))
-    times, at = disordered(300, 40, bad, clock), np.ones((300, 3), clock)
+    times, at = shuffle_stamps(300, 40, bad, clock), np.ones((300, 3), clock)
     values = np.ones((300, 40, 2), np.float32)
     lowest = min(bad)
     for isa in ISAS:
@@ -393,7 +393,7 @@ def test_it_is_named_also_when_all_cpus_look_for_it():
     rng = np.random.default_rng(0)
     for _ in range(10):
         bad = dict(zip(rng.integers(0, batch, 9).tolist(), rng.integers(1, stamps, 9).tolist(), strict=True))
-        times = disordered(batch, stamps, bad)
+        times = shuffle_stamps(batch, stamps, bad)
         nan = min(bad) // 2
         if nan not in bad:
             bad[nan], times[nan, 0] = 0, np.nan
@@ -411,9 +411,9 @@ def test_nothing_is_written_when_the_stamps_are_refused(kind, stored, spread):
     values, at = np.ones((600, 50, 8), np.float32), np.ones((600, 60))
     out = room(values.astype(stored), at, spread)
     with pytest.raises(InputError, match="trajectory 599 are not sorted: index 49"):
-        resample(values, disordered(600, 50, {599: 49}), at, out=out, kind=kind)
+        resample(values, shuffle_stamps(600, 50, {599: 49}), at, out=out, kind=kind)
     assert (out == -7).all()
-    resample(values, disordered(600, 50, {}), at, out=out, kind=kind)
+    resample(values, shuffle_stamps(600, 50, {}), at, out=out, kind=kind)
     assert (out == 1).all()
 
 

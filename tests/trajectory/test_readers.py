@@ -1,4 +1,4 @@
-"""Every format, whole and damaged, through `readers.read`."""
+"""Every format, complete and damaged, through `readers.read`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.trajectory.recordings import EPOCH, NS
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory import readers
-from ridgeline.trajectory.readers import Ask
+from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.stream import Stream
 
 
@@ -23,32 +23,32 @@ def by_name(streams: list[Stream]) -> dict[str, Stream]:
     return {s.name: s for s in streams}
 
 
-def noted(path: Path, topics=None, **ask) -> tuple[dict[str, Stream], list[str]]:
+def read_with_notes(path: Path, topics=None, **options) -> tuple[dict[str, Stream], list[str]]:
     notes: list[str] = []
-    return by_name(readers.read(path, topics, Ask(say=notes.append, **ask))), notes
+    return by_name(readers.read(path, topics, ReadOptions(report=notes.append, **options))), notes
 
 
 # --- ULog ---
 
 
 def test_a_ulog_gives_a_stream_per_field_with_exact_stamps(tmp_path: Path):
-    found, notes = noted(recordings.flight(tmp_path / "a.ulg"))
-    assert set(found) == {"attitude/q", "attitude/yaw", "status/mode", "status/armed", "stuck/x"}
-    assert found["attitude/q"].columns == tuple(f"attitude/q[{i}]" for i in range(4))
-    assert found["attitude/q"].times[:2].tolist() == [10 * NS, 10 * NS + 10_000_000]
-    kinds = {n: s.kind for n, s in found.items()}
+    streams_by_name, notes = read_with_notes(recordings.flight(tmp_path / "a.ulg"))
+    assert set(streams_by_name) == {"attitude/q", "attitude/yaw", "status/mode", "status/armed", "stuck/x"}
+    assert streams_by_name["attitude/q"].columns == tuple(f"attitude/q[{i}]" for i in range(4))
+    assert streams_by_name["attitude/q"].times[:2].tolist() == [10 * NS, 10 * NS + 10_000_000]
+    kinds = {n: s.kind for n, s in streams_by_name.items()}
     assert kinds["attitude/q"] == "slerp"
     assert kinds["attitude/yaw"] == "angle"
     assert kinds["status/mode"] == kinds["status/armed"] == "previous"
-    assert found["status/armed"].values.dtype == bool
+    assert streams_by_name["status/armed"].values.dtype == bool
     assert any("status: left out" in n and "tag" in n for n in notes)
 
 
-def test_a_ulog_cut_in_a_message_gives_what_was_before(tmp_path: Path):
-    whole = recordings.flight(tmp_path / "a.ulg").read_bytes()
-    (tmp_path / "cut.ulg").write_bytes(whole[: len(whole) // 3])
-    found, _ = noted(tmp_path / "cut.ulg")
-    assert 0 < len(found["attitude/q"]) < 401
+def test_a_truncated_ulog_gives_the_messages_before_the_cut(tmp_path: Path):
+    complete_bytes = recordings.flight(tmp_path / "a.ulg").read_bytes()
+    (tmp_path / "cut.ulg").write_bytes(complete_bytes[: len(complete_bytes) // 3])
+    streams_by_name, _ = read_with_notes(tmp_path / "cut.ulg")
+    assert 0 < len(streams_by_name["attitude/q"]) < 401
 
 
 def test_a_ulog_with_only_a_header_has_no_message(tmp_path: Path):
@@ -61,29 +61,29 @@ def test_a_ulog_with_only_a_header_has_no_message(tmp_path: Path):
 
 
 def test_ros2_messages_in_mcap_take_the_stamp_of_their_header(tmp_path: Path):
-    found, notes = noted(recordings.mcap_ros2(tmp_path / "a.mcap"))
-    gyro, turned = found["/imu/data/gyro"], found["/imu/data/orientation"]
+    streams_by_name, notes = read_with_notes(recordings.mcap_ros2(tmp_path / "a.mcap"))
+    gyro, turned = streams_by_name["/imu/data/gyro"], streams_by_name["/imu/data/orientation"]
     assert gyro.columns == tuple(f"/imu/data/gyro.{c}" for c in "xyz")
     assert gyro.times[1] == EPOCH + NS // 100
     np.testing.assert_allclose(gyro.values[:, 0], 0.1 * np.arange(50))
     assert turned.kind == "slerp"
-    assert found["/imu/data/accel"].values.shape == (50, 3)
+    assert streams_by_name["/imu/data/accel"].values.shape == (50, 3)
     assert any("label" in n for n in notes)
 
 
-def test_without_stamps_of_their_own_the_time_of_logging_counts(tmp_path: Path):
-    found, _ = noted(recordings.mcap_ros2(tmp_path / "a.mcap", header=False))
-    assert found["/imu/data/gyro"].times[0] == EPOCH + 5_000_000
+def test_messages_without_stamps_use_the_time_of_logging(tmp_path: Path):
+    streams_by_name, _ = read_with_notes(recordings.mcap_ros2(tmp_path / "a.mcap", header=False))
+    assert streams_by_name["/imu/data/gyro"].times[0] == EPOCH + 5_000_000
 
 
-def test_json_messages_in_mcap_are_read_and_what_cannot_be_decoded_is_said(tmp_path: Path):
-    found, notes = noted(recordings.mcap_json(tmp_path / "a.mcap"))
-    assert set(found) == {"joints/position", "joints/gripper", "joints/n"}
-    assert found["joints/gripper"].kind == "previous"
+def test_json_messages_in_mcap_are_read_and_undecodable_topics_are_reported(tmp_path: Path):
+    streams_by_name, notes = read_with_notes(recordings.mcap_json(tmp_path / "a.mcap"))
+    assert set(streams_by_name) == {"joints/position", "joints/gripper", "joints/n"}
+    assert streams_by_name["joints/gripper"].kind == "previous"
     assert any("blob: left out" in n and "flatbuffer" in n for n in notes)
 
 
-def test_a_schema_that_cannot_be_read_costs_its_topic_only(tmp_path: Path, capfd):
+def test_an_unreadable_schema_drops_only_its_topic(tmp_path: Path, capfd):
     from mcap.writer import Writer
 
     with (tmp_path / "a.mcap").open("wb") as file:
@@ -96,8 +96,8 @@ def test_a_schema_that_cannot_be_read_costs_its_topic_only(tmp_path: Path, capfd
             for channel, body in zip(channels, (b"\0\1\0\0" + bytes(8), b'{"x": %d}' % i), strict=True):
                 writer.add_message(channel, EPOCH + i * NS, body, EPOCH + i * NS)
         writer.finish()
-    found, notes = noted(tmp_path / "a.mcap")
-    assert set(found) == {"joints/x"}
+    streams_by_name, notes = read_with_notes(tmp_path / "a.mcap")
+    assert set(streams_by_name) == {"joints/x"}
     assert any("/odd: left out, its schema 'pkg/msg/Odd' cannot be read" in n for n in notes)
     assert capfd.readouterr() == ("", "")
 
@@ -125,16 +125,16 @@ def test_messages_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path
             for channel, body in bodies.items():
                 writer.add_message(channel, EPOCH + i * NS, body, EPOCH + i * NS)
         writer.finish()
-    found, notes = noted(tmp_path / "a.mcap")
-    assert {name: len(one) for name, one in found.items()} == {"/number/x": 4, "joints/x": 5}
-    assert found["joints/x"].values.ravel().tolist() == [0, 1, 2, 4, 5]
+    streams_by_name, notes = read_with_notes(tmp_path / "a.mcap")
+    assert {name: len(one) for name, one in streams_by_name.items()} == {"/number/x": 4, "joints/x": 5}
+    assert streams_by_name["joints/x"].values.ravel().tolist() == [0, 1, 2, 4, 5]
     assert any("/number: 2 of 6 messages cannot be decoded" in n for n in notes)
     assert any("joints: 1 of 6 messages cannot be decoded" in n for n in notes)
-    assert any("noise: left out, none of its messages can be decoded" in n for n in notes)
-    assert set(noted(tmp_path / "a.mcap", ["joints"])[0]) == {"joints/x"}
+    assert any("noise: left out, its messages cannot be decoded" in n for n in notes)
+    assert set(read_with_notes(tmp_path / "a.mcap", ["joints"])[0]) == {"joints/x"}
 
 
-def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
+def test_a_truncated_mcap_gives_the_messages_before_the_cut_with_a_note(tmp_path: Path):
     from mcap.writer import CompressionType, Writer
 
     with (tmp_path / "a.mcap").open("wb") as file:
@@ -144,10 +144,10 @@ def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
         for i in range(100):
             writer.add_message(channel, EPOCH + i, b'{"v": %d}' % i, EPOCH + i)
         writer.finish()
-    whole = (tmp_path / "a.mcap").read_bytes()
-    (tmp_path / "a.mcap").write_bytes(whole[: len(whole) // 3])
-    found, notes = noted(tmp_path / "a.mcap")
-    assert 5 < len(found["n/v"]) < 100
+    complete_bytes = (tmp_path / "a.mcap").read_bytes()
+    (tmp_path / "a.mcap").write_bytes(complete_bytes[: len(complete_bytes) // 3])
+    streams_by_name, notes = read_with_notes(tmp_path / "a.mcap")
+    assert 5 < len(streams_by_name["n/v"]) < 100
     assert any("cut off" in n for n in notes)
 
 
@@ -156,16 +156,16 @@ def test_a_cut_mcap_gives_what_was_before_and_says_so(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["a.bag", "folder"])
 def test_messages_of_a_bag_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path, name: str):
-    found, notes = noted(recordings.bag(tmp_path / name, cut=(0, 7)))
-    assert len(found["/pose/pose.position"]) == 38
-    np.testing.assert_allclose(found["/pose/pose.position"].values[:2, 0], [0.1, 0.2])
+    streams_by_name, notes = read_with_notes(recordings.bag(tmp_path / name, cut=(0, 7)))
+    assert len(streams_by_name["/pose/pose.position"]) == 38
+    np.testing.assert_allclose(streams_by_name["/pose/pose.position"].values[:2, 0], [0.1, 0.2])
     assert any("/pose: 2 of 40 messages cannot be decoded" in n for n in notes)
 
 
 @pytest.mark.parametrize("name", ["a.bag", "folder"])
-def test_bags_of_both_generations_read_alike(tmp_path: Path, name: str):
-    found, notes = noted(recordings.bag(tmp_path / name))
-    where, turned = found["/pose/pose.position"], found["/pose/pose.orientation"]
+def test_ros1_and_ros2_bags_give_the_same_streams(tmp_path: Path, name: str):
+    streams_by_name, notes = read_with_notes(recordings.bag(tmp_path / name))
+    where, turned = streams_by_name["/pose/pose.position"], streams_by_name["/pose/pose.orientation"]
     assert where.times[1] == EPOCH + NS // 20
     np.testing.assert_allclose(where.values[:, 0], 0.1 * np.arange(40))
     assert turned.kind == "slerp"
@@ -175,16 +175,16 @@ def test_bags_of_both_generations_read_alike(tmp_path: Path, name: str):
 
 def test_a_database_without_its_folder_is_refused_with_the_cure(tmp_path: Path):
     folder = recordings.bag(tmp_path / "folder")
-    found, _ = noted(next(folder.glob("*.db3")))
-    assert "/pose/pose.position" in found
+    streams_by_name, _ = read_with_notes(next(folder.glob("*.db3")))
+    assert "/pose/pose.position" in streams_by_name
     shutil.copy(next(folder.glob("*.db3")), tmp_path / "lone.db3")
-    with pytest.raises(InputError, match="give the whole folder"):
+    with pytest.raises(InputError, match="give the complete folder"):
         readers.read(tmp_path / "lone.db3")
 
 
 def test_a_cut_bag_is_one_sentence(tmp_path: Path):
-    whole = recordings.bag(tmp_path / "a.bag").read_bytes()
-    (tmp_path / "cut.bag").write_bytes(whole[: len(whole) // 2])
+    complete_bytes = recordings.bag(tmp_path / "a.bag").read_bytes()
+    (tmp_path / "cut.bag").write_bytes(complete_bytes[: len(complete_bytes) // 2])
     with pytest.raises(InputError, match=r"cut.bag' is a ROS bag that cannot be read.*damaged"):
         readers.read(tmp_path / "cut.bag")
 
@@ -194,25 +194,27 @@ def test_a_cut_bag_is_one_sentence(tmp_path: Path):
 
 def test_robomimic_demos_are_episodes_at_the_rate_of_their_environment(tmp_path: Path):
     notes: list[str] = []
-    found = readers.episodes(readers.read(recordings.robomimic(tmp_path / "a.hdf5"), ask=Ask(say=notes.append)))
-    assert list(found) == ["demo_0", "demo_1"]
-    demo = by_name(found["demo_1"])
+    streams_by_name = readers.group_episodes(
+        readers.read(recordings.robomimic(tmp_path / "a.hdf5"), options=ReadOptions(report=notes.append))
+    )
+    assert list(streams_by_name) == ["demo_0", "demo_1"]
+    demo = by_name(streams_by_name["demo_1"])
     assert demo["actions"].values.shape == (21, 7)
     assert demo["actions"].times[:3].tolist() == [0, 50_000_000, 100_000_000]
     assert demo["obs/eef_quat"].kind == "slerp"
     assert any("agentview_image" in n for n in notes)
 
 
-def test_demos_without_a_rate_ask_for_one(tmp_path: Path):
+def test_demos_without_a_rate_need_fps(tmp_path: Path):
     path = recordings.robomimic(tmp_path / "a.hdf5", env=False)
     with pytest.raises(InputError, match="--fps"):
         readers.read(path)
-    assert readers.read(path, ask=Ask(fps=3))[0].times[:3].tolist() == [0, 333333333, 666666667]
+    assert readers.read(path, options=ReadOptions(fps=3))[0].times[:3].tolist() == [0, 333333333, 666666667]
 
 
 def test_stamps_in_a_dataset_win_over_the_rate(tmp_path: Path):
-    found = readers.read(recordings.robomimic(tmp_path / "a.hdf5", stamps=True))
-    assert found[0].times[1] - found[0].times[0] == pytest.approx(0.1, abs=1e-6)
+    streams_by_name = readers.read(recordings.robomimic(tmp_path / "a.hdf5", stamps=True))
+    assert streams_by_name[0].times[1] - streams_by_name[0].times[0] == pytest.approx(0.1, abs=1e-6)
 
 
 def test_datasets_that_are_one_quantity_are_chosen_by_its_name(tmp_path: Path):
@@ -222,10 +224,10 @@ def test_datasets_that_are_one_quantity_are_chosen_by_its_name(tmp_path: Path):
         for name in ("pos_x", "pos_y", "pos_z", "gear"):
             file[f"data/demo_0/obs/{name}"] = np.arange(5.0)
     for words in (["obs/pos"], ["obs/pos_y"], ["obs/pos_x", "obs/pos_y", "obs/pos_z"], ["obs/p*"]):
-        found, _ = noted(tmp_path / "a.h5", words, fps=10)
-        assert {n: s.values.shape for n, s in found.items()} == {"obs/pos": (5, 3)}
+        streams_by_name, _ = read_with_notes(tmp_path / "a.h5", words, fps=10)
+        assert {n: s.values.shape for n, s in streams_by_name.items()} == {"obs/pos": (5, 3)}
     with pytest.raises(InputError, match=r"did you mean 'obs/pos'.* There are: obs/gear, obs/pos\.$"):
-        readers.read(tmp_path / "a.h5", ["obs/poss"], Ask(fps=10))
+        readers.read(tmp_path / "a.h5", ["obs/poss"], ReadOptions(fps=10))
 
 
 # --- LeRobot ---
@@ -233,55 +235,57 @@ def test_datasets_that_are_one_quantity_are_chosen_by_its_name(tmp_path: Path):
 
 def test_a_lerobot_v2_folder_gives_its_episodes_on_exact_stamps(tmp_path: Path):
     notes: list[str] = []
-    found = readers.episodes(readers.read(recordings.lerobot_v2(tmp_path / "set"), ask=Ask(say=notes.append)))
-    assert list(found) == ["0", "1"]
-    state = by_name(found["1"])["observation.state"]
+    streams_by_name = readers.group_episodes(
+        readers.read(recordings.lerobot_v2(tmp_path / "set"), options=ReadOptions(report=notes.append))
+    )
+    assert list(streams_by_name) == ["0", "1"]
+    state = by_name(streams_by_name["1"])["observation.state"]
     assert state.columns == ("observation.state.shoulder", "observation.state.elbow")
     assert state.times[:3].tolist() == [0, 33333333, 66666667]
     assert any("observation.images.top" in n for n in notes)
 
 
-# --- whatever it is called ---
+# --- content and suffix ---
 
 
 def test_the_content_decides_and_not_the_name(tmp_path: Path):
     recordings.flight(tmp_path / "really.csv")
-    assert readers.format_of(tmp_path / "really.csv") == "ulog"
+    assert readers.detect_format(tmp_path / "really.csv") == "ulog"
 
 
 @pytest.mark.parametrize("name", ["a.ulg", "a.mcap", "a.bag", "a.hdf5", "a.parquet", "a.csv", "a.tum"])
-def test_a_file_that_is_not_what_it_says_is_one_sentence(tmp_path: Path, name: str):
+def test_a_file_with_a_wrong_suffix_is_one_sentence(tmp_path: Path, name: str):
     (tmp_path / name).write_bytes(b"\x00\x01\x02 nothing of the kind \xff" * 20)
-    with pytest.raises(InputError, match=f"{name}' is called a .* but is none") as raised:
+    with pytest.raises(InputError, match=f"{name}' has the suffix of a .* but is none") as raised:
         readers.read(tmp_path / name)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["a.mcap", "a.hdf5", "a.parquet"])
 def test_a_file_cut_in_its_first_kilobyte_is_one_sentence(tmp_path: Path, name: str):
-    made = {
+    writers_by_name = {
         "a.mcap": lambda p: recordings.mcap_ros2(p, header=True),
         "a.hdf5": recordings.robomimic,
         "a.parquet": lambda p: parquet.write_table(arrow.table({"t": np.arange(999), "v": np.arange(999)}), p),
     }
-    made[name](tmp_path / name)
-    whole = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(whole[:200])
+    writers_by_name[name](tmp_path / name)
+    complete_bytes = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(complete_bytes[:200])
     with pytest.raises(InputError, match=r"truncated or damaged|without one numeric value"):
         readers.read(tmp_path / name)
 
 
-def test_missing_empty_and_unknown_inputs_are_told_apart(tmp_path: Path):
+def test_missing_empty_and_unknown_inputs_have_different_errors(tmp_path: Path):
     (tmp_path / "empty.ulg").touch()
     (tmp_path / "code.py").write_text('"""Not a log."""\nimport sys, os\n')
     (tmp_path / "folder").mkdir()
-    for name, said in {
+    for name, message in {
         "gone.ulg": "there is no file",
         "empty.ulg": "is empty",
-        "code.py": "no recording this can read",
+        "code.py": "no known recording",
         "folder": "is a folder",
     }.items():
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             readers.read(tmp_path / name)
 
 
@@ -300,14 +304,14 @@ def test_topics_are_chosen_by_name_by_topic_and_by_pattern(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "said"),
+    ("module", "name", "message"),
     [("pyulog", "a.ulg", "ULog"), ("mcap.reader", "a.mcap", "MCAP"), ("h5py", "a.h5", "HDF5")],
 )
-def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch, module: str, name: str, said: str):
+def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch, module: str, name: str, message: str):
     makers = {"a.ulg": recordings.flight, "a.mcap": recordings.mcap_json, "a.h5": recordings.robomimic}
     makers[name](tmp_path / name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"reading {said} files.*ridgeline\[robot\]"):
+    with pytest.raises(MissingExtra, match=rf"reading {message} files.*ridgeline\[robot\]"):
         readers.read(tmp_path / name)
 
 

@@ -21,14 +21,14 @@ TOLERANCE = {"float16": 4e-3, "float32": 3e-6, "float64": 1e-11}
 EPOCH_NS = 1_700_000_000_000_000_000
 
 
-def close(found, wanted, tolerance, kind="linear"):
+def close(result, expected, tolerance, kind="linear"):
     """Within tolerance of the largest value; angles modulo a turn; NaN in the same places."""
-    found = np.asarray(found, np.float64)
-    assert np.array_equal(np.isnan(found), np.isnan(wanted)), "NaN in other places"
-    error = np.abs(found - wanted)
+    result = np.asarray(result, np.float64)
+    assert np.array_equal(np.isnan(result), np.isnan(expected)), "NaN in other places"
+    error = np.abs(result - expected)
     if kind == "angle":
-        error = np.abs([math.remainder(x, math.tau) for x in (found - wanted).ravel() if x == x])
-    scale = max(1.0, float(np.nanmax(np.abs(wanted), initial=0)))
+        error = np.abs([math.remainder(x, math.tau) for x in (result - expected).ravel() if x == x])
+    scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0)))
     assert np.nanmax(error, initial=0) <= tolerance * scale
 
 
@@ -63,15 +63,15 @@ def test_every_kind_agrees_with_the_reference(kind, clock, data):
         gap *= 4_000_000
     dtype = data.draw(st.sampled_from(["float16", "float32", "float64"]))
     given_values = values.astype(dtype)
-    wanted, mask = resample_one(given_values.astype(np.float64), times, at, kind, outside, gap)
-    found, shown = resample(given_values, times, at, kind=kind, outside=outside, max_gap=gap, return_mask=True)
-    assert found.dtype == np.dtype(dtype)
-    assert np.array_equal(shown, mask)
+    expected, mask = resample_one(given_values.astype(np.float64), times, at, kind, outside, gap)
+    result, known = resample(given_values, times, at, kind=kind, outside=outside, max_gap=gap, return_mask=True)
+    assert result.dtype == np.dtype(dtype)
+    assert np.array_equal(known, mask)
     tolerance = TOLERANCE[dtype] * (30 if outside == "extrapolate" else 1) * (20 if kind == "cubic" else 1)
     most = float(np.finfo(dtype).max)  # a cubic leaves float16's range soon after the last stamp: infinite there
-    assert (np.abs(wanted[np.isinf(found)]) > 0.99 * most).all()
-    assert np.isinf(found[np.abs(wanted) > 1.01 * most]).all()
-    close(np.clip(found.astype(np.float64), -most, most), np.clip(wanted, -most, most), tolerance, kind)
+    assert (np.abs(expected[np.isinf(result)]) > 0.99 * most).all()
+    assert np.isinf(result[np.abs(expected) > 1.01 * most]).all()
+    close(np.clip(result.astype(np.float64), -most, most), np.clip(expected, -most, most), tolerance, kind)
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,42 +80,42 @@ def test_batches_ragged_packed_strided_and_shared_are_the_same_as_one_by_one(dat
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
     batch, stamps, width, count = (data.draw(st.integers(low, high)) for low, high in ((1, 5), (1, 9), (1, 6), (0, 7)))
     lengths = rng.integers(0, stamps + 1, batch)
-    wanted_counts = rng.integers(0, count + 1, batch)
+    target_counts = rng.integers(0, count + 1, batch)
     values = rng.standard_normal((batch, stamps, width)).astype(np.float32)
     times = np.cumsum(rng.integers(0, 3, (batch, stamps)), 1).astype(np.float64)
     at = rng.uniform(-1, stamps * 2, (batch, count))
     one_by_one, masks = [], []
     for b in range(batch):
         got, mask = resample_one(values[b, : lengths[b]], times[b, : lengths[b]], at[b])
-        got[wanted_counts[b] :], mask[wanted_counts[b] :] = np.nan, False
+        got[target_counts[b] :], mask[target_counts[b] :] = np.nan, False
         one_by_one.append(got)
         masks.append(mask)
-    wanted, mask = np.array(one_by_one).reshape(batch, count, width), np.array(masks).reshape(batch, count)
-    how = {"lengths": lengths, "at_lengths": wanted_counts, "return_mask": True}
-    found, shown = resample(values, times, at, **how)
-    close(found, wanted, 3e-6)
-    assert np.array_equal(shown, mask)
+    expected, mask = np.array(one_by_one).reshape(batch, count, width), np.array(masks).reshape(batch, count)
+    how = {"lengths": lengths, "at_lengths": target_counts, "return_mask": True}
+    result, known = resample(values, times, at, **how)
+    close(result, expected, 3e-6)
+    assert np.array_equal(known, mask)
     # strided: channels first in memory, every second stamp, targets reversed in memory
     spread = np.zeros((width, 2 * stamps, batch), np.float32)
     spread[:, ::2] = values.transpose(2, 1, 0)
     strided = spread[:, ::2].transpose(2, 1, 0)
     clock = np.asfortranarray(times)
-    close(resample(strided, clock, at[:, ::-1].copy()[:, ::-1], **how)[0], wanted, 3e-6)
+    close(resample(strided, clock, at[:, ::-1].copy()[:, ::-1], **how)[0], expected, 3e-6)
     # packed
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     packed = np.concatenate([values[b, : lengths[b]] for b in range(batch)]).reshape(-1, width)
     stamps_packed = np.concatenate([times[b, : lengths[b]] for b in range(batch)])
-    found, shown = resample(packed, stamps_packed, at, offsets=offsets, at_lengths=wanted_counts, return_mask=True)
-    close(found, wanted, 3e-6)
-    assert np.array_equal(shown, mask)
+    result, known = resample(packed, stamps_packed, at, offsets=offsets, at_lengths=target_counts, return_mask=True)
+    close(result, expected, 3e-6)
+    assert np.array_equal(known, mask)
     # shared clocks
-    alike = resample(values, times[0], at[0])
+    shared = resample(values, times[0], at[0])
     for b in range(batch):
-        close(alike[b], resample_one(values[b], times[0], at[0])[0], 3e-6)
+        close(shared[b], resample_one(values[b], times[0], at[0])[0], 3e-6)
     # into a buffer of the caller's, also one with gaps between its rows
-    room = np.full((batch, count, 2 * width), -7, np.float32)[:, :, ::2]
-    assert resample(values, times, at, out=room, lengths=lengths, at_lengths=wanted_counts) is room
-    close(room, wanted, 3e-6)
+    strided_out = np.full((batch, count, 2 * width), -7, np.float32)[:, :, ::2]
+    assert resample(values, times, at, out=strided_out, lengths=lengths, at_lengths=target_counts) is strided_out
+    close(strided_out, expected, 3e-6)
 
 
 @pytest.mark.parametrize("isa", native.instruction_sets())
@@ -158,8 +158,8 @@ def test_an_hour_of_nanoseconds_is_exact_to_float32():
     times = EPOCH_NS + np.arange(n) * 4_000_000 + rng.integers(-900_000, 900_000, n)
     values = np.sin(np.arange(n) * 0.01).astype(np.float32)
     at = np.linspace(times[0], times[-1], 5000).astype(np.int64)
-    wanted = np.interp((at - times[0]).astype(float), (times - times[0]).astype(float), values.astype(float))
-    close(resample(values, times, at), wanted, 1e-6)
+    expected = np.interp((at - times[0]).astype(float), (times - times[0]).astype(float), values.astype(float))
+    close(resample(values, times, at), expected, 1e-6)
 
 
 @pytest.mark.parametrize("type_name", ["float16", "bfloat16"])
@@ -168,10 +168,12 @@ def test_half_types_are_rounded_to_nearest_even_and_keep_their_extremes(type_nam
     dtype = getattr(torch, type_name)
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     every = bits.view(dtype)
-    held = resample(every, torch.arange(len(every), dtype=torch.float64), torch.arange(len(every), dtype=torch.float64))
+    copied = resample(
+        every, torch.arange(len(every), dtype=torch.float64), torch.arange(len(every), dtype=torch.float64)
+    )
     nan = torch.isnan(every)
-    assert torch.equal(torch.isnan(held), nan)
-    assert torch.equal(held[~nan].view(torch.int16), every[~nan].view(torch.int16)), "every number survives"
+    assert torch.equal(torch.isnan(copied), nan)
+    assert torch.equal(copied[~nan].view(torch.int16), every[~nan].view(torch.int16)), "every number survives"
     rng = torch.Generator().manual_seed(0)
     pairs = torch.randn(4000, generator=rng).to(dtype)
     at = torch.arange(3999, dtype=torch.float64) + 0.5
@@ -183,25 +185,27 @@ def test_half_types_are_rounded_to_nearest_even_and_keep_their_extremes(type_nam
 def test_kinds_per_channel_and_the_rest_is_linear():
     times, at = np.array([0.0, 1.0]), np.array([0.25])
     values = np.array([[0, 0, 0, 0, 1, 3.1, 5.0], [1, 0, 0, 1, 0, -3.1, 9.0]])
-    found = resample(values, times, at, kind=[(slice(1, 5), "slerp"), (slice(5, 6), "angle"), (slice(0, 1), "nearest")])
-    assert found[0, 0] == 0
-    assert np.allclose(found[0, 1:5], [0, 0, math.sin(math.pi / 8), math.cos(math.pi / 8)])
-    assert abs(found[0, 5]) == pytest.approx(3.1 + 0.25 * (math.tau - 6.2))
-    assert found[0, 6] == 6.0
+    result = resample(
+        values, times, at, kind=[(slice(1, 5), "slerp"), (slice(5, 6), "angle"), (slice(0, 1), "nearest")]
+    )
+    assert result[0, 0] == 0
+    assert np.allclose(result[0, 1:5], [0, 0, math.sin(math.pi / 8), math.cos(math.pi / 8)])
+    assert abs(result[0, 5]) == pytest.approx(3.1 + 0.25 * (math.tau - 6.2))
+    assert result[0, 6] == 6.0
 
 
-def test_a_nan_value_spoils_only_what_is_between():
+def test_a_nan_value_affects_only_its_intervals():
     values, times = np.array([1.0, np.nan, 3.0, 4.0]), np.arange(4.0)
-    found = resample(values, times, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5]))
-    assert np.array_equal(np.isnan(found), [False, True, True, True, False, False])
+    result = resample(values, times, np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5]))
+    assert np.array_equal(np.isnan(result), [False, True, True, True, False, False])
 
 
 @pytest.mark.parametrize("how", [{"mean": [1.0, 2.0], "std": [2.0, 0.0]}, {"q01": [0.0, 2.0], "q99": [4.0, 2.0]}])
 def test_normalising_happens_in_the_same_pass(how):
     values, times = np.array([[1.0, 2.0], [3.0, 2.0]]), np.array([0.0, 1.0])
-    found = resample(values, times, np.array([0.5]), normalize=how)
+    result = resample(values, times, np.array([0.5]), normalize=how)
     first = (2.0 - 1.0) / 2.0 if "mean" in how else 2 * 2.0 / 4.0 - 1
-    assert found.tolist() == [[first, 0.0]], "a channel without spread comes out 0"
+    assert result.tolist() == [[first, 0.0]], "a channel without spread comes out 0"
 
 
 def test_unsorted_stamps_are_named_or_sorted():
@@ -226,7 +230,7 @@ def test_outside_can_be_an_error_that_names_the_target():
         ({"outside": "wrap"}, "no policy for targets outside 'wrap'"),
         ({"quaternion": "zyxw"}, "quaternion order"),
         ({"kind": "slerp"}, "channels 0 to 2 are 2"),
-        ({"kind": [(slice(0, 2), "linear"), (slice(1, 2), "angle")]}, "channel 1 is given two kinds"),
+        ({"kind": [(slice(0, 2), "linear"), (slice(1, 2), "angle")]}, "channel 1 has two kinds"),
         ({"kind": [(slice(0, 9), "linear")]}, "names no run of the 2 channels"),
         ({"times": np.arange(3.0)}, "4 stamps, times .* has 3"),
         ({"at": np.zeros((2, 3))}, "beside one trajectory"),
@@ -236,7 +240,7 @@ def test_outside_can_be_an_error_that_names_the_target():
         ({"max_gap": -1.0}, "max_gap is -1.0"),
         ({"normalize": {"mean": 0}}, "wants mean and std"),
         ({"normalize": {"mean": [0] * 3, "std": [1] * 3}}, "3 numbers for 2 channels"),
-        ({"normalize": (0, 1)}, "given a tuple"),
+        ({"normalize": (0, 1)}, "it is a tuple"),
         ({"normalize": {"mean": None, "std": 1}}, r"normalize\['mean'\] is None; give a number"),
         ({"kind": 3}, "kind is 3; give one of"),
         ({"max_gap": "1 s"}, "max_gap is 1 s"),
@@ -248,7 +252,7 @@ def test_outside_can_be_an_error_that_names_the_target():
         ({"dtype": "float31"}, "no dtype 'float31'"),
         ({"out": [0, 0]}, "out is a list; give a numpy.ndarray"),
         ({"values": np.array(["a"] * 4)}, "values are <U1"),
-        ({"values": np.ma.masked_equal(np.arange(8.0).reshape(4, 2), 3)}, "1 of it are masked; fill them with NaN"),
+        ({"values": np.ma.masked_equal(np.arange(8.0).reshape(4, 2), 3)}, "1 masked entries; fill them with NaN"),
         ({"times": np.arange(4).astype("M8[ms]")}, r"by .astype\('datetime64\[ms\]'\)"),
         ({"times": np.arange(4, dtype="u8") + 2**63}, "beyond int64"),
         ({"out": np.empty((9, 9))}, r"out has shape \[9, 9\]"),
@@ -265,7 +269,7 @@ def test_bad_input_is_one_sentence(change, says):
     ("change", "says"),
     [
         ({"out": np.zeros((1, 2))}, "out is a ndarray; give a torch.Tensor"),
-        ({"dtype": "float32"}, "none of torch's"),
+        ({"dtype": "float32"}, "no torch dtype"),
         ({"dtype": "int32"}, "cannot hold NaN"),
         ({"lengths": [1.5]}, r"lengths\[0\] is 1.5"),
         ({"times": "now"}, "times is a str that torch cannot read"),
@@ -295,17 +299,17 @@ def test_statistics_may_be_tensors(device):
     values, times, at = torch.arange(8.0, device=device).reshape(4, 2), torch.arange(4.0), torch.tensor([0.5, 2.25])
     mean, std = torch.tensor([1.0, 2.0], dtype=torch.bfloat16, device=device), torch.ones(2, requires_grad=True)
     times, at = times.to(device), at.to(device)
-    found = resample(values, times, at, normalize={"mean": mean, "std": std})
-    assert torch.equal(found, resample(values, times, at) - mean.float())
+    result = resample(values, times, at, normalize={"mean": mean, "std": std})
+    assert torch.equal(result, resample(values, times, at) - mean.float())
 
 
-def test_bytes_in_another_order_whole_floats_and_no_limit_are_understood():
+def test_other_byte_orders_integral_floats_and_infinite_gaps_work():
     values, times, at = np.arange(8.0).reshape(4, 2), np.arange(4.0), np.array([0.5, 2.25])
     want = resample(values, times, at)
     assert np.array_equal(resample(values.astype(">f4"), times.astype(">f8"), at.astype(">f8")), want)
     assert np.array_equal(resample(values, times, at, lengths=[4.0], max_gap=np.inf), want)
-    whole = resample(values, times.astype("i8"), np.array([1, 2]), max_gap=np.inf)
-    assert np.array_equal(whole, values[1:3])
+    integer_times = resample(values, times.astype("i8"), np.array([1, 2]), max_gap=np.inf)
+    assert np.array_equal(integer_times, values[1:3])
     assert np.array_equal(resample(np.ma.array(values), times, at), want)
 
 
@@ -313,29 +317,29 @@ def test_bytes_in_another_order_whole_floats_and_no_limit_are_understood():
 @pytest.mark.parametrize("count", [0, 2])
 def test_empty_and_single_are_defined(shape, count):
     batch, stamps, width = shape
-    found, mask = resample(
+    result, mask = resample(
         np.ones(shape), np.arange(float(stamps)), np.linspace(0, 1, count), return_mask=True, outside="nan"
     )
-    assert found.shape == (batch, count, width)
+    assert result.shape == (batch, count, width)
     assert mask.all() == (not mask.size or (stamps > 1 or count == 0))
-    assert np.array_equal(~np.isnan(found).any(-1), mask | (width == 0))
+    assert np.array_equal(~np.isnan(result).any(-1), mask | (width == 0))
 
 
 class TestTorch:
     torch = pytest.importorskip("torch")
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_tensors_in_tensors_out_with_the_same_answer(self, kind):
+    def test_tensors_give_tensors_with_the_same_result(self, kind):
         torch = self.torch
         rng = np.random.default_rng(0)
         values = rng.standard_normal((3, 20, 8)).astype(np.float32)
         times, at = np.sort(rng.uniform(0, 9, (3, 20)), 1), rng.uniform(-1, 10, (3, 15))
-        wanted, mask = resample(values, times, at, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        expected, mask = resample(values, times, at, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
         given = map(torch.tensor, (values, times, at))
-        found, shown = resample(*given, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
-        assert isinstance(found, torch.Tensor)
-        assert np.array_equal(found.numpy(), wanted, equal_nan=True)
-        assert np.array_equal(shown.numpy(), mask)
+        result, known = resample(*given, kind=kind, max_gap=0.7, outside="nan", return_mask=True)
+        assert isinstance(result, torch.Tensor)
+        assert np.array_equal(result.numpy(), expected, equal_nan=True)
+        assert np.array_equal(known.numpy(), mask)
 
     def test_expanded_and_transposed_tensors_and_out(self):
         torch = self.torch
@@ -349,7 +353,7 @@ class TestTorch:
         assert resample(values, times, at, out=wide) is wide
         assert torch.allclose(wide.float(), out)
 
-    def test_views_whose_sign_is_still_to_be_turned(self):
+    def test_views_with_the_negative_bit(self):
         torch = self.torch
         numbers = torch.randn(2, 5, 4, dtype=torch.complex64)
         stamps = torch.arange(5.0).double().repeat(2, 1)
@@ -383,17 +387,17 @@ class TestTorch:
     def test_masked_targets_send_no_gradient(self):
         torch = self.torch
         values = torch.tensor([0.0, 1.0, 9.0], requires_grad=True)
-        found = resample(values, torch.tensor([0.0, 1, 9]), torch.tensor([0.5, 5.0]), max_gap=2.0)
-        found.nansum().backward()
+        result = resample(values, torch.tensor([0.0, 1, 9]), torch.tensor([0.5, 5.0]), max_gap=2.0)
+        result.nansum().backward()
         assert values.grad.tolist() == [0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("clock", ["f8", "f4", "i8"])
 @pytest.mark.parametrize("cut", [False, True])
-def test_the_gpus_way_of_sorting_is_the_cpus(clock, cut):
+def test_the_gpu_sorts_as_the_cpu_does(clock, cut):
     torch = pytest.importorskip("torch")
     from ridgeline.trajectory import on_numpy, on_torch
-    from ridgeline.trajectory.shape import shaped
+    from ridgeline.trajectory.shape import unify_shapes
 
     rng = np.random.default_rng(5)
     sizes = np.array([4, 0, 7, 1, 9])
@@ -401,20 +405,22 @@ def test_the_gpus_way_of_sorting_is_the_cpus(clock, cut):
     values, times = rng.standard_normal((21, 3)).astype("f4"), rng.integers(0, 6, 21).astype(clock)  # with equal stamps
     lengths = np.maximum(0, sizes - 2) if cut else None
     at = np.linspace(0, 5, 8).astype(clock)
-    packed = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
-    _, want, want_clock = on_numpy._sorted(packed, values, times, lengths, offsets, at)
+    packed = unify_shapes(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    _, want, want_clock = on_numpy._sort(packed, values, times, lengths, offsets, at)
     given = (torch.tensor(x) for x in (values, times, at, offsets))
-    batch = shaped(*given, lambda a, n: a.expand(n, *a.shape[1:]))
-    got = on_torch._sorted(batch, torch.tensor(lengths) if cut else None, torch.tensor(offsets))
+    batch = unify_shapes(*given, lambda a, n: a.expand(n, *a.shape[1:]))
+    got = on_torch._sort(batch, torch.tensor(lengths) if cut else None, torch.tensor(offsets))
     np.testing.assert_array_equal(got.times.numpy(), want_clock)
     np.testing.assert_array_equal(got.values.numpy(), want)
 
     rows, row_times = values.reshape(3, 7, 3), times.reshape(3, 7)
-    kept = np.array([7, 3, 0]) if cut else None
-    padded = shaped(rows, row_times, at, None, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
-    _, want, want_clock = on_numpy._sorted(padded, rows, row_times, kept, None, at)
-    batch = shaped(*(torch.tensor(x) for x in (rows, row_times, at)), None, lambda a, n: a.expand(n, *a.shape[1:]))
-    got = on_torch._sorted(batch, torch.tensor(kept) if cut else None, None)
+    lengths_or_none = np.array([7, 3, 0]) if cut else None
+    padded = unify_shapes(rows, row_times, at, None, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    _, want, want_clock = on_numpy._sort(padded, rows, row_times, lengths_or_none, None, at)
+    batch = unify_shapes(
+        *(torch.tensor(x) for x in (rows, row_times, at)), None, lambda a, n: a.expand(n, *a.shape[1:])
+    )
+    got = on_torch._sort(batch, torch.tensor(lengths_or_none) if cut else None, None)
     np.testing.assert_array_equal(got.times.numpy(), want_clock)
     np.testing.assert_array_equal(got.values.numpy(), want)
 
@@ -430,8 +436,8 @@ def test_a_nanosecond_before_a_stamp_is_before_it(dtype):
         assert list(resample(*three, kind="nearest")) == [5, 0, 0, 0]
     if dtype != "float16":
         tracked = torch.from_numpy(values).requires_grad_()
-        found = resample(tracked, torch.from_numpy(times), torch.from_numpy(at), kind="previous")
-        found.sum().backward()
+        result = resample(tracked, torch.from_numpy(times), torch.from_numpy(at), kind="previous")
+        result.sum().backward()
         assert tracked.grad.tolist() == [3, 1]
 
 

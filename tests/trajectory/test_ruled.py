@@ -1,5 +1,5 @@
-"""Channels of one kind, linear, previous or nearest, with a rule for ends and gaps, a mask, a scale, lengths: their own
-loops against those for everything, to the last bit, and against the slow reference.
+"""The native loops for channels of one kind (linear, previous, nearest) with policies for ends and gaps, a mask, scale
+and lengths: equal to the general loops in every bit, and compared with the slow reference.
 
 python -m pytest tests/trajectory/test_ruled.py
 """
@@ -38,10 +38,11 @@ def rules(draw, values, times, at):
 def directly(values, times, at, how, out, isa, threads=1):
     """The mask of the native call; the answer is in `out`."""
     mask = np.full(at.shape, 9, np.uint8)
-    whole = times.dtype == np.int64
+    integer_clock = times.dtype == np.int64
     done = native.resample(
         values, times, at, out, mask, how["lengths"], how["at_lengths"], None, [(0, values.shape[2], how["kind"])],
-        how["outside"], None if whole else how["gap"], how["gap"] if whole else None, how["scale"], how["shift"],
+        how["outside"], None if integer_clock else how["gap"], how["gap"] if integer_clock else None,
+        how["scale"], how["shift"],
         values.dtype.name, out.dtype != values.dtype, threads, True, isa,
     )  # fmt: skip
     assert done == -1
@@ -55,21 +56,21 @@ def test_the_loops_for_one_kind_and_those_for_everything_give_the_same_bits(data
     values, times, at = case
     wide = values.dtype == np.float16 and data.draw(st.booleans())
     for isa in ISAS:
-        found, ordinary = (room(values.astype(np.float32) if wide else values, at, spread) for spread in (1, 2))
-        mask = directly(values, times, at, how, found, isa, threads)
+        result, ordinary = (room(values.astype(np.float32) if wide else values, at, spread) for spread in (1, 2))
+        mask = directly(values, times, at, how, result, isa, threads)
         assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
-        same(found, ordinary)
-        assert np.isnan(found[mask == 0]).all()
+        same(result, ordinary)
+        assert np.isnan(result[mask == 0]).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), batches())
-def test_they_agree_with_the_reference(data, case):
+def test_the_loops_agree_with_the_reference(data, case):
     how = data.draw(rules(*case))
     values, times, at = case
     scale = how["scale"] if how["scale"] is not None else 1
     shift = how["shift"] if how["shift"] is not None else 0
-    wanted, valid = np.full((*at.shape, values.shape[2]), np.nan), np.zeros(at.shape, bool)
+    expected, valid = np.full((*at.shape, values.shape[2]), np.nan), np.zeros(at.shape, bool)
     for b in range(len(values)):
         n = values.shape[1] if how["lengths"] is None else how["lengths"][b]
         k = at.shape[1] if how["at_lengths"] is None else how["at_lengths"][b]
@@ -77,11 +78,11 @@ def test_they_agree_with_the_reference(data, case):
             one, mask = resample_one(
                 values[b, :n], times[b, :n], at[b, :k], how["kind"], outside=how["outside"], max_gap=how["gap"]
             )
-        wanted[b, :k], valid[b, :k] = one * scale + shift, mask
+        expected[b, :k], valid[b, :k] = one * scale + shift, mask
     for isa in ISAS:
-        found = room(values, at)
-        assert np.array_equal(directly(values, times, at, how, found, isa).astype(bool), valid)
-        near(found, wanted)
+        result = room(values, at)
+        assert np.array_equal(directly(values, times, at, how, result, isa).astype(bool), valid)
+        near(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -93,15 +94,15 @@ def test_every_number_of_channels_is_mixed_and_held(dtype, channels):
     times, at = np.tile(np.arange(9.0), (3, 1)), np.sort(rng.uniform(-1, 9, (3, 11)), 1)
     at[:, 4] = 3.0  # a hit: held
     for kind in ("linear", "previous"):
-        whole = resample(values, times, at, kind=kind)
+        all_channels = resample(values, times, at, kind=kind)
         parts = [resample(values[..., d : d + 1], times, at, kind=kind) for d in range(channels)]
-        assert np.array_equal(whole, np.concatenate(parts, -1))
+        assert np.array_equal(all_channels, np.concatenate(parts, -1))
 
 
 @pytest.mark.parametrize("clock", ["float32", "float64"])
 @pytest.mark.parametrize("outside", ["clamp", "nan"])
 @pytest.mark.parametrize("kind", ["linear", "previous", "nearest"])
-def test_stamps_without_an_end_are_hit_all_the_same(clock, outside, kind):
+def test_targets_on_infinite_stamps_hit_them(clock, outside, kind):
     times = np.array([[-np.inf, 0, 1, np.inf], [-np.inf, -np.inf, 2, np.inf], [-1, 0, np.inf, np.inf]], clock)
     at = np.tile(np.array([-np.inf, -5, 0, 0.5, 1, 7, np.inf, -np.inf], clock), (3, 1))
     values = np.random.default_rng(6).standard_normal((3, 4, 9)).astype(np.float32)
@@ -115,18 +116,18 @@ def test_stamps_without_an_end_are_hit_all_the_same(clock, outside, kind):
         "shift": None,
     }
     for isa in ISAS:
-        found, ordinary = (room(values, at, spread) for spread in (1, 2))
-        mask = directly(values, times, at, how, found, isa)
+        result, ordinary = (room(values, at, spread) for spread in (1, 2))
+        mask = directly(values, times, at, how, result, isa)
         assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
-        same(found, ordinary)
-        assert np.array_equal(found[0, 0], values[0, 0])
-        assert np.array_equal(found[1, 0], values[1, 1])
-        assert np.array_equal(found[2, 6], values[2, 3])
+        same(result, ordinary)
+        assert np.array_equal(result[0, 0], values[0, 0])
+        assert np.array_equal(result[1, 0], values[1, 1])
+        assert np.array_equal(result[2, 6], values[2, 3])
 
 
 @pytest.mark.parametrize("kind", ["linear", "previous", "nearest"])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_bfloat16_is_told_by_its_bits(kind, scaled):
+def test_bfloat16_passes_as_uint16(kind, scaled):
     """Every number there is among them, into bfloat16 and into float32."""
     rng = np.random.default_rng(7)
     values = rng.permutation(np.arange(2**16, dtype=np.uint16)).reshape(16, -1, 16)
@@ -134,24 +135,24 @@ def test_bfloat16_is_told_by_its_bits(kind, scaled):
     at = np.sort(rng.uniform(0, times.max(), (16, 100)), 1)
     scale, shift = (rng.standard_normal(16).astype(np.float32) if scaled else None for _ in range(2))
     for isa in ISAS:
-        for kept in (np.uint16, np.float32):
+        for stored in (np.uint16, np.float32):
             answers = []
             for spread in (1, 2):
-                out = np.zeros((16, 100, 16 * spread), kept)[..., ::spread]
+                out = np.zeros((16, 100, 16 * spread), stored)[..., ::spread]
                 done = native.resample(
                     values, times, at, out, None, None, None, None, [(0, 16, kind)], "nan", None, None, scale, shift,
-                    "bfloat16", kept == np.float32, 1, True, isa,
+                    "bfloat16", stored == np.float32, 1, True, isa,
                 )  # fmt: skip
                 assert done == -1
                 answers.append(out)
             one, other = answers
-            if kept == np.float32:
+            if stored == np.float32:
                 same(one, np.ascontiguousarray(other))
             else:
                 assert np.array_equal(one, other)
 
 
-def test_counts_below_nothing_write_nothing_before_the_answer():
+def test_negative_counts_do_not_write_before_the_result():
     values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
     memory = np.full((6, 5, 4), 7, np.float32)
     for kind in ("linear", "previous"):

@@ -9,8 +9,7 @@ import pytest
 from tests.trajectory.recordings import EPOCH, NS, turning
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory.stream import Stream, align
-from ridgeline.trajectory.timeline import grid
+from ridgeline.trajectory.stream import Stream, align, build_grid
 
 
 def ramp(name: str = "x", start: float = 0.0, end: float = 1.0, count: int = 11, **more) -> Stream:
@@ -49,7 +48,7 @@ def test_columns_named_x_y_z_w_are_a_quaternion_in_either_order():
         assert Stream("pose", np.arange(6), turning(6), columns=labels).kind == "slerp"
 
 
-def test_a_kind_that_is_told_wins():
+def test_a_given_kind_overrides_the_guess():
     assert Stream("gear", np.arange(3), np.arange(3), kind="linear").kind == "linear"
 
 
@@ -67,17 +66,17 @@ def test_unsigned_stamps_beyond_the_calendar_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("times", "values", "said"),
+    ("times", "values", "message"),
     [
         ([0.0, float("nan"), 2.0], [1.0, 2.0, 3.0], "stamp 1 is nan"),
         ([0.0, 1.0], [1.0], "2 stamps but values"),
         ([0.0, 1.0], ["a", "b"], "give numbers"),
         ([[0.0], [1.0]], [1.0, 2.0], "give \\[S\\]"),
-        ([0.0, 1.0], np.ma.masked_equal([1.0, 2.0], 2.0), "1 of it are masked; fill them with NaN"),
+        ([0.0, 1.0], np.ma.masked_equal([1.0, 2.0], 2.0), "1 masked entries; fill them with NaN"),
     ],
 )
-def test_what_is_no_stream_is_refused_with_its_name(times, values, said: str):
-    with pytest.raises(InputError, match=said) as raised:
+def test_an_invalid_stream_is_an_error_with_its_name(times, values, message: str):
+    with pytest.raises(InputError, match=message) as raised:
         Stream("imu/gyro", np.array(times), np.asanyarray(values))
     assert "imu/gyro" in str(raised.value)
 
@@ -92,7 +91,7 @@ def test_slerp_of_three_columns_is_refused():
 
 @pytest.mark.parametrize("hz", [50, 30, 29.97, 33.333333, 3, 404, 1000 / 3])
 def test_the_grid_in_nanoseconds_never_drifts(hz: float):
-    ticks = grid(EPOCH, EPOCH + 7200 * NS, Fraction(str(hz)), whole=True)
+    ticks = build_grid(EPOCH, EPOCH + 7200 * NS, Fraction(str(hz)), integer_clock=True)
     assert len(ticks) == int(7200 * Fraction(str(hz))) + 1
     for k in (1, 17, len(ticks) // 2, len(ticks) - 1):
         exact = EPOCH + k * NS / Fraction(str(hz))
@@ -101,7 +100,9 @@ def test_the_grid_in_nanoseconds_never_drifts(hz: float):
 
 
 def test_the_grid_in_seconds_keeps_its_last_tick():
-    assert grid(0.1, 0.7, Fraction(10), whole=False).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    assert build_grid(0.1, 0.7, Fraction(10), integer_clock=False).tolist() == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    )
 
 
 def test_a_clock_of_too_many_ticks_is_refused():
@@ -152,7 +153,7 @@ def test_a_twelve_second_gap_is_masked_not_invented():
     assert one.masks["x"][~gap].all()
 
 
-def test_beyond_the_tolerance_nothing_is_known():
+def test_targets_beyond_the_tolerance_are_masked():
     one = align([ramp(count=3)], at=np.array([0.0, 0.05, 0.2, 0.45, 0.5]), tolerance=0.05)
     assert one.masks["x"].tolist() == [True, True, False, True, True]
     assert np.isnan(one.columns["x"][2])
@@ -177,8 +178,8 @@ def test_an_unknown_shift_names_the_streams_there_are():
 
 
 def test_seconds_and_nanoseconds_meet_on_nanoseconds():
-    whole = Stream("ns", np.array([0, 1, 2]) * NS, np.array([0.0, 1.0, 2.0]))
-    both = align([whole, ramp("s", 0, 2)], hz=4)
+    nanoseconds = Stream("ns", np.array([0, 1, 2]) * NS, np.array([0.0, 1.0, 2.0]))
+    both = align([nanoseconds, ramp("s", 0, 2)], hz=4)
     assert both.times.dtype == np.int64
     np.testing.assert_allclose(both.columns["ns"], both.columns["s"], atol=1e-6)
 
@@ -192,9 +193,9 @@ def test_the_union_masks_what_lies_outside_a_stream():
 def test_streams_that_do_not_overlap_are_named_with_their_spans():
     with pytest.raises(InputError) as raised:
         align([ramp("imu", 0, 1), ramp("camera", 5, 6)], hz=10)
-    said = str(raised.value)
-    assert "'imu' (0.000 to 1.000 s)" in said
-    assert "'camera' (5.000 to 6.000 s)" in said
+    message = str(raised.value)
+    assert "'imu' (0.000 to 1.000 s)" in message
+    assert "'camera' (5.000 to 6.000 s)" in message
 
 
 def test_auto_is_bounded_by_streams_that_run_through_and_not_by_sparse_or_late_ones():
@@ -230,20 +231,20 @@ def test_if_no_stream_is_left_it_is_an_error():
         align([Stream("stuck", np.full(20, 3.0), np.zeros(20))], hz=10)
 
 
-def test_unsorted_stamps_are_refused_by_index_unless_sorting_is_asked_for():
+def test_unsorted_stamps_are_an_error_with_their_index_without_sort():
     back = Stream("x", np.array([0.0, 2.0, 1.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]))
     with pytest.raises(InputError, match=r"stamp 2 \(1.000000 s\) is earlier.*--sort"):
         align([back], hz=2)
     np.testing.assert_allclose(align([back], hz=2, sort=True).columns["x"], np.arange(7) / 2)
 
 
-def test_a_stream_of_which_nothing_is_known_is_said():
+def test_a_stream_without_known_values_gives_a_warning():
     both = align([ramp("x", count=101), ramp("slow", count=2)], at=np.array([0.3, 0.5]), tolerance=0.01)
-    assert any("nothing is known" in w and "slow" in w for w in both.warnings)
+    assert any("no value on this clock is known" in w and "slow" in w for w in both.warnings)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({}, "hz= or at="),
         ({"hz": 10, "at": np.zeros(1)}, "hz= or at="),
@@ -257,13 +258,13 @@ def test_a_stream_of_which_nothing_is_known_is_said():
         ({"hz": 10, "device": "cuda:one"}, "no device 'cuda:one'"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(more: dict, said: str):
-    with pytest.raises(InputError, match=said):
+def test_wrong_arguments_are_errors(more: dict, message: str):
+    with pytest.raises(InputError, match=message):
         align([ramp()], **more)
 
 
 @pytest.mark.parametrize("clock", [np.int64, np.float64])
-def test_no_limit_can_be_said_as_one(clock):
+def test_infinity_means_no_limit(clock):
     far = Stream("far", np.array([0, 1, 2, 900_000]).astype(clock), np.arange(4.0), unit="s")
     free, limited = (align([far], hz=1e-3, max_gap=most, tolerance=most) for most in (None, float("inf")))
     assert np.array_equal(free.columns["far"], limited.columns["far"])
@@ -275,14 +276,14 @@ def test_two_streams_of_one_name_are_refused():
         align([ramp(), ramp()], hz=1)
 
 
-def test_four_numbers_too_large_to_be_a_rotation_are_none():
+def test_four_large_numbers_are_no_rotation():
     assert Stream("a/q", np.arange(5.0), np.full((5, 4), 1e300)).kind == "linear"
     assert Stream("a/q", np.arange(5.0), np.full((5, 4), 0.5)).kind == "slerp"
 
 
 @pytest.mark.parametrize("start", [0.0, 1.7e9])
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_gap_as_long_as_allowed_is_none_however_seconds_round(start: float, beside: bool):
+def test_a_gap_of_exactly_max_gap_is_allowed_despite_rounding(start: float, beside: bool):
     t = start + np.arange(100) / 10
     streams = [Stream("x", t, np.arange(100.0))]
     if beside:  # then all of it is on a clock of nanoseconds
@@ -293,11 +294,11 @@ def test_a_gap_as_long_as_allowed_is_none_however_seconds_round(start: float, be
 
 
 def test_stamps_beyond_a_clock_of_nanoseconds_are_refused():
-    whole = Stream("n", np.arange(5) * NS, np.arange(5))
+    nanoseconds = Stream("n", np.arange(5) * NS, np.arange(5))
     with pytest.raises(InputError, match="stream 'far': a stamp of 1e\\+10 s is no time"):
-        align([whole, Stream("far", 1e10 + np.arange(5.0), np.arange(5))], hz=1)
+        align([nanoseconds, Stream("far", 1e10 + np.arange(5.0), np.arange(5))], hz=1)
     with pytest.raises(InputError, match="at: a stamp of 1e\\+10 s is no time"):
-        align([whole], at=np.array([0.0, 1e10]))
+        align([nanoseconds], at=np.array([0.0, 1e10]))
     with pytest.raises(InputError, match="stream 'n': a shift of 1e\\+10 s"):
-        align([whole], hz=1, shifts={"n": 1e10})
-    assert len(align([whole], hz=1e-10).times) == 1
+        align([nanoseconds], hz=1, shifts={"n": 1e10})
+    assert len(align([nanoseconds], hz=1e-10).times) == 1

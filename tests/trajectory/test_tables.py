@@ -12,23 +12,23 @@ from tests.trajectory.recordings import EPOCH, NS, turning
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import readers
-from ridgeline.trajectory.readers import Ask
+from ridgeline.trajectory.readers import ReadOptions
 from ridgeline.trajectory.readers.csv import head as table_head
 from ridgeline.trajectory.stream import Stream
 
 
-def noted(path: Path, topics=None, **ask) -> tuple[dict[str, Stream], list[str]]:
+def read_with_notes(path: Path, topics=None, **options) -> tuple[dict[str, Stream], list[str]]:
     notes: list[str] = []
-    return {s.name: s for s in readers.read(path, topics, Ask(say=notes.append, **ask))}, notes
+    return {s.name: s for s in readers.read(path, topics, ReadOptions(report=notes.append, **options))}, notes
 
 
 def test_tum_text_gives_position_and_orientation(tmp_path: Path):
     q = turning(5)
     rows = [f"{1305031102.1 + i / 10:.4f} {i} 0 1 0 0 {q[i, 3]} {q[i, 0]}" for i in range(5)]
     (tmp_path / "a.txt").write_text("# timestamp tx ty tz qx qy qz qw\n" + "\n".join(rows))
-    found, _ = noted(tmp_path / "a.txt")
-    assert {n: s.kind for n, s in found.items()} == {"position": "linear", "orientation": "slerp"}
-    assert found["position"].times[1] == 1305031102.2
+    streams, _ = read_with_notes(tmp_path / "a.txt")
+    assert {n: s.kind for n, s in streams.items()} == {"position": "linear", "orientation": "slerp"}
+    assert streams["position"].times[1] == 1305031102.2
 
 
 def test_euroc_text_reads_with_and_without_its_header(tmp_path: Path):
@@ -38,10 +38,10 @@ def test_euroc_text_reads_with_and_without_its_header(tmp_path: Path):
     (tmp_path / "with.csv").write_text(head + rows)
     (tmp_path / "without.csv").write_text(rows + "\n")
     for name, position, turned in (("with", "p_RS_R", "q_RS"), ("without", "p", "q")):
-        found, _ = noted(tmp_path / f"{name}.csv")
-        assert found[position].times.tolist() == [EPOCH + i * 5_000_000 for i in range(5)]
-        assert found[turned].kind == "slerp"
-        assert found[turned].columns[0].endswith("w")
+        streams, _ = read_with_notes(tmp_path / f"{name}.csv")
+        assert streams[position].times.tolist() == [EPOCH + i * 5_000_000 for i in range(5)]
+        assert streams[turned].kind == "slerp"
+        assert streams[turned].columns[0].endswith("w")
 
 
 @pytest.mark.parametrize(
@@ -59,44 +59,44 @@ def test_euroc_text_reads_with_and_without_its_header(tmp_path: Path):
 def test_the_time_column_and_its_unit_are_found(tmp_path: Path, header: str, stamps: list[int], first_step_ns: int):
     rows = "\n".join(f"{stamps[0] + i * (stamps[1] - stamps[0])},{i}.5" for i in range(9))
     (tmp_path / "a.csv").write_text(f"{header},v\n{rows}\n")
-    found, notes = noted(tmp_path / "a.csv")
-    assert found["v"].times.dtype == np.int64
-    assert found["v"].times[1] - found["v"].times[0] == first_step_ns
+    streams, notes = read_with_notes(tmp_path / "a.csv")
+    assert streams["v"].times.dtype == np.int64
+    assert streams["v"].times[1] - streams["v"].times[0] == first_step_ns
     assert bool(notes) == (header not in ("time_us", "Time [ms]"))
 
 
 def test_float_seconds_stay_seconds_and_dates_become_nanoseconds(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time,v\n0.0,1\n0.02,2\n")
-    assert noted(tmp_path / "a.csv")[0]["v"].times.tolist() == [0.0, 0.02]
+    assert read_with_notes(tmp_path / "a.csv")[0]["v"].times.tolist() == [0.0, 0.02]
     (tmp_path / "b.csv").write_text("time,v\n2024-01-01 00:00:00.5,1\n2024-01-01 00:00:01.5,2\n")
-    assert np.diff(noted(tmp_path / "b.csv")[0]["v"].times).tolist() == [NS]
+    assert np.diff(read_with_notes(tmp_path / "b.csv")[0]["v"].times).tolist() == [NS]
 
 
-def test_the_column_and_the_unit_can_be_told(tmp_path: Path):
+def test_options_set_the_time_column_and_its_unit(tmp_path: Path):
     (tmp_path / "a.csv").write_text("n,v\n0,1\n1,2\n")
     with pytest.raises(InputError, match="no time column"):
         readers.read(tmp_path / "a.csv")
-    assert noted(tmp_path / "a.csv", clock="n", unit="s")[0]["v"].times.tolist() == [0, NS]
+    assert read_with_notes(tmp_path / "a.csv", clock="n", unit="s")[0]["v"].times.tolist() == [0, NS]
     with pytest.raises(InputError, match=r"no time column in .* 'm'"):
-        readers.read(tmp_path / "a.csv", ask=Ask(clock="m"))
+        readers.read(tmp_path / "a.csv", options=ReadOptions(clock="m"))
 
 
 def test_an_empty_cell_is_no_sample(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time,fast,slow\n0.0,1,5\n0.1,2,\n0.2,3,\n0.3,4,6\n")
-    found, _ = noted(tmp_path / "a.csv")
-    assert len(found["fast"]) == 4
-    assert found["slow"].times.tolist() == [0.0, 0.3]
+    streams, _ = read_with_notes(tmp_path / "a.csv")
+    assert len(streams["fast"]) == 4
+    assert streams["slow"].times.tolist() == [0.0, 0.3]
 
 
-def test_text_columns_are_left_out_and_said(tmp_path: Path):
+def test_text_columns_are_left_out_with_a_note(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time;v;note\n0.0;1;on\n0.1;2;off\n")
-    found, notes = noted(tmp_path / "a.csv")
-    assert list(found) == ["v"]
+    streams, notes = read_with_notes(tmp_path / "a.csv")
+    assert list(streams) == ["v"]
     assert any("note" in n for n in notes)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("time,v\n0.0,1\n,2\n", "line 3: the time column 'time' is empty"),
         ("time,v\n0.0,1\nsoon,2\n", "line 3: the stamp in 'time' is 'soon'"),
@@ -104,7 +104,7 @@ def test_text_columns_are_left_out_and_said(tmp_path: Path):
         ('time,v,w\n0.0,1,1\n0.1,"2,2\n0.2,3,3\n', r"2 columns in line 3 \('0.1,2,2'\) and 3 in its header"),
         ("time,v\n", "no rows"),
         ("time,v,v\n0.0,1,2\n", "two columns called 'v'"),
-        ("0.0,1\n0.1,2\n", "is called a CSV table but is none"),
+        ("0.0,1\n0.1,2\n", "has the suffix of a CSV table but is none"),
         ('time,v,w\n0.1,"2,2\n0.2,3,3\n', r"2 columns in line 2 \('0.1,2,2'\) and 3 in its header"),
         ("\n\ntime,v\n0.0,1\nsoon,2\n", "line 5: the stamp in 'time' is 'soon'"),
         ("time;v\n0,1;1,5\nsoon;2,5\n", "line 3: the stamp in 'time' is 'soon'; mend or drop"),
@@ -113,18 +113,18 @@ def test_text_columns_are_left_out_and_said(tmp_path: Path):
         ("time;v\n1,000;1\n1,001;2\n", "line 2: the stamp in 'time' is '1,000', with a decimal comma"),
     ],
 )
-def test_a_bad_row_is_named_with_its_cure(tmp_path: Path, text: str, said: str):
+def test_a_bad_row_is_named_with_its_cure(tmp_path: Path, text: str, message: str):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         readers.read(tmp_path / "a.csv")
 
 
-def test_a_table_cut_off_within_its_last_line_gives_the_lines_before_and_says_so(tmp_path: Path):
-    said: list[str] = []
+def test_a_table_cut_off_within_its_last_line_gives_the_lines_before_with_a_note(tmp_path: Path):
+    notes: list[str] = []
     (tmp_path / "a.csv").write_text("time,v,w\n0.0,1,1\n0.1,2,2\n0.2,3")
-    found = readers.read(tmp_path / "a.csv", ask=readers.Ask(say=said.append))
-    assert [len(s) for s in found] == [2, 2]
-    assert any("cut off within its last line" in word for word in said)
+    streams = readers.read(tmp_path / "a.csv", options=readers.ReadOptions(report=notes.append))
+    assert [len(s) for s in streams] == [2, 2]
+    assert any("cut off within its last line" in word for word in notes)
     (tmp_path / "a.csv").write_text("time,v,w\n0.0,1,1\n0.1,2\n0.2,3,3\n0.2,3")  # one more that is wrong is named
     with pytest.raises(InputError, match="2 columns in line 3"):
         readers.read(tmp_path / "a.csv")
@@ -138,19 +138,19 @@ def test_a_bad_row_that_is_no_text_is_one_sentence_and_nothing_besides(tmp_path:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_a_table_in_another_encoding_is_said_to_be_one(tmp_path: Path, encoding: str):
+def test_a_table_in_another_encoding_is_an_error_about_encoding(tmp_path: Path, encoding: str):
     (tmp_path / "a.csv").write_text("time,T [°C]\n0.0,1\n0.1,2\n", encoding=encoding)
     with pytest.raises(InputError, match="no text in UTF-8; save it as UTF-8"):
         readers.read(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_a_character_that_ends_beyond_what_is_looked_at_is_not_taken_for_another_encoding(tmp_path: Path, shift: int):
+def test_a_character_across_the_end_of_the_sniffed_bytes_is_no_other_encoding(tmp_path: Path, shift: int):
     (tmp_path / "a.csv").write_text("time,note\n" + "0" * shift + ",ä" + "ä" * 40_000 + "\n", encoding="utf-8")
     assert len(table_head(tmp_path / "a.csv")) == 2
 
 
-def test_one_cell_that_is_no_text_costs_its_column_only(tmp_path: Path):
+def test_one_cell_that_is_no_text_drops_only_its_column(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b"time,v,w\n0.0,1,1\n0.1,\xff,2\n0.2,3,3\n")
     assert [s.name for s in readers.read(tmp_path / "a.csv")] == ["w"]
 
@@ -166,12 +166,12 @@ def test_parquet_lists_structs_and_nulls_become_streams(tmp_path: Path):
         }
     )
     parquet.write_table(table, tmp_path / "a.parquet")
-    found, notes = noted(tmp_path / "a.parquet")
-    assert found["state"].values.shape == (4, 2)
-    assert found["state"].values.dtype == np.float32
-    assert found["pose"].values.shape == (4, 3)
-    assert found["maybe"].times.tolist() == [0, 20]
-    assert found["maybe"].values.tolist() == [1, 3]
+    streams, notes = read_with_notes(tmp_path / "a.parquet")
+    assert streams["state"].values.shape == (4, 2)
+    assert streams["state"].values.dtype == np.float32
+    assert streams["pose"].values.shape == (4, 3)
+    assert streams["maybe"].times.tolist() == [0, 20]
+    assert streams["maybe"].values.tolist() == [1, 3]
     assert any("ragged" in n for n in notes)
 
 
@@ -183,8 +183,8 @@ def test_nan_stamps_in_parquet_are_refused_by_row(tmp_path: Path):
 
 def test_a_table_cut_in_its_last_line_gives_what_was_before(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time,v,w\n0.0,1,2\n0.1,2,3\n0.2,3")
-    found, notes = noted(tmp_path / "a.csv")
-    assert len(found["v"]) == 2
+    streams, notes = read_with_notes(tmp_path / "a.csv")
+    assert len(streams["v"]) == 2
     assert any("cut off" in n for n in notes)
 
 
@@ -211,12 +211,12 @@ POSITION = "time,pos_x,pos_y,pos_z,b,a[0],a[1]\n0.0,1,2,3,4,5.5,6\n0.1,1.5,2.5,3
 )
 def test_a_name_chooses_its_stream_and_so_does_that_of_a_column(tmp_path: Path, words: list[str], names: list[str]):
     (tmp_path / "a.csv").write_text(POSITION)
-    found, _ = noted(tmp_path / "a.csv", words)
-    whole, _ = noted(tmp_path / "a.csv")
-    assert list(found) == names
+    streams, _ = read_with_notes(tmp_path / "a.csv", words)
+    all_streams, _ = read_with_notes(tmp_path / "a.csv")
+    assert list(streams) == names
     for name in names:
-        assert found[name].columns == whole[name].columns
-        np.testing.assert_array_equal(found[name].values, whole[name].values)
+        assert streams[name].columns == all_streams[name].columns
+        np.testing.assert_array_equal(streams[name].values, all_streams[name].values)
 
 
 @pytest.mark.parametrize("words", [["poss"], ["b", "poss"]])
@@ -228,7 +228,7 @@ def test_an_unknown_topic_lists_the_streams_and_not_their_columns(tmp_path: Path
 
 def test_columns_that_look_like_one_quantity_and_are_none_keep_their_own_names(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time,pos_x,pos_y,b\n0.0,1.5,true,4\n0.1,1.5,false,4\n")
-    assert list(noted(tmp_path / "a.csv", ["pos_x"])[0]) == ["pos_x"]
+    assert list(read_with_notes(tmp_path / "a.csv", ["pos_x"])[0]) == ["pos_x"]
     with pytest.raises(InputError, match=r"There are: pos_x, pos_y, b\.$"):
         readers.read(tmp_path / "a.csv", ["pos"])
 
@@ -245,8 +245,8 @@ def test_a_resampled_table_knows_the_names_of_its_recording(tmp_path: Path, word
     q = turning(5)
     columns = {"time_ns": np.arange(5) * NS, **{f"vehicle/q[{i}]": q[:, i] for i in range(4)}, "b": np.arange(5)}
     parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
-    found, _ = noted(tmp_path / "a.parquet", [word])
-    assert {n: s.kind for n, s in found.items()} == {"vehicle/q": "slerp"}
+    streams, _ = read_with_notes(tmp_path / "a.parquet", [word])
+    assert {n: s.kind for n, s in streams.items()} == {"vehicle/q": "slerp"}
 
 
 def test_a_dataset_takes_the_names_of_streams_in_tables(tmp_path: Path):
@@ -260,7 +260,7 @@ def test_a_dataset_takes_the_names_of_streams_in_tables(tmp_path: Path):
 def test_a_tum_trajectory_is_chosen_by_a_column_too_and_an_unknown_name_lists_its_streams(tmp_path: Path):
     (tmp_path / "a.txt").write_text("".join(f"{i} 0 0 0 0 0 0 1\n" for i in range(3)))
     for word in ("position", "position.x"):
-        assert list(noted(tmp_path / "a.txt", [word])[0]) == ["position"]
+        assert list(read_with_notes(tmp_path / "a.txt", [word])[0]) == ["position"]
     with pytest.raises(InputError, match=r"There are: position, orientation\.$"):
         readers.read(tmp_path / "a.txt", ["pose"])
 
@@ -268,10 +268,10 @@ def test_a_tum_trajectory_is_chosen_by_a_column_too_and_an_unknown_name_lists_it
 # --- how a table begins ---
 
 
-def test_a_delimiter_in_quotes_parts_no_cells(tmp_path: Path):
+def test_a_delimiter_in_quotes_does_not_split_cells(tmp_path: Path):
     (tmp_path / "a.csv").write_text('time,msg,x\n0.0,"hello, world",1.5\n0.1,"a, b",2.5\n0.2,c,3.5\n')
-    found, notes = noted(tmp_path / "a.csv")
-    assert found["x"].values.tolist() == [1.5, 2.5, 3.5]
+    streams, notes = read_with_notes(tmp_path / "a.csv")
+    assert streams["x"].values.tolist() == [1.5, 2.5, 3.5]
     assert any("msg" in n for n in notes)
 
 
@@ -279,30 +279,30 @@ def test_a_delimiter_in_quotes_parts_no_cells(tmp_path: Path):
 def test_a_delimiter_in_a_quoted_name_is_part_of_it(tmp_path: Path, delimiter: str):
     name = f"speed{delimiter} left, or; right"
     (tmp_path / "a.csv").write_text(f'time{delimiter}"{name}"\n0.0{delimiter}1.5\n0.1{delimiter}2.5\n')
-    assert noted(tmp_path / "a.csv")[0][name].values.tolist() == [1.5, 2.5]
+    assert read_with_notes(tmp_path / "a.csv")[0][name].values.tolist() == [1.5, 2.5]
 
 
 @pytest.mark.parametrize("before", ["\n", "\n\n", "  \n", "\r\n\r\n", "\ufeff\n"])
 @pytest.mark.parametrize("between", ["", "\n", " \n\n"])
-def test_blank_lines_before_the_rows_are_passed_over(tmp_path: Path, before: str, between: str):
+def test_blank_lines_before_the_rows_are_skipped(tmp_path: Path, before: str, between: str):
     (tmp_path / "a.csv").write_bytes(f"{before}time,v\n{between}0.0,1\n0.1,2\n".encode())
-    assert noted(tmp_path / "a.csv")[0]["v"].values.tolist() == [1, 2]
+    assert read_with_notes(tmp_path / "a.csv")[0]["v"].values.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 @pytest.mark.parametrize("first", ["", "0;1\n"])
-def test_decimal_commas_are_read_where_no_comma_parts_the_cells(tmp_path: Path, delimiter: str, first: str):
+def test_decimal_commas_are_read_if_the_delimiter_is_no_comma(tmp_path: Path, delimiter: str, first: str):
     text = f"time;v\n{first}0,1;2,5\n0,2;-1,5e1\n"
     (tmp_path / "a.csv").write_text(text.replace(";", delimiter))
-    found, notes = noted(tmp_path / "a.csv")
-    assert found["v"].times[-2:].tolist() == [0.1, 0.2]
-    assert found["v"].values[-2:].tolist() == [2.5, -15.0]
+    streams, notes = read_with_notes(tmp_path / "a.csv")
+    assert streams["v"].times[-2:].tolist() == [0.1, 0.2]
+    assert streams["v"].values[-2:].tolist() == [2.5, -15.0]
     assert any("read with decimal commas, like 0,1" in n for n in notes)
 
 
 def test_thousands_and_commas_beside_points_are_no_decimal_commas(tmp_path: Path):
     for text in ("time;v;w\n0.1;1,5;2\n0.2;2,5;3\n", "time;v;w\n0;1,000;2\n1;2,500;3\n"):
         (tmp_path / "a.csv").write_text(text)
-        found, notes = noted(tmp_path / "a.csv")
-        assert list(found) == ["w"]
+        streams, notes = read_with_notes(tmp_path / "a.csv")
+        assert list(streams) == ["w"]
         assert any("left out" in n and "v" in n for n in notes)

@@ -1,5 +1,5 @@
-"""Rotations are turned many at a time, of one target or of several: every instruction set, type, angle and number of
-them against the definition; and cubic and angle for frames of every width, whose channels are mixed side by side.
+"""Slerp computes many rotations at a time: every instruction set, type, angle and number of rotations against the
+definition; and cubic and angle for frames of every width.
 
 python -m pytest tests/trajectory/test_turning.py
 """
@@ -32,7 +32,7 @@ def directly(values, times, at, kind, isa, outside="clamp", gap=None, out=None, 
     return out, mask[0].astype(bool)
 
 
-def turned(p, q, w):
+def slerp_reference(p, q, w):
     """slerp of rows [N, 4], by the tangent: exact for small angles and large."""
     p, q = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (p.astype(np.longdouble), q.astype(np.longdouble)))
     q = np.where((p * q).sum(1, keepdims=True) < 0, -q, q)
@@ -60,12 +60,12 @@ def test_every_angle_and_share_is_right_to_the_last_digits(isa, dtype):
     ]
     values = np.stack([p, q]).reshape(2, -1).astype(dtype) * rng.uniform(0.2, 5, (2, 1)).astype(dtype)
     shares = np.concatenate([[0, 1, 0.5, 1e-9, 1 - 1e-9], rng.random(20)])
-    found, _ = directly(values, np.array([0.0, 1.0]), shares, "slerp", isa)
+    result, _ = directly(values, np.array([0.0, 1.0]), shares, "slerp", isa)
     rows = values.reshape(2, -1, 4)
     for k, share in enumerate(shares):
         at = np.full(len(angles), share if dtype == "float64" else np.float32(share))
-        want = turned(rows[1], rows[0], 1 - at) if share == 1 else turned(rows[0], rows[1], at)
-        assert np.abs(found[k].reshape(-1, 4) - want).max() < ROUNDING[dtype]
+        want = slerp_reference(rows[1], rows[0], 1 - at) if share == 1 else slerp_reference(rows[0], rows[1], at)
+        assert np.abs(result[k].reshape(-1, 4) - want).max() < ROUNDING[dtype]
 
 
 @st.composite
@@ -102,27 +102,27 @@ def test_trajectories_agree_with_the_reference(case, outside, gap):
     want, valid = resample_one(values, times, at, "slerp", outside=outside, max_gap=gap)
     clear = clear_way(values, times, at)
     for isa in ISAS:
-        found, mask = directly(values, times, at, "slerp", isa, outside, gap)
+        result, mask = directly(values, times, at, "slerp", isa, outside, gap)
         assert np.array_equal(mask, valid)
-        assert np.array_equal(np.isnan(found), np.isnan(want))
-        off = np.abs(found.astype(np.float64) - want)[clear]
+        assert np.array_equal(np.isnan(result), np.isnan(want))
+        off = np.abs(result.astype(np.float64) - want)[clear]
         far = 4 if outside != "extrapolate" else 100  # spans beyond an end, where what is off counts as often
         assert np.nanmax(off, initial=0) < far * ROUNDING[values.dtype.name]
 
 
 @settings(max_examples=100, deadline=None)
 @given(journeys(), st.integers(1, 3))
-def test_where_numbers_lie_changes_no_bit(case, threads):
+def test_the_memory_layout_changes_no_bit(case, threads):
     values, times, at = case
     spread = np.repeat(values, 2, 1)[:, ::2]
     for isa in ISAS:
-        found, _ = directly(values, times, at, "slerp", isa)
-        apart = np.empty((len(at), 2 * values.shape[1]), values.dtype)[:, ::2]
-        directly(values, times, at, "slerp", isa, out=apart, threads=threads)
-        assert np.array_equal(found, apart, equal_nan=True)
-        assert np.array_equal(found, directly(spread, times, at, "slerp", isa)[0], equal_nan=True)
+        result, _ = directly(values, times, at, "slerp", isa)
+        strided = np.empty((len(at), 2 * values.shape[1]), values.dtype)[:, ::2]
+        directly(values, times, at, "slerp", isa, out=strided, threads=threads)
+        assert np.array_equal(result, strided, equal_nan=True)
+        assert np.array_equal(result, directly(spread, times, at, "slerp", isa)[0], equal_nan=True)
         each = [directly(values, times, at[k : k + 1], "slerp", isa)[0] for k in range(len(at))]
-        assert np.array_equal(found, np.concatenate([found[:0], *each]), equal_nan=True)
+        assert np.array_equal(result, np.concatenate([result[:0], *each]), equal_nan=True)
 
 
 def test_gradients_of_small_turns_in_float64_are_those_of_the_arc():
@@ -150,43 +150,43 @@ def test_angles_of_any_width_are_those_of_single_channels(seed, width, dtype, wo
     times, at = np.cumsum(rng.uniform(0.1, 1, 12)), rng.uniform(0, 8, 9)
     mean, std = rng.uniform(0.5, 2, (2, width))
     for isa in ISAS:
-        found, _ = directly(values, times, at, "angle", isa)
+        result, _ = directly(values, times, at, "angle", isa)
         each = [directly(values[:, d : d + 1].copy(), times, at, "angle", isa)[0] for d in range(width)]
         want, _ = resample_one(values, times, at, "angle")
         if (
             world != "far"
         ):  # one that is far takes those beside it the slow way, by a turn that is off in its last digit
-            assert np.array_equal(found, np.concatenate(each, 1), equal_nan=True)
-        off = np.abs(np.angle(np.exp(1j * (found.astype(np.float64) - want))))
+            assert np.array_equal(result, np.concatenate(each, 1), equal_nan=True)
+        off = np.abs(np.angle(np.exp(1j * (result.astype(np.float64) - want))))
         assert np.nanmax(off, initial=0) < 4 * np.pi * ROUNDING[dtype] + (1e-7 if world == "far" else 0)
     scaled = resample(values, times, at, kind="angle", normalize={"mean": mean, "std": std}).astype(np.float64)
     assert np.allclose(
-        scaled, (found.astype(np.float64) - mean) / std, atol=30 * ROUNDING[dtype], rtol=0, equal_nan=True
+        scaled, (result.astype(np.float64) - mean) / std, atol=30 * ROUNDING[dtype], rtol=0, equal_nan=True
     )
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_no_rotation_is_no_number_and_only_where_it_is_asked_for(isa):
+def test_a_zero_quaternion_gives_nan_only_at_its_targets(isa):
     values = np.array([[0, 0, 0, 2.0], [0, 0, 0, 0], [0, 0, 3, 0]])
-    found, mask = directly(values, np.arange(3.0), np.array([0, 0.5, 1, 1.5, 2]), "slerp", isa)
+    result, mask = directly(values, np.arange(3.0), np.array([0, 0.5, 1, 1.5, 2]), "slerp", isa)
     assert mask.all()
-    assert np.array_equal(np.isnan(found).all(1), [False, True, True, True, False])
-    assert np.array_equal(found[[0, 4]], [[0, 0, 0, 1], [0, 0, 1, 0]])
+    assert np.array_equal(np.isnan(result).all(1), [False, True, True, True, False])
+    assert np.array_equal(result[[0, 4]], [[0, 0, 0, 1], [0, 0, 1, 0]])
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_beside_other_kinds_and_what_has_no_answer(isa):
+def test_rotations_beside_other_kinds_and_masked_targets(isa):
     rng = np.random.default_rng(3)
     values, times = rng.standard_normal((30, 15)), np.arange(30.0)
     at = rng.uniform(-2, 32, 200)
     groups = [(0, 3, "linear"), (3, 11, "slerp"), (11, 15, "cubic")]
-    found, mask = directly(values, times, at, groups, isa, "nan")
+    result, mask = directly(values, times, at, groups, isa, "nan")
     assert np.array_equal(mask, (at >= 0) & (at <= 29))
     for start, stop, kind in groups:
         alone, _ = directly(np.ascontiguousarray(values[:, start:stop]), times, at, kind, isa, "nan")
-        assert np.array_equal(found[:, start:stop], alone, equal_nan=True)
-    assert np.isnan(found[~mask]).all()
-    assert not np.isnan(found[mask]).any()
+        assert np.array_equal(result[:, start:stop], alone, equal_nan=True)
+    assert np.isnan(result[~mask]).all()
+    assert not np.isnan(result[mask]).any()
 
 
 def test_scaled_rotations_are_scaled_after_they_were_turned():
@@ -206,8 +206,10 @@ def test_cubic_of_every_number_of_channels(dtype, channels):
     at = rng.uniform(times[0], times[-1], 40)
     want = PchipInterpolator(times, values.astype(np.float64))(at)
     for isa in ISAS:
-        found, _ = directly(values, times, at, "cubic", isa)
-        assert np.abs(found - want).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
-        apart = np.empty((len(at), 2 * channels), dtype)[:, ::2]
-        directly(values, times, at, "cubic", isa, out=apart)
-        assert np.abs(found.astype(float) - apart).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+        result, _ = directly(values, times, at, "cubic", isa)
+        assert np.abs(result - want).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+        strided = np.empty((len(at), 2 * channels), dtype)[:, ::2]
+        directly(values, times, at, "cubic", isa, out=strided)
+        assert (
+            np.abs(result.astype(float) - strided).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+        )

@@ -1,4 +1,4 @@
-"""Writers: what goes out comes back, with pyarrow and with our own readers."""
+"""Writers: outputs read back with pyarrow and with ridgeline's readers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ridgeline.store import verify
 from ridgeline.trajectory import readers, writers
 from ridgeline.trajectory.stream import Aligned, Stream, align
 from ridgeline.trajectory.writers import npz
-from ridgeline.trajectory.writers.lerobot import stats_of
+from ridgeline.trajectory.writers.lerobot import compute_stats
 
 
 @pytest.fixture
-def made() -> Aligned:
+def aligned() -> Aligned:
     """Floats, a quaternion, integers and booleans, some of them masked by a gap."""
     t = EPOCH + np.concatenate([np.arange(20), np.arange(40, 60)]) * NS // 20
     return align(
@@ -34,13 +34,13 @@ def made() -> Aligned:
     )
 
 
-def test_parquet_holds_time_columns_and_nulls_where_nothing_is_known(tmp_path: Path, made: Aligned):
-    writers.write(tmp_path / "a.parquet", [made], "parquet")
+def test_parquet_has_time_columns_and_nulls_for_masked_values(tmp_path: Path, aligned: Aligned):
+    writers.write(tmp_path / "a.parquet", [aligned], "parquet")
     table = parquet.read_table(tmp_path / "a.parquet")
     quaternion = [f"arm/q[{i}]" for i in range(4)]
     assert table.column_names == ["time_ns", "arm/pos", *quaternion, "mode", "/on"]
-    assert table["time_ns"].to_pylist() == made.times.tolist()
-    masked = int((~made.masks["arm/pos"]).sum())
+    assert table["time_ns"].to_pylist() == aligned.times.tolist()
+    masked = int((~aligned.masks["arm/pos"]).sum())
     assert masked > 40
     assert table["arm/pos"].null_count == table["mode"].null_count == table["arm/q[2]"].null_count == masked
     assert table["/on"].null_count == 0
@@ -48,49 +48,49 @@ def test_parquet_holds_time_columns_and_nulls_where_nothing_is_known(tmp_path: P
     assert str(table["arm/pos"].type) == "float"
 
 
-def test_parquet_comes_back_through_our_reader(tmp_path: Path, made: Aligned):
-    writers.write(tmp_path / "a.parquet", [made], "parquet")
-    found = {s.name: s for s in readers.read(tmp_path / "a.parquet")}
-    assert {n: s.kind for n, s in found.items()} == dict(made.kinds)
-    for name, stream in found.items():
-        known = made.masks[name]
-        np.testing.assert_array_equal(stream.times, made.times[known])
-        np.testing.assert_array_equal(stream.values, made.columns[name][known])
+def test_the_reader_reads_back_parquet(tmp_path: Path, aligned: Aligned):
+    writers.write(tmp_path / "a.parquet", [aligned], "parquet")
+    streams = {s.name: s for s in readers.read(tmp_path / "a.parquet")}
+    assert {n: s.kind for n, s in streams.items()} == dict(aligned.kinds)
+    for name, stream in streams.items():
+        known = aligned.masks[name]
+        np.testing.assert_array_equal(stream.times, aligned.times[known])
+        np.testing.assert_array_equal(stream.values, aligned.columns[name][known])
 
 
-def test_npz_comes_back_whole(tmp_path: Path, made: Aligned):
-    writers.write(tmp_path / "a.npz", [made], "npz")
+def test_npz_reads_back_completely(tmp_path: Path, aligned: Aligned):
+    writers.write(tmp_path / "a.npz", [aligned], "npz")
     with np.load(tmp_path / "a.npz") as file:
-        np.testing.assert_array_equal(file["time_ns"], made.times)
-        np.testing.assert_array_equal(file["/on"], made.columns["/on"])
-        np.testing.assert_array_equal(file["mask/mode"], made.masks["mode"])
+        np.testing.assert_array_equal(file["time_ns"], aligned.times)
+        np.testing.assert_array_equal(file["/on"], aligned.columns["/on"])
+        np.testing.assert_array_equal(file["mask/mode"], aligned.masks["mode"])
     (back,) = npz.load(tmp_path / "a.npz")
-    for name in made.columns:
-        np.testing.assert_array_equal(back.columns[name], made.columns[name])
-        np.testing.assert_array_equal(back.masks[name], made.masks[name])
-    assert back.labels == dict(made.labels)
+    for name in aligned.columns:
+        np.testing.assert_array_equal(back.columns[name], aligned.columns[name])
+        np.testing.assert_array_equal(back.masks[name], aligned.masks[name])
+    assert back.labels == dict(aligned.labels)
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz"])
-def test_several_episodes_lie_in_one_file_told_apart(tmp_path: Path, made: Aligned, form: str):
+def test_an_index_column_separates_the_episodes_of_one_file(tmp_path: Path, aligned: Aligned, form: str):
     other = align([Stream("mode", np.arange(5) * NS, np.arange(5))], hz=1)
     path = tmp_path / f"a{writers.FORMATS[form]}"
-    writers.write(path, [made, other], form)
+    writers.write(path, [aligned, other], form)
     if form == "npz":
-        assert [len(e.times) for e in npz.load(path)] == [len(made.times), 5]
+        assert [len(e.times) for e in npz.load(path)] == [len(aligned.times), 5]
         assert not npz.load(path)[1].masks["arm/pos"].any()
     else:
-        found = readers.episodes(readers.read(path))
-        assert list(found) == ["0", "1"]
-        assert {s.name: len(s) for s in found["1"]}["mode"] == 5
+        episodes_read = readers.group_episodes(readers.read(path))
+        assert list(episodes_read) == ["0", "1"]
+        assert {s.name: len(s) for s in episodes_read["1"]}["mode"] == 5
 
 
-def test_a_lerobot_folder_is_whole_and_reads_back(tmp_path: Path, made: Aligned):
-    writers.write(tmp_path / "set", [made, made], "lerobot", {"from": "test"})
+def test_a_lerobot_folder_is_complete_and_reads_back(tmp_path: Path, aligned: Aligned):
+    writers.write(tmp_path / "set", [aligned, aligned], "lerobot", {"from": "test"})
     verify(tmp_path / "set")
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert (info["codebase_version"], info["fps"], info["total_episodes"]) == ("v3.0", 50, 2)
-    assert info["total_frames"] == 2 * len(made.times)
+    assert info["total_frames"] == 2 * len(aligned.times)
     assert info["features"]["observation.arm.q"] == {
         "dtype": "float32",
         "shape": [4],
@@ -98,7 +98,7 @@ def test_a_lerobot_folder_is_whole_and_reads_back(tmp_path: Path, made: Aligned)
     }
     data = parquet.read_table(tmp_path / "set" / info["data_path"].format(chunk_index=0, file_index=0))
     assert set(data.column_names) == set(info["features"])
-    n = len(made.times)
+    n = len(aligned.times)
     assert data["frame_index"].to_pylist() == [*range(n), *range(n)]
     stamps = np.asarray(data["timestamp"])[:n]
     np.testing.assert_allclose(stamps, np.arange(n) / 50, atol=1e-6)  # LeRobot checks 1e-4
@@ -108,21 +108,21 @@ def test_a_lerobot_folder_is_whole_and_reads_back(tmp_path: Path, made: Aligned)
         (n, n, 2 * n),
     ]
     stats = json.loads((tmp_path / "set/meta/stats.json").read_text())
-    known = made.columns["arm/pos"][made.masks["arm/pos"]]
+    known = aligned.columns["arm/pos"][aligned.masks["arm/pos"]]
     assert stats["observation.arm.pos"]["q99"] == pytest.approx([np.quantile(np.tile(known, 2), 0.99)], rel=1e-5)
     assert {"mean", "std", "min", "max", "q01", "q99", "count"} <= set(stats["observation.arm.q"])
-    found = readers.episodes(readers.read(tmp_path / "set"))
-    back = {s.name: s for s in found["1"]}
-    assert list(found) == ["0", "1"]
-    np.testing.assert_allclose(back["observation.arm.q"].values, made.columns["arm/q"], atol=1e-6)
+    episodes_read = readers.group_episodes(readers.read(tmp_path / "set"))
+    back = {s.name: s for s in episodes_read["1"]}
+    assert list(episodes_read) == ["0", "1"]
+    np.testing.assert_allclose(back["observation.arm.q"].values, aligned.columns["arm/q"], atol=1e-6)
     assert back["observation.arm.pos"].times[1] == 20_000_000
 
 
-def test_a_lerobot_folders_tasks_are_read_through_pandas_as_its_loader_does(tmp_path: Path, made: Aligned):
+def test_a_lerobot_folders_tasks_are_read_through_pandas_as_its_loader_does(tmp_path: Path, aligned: Aligned):
     """LeRobot's own loader (0.4.4) looks a task up by the index of this table; found by trying it."""
     import pandas
 
-    writers.write(tmp_path / "set", [made], "lerobot", {"from": "test"})
+    writers.write(tmp_path / "set", [aligned], "lerobot", {"from": "test"})
     tasks = pandas.read_parquet(tmp_path / "set/meta/tasks.parquet")
     assert list(tasks.columns) == ["task_index"]
     assert tasks.iloc[0].name == "resampled"
@@ -130,10 +130,10 @@ def test_a_lerobot_folders_tasks_are_read_through_pandas_as_its_loader_does(tmp_
 
 
 def test_the_statistics_of_a_channel_without_a_value_are_null():
-    assert stats_of(np.array([np.nan, np.nan]))["mean"] == [None]
+    assert compute_stats(np.array([np.nan, np.nan]))["mean"] == [None]
 
 
-def test_episodes_that_do_not_fit_together_are_refused(tmp_path: Path):
+def test_episodes_with_different_columns_are_an_error(tmp_path: Path):
     wide = align([Stream("x", np.arange(3) * NS, np.zeros((3, 2)))], hz=1)
     flat = align([Stream("x", np.arange(3) * NS, np.zeros((3, 3)))], hz=1)
     with pytest.raises(InputError, match="'x' has 2 and 3 columns"):
@@ -141,24 +141,24 @@ def test_episodes_that_do_not_fit_together_are_refused(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_meta_comes_back_and_a_strangers_file_has_none(tmp_path: Path, made: Aligned):
+def test_meta_reads_back_and_a_foreign_file_has_no_meta(tmp_path: Path, aligned: Aligned):
     for form, suffix in writers.FORMATS.items():
-        writers.write(tmp_path / f"a{suffix}", [made], form, {"key": [1, "b"]})
-        assert writers.meta(tmp_path / f"a{suffix}", form) == {"key": [1, "b"]}
+        writers.write(tmp_path / f"a{suffix}", [aligned], form, {"key": [1, "b"]})
+        assert writers.read_meta(tmp_path / f"a{suffix}", form) == {"key": [1, "b"]}
     (tmp_path / "b.parquet").write_bytes(b"PAR1 broken")
-    assert writers.meta(tmp_path / "b.parquet", "parquet") is None
+    assert writers.read_meta(tmp_path / "b.parquet", "parquet") is None
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, made: Aligned):
+def test_a_failed_write_leaves_no_file(tmp_path: Path, aligned: Aligned):
     (tmp_path / "file").touch()
     for form in ("parquet", "npz", "lerobot"):
         with pytest.raises(RidgelineError):
-            writers.write(tmp_path / "file" / "below", [made], form)
+            writers.write(tmp_path / "file" / "below", [aligned], form)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_what_is_unknown_stays_so_where_whole_numbers_meet_others(tmp_path: Path, order: tuple[int, ...]):
+def test_masked_integers_stay_masked_in_a_float_column(tmp_path: Path, order: tuple[int, ...]):
     t = np.arange(6) * NS
     y = Stream("y", t, np.arange(6.0))
     parts = [
@@ -179,7 +179,7 @@ def test_what_is_unknown_stays_so_where_whole_numbers_meet_others(tmp_path: Path
     assert all(np.isnan(e.columns["x"][~e.masks["x"]]).all() for e in back)
 
 
-def test_a_mask_and_a_stream_that_is_called_like_it_are_apart(tmp_path: Path):
+def test_a_stream_with_the_name_of_a_mask_does_not_replace_it(tmp_path: Path):
     t = np.arange(6) * NS
     one = align(
         [Stream("x", t[2:], np.arange(4)), Stream("mask/x", t, np.arange(6.0)), Stream("data/time", t, np.ones(6)),

@@ -1,4 +1,4 @@
-"""Axes and room: values find their place, ticks are round and stand apart, texts are cut to fit."""
+"""Axes include their values, ticks are round and do not touch, texts are cut to fit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.web import Axis
-from ridgeline.web.chart.axis import position, scaled, ticks
-from ridgeline.web.chart.text import fitted, text_width
+from ridgeline.web.chart.axis import choose_ticks, fit_scale, get_position
+from ridgeline.web.chart.text import estimate_width, fit_text
 
 SCALES = ("linear", "log", "log2")
 
 
 @given(st.text(max_size=60), st.floats(20, 400))
-def test_a_cut_text_fits_its_room(text, room):
-    assert text_width(fitted(text, room)) <= room
+def test_a_cut_text_fits_the_maximum_width(text, max_width):
+    assert estimate_width(fit_text(text, max_width)) <= max_width
 
 
 values = st.floats(1e-12, 1e15)
@@ -31,23 +31,23 @@ values = st.floats(1e-12, 1e15)
     st.sampled_from(["", "s", "B/s"]),
 )
 @example([1.000000000001, 0.5], "linear", False, "")
-def test_an_axis_holds_its_values_and_its_ticks_stand_apart_on_it(held, kind, across, unit):
+def test_an_axis_includes_its_values_and_its_tick_labels_do_not_touch(data, kind, across, unit):
     start, end = (40.0, 600.0) if across else (300.0, 20.0)
-    scale = scaled(Axis(unit=unit, scale=kind), held, start, end)
-    assert scale.low <= min(held)
-    assert scale.high >= max(held)
-    assert position(scale, scale.low) == pytest.approx(start)
-    assert position(scale, scale.high) == pytest.approx(end)
-    found = ticks(scale)
-    assert 1 <= len(found) <= 9
-    assert len({tick.text for tick in found}) == len(found)
-    for a, b in pairwise(found):
+    scale = fit_scale(Axis(unit=unit, scale=kind), data, start, end)
+    assert scale.low <= min(data)
+    assert scale.high >= max(data)
+    assert get_position(scale, scale.low) == pytest.approx(start)
+    assert get_position(scale, scale.high) == pytest.approx(end)
+    tick_list = choose_ticks(scale)
+    assert 1 <= len(tick_list) <= 9
+    assert len({tick.text for tick in tick_list}) == len(tick_list)
+    for a, b in pairwise(tick_list):
         gap = abs(a.position - b.position)
-        assert gap >= ((text_width(a.text, 11) + text_width(b.text, 11)) / 2 if across else 15)
+        assert gap >= ((estimate_width(a.text, 11) + estimate_width(b.text, 11)) / 2 if across else 15)
 
 
 @pytest.mark.parametrize(
-    ("axis", "held", "texts"),
+    ("axis", "data", "texts"),
     [
         (Axis(unit="s"), [0, 0.0041], ["0", "1", "2", "3", "4", "5"]),
         (Axis(unit="s", scale="log"), [1e-6, 1e-2], ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms"]),
@@ -63,5 +63,5 @@ def test_an_axis_holds_its_values_and_its_ticks_stand_apart_on_it(held, kind, ac
         (Axis(unit="×", scale="log"), [1.0, 1.03], ["1×", "1.005×", "1.01×", "1.015×", "1.02×", "1.025×", "1.03×"]),
     ],
 )
-def test_ticks_stand_on_round_numbers(axis, held, texts):
-    assert [tick.text for tick in ticks(scaled(axis, held, 0.0, 700.0))] == texts
+def test_ticks_are_round_numbers(axis, data, texts):
+    assert [tick.text for tick in choose_ticks(fit_scale(axis, data, 0.0, 700.0))] == texts

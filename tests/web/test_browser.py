@@ -18,15 +18,15 @@ from ridgeline.web import (
     Roof,
     Samples,
     Series,
-    app,
-    bars,
-    cells,
-    lines,
-    page,
-    page_response,
-    roofline,
-    running,
-    samples,
+    build_page,
+    create_app,
+    create_page_response,
+    draw_bars,
+    draw_cells,
+    draw_lines,
+    draw_roofline,
+    draw_samples,
+    run_in_background,
 )
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -108,21 +108,21 @@ def gallery(text=""):
             for n, name in enumerate(order)]  # fmt: skip
     about = {"title": text or "A chart", "caption": text, "order": order}
     return [
-        bars(rows, axis=Axis(text or "Bandwidth", "B/s"), **about),
-        bars([Bar(text or "a", 2.5, (1.5, 3)), Bar("b", 0.4)], axis=Axis("Speed-up", "×", "log"), reference=1.0,
+        draw_bars(rows, axis=Axis(text or "Bandwidth", "B/s"), **about),
+        draw_bars([Bar(text or "a", 2.5, (1.5, 3)), Bar("b", 0.4)], axis=Axis("Speed-up", "×", "log"), reference=1.0,
              reference_label=text or "as fast as the peer", **about),
-        bars([Bar(text or "a", 2.5e-3, (1.5e-3, 3e-3)), Bar("b", 0.4)], axis=Axis("Time", "s", "log"), **about),
-        lines(curves, x=Axis(text or "Batch", "", "log2"), y=Axis(text or "Rate", text or "texts/s"), reference=9e4,
-              reference_label=text or "limit", **about),
-        lines(curves, x=Axis("Batch"), y=Axis("Rate", "texts/s", "log"), **about),
-        roofline(roofs, spots, **about),
-        samples(runs, axis=Axis(text or "Time", "s"), **about),
-        cells([Cell(f"{text}GPU {g}", f"{text}node {n}", 0.3 * (n - g), text, text or "model", href="#a")
+        draw_bars([Bar(text or "a", 2.5e-3, (1.5e-3, 3e-3)), Bar("b", 0.4)], axis=Axis("Time", "s", "log"), **about),
+        draw_lines(curves, x=Axis(text or "Batch", "", "log2"), y=Axis(text or "Rate", text or "texts/s"),
+              reference=9e4, reference_label=text or "limit", **about),
+        draw_lines(curves, x=Axis("Batch"), y=Axis("Rate", "texts/s", "log"), **about),
+        draw_roofline(roofs, spots, **about),
+        draw_samples(runs, axis=Axis(text or "Time", "s"), **about),
+        draw_cells([Cell(f"{text}GPU {g}", f"{text}node {n}", 0.3 * (n - g), text, text or "model", href="#a")
                for g in range(3) for n in range(5)], title=text, across=text or "memory on", caption=text),
     ]  # fmt: skip
 
 
-def whole(text=""):
+def build_gallery(text=""):
     parts = [Markup("<h1>{}</h1>").format(text or "A report")]
     parts.append(
         Markup('<div class="cards"><div class="card">{0}<span class="badge good">{0}</span></div></div>').format(text)
@@ -130,7 +130,7 @@ def whole(text=""):
     cells = Markup('<th>{0}</th><td class="num">1.2 ms</td><td title="{0}">{0}</td>').format(text)
     parts.append(Markup('<div class="table"><table><tr>{0}</tr></table></div>').format(cells))
     parts.append(Markup('<p id="text" data-tip="{0}">{0}</p><pre>{0}</pre>').format(text))
-    return page(text or "A report", Markup("").join([*parts, *gallery(text)]), data={"text": text})
+    return build_page(text or "A report", Markup("").join([*parts, *gallery(text)]), data={"text": text})
 
 
 # Texts (and shapes) of shown charts that reach out of their picture, by more than a hair.
@@ -167,16 +167,16 @@ OVERLAPS = """() => {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_shows_as_text_and_nothing_of_it_runs(opened, text):
-    with opened(whole(text), width=700) as tab:
-        shown = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
-        assert tab.text_content("#text") == shown.replace("\r\n", "\n")
+    with opened(build_gallery(text), width=700) as tab:
+        visible = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
+        assert tab.text_content("#text") == visible.replace("\r\n", "\n")
         # Over UTF-16, as JavaScript holds it; the JSON carries even what the page cannot show.
-        held = """() => {
+        expected = """() => {
             const text = JSON.parse(document.getElementById("page-data").textContent).text;
             return Array.from(text.split(""), (c) => c.charCodeAt(0));
         }"""
         units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H").tolist()
-        assert tab.evaluate(held) == units
+        assert tab.evaluate(expected) == units
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert tab.evaluate(OUTSIDE) == []
 
@@ -184,7 +184,7 @@ def test_hostile_text_shows_as_text_and_nothing_of_it_runs(opened, text):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 700, 1600])
 def test_charts_are_drawn_within_their_frames_and_the_page_never_scrolls_sideways(opened, width, scheme):
-    with opened(whole(), width=width, scheme=scheme) as tab:
+    with opened(build_gallery(), width=width, scheme=scheme) as tab:
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert tab.evaluate(OUTSIDE) == []
         assert tab.evaluate(OVERLAPS) == []
@@ -196,8 +196,8 @@ def test_charts_are_drawn_within_their_frames_and_the_page_never_scrolls_sideway
                     marks.every((m) => box(m).width + box(m).height > 0)];
         })""")
         assert len(boxes) == len(gallery())
-        for shown, height, marks, every in boxes:
-            assert shown == 1
+        for visible, height, marks, every in boxes:
+            assert visible == 1
             assert height > 80
             assert marks >= 2
             assert every
@@ -212,7 +212,7 @@ def test_charts_are_drawn_within_their_frames_and_the_page_never_scrolls_sideway
 def test_colours_follow_the_scheme_and_paper_is_light(opened):
     seen = {}
     for scheme in ("light", "dark"):
-        with opened(whole(), scheme=scheme) as tab:
+        with opened(build_gallery(), scheme=scheme) as tab:
             read = """() => [getComputedStyle(document.body).backgroundColor,
                              getComputedStyle(document.querySelector(".chart .shape")).fill,
                              getComputedStyle(document.querySelector(".chart text.label")).fill]"""
@@ -224,8 +224,8 @@ def test_colours_follow_the_scheme_and_paper_is_light(opened):
 
 
 def test_the_pointer_brings_up_a_tooltip_and_escape_takes_it_away(opened):
-    chart = bars([Bar("a", 2.0, title="<b>more</b>\non a")], title="A chart")
-    with opened(page("t", chart)) as tab:
+    chart = draw_bars([Bar("a", 2.0, title="<b>more</b>\non a")], title="A chart")
+    with opened(build_page("t", chart)) as tab:
         tip = tab.locator(".chart-tip")
         assert tip.is_hidden()
         tab.hover("svg.wide .mark .shape")
@@ -237,8 +237,8 @@ def test_the_pointer_brings_up_a_tooltip_and_escape_takes_it_away(opened):
 
 
 def test_a_linked_mark_is_reached_by_keyboard_and_leads_there(opened):
-    chart = bars([Bar("a", 2.0, href="#there")], title="A chart")
-    with opened(page("t", chart + Markup('<p id="there">there</p>'))) as tab:
+    chart = draw_bars([Bar("a", 2.0, href="#there")], title="A chart")
+    with opened(build_page("t", chart + Markup('<p id="there">there</p>'))) as tab:
         tab.keyboard.press("Tab")
         assert tab.locator(".chart-tip").is_visible()
         assert tab.locator("svg.wide a").get_attribute("aria-label").startswith("a")
@@ -255,7 +255,7 @@ def test_injected_markup_could_not_run_even_if_it_got_through(chromium):
         context.add_init_script(WATCH)
         tab = context.new_page()
         context.route("**/*", lambda route: (requests.append(route.request.url), route.fulfill(
-            body=page("t", inside), content_type="text/html")))  # fmt: skip
+            body=build_page("t", inside), content_type="text/html")))  # fmt: skip
         tab.goto(ADDRESS)
         assert tab.evaluate("window.pwned") is None
         assert "img-src" in tab.evaluate("window.violations")
@@ -274,16 +274,16 @@ def test_a_served_page_with_a_token_opens_talks_to_its_server_and_keeps_no_token
         .then((answer) => { document.title = answer.length; });"""
 
     async def index(request):
-        return page_response(page("t", "hello", scripts=[script], live=True))
+        return create_page_response(build_page("t", "hello", scripts=[script], live=True))
 
     async def add(request):
         return JSONResponse({"length": f"got {len(await request.body())}"})
 
-    guarded = app([Route("/", index), Route("/add", add, methods=["POST"])], token="auto")
+    guarded = create_app([Route("/", index), Route("/add", add, methods=["POST"])], token="auto")
     context = chromium.new_context()
     complaints = []
     try:
-        with running(guarded) as url:
+        with run_in_background(guarded) as url:
             tab = context.new_page()
             tab.on("console", lambda message: complaints.append(message.text))
             tab.goto(f"{url}/?token={guarded.rules.token}")

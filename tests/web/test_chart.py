@@ -1,4 +1,4 @@
-"""Charts: what is drawn, what is left out and said, and that nothing runs into anything."""
+"""Charts: what they draw, what they leave out with a note, and that labels do not overlap."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ from ridgeline.web import (
     Roof,
     Samples,
     Series,
-    bars,
-    cells,
-    intervals,
-    lines,
-    roofline,
-    samples,
+    draw_bars,
+    draw_cells,
+    draw_intervals,
+    draw_lines,
+    draw_roofline,
+    draw_samples,
 )
 
 ROOFS = [Roof("HBM", 4e12, "memory"), Roof("L2", 1.1e13, "memory"), Roof("bf16", 8e14, "compute")]
 LOG = Axis("Time", "s", "log")
 
 
-def drawn(figure):
+def parse_figure(figure):
     """The figure as a tree; XML is stricter than HTML, so this also checks that it is well-formed."""
     return ET.fromstring(str(figure))
 
 
-def wide(figure):
-    return next(svg for svg in drawn(figure).iter("svg") if svg.get("class") == "wide")
+def get_wide_svg(figure):
+    return next(svg for svg in parse_figure(figure).iter("svg") if svg.get("class") == "wide")
 
 
-def marks(figure):
-    return [e for e in wide(figure).iter() if (e.get("class") or "").startswith("mark")]
+def list_marks(figure):
+    return [e for e in get_wide_svg(figure).iter() if (e.get("class") or "").startswith("mark")]
 
 
-def told(figure):
-    return " ".join(e.text or "" for e in drawn(figure).iter("span"))
+def read_notes(figure):
+    return " ".join(e.text or "" for e in parse_figure(figure).iter("span"))
 
 
-def everything(text, value=1.0, interval=(0.5, 1.5)):
+def draw_all_charts(text, value=1.0, interval=(0.5, 1.5)):
     """One chart of each kind with this text everywhere and this value among the others."""
     about = {"title": text, "caption": text}
     level = {"reference": 1.0, "reference_label": text}
-    own = {"title": text, "href": "#x", "id": text}
-    point = Point(1, value, interval, text, **own)
-    spots = [Point(1, 1e12, label=text, **own), Point(value, 1e12)]
+    options = {"title": text, "href": "#x", "id": text}
+    point = Point(1, value, interval, text, **options)
+    spots = [Point(1, 1e12, label=text, **options), Point(value, 1e12)]
     roofs = [*ROOFS, Roof(text, 3e12, "memory"), Roof(text, 1e14, "compute")]
     return [
-        bars(
-            [Bar(text, value, interval, text, text, **own), Bar("b", 2, series="b")],
+        draw_bars(
+            [Bar(text, value, interval, text, text, **options), Bar("b", 2, series="b")],
             axis=Axis(text),
             **level,
             **about,
         ),
-        lines(
+        draw_lines(
             [Series(text, [point, Point(2, 3)]), Series("b", [])],
             x=Axis(text),
             y=Axis(text, "s"),
             **level,
             **about,
         ),
-        roofline(roofs, [Series(text, spots)], **about),
-        samples([Samples(text, [1.0, value, 2.0], interval, text, **own)], axis=Axis(text), **about),
-        intervals({text: [(0.0, 1.0), (1.0, value)], "b": []}, axis=Axis(text), what=text, **about),
-        cells([Cell(text, text, value, text, text, **own), Cell("b", "b", 2.0)], across=text, **about),
+        draw_roofline(roofs, [Series(text, spots)], **about),
+        draw_samples([Samples(text, [1.0, value, 2.0], interval, text, **options)], axis=Axis(text), **about),
+        draw_intervals({text: [(0.0, 1.0), (1.0, value)], "b": []}, axis=Axis(text), what=text, **about),
+        draw_cells([Cell(text, text, value, text, text, **options), Cell("b", "b", 2.0)], across=text, **about),
     ]
 
 
@@ -96,44 +96,44 @@ def test_hostile_text_stays_text_in_every_chart(text):
         "path",
         "circle",
     }
-    for figure in everything(text):
+    for figure in draw_all_charts(text):
         clean = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", str(figure))
         assert {element.tag for element in ET.fromstring(clean).iter()} <= names
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, -1e308])
-def test_a_value_that_has_no_place_is_left_out_and_said(value):
-    for figure in everything("odd", value, None):
-        assert "Left out" in told(figure)
+def test_a_value_that_cannot_be_drawn_is_left_out_with_a_note(value):
+    for figure in draw_all_charts("odd", value, None):
+        assert "Left out" in read_notes(figure)
         assert "nan" not in re.sub(r"<(span|desc|title).*?</\1>", "", str(figure)).lower()
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
 def test_a_log_axis_leaves_out_what_is_not_above_zero(value):
-    figure = bars([Bar("fine", 1.0), Bar("odd", value)], axis=LOG)
-    assert len(marks(figure)) == 1
-    assert "odd" in told(figure)
-    assert "above zero" in told(figure)
+    figure = draw_bars([Bar("fine", 1.0), Bar("odd", value)], axis=LOG)
+    assert len(list_marks(figure)) == 1
+    assert "odd" in read_notes(figure)
+    assert "above zero" in read_notes(figure)
 
 
-def test_an_interval_that_a_log_axis_cannot_hold_is_said():
-    assert "1 interval cannot be drawn" in told(bars([Bar("a", 1.0, (0.0, 2.0))], axis=LOG))
-    assert "2 intervals cannot be drawn" in told(
-        lines([Series("a", [Point(1, 1, (-1, 2)), Point(2, 1, (math.nan, 2))])], y=LOG)
+def test_an_interval_that_a_log_axis_cannot_show_has_a_note():
+    assert "1 interval cannot be drawn" in read_notes(draw_bars([Bar("a", 1.0, (0.0, 2.0))], axis=LOG))
+    assert "2 intervals cannot be drawn" in read_notes(
+        draw_lines([Series("a", [Point(1, 1, (-1, 2)), Point(2, 1, (math.nan, 2))])], y=LOG)
     )
-    assert not told(bars([Bar("a", 1.0, (0.0, 2.0))]))
+    assert not read_notes(draw_bars([Bar("a", 1.0, (0.0, 2.0))]))
 
 
 @pytest.mark.parametrize(
     "figure",
     [
-        bars([]),
-        bars([Bar("a", math.nan)]),
-        lines([]),
-        lines([Series("a", [])]),
-        roofline([], []),
-        samples([]),
-        samples([Samples("a", [])]),
+        draw_bars([]),
+        draw_bars([Bar("a", math.nan)]),
+        draw_lines([]),
+        draw_lines([Series("a", [])]),
+        draw_roofline([], []),
+        draw_samples([]),
+        draw_samples([Samples("a", [])]),
     ],
 )
 def test_a_chart_of_nothing_says_so(figure):
@@ -153,22 +153,22 @@ def test_names_that_are_not_known_are_refused_with_the_ones_that_are():
     with pytest.raises(InputError, match="memory, compute"):
         Roof("a", 1.0, "disk")
     with pytest.raises(InputError, match="cannot reach 0"):
-        bars([Bar("a", 1.0)], axis=Axis(scale="log", low=0))
+        draw_bars([Bar("a", 1.0)], axis=Axis(scale="log", low=0))
 
 
 def test_a_chart_is_an_image_with_title_and_description_or_a_group_if_it_has_links():
-    svg = wide(bars([Bar("a", 1.0)], title="Speed"))
+    svg = get_wide_svg(draw_bars([Bar("a", 1.0)], title="Speed"))
     assert (svg.get("role"), svg.get("aria-label")) == ("img", "Speed")
     assert svg.find("title").text == "Speed"
     assert "a: 1" in svg.find("desc").text
-    assert wide(bars([Bar("a", 1.0, href="#a")])).get("role") == "group"
+    assert get_wide_svg(draw_bars([Bar("a", 1.0, href="#a")])).get("role") == "group"
 
 
 def test_a_mark_carries_its_tooltip_link_and_id():
-    (mark,) = marks(bars([Bar("a", 1.0, title="more on a", href="#case-a", id="case-a")]))
+    (mark,) = list_marks(draw_bars([Bar("a", 1.0, title="more on a", href="#case-a", id="case-a")]))
     assert (mark.tag, mark.get("href"), mark.get("data-id")) == ("a", "#case-a", "case-a")
     assert mark.find("title").text == "more on a"
-    (plain,) = marks(bars([Bar("a", 0.0012, (0.001, 0.002), group="g")], axis=Axis(unit="s")))
+    (plain,) = list_marks(draw_bars([Bar("a", 0.0012, (0.001, 0.002), group="g")], axis=Axis(unit="s")))
     assert plain.tag == "g"
     assert plain.find("title").text == "g · a\n1.2 ms [1 ms to 2 ms]"
 
@@ -176,13 +176,13 @@ def test_a_mark_carries_its_tooltip_link_and_id():
 def rects(figure):
     return [
         (float(rect.get("x")), float(rect.get("width")))
-        for rect in wide(figure).iter("rect")
+        for rect in get_wide_svg(figure).iter("rect")
         if rect.get("class") == "shape"
     ]
 
 
 def test_bars_are_as_long_as_their_values_from_zero():
-    (x1, one), (x2, two), (x3, minus) = rects(bars([Bar("a", 1), Bar("b", 2), Bar("c", -1)]))
+    (x1, one), (x2, two), (x3, minus) = rects(draw_bars([Bar("a", 1), Bar("b", 2), Bar("c", -1)]))
     assert two == pytest.approx(2 * one, abs=0.05)
     assert (x1, minus) == (pytest.approx(x2), pytest.approx(one, abs=0.05))
     assert x3 + minus == pytest.approx(x1, abs=0.05)
@@ -190,50 +190,55 @@ def test_bars_are_as_long_as_their_values_from_zero():
 
 def test_on_a_log_axis_bars_grow_from_the_reference_and_are_dots_without_one():
     rows = [Bar("twice", 2.0), Bar("half", 0.5)]
-    (x1, faster), (x2, slower) = rects(bars(rows, axis=Axis(scale="log"), reference=1.0))
+    (x1, faster), (x2, slower) = rects(draw_bars(rows, axis=Axis(scale="log"), reference=1.0))
     assert faster == pytest.approx(slower, abs=0.05)
     assert x2 + slower == pytest.approx(x1, abs=0.05)
-    dots = bars(rows, axis=Axis(scale="log"))
+    dots = draw_bars(rows, axis=Axis(scale="log"))
     assert rects(dots) == []
-    assert len(list(wide(dots).iter("circle"))) == 2
+    assert len(list(get_wide_svg(dots).iter("circle"))) == 2
 
 
 def test_a_curve_breaks_where_a_point_was_not_measured():
-    whole = lines([Series("a", [Point(x, 1.0 + x) for x in range(4)])])
-    broken = lines([Series("a", [Point(x, math.nan if x == 2 else 1.0 + x) for x in range(5)])])
-    curves = [[p for p in wide(f).iter("path") if (p.get("class") or "").startswith("curve")] for f in (whole, broken)]
+    unbroken = draw_lines([Series("a", [Point(x, 1.0 + x) for x in range(4)])])
+    broken = draw_lines([Series("a", [Point(x, math.nan if x == 2 else 1.0 + x) for x in range(5)])])
+    curves = [
+        [p for p in get_wide_svg(f).iter("path") if (p.get("class") or "").startswith("curve")]
+        for f in (unbroken, broken)
+    ]
     assert [len(c) for c in curves] == [1, 2]
-    assert "a at 2" in told(broken)
+    assert "a at 2" in read_notes(broken)
 
 
 def test_points_are_joined_in_the_order_of_x():
-    figure = lines([Series("a", [Point(3, 1), Point(1, 1), Point(2, 1)])])
-    (curve,) = [p for p in wide(figure).iter("path") if (p.get("class") or "").startswith("curve")]
+    figure = draw_lines([Series("a", [Point(3, 1), Point(1, 1), Point(2, 1)])])
+    (curve,) = [p for p in get_wide_svg(figure).iter("path") if (p.get("class") or "").startswith("curve")]
     xs = [float(x) for x in re.findall(r"([\d.]+) [\d.]+", curve.get("d"))]
     assert xs == sorted(xs)
 
 
 def test_a_name_keeps_its_colour_whatever_else_is_drawn():
     order = ("ridgeline", "torch", "faiss")
-    alone = lines([Series("faiss", [Point(1, 1)])], order=order)
-    both = lines([Series("torch", [Point(1, 1)]), Series("faiss", [Point(1, 2)])], order=order)
-    assert marks(alone)[0].get("class") == marks(both)[1].get("class") == "mark c3"
+    alone = draw_lines([Series("faiss", [Point(1, 1)])], order=order)
+    both = draw_lines([Series("torch", [Point(1, 1)]), Series("faiss", [Point(1, 2)])], order=order)
+    assert list_marks(alone)[0].get("class") == list_marks(both)[1].get("class") == "mark c3"
 
 
 def test_a_point_on_the_slope_lies_on_its_roof():
     at = 10.0
-    figure = roofline([Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [Series("a", [Point(at, 4e13)])])
-    (spot,) = wide(figure).iter("circle")
+    figure = draw_roofline(
+        [Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [Series("a", [Point(at, 4e13)])]
+    )
+    (spot,) = get_wide_svg(figure).iter("circle")
     x, y = float(spot.get("cx")), float(spot.get("cy"))
-    slope = next(p for p in wide(figure).iter("path") if p.get("class") == "roof" and _rises(p))
+    slope = next(p for p in get_wide_svg(figure).iter("path") if p.get("class") == "roof" and _rises(p))
     (x1, y1), (x2, y2) = _ends(slope)
     assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.1)
 
 
 def test_the_ridge_is_where_the_slope_meets_the_roof():
-    figure = roofline([Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [])
+    figure = draw_roofline([Roof("HBM", 4e12, "memory"), Roof("bf16", 8e14, "compute")], [])
     slope, level = (
-        next(_ends(p) for p in wide(figure).iter("path") if p.get("class") == "roof" and _rises(p) is rises)
+        next(_ends(p) for p in get_wide_svg(figure).iter("path") if p.get("class") == "roof" and _rises(p) is rises)
         for rises in (True, False)
     )
     assert slope[1] == pytest.approx(level[0], abs=0.05)
@@ -249,37 +254,37 @@ def _rises(path):
     return y1 != y2
 
 
-def test_labels_without_room_are_counted_in_a_note():
+def test_labels_without_free_space_are_counted_in_a_note():
     crowd = [Point(1 + n / 1000, 1e12 + n, label=f"point number {n}") for n in range(60)]
-    assert re.search(r"\d+ labels had no room", told(roofline(ROOFS, [Series("a", crowd)])))
+    assert re.search(r"\d+ labels had no room", read_notes(draw_roofline(ROOFS, [Series("a", crowd)])))
 
 
 def test_a_long_run_is_thinned_to_a_bounded_number_of_dots_with_its_extremes():
     values = [1.0 + (n * 7919 % 1000) / 1e4 for n in range(50_000)]
     values[1234] = 9.0
-    figure = samples([Samples("a", values)])
-    dots = next(p for p in wide(figure).iter("path") if p.get("class") == "dots").get("d")
+    figure = draw_samples([Samples("a", values)])
+    dots = next(p for p in get_wide_svg(figure).iter("path") if p.get("class") == "dots").get("d")
     assert 400 <= dots.count("M") <= 402
-    assert "400 evenly spaced" in told(figure)
+    assert "400 evenly spaced" in read_notes(figure)
     assert max(float(x) for x in re.findall(r"M([\d.]+)", dots)) > 400  # the extreme is there, far to the right
 
 
 def test_samples_show_the_median_and_count():
-    (strip,) = marks(samples([Samples("a", [1.0, 2.0, 9.0], (1.0, 3.0))], axis=Axis(unit="s")))
+    (strip,) = list_marks(draw_samples([Samples("a", [1.0, 2.0, 9.0], (1.0, 3.0))], axis=Axis(unit="s")))
     assert strip.find("title").text == "a\nmedian 2 s [1 s to 3 s]\n3 samples, 1 s to 9 s"
 
 
-def test_a_long_label_is_cut_and_kept_whole_in_its_title():
+def test_a_long_label_is_cut_and_its_tooltip_has_the_full_text():
     name = "a contender with a name that goes on and on and on and on and on"
-    figure = bars([Bar(name, 1.0)])
-    cut = next(t for t in wide(figure).iter("text") if (t.find("title") is not None))
+    figure = draw_bars([Bar(name, 1.0)])
+    cut = next(t for t in get_wide_svg(figure).iter("text") if (t.find("title") is not None))
     assert cut.find("title").text == name
     assert cut.find("title").tail.endswith("…")
 
 
 def test_blocks_lie_where_they_were_and_the_nth_of_every_lane_share_a_colour():
-    figure = intervals({"up": [(0.0, 1.0), (1.0, 2.0)], "down": [(1.0, 1.5), (2.0, 4.0)]}, axis=Axis(unit="s"))
-    blocks = [(m.get("class"), m.find("rect")) for m in marks(figure)]
+    figure = draw_intervals({"up": [(0.0, 1.0), (1.0, 2.0)], "down": [(1.0, 1.5), (2.0, 4.0)]}, axis=Axis(unit="s"))
+    blocks = [(m.get("class"), m.find("rect")) for m in list_marks(figure)]
     up0, up1, down0, down1 = ((c, float(r.get("x")), float(r.get("width")), float(r.get("y"))) for c, r in blocks)
     assert up0[0] == down0[0] != up1[0] == down1[0]
     assert up0[1] + up0[2] == pytest.approx(up1[1], abs=0.02), "one ends where the next begins"
@@ -288,24 +293,26 @@ def test_blocks_lie_where_they_were_and_the_nth_of_every_lane_share_a_colour():
     assert up0[3] == up1[3] < down0[3] == down1[3]
 
 
-def test_a_block_that_ends_before_it_begins_is_said_not_drawn():
-    figure = intervals({"up": [(2.0, 1.0), (0.0, 1.0)]})
-    assert len(marks(figure)) == 1
-    assert "Left out" in told(figure)
+def test_a_block_that_ends_before_it_starts_has_a_note():
+    figure = draw_intervals({"up": [(2.0, 1.0), (0.0, 1.0)]})
+    assert len(list_marks(figure)) == 1
+    assert "Left out" in read_notes(figure)
 
 
 def test_a_map_shades_by_distance_from_its_reference_and_names_what_it_leaves_out():
-    found = [Cell("GPU 0", "node 0", 0.0, "nearest"), Cell("GPU 0", "node 1", 0.5), Cell("GPU 1", "node 0", -0.25)]
-    chart = cells([*found, Cell("GPU 1", "node 1", math.nan)], title="t", across="memory on")
-    shades = {e.find("text").text: (e.get("class"), float(e.find("rect").get("fill-opacity"))) for e in marks(chart)}
+    shapes = [Cell("GPU 0", "node 0", 0.0, "nearest"), Cell("GPU 0", "node 1", 0.5), Cell("GPU 1", "node 0", -0.25)]
+    chart = draw_cells([*shapes, Cell("GPU 1", "node 1", math.nan)], title="t", across="memory on")
+    shades = {
+        e.find("text").text: (e.get("class"), float(e.find("rect").get("fill-opacity"))) for e in list_marks(chart)
+    }
     assert shades["nearest"][1] < shades["-0.25"][1] < shades["0.5"][1]
     assert shades["0.5"][0] != shades["-0.25"][0], "above and below have colours of their own"
-    assert "Left out" in told(chart)
-    assert "GPU 1, node 1" in told(chart)
+    assert "Left out" in read_notes(chart)
+    assert "GPU 1, node 1" in read_notes(chart)
 
 
-def test_points_that_stand_apart_are_not_joined():
+def test_points_only_draws_no_line():
     points = [Point(1, 1), Point(2, 3)]
-    joined, apart = (lines([Series("a", points, apart=flag)]) for flag in (False, True))
-    assert str(joined).count("curve") > str(apart).count("curve") == 0
-    assert len(marks(joined)) == len(marks(apart)) == 2
+    joined, separate = (draw_lines([Series("a", points, points_only=flag)]) for flag in (False, True))
+    assert str(joined).count("curve") > str(separate).count("curve") == 0
+    assert len(list_marks(joined)) == len(list_marks(separate)) == 2

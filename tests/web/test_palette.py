@@ -1,4 +1,4 @@
-"""The colours stay apart for colour-blind readers and stand out from the card, in light and dark."""
+"""Colours differ for colour-blind readers and contrast with the background, in light and dark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from ridgeline.web import asset
+from ridgeline.web import read_asset
 
 # Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
 SIGHT = {
@@ -31,7 +31,7 @@ SIGHT = {
 
 
 def themes():
-    light, dark = asset("base.css").split("prefers-color-scheme: dark", 1)
+    light, dark = read_asset("base.css").split("prefers-color-scheme: dark", 1)
     return {
         name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", text))
         for name, text in (("light", light), ("dark", dark))
@@ -65,7 +65,7 @@ def lab(rgb):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("sight", SIGHT)
-def test_every_two_hues_can_be_told_apart(theme, sight):
+def test_every_two_hues_are_distinguishable(theme, sight):
     colours = [themes()[theme][f"hue-{n}"] for n in range(1, 8)]
     seen = {c: lab([sum(m * v for m, v in zip(row, linear(c), strict=True)) for row in SIGHT[sight]]) for c in colours}
     for a, b in itertools.combinations(colours, 2):

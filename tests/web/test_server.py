@@ -1,4 +1,4 @@
-"""The server itself: where it may stand, what it says, what it needs, and how it ends."""
+"""The server: allowed addresses, messages, required libraries, and shutdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.web import app, running, serve
+from ridgeline.web import create_app, run_in_background, serve
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -31,11 +31,11 @@ def never(line):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
 def test_a_host_that_others_can_reach_needs_a_token(host):
     with pytest.raises(InputError, match="can be reached from other machines"):
-        serve(app(ROUTES), host=host, port=0, announce=never)
+        serve(create_app(ROUTES), host=host, port=0, announce=never)
 
 
 def test_with_a_token_every_address_may_be_served():
-    with running(app(ROUTES, token="auto"), host="0.0.0.0") as url:
+    with run_in_background(create_app(ROUTES, token="auto"), host="0.0.0.0") as url:
         port = httpx.URL(url).port
         assert httpx.get(f"http://127.0.0.1:{port}/", **CLIENT).status_code == 401
 
@@ -43,20 +43,20 @@ def test_with_a_token_every_address_may_be_served():
 @pytest.mark.parametrize("token", ["", "short", "has blanks in the middle", "ümlaut-ümlaut-ümlaut", "x\r\ny" * 10])
 def test_a_token_that_is_weak_or_cannot_be_sent_is_refused(token):
     with pytest.raises(InputError, match="at least 16 visible"):
-        app(ROUTES, token=token)
+        create_app(ROUTES, token=token)
 
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} on 127.0.0.1 is already in use"):
-            serve(app(ROUTES), port=port, announce=never)
+            serve(create_app(ROUTES), port=port, announce=never)
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("no.such.host.invalid", 0)])
 def test_an_address_that_cannot_be_is_a_sentence(host, port):
     with pytest.raises(InputError, match=r"\.$"):
-        serve(app(ROUTES, token=TOKEN), host=host, port=port, announce=never)
+        serve(create_app(ROUTES, token=TOKEN), host=host, port=port, announce=never)
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn"])
@@ -68,10 +68,10 @@ def test_without_its_libraries_the_server_names_the_extra(monkeypatch, module):
             raise ImportError(name)
         return imported(name, *rest, **named)
 
-    ready = app(ROUTES)
+    ready = create_app(ROUTES)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match=r"ridgeline\[serve\]"):
-        serve(ready, port=0) if module == "uvicorn" else app(ROUTES)
+        serve(ready, port=0) if module == "uvicorn" else create_app(ROUTES)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -81,7 +81,7 @@ def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
         from contextlib import asynccontextmanager
         from starlette.responses import StreamingResponse
         from starlette.routing import Route
-        from ridgeline.web import app, serve
+        from ridgeline.web import create_app, serve
 
         @asynccontextmanager
         async def lifespan(_):
@@ -99,7 +99,7 @@ def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
             print("reached", flush=True)
             await asyncio.sleep(60)
 
-        guarded = app([Route("/", forever), Route("/stuck", stuck)], token="auto", lifespan=lifespan)
+        guarded = create_app([Route("/", forever), Route("/stuck", stuck)], token="auto", lifespan=lifespan)
         serve(guarded, port=0, announce=lambda line: print(line, flush=True))
         print("after", flush=True)
     """)
@@ -132,15 +132,15 @@ def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
         assert (child.returncode, out.split()[-1]) == (0, "after")
 
 
-def test_a_new_token_is_told_once_and_a_given_one_never():
+def test_a_generated_token_is_printed_once_and_a_given_one_never():
     for token, expected in (("auto", 1), (TOKEN, 0)):
-        told = []
+        announcements = []
 
-        def stop(line, told=told):
-            told.append(line)
+        def stop(line, announcements=announcements):
+            announcements.append(line)
             raise EOFError
 
         with pytest.raises(EOFError):
-            serve(app(ROUTES, token=token), port=0, announce=stop)
-        assert sum("?token=" in line for line in told) == expected
-        assert TOKEN not in told[0]
+            serve(create_app(ROUTES, token=token), port=0, announce=stop)
+        assert sum("?token=" in line for line in announcements) == expected
+        assert TOKEN not in announcements[0]

@@ -1,4 +1,4 @@
-"""Models for `experiment.module=…`: a good one, and others that answer never the same, hang or crash."""
+"""Models for `experiment.module=…`: one that works, and others with random output, a hang or a crash."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))
 
 
-def fickle() -> nn.Module:
-    class Fickle(nn.Module):
+def random_output() -> nn.Module:
+    class RandomOutput(nn.Module):
         def forward(self, images):
             return torch.rand(len(images), 4, dtype=images.dtype)
 
-    return Fickle()
+    return RandomOutput()
 
 
-def hungry(what) -> nn.Module:
+def needs_argument(what) -> nn.Module:
     raise AssertionError(what)
 
 
@@ -31,8 +31,8 @@ def hangs() -> nn.Module:
     raise AssertionError
 
 
-def hangs_while_marked() -> nn.Module:
-    """As long as there is a file "hang" in the working folder."""
+def hangs_while_file_exists() -> nn.Module:
+    """Hang as long as the working folder has a file "hang"."""
     while Path("hang").exists():
         time.sleep(0.1)
     return linear()

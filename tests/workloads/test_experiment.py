@@ -1,4 +1,4 @@
-"""The pipeline as an experiment: points are counted exactly, stand where they are asked to, and are checked.
+"""The pipeline as an experiment: work is counted exactly, placement and output are checked.
 
 python -m pytest tests/workloads/test_experiment.py
 """
@@ -21,13 +21,11 @@ pytest.importorskip("hydra")
 torch = pytest.importorskip("torch")
 
 from ridgeline.errors import InputError, PlacementError  # noqa: E402
-from ridgeline.lab.experiment import Order  # noqa: E402
-from ridgeline.lab.experiment.words import parted  # noqa: E402
+from ridgeline.lab.experiment import PointRequest, parse_arguments  # noqa: E402
 from ridgeline.lab.study import study  # noqa: E402
-from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology
-from ridgeline.workloads import experiment_subject  # noqa: E402
-from ridgeline.workloads.experiment import plan  # noqa: E402
-from ridgeline.workloads.experiment_points import estimate_s, points  # noqa: E402
+from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
+from ridgeline.workloads import experiment_subject, plan_experiment  # noqa: E402
+from ridgeline.workloads.experiment_points import estimate_seconds, list_points  # noqa: E402
 from ridgeline.workloads.experiment_settings import (  # noqa: E402
     ExperimentSettings,
     HardwareSettings,
@@ -37,50 +35,54 @@ from ridgeline.workloads.experiment_settings import (  # noqa: E402
 from ridgeline.workloads.experiment_subject import measure  # noqa: E402
 from ridgeline.workloads.vit import Vit  # noqa: E402
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 GB = 1 << 30
 TINY = VitSettings("tiny", patch_size=8, depth=1, heads=2, dim=16)
 
 
-def machine(gpus: int) -> Topology:
+def make_machine(gpus: int) -> Topology:
     nodes = tuple(Node(n, (2 * n, 2 * n + 1), GB, {n: 10, 1 - n: 21}) for n in range(2))
     cpus = tuple(Cpu(c, c // 2, c, c // 2, True) for c in range(4))
-    cards = tuple(Gpu(g, f"GPU-{g}", "made", f"0000:0{g}:00.0", g % 2, (), GB, None) for g in range(gpus))
+    cards = tuple(Gpu(g, f"GPU-{g}", "synthetic", f"0000:0{g}:00.0", g % 2, (), GB, None) for g in range(gpus))
     return Topology(nodes, cpus, (), cards, ())
 
 
-def settings(**changes) -> ExperimentSettings:
+def make_settings(**changes) -> ExperimentSettings:
     test = {"num_samples": 12, "batch_size": 3, "warmup_samples": 3, "memory_size_mb": 1, "tensor_shape": [3, 16, 16]}
     hardware = HardwareSettings(changes.pop("gpu_ids", None), changes.pop("numa_nodes", None))
-    own = {name: changes.pop(name) for name in ("module", "vit_configs", "max_workers", "repeats") if name in changes}
+    general = {
+        name: changes.pop(name) for name in ("module", "vit_configs", "max_workers", "repeats") if name in changes
+    }
     return ExperimentSettings(
-        "made", test=TestSettings(**{**test, **changes}), hardware=hardware, **{"vit_configs": [TINY], **own}
+        "synthetic", test=TestSettings(**{**test, **changes}), hardware=hardware, **{"vit_configs": [TINY], **general}
     )
 
 
-def order(**changes) -> Order:
-    (point,) = points(settings(gpu_ids=[], **changes), here := topology())[:1]
-    cpus = tuple(sorted(set(here.node(point.cpu_node).cpus) & set(here.usable_cpus)))
-    return Order(point.params, "cpu", Placement(point.node, cpus, "bind"))
+def make_request(**changes) -> PointRequest:
+    (point,) = list_points(make_settings(gpu_ids=[], **changes), machine := topology())[:1]
+    cpus = tuple(sorted(set(machine.node(point.cpu_node).cpus) & set(machine.usable_cpus)))
+    return PointRequest(point.params, "cpu", Placement(point.node, cpus, "bind"))
 
 
-def test_every_gpu_is_run_from_every_node_near_and_far():
-    found = points(settings(), machine(gpus=2))
-    assert [(p.gpu, p.cpu_node, p.node) for p in found] == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)]
-    assert {p.params["dtype"] for p in found} == {"float16"}
-    found = points(settings(gpu_ids=[1], numa_nodes=[0]), machine(gpus=2))
-    assert [(p.gpu, p.node) for p in found] == [(1, 0)]
+def test_every_gpu_runs_with_memory_of_every_node():
+    planned = list_points(make_settings(), make_machine(gpus=2))
+    assert [(p.gpu, p.cpu_node, p.node) for p in planned] == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)]
+    assert {p.params["dtype"] for p in planned} == {"float16"}
+    planned = list_points(make_settings(gpu_ids=[1], numa_nodes=[0]), make_machine(gpus=2))
+    assert [(p.gpu, p.node) for p in planned] == [(1, 0)]
 
 
-def test_without_a_gpu_the_cpus_of_every_node_take_its_part():
-    found = points(settings(), machine(gpus=0))
-    assert [(p.gpu, p.cpu_node, p.node) for p in found] == [(None, 0, 0), (None, 0, 1), (None, 1, 0), (None, 1, 1)]
-    assert points(settings(gpu_ids=[]), machine(gpus=2))[0].gpu is None
-    assert {p.params["dtype"] for p in found} == {"float32"}
+def test_without_a_gpu_the_cpus_of_every_node_compute():
+    planned = list_points(make_settings(), make_machine(gpus=0))
+    assert [(p.gpu, p.cpu_node, p.node) for p in planned] == [(None, 0, 0), (None, 0, 1), (None, 1, 0), (None, 1, 1)]
+    assert list_points(make_settings(gpu_ids=[]), make_machine(gpus=2))[0].gpu is None
+    assert {p.params["dtype"] for p in planned} == {"float32"}
 
 
-def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
-    (point,) = points(settings(gpu_ids=[0], numa_nodes=[0], vit_configs=[TINY, TINY], output="tokens"), machine(1))
+def test_work_is_that_of_the_model_and_a_repeated_model_is_one_point():
+    (point,) = list_points(
+        make_settings(gpu_ids=[0], numa_nodes=[0], vit_configs=[TINY, TINY], output="tokens"), make_machine(1)
+    )
     vit = Vit((3, 16, 16), 8, 1, 2, 16, 64, "tokens")
     assert (point.work.items, point.work.flops) == (3, vit.flops(3))
     up, down = vit.up_bytes(3, 2), vit.down_bytes(3, 2)
@@ -89,24 +91,30 @@ def test_work_is_what_the_model_counts_and_a_repeated_model_is_one_point():
 
 
 def test_repeats_go_round_by_round():
-    found = points(settings(numa_nodes=[0], repeats=2, vit_configs=[TINY, VitSettings("b", 8, 2, 2, 16)]), machine(0))
-    assert [(p.name, p.params["repeat"]) for p in found] == [("tiny", 1), ("b", 1), ("tiny", 2), ("b", 2)]
+    planned = list_points(
+        make_settings(numa_nodes=[0], repeats=2, vit_configs=[TINY, VitSettings("b", 8, 2, 2, 16)]), make_machine(0)
+    )
+    assert [(p.name, p.params["repeat"]) for p in planned] == [("tiny", 1), ("b", 1), ("tiny", 2), ("b", 2)]
 
 
-def test_a_sweep_goes_round_by_round_too_and_runs_a_point_once():
-    words = parted(["experiment.repeats=2", "experiment.test.ring=1,2", "experiment.vit_configs.1.depth=4,5"])
-    asked = plan(words, machine(0))
-    rounds = [p.params["repeat"] for p in asked.points]
+def test_a_sweep_goes_round_by_round_and_runs_a_point_once():
+    arguments = parse_arguments(
+        ["experiment.repeats=2", "experiment.test.ring=1,2", "experiment.vit_configs.1.depth=4,5"]
+    )
+    sweep = plan_experiment(arguments, make_machine(0))
+    rounds = [p.params["repeat"] for p in sweep.points]
     assert rounds == sorted(rounds)
     assert len(rounds) == 2 * 2 * 4 * 4, "repeats, rings, places, and four models: two of the six are the same"
-    assert asked.asked_points == 2 * 2 * 2 * 3 * 4
+    assert sweep.requested_points == 2 * 2 * 2 * 3 * 4
 
 
-@pytest.mark.parametrize("patches_ms", [5e-3, 1e-3])  # per unit of width: as cuDNN cuts images, and as a product would
+@pytest.mark.parametrize("patches_ms", [5e-3, 1e-3])  # per unit of width: the time of cuDNN, and of a matrix product
 def test_both_sweeps_of_the_crossover_study_cross_inside_on_a_gpu_of_55_gigabytes_a_second(patches_ms):
-    """Layers of 0.09 ms at least, 1.5 µs for a unit of width at batch 256: roughly what an H200 was seen to take."""
+    """Layers take at least 0.09 ms, and 1.5 µs per unit of width at batch 256: about the times of an H200."""
     rng, rows = random.Random(1), []
-    for point in plan(parted(["experiment=crossover_study", "experiment.hardware.numa_nodes=[0]"]), machine(1)).points:
+    for point in plan_experiment(
+        parse_arguments(["experiment=crossover_study", "experiment.hardware.numa_nodes=[0]"]), make_machine(1)
+    ).points:
         p, moved = point.params, point.work.bytes
         layers = p["depth"] * max(0.09, 0.05 + 1.5e-3 * p["dim"])
         compute = 1e-3 * (patches_ms * p["dim"] + 0.06 + layers) if p["depth"] else 15e-6
@@ -118,22 +126,22 @@ def test_both_sweeps_of_the_crossover_study_cross_inside_on_a_gpu_of_55_gigabyte
              "h2d_bytes": moved["pcie"], "d2h_bytes": moved["pcie_back"]}
         )  # fmt: skip
     findings = study(rows).findings
-    found = {one["column"]: one for one in findings["Where compute overtakes transfers"]["crossovers"]}
-    assert {column: one["points"] for column, one in found.items()} == {"depth": 8, "dim": 9}
-    for one in found.values():
+    crossovers = {one["column"]: one for one in findings["Where compute overtakes transfers"]["crossovers"]}
+    assert {column: one["points"] for column, one in crossovers.items()} == {"depth": 8, "dim": 9}
+    for one in crossovers.values():
         assert one["inside"]
         assert one["high"] / one["low"] < 1.2
         assert one["control"] in ("", "transfer")
     assert findings["Scaling laws"]["settings"][0]["laws"][0]["held_out_error"] <= 0.15
 
 
-def test_more_work_is_estimated_to_take_longer():
-    few, many = (points(settings(num_samples=n), machine(0))[0] for n in (12, 120_000))
-    assert 0 < estimate_s(few) < estimate_s(many)
+def test_the_estimate_grows_with_the_work():
+    short, long = (list_points(make_settings(num_samples=n), make_machine(0))[0] for n in (12, 120_000))
+    assert 0 < estimate_seconds(short) < estimate_seconds(long)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tensor_shape": [3, 17, 16]}, "17×16 is not cut evenly into patches of 8"),
         ({"tensor_shape": [3, 16]}, "channels, height and width"),
@@ -147,71 +155,72 @@ def test_more_work_is_estimated_to_take_longer():
         ({"vit_configs": [VitSettings(heads=5)]}, "5 heads do not share 384"),
         ({"module": "nothing"}, "package.module:factory"),
         ({"numa_nodes": [0, 0]}, "names one twice"),
-        ({"numa_nodes": []}, "no place to stand"),
+        ({"numa_nodes": []}, "no node to run on"),
         ({"max_workers": 0}, "max_workers is 0"),
         ({"repeats": 0}, "repeats is 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_value(changes, said):
-    with pytest.raises(InputError, match=said):
-        points(settings(**changes), machine(1))
+def test_an_error_names_an_impossible_setting_with_its_value(changes, message):
+    with pytest.raises(InputError, match=message):
+        list_points(make_settings(**changes), make_machine(1))
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"output": "tokens", "vit_configs": [VitSettings("c", 8, 0, 2, 16)]}, {"ring": 1, "num_samples": 1}]
 )
-def test_a_point_is_measured_checked_and_its_memory_looked_at(changes):
-    outcome = measure(order(**changes))
+def test_a_point_is_measured_and_its_output_and_memory_are_checked(changes):
+    result = measure(make_request(**changes))
     batches = -(-changes.get("num_samples", 12) // 3)
-    assert len(outcome.samples_ns) == batches
-    assert min(outcome.samples_ns) > 0
-    assert outcome.check["ok"], outcome.check
-    assert set(outcome.extras["alone_ns"]) == {"h2d", "compute", "d2h"}
-    assert min(outcome.extras["alone_ns"].values()) > 0
-    assert set(outcome.extras["staging_nodes"]) <= {str(topology().memory_nodes[0])}
+    assert len(result.samples_ns) == batches
+    assert min(result.samples_ns) > 0
+    assert result.check["ok"], result.check
+    assert set(result.extras["alone_ns"]) == {"h2d", "compute", "d2h"}
+    assert min(result.extras["alone_ns"].values()) > 0
+    assert set(result.extras["staging_nodes"]) <= {str(topology().memory_nodes[0])}
     for stage in ("h2d", "compute", "d2h"):
-        assert all(begin <= end for begin, end in outcome.extras["timeline"][stage])
-    events = [e for e in outcome.files["trace.json"]["traceEvents"] if e["ph"] == "X"]
+        assert all(start <= end for start, end in result.extras["timeline"][stage])
+    events = [e for e in result.files["trace.json"]["traceEvents"] if e["ph"] == "X"]
     assert len(events) == 3 * (batches + 1)
-    json.dumps(outcome.extras)
+    json.dumps(result.extras)
 
 
-def test_a_module_of_ones_own_is_counted_and_measured(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
-    outcome = measure(order(module="experiment_modules:linear"))
-    assert outcome.check["ok"]
-    assert outcome.work["flops"] == 2 * 3 * 768 * 5
-    assert outcome.work["bytes"]["staged_back"] == 3 * 5 * 4
-    assert outcome.extras["columns"]["parameters"] == 768 * 5 + 5
+def test_a_module_of_the_user_is_counted_and_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    result = measure(make_request(module="experiment_modules:linear"))
+    assert result.check["ok"]
+    assert result.work["flops"] == 2 * 3 * 768 * 5
+    assert result.work["bytes"]["staged_back"] == 3 * 5 * 4
+    assert result.extras["columns"]["parameters"] == 768 * 5 + 5
 
 
-def test_a_model_that_answers_otherwise_than_itself_is_wrong(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
-    assert not measure(order(module="experiment_modules:fickle")).check["ok"]
+def test_a_model_with_random_output_fails_its_check(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    assert not measure(make_request(module="experiment_modules:random_output")).check["ok"]
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "message"),
     [
         ("experiment_modules:nothing", "has no 'nothing'"),
         ("no_such_module:x", "cannot be imported"),
-        ("experiment_modules:hungry", "needs 'what'"),
+        ("experiment_modules:needs_argument", "needs 'what'"),
         ("os:sep", "is no factory"),
     ],
 )
-def test_a_module_that_cannot_be_used_is_named(monkeypatch, module, said):
-    monkeypatch.syspath_prepend(str(HERE))
-    with pytest.raises(InputError, match=said):
-        measure(order(module=module))
+def test_an_error_names_a_module_that_cannot_be_used(monkeypatch, module, message):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    with pytest.raises(InputError, match=message):
+        measure(make_request(module=module))
 
 
-def test_staging_memory_on_another_node_than_asked_is_refused(monkeypatch):
-    monkeypatch.setattr(experiment_subject, "nodes_of", lambda address, size: {topology().memory_nodes[0]: 3, 99: 1})
-    with pytest.raises(PlacementError, match="yet pages of it lie on node 99"):
-        measure(order())
+def test_staging_memory_on_a_wrong_node_is_an_error(monkeypatch):
+    pages = {topology().memory_nodes[0]: 3, 99: 1}
+    monkeypatch.setattr(experiment_subject, "count_pages_by_node", lambda address, size: pages)
+    with pytest.raises(PlacementError, match="but pages of it are on node 99"):
+        measure(make_request())
 
 
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(HERE)}
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(FOLDER)}
 
 
 def cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -229,7 +238,7 @@ SMALL = (
 )
 
 
-def test_a_run_leaves_its_rows_its_pages_and_a_record_the_lab_can_read(tmp_path):
+def test_a_run_writes_rows_pages_and_records(tmp_path):
     done = cli(*SMALL, "experiment.name=small", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -248,12 +257,12 @@ def test_a_run_leaves_its_rows_its_pages_and_a_record_the_lab_can_read(tmp_path)
         [sys.executable, "-m", "ridgeline", "records", "ls", str(folder), "--json"], capture_output=True, text=True
     )
     assert len(json.loads(listed.stdout)["records"]) == len(rows)
-    again = cli(*SMALL, "experiment.name=small", "experiment.resume=true", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout)["folder"] == answer["folder"]
-    assert json.loads(again.stdout)["results"] == rows, "nothing was measured again"
+    resumed = cli(*SMALL, "experiment.name=small", "experiment.resume=true", "--json", cwd=tmp_path)
+    assert json.loads(resumed.stdout)["folder"] == answer["folder"]
+    assert json.loads(resumed.stdout)["results"] == rows, "nothing was measured again"
 
 
-def test_a_model_that_hangs_and_one_that_crashes_are_failed_rows_beside_a_good_one(tmp_path):
+def test_a_hanging_and_a_crashing_model_are_failed_rows_beside_a_good_one(tmp_path):
     modules = ",".join(f"experiment_modules:{name}" for name in ("hangs", "crashes", "linear"))
     node = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
     words = (f"experiment.module={modules}", "experiment.test.timeout_s=4,120,120", "zip=[module,timeout_s]", node)
@@ -268,31 +277,31 @@ def test_a_model_that_hangs_and_one_that_crashes_are_failed_rows_beside_a_good_o
     assert "SIGABRT" in report
 
 
-def of_folder(folder: Path) -> dict[int, str]:
-    """Processes whose working folder this is, with their command lines."""
-    found = {}
+def list_processes(folder: Path) -> dict[int, str]:
+    """Return the processes with this working folder, with their command lines."""
+    processes = {}
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
             if link.readlink() == folder:
-                found[int(link.parent.name)] = (link.parent / "cmdline").read_text().replace("\0", " ")
-    return found
+                processes[int(link.parent.name)] = (link.parent / "cmdline").read_text().replace("\0", " ")
+    return processes
 
 
 @pytest.mark.parametrize(
-    ("launcher", "to"),
+    ("launcher", "target"),
     [(None, "one"), ("basic", "all"), ("submitit_local", "one"), ("submitit_local", "all")],
     ids=str,
 )
-def test_ctrl_c_ends_all_keeps_what_is_done_says_so_and_is_gone_on_from(tmp_path, launcher, to):
+def test_ctrl_c_ends_all_processes_and_the_next_run_resumes(tmp_path, launcher, target):
     if launcher == "submitit_local":
         pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    mark = tmp_path / "hang"
-    mark.touch()
+    file = tmp_path / "hang"
+    file.touch()
     words = [
         *SMALL,
-        "experiment.module=experiment_modules:linear,experiment_modules:hangs_while_marked",
+        "experiment.module=experiment_modules:linear,experiment_modules:hangs_while_file_exists",
         "experiment.name=stopped",
-        "experiment.contention=true",  # neither waits for the other's CPUs
+        "experiment.contention=true",  # no point waits for the CPUs of another
         "experiment.max_workers=2",
         f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]",
         *([f"hydra/launcher={launcher}"] if launcher else []),
@@ -301,39 +310,39 @@ def test_ctrl_c_ends_all_keeps_what_is_done_says_so_and_is_gone_on_from(tmp_path
     running = subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    until = time.monotonic() + 240
+    deadline = time.monotonic() + 240
     while not (
         sum(f.read_text().count("\n") for f in tmp_path.glob("outputs/*/records.jsonl")) == 1
         and list(tmp_path.glob("outputs/*/runs/*hangs*.log"))
     ):
         assert running.poll() is None, running.communicate()
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    if to == "one":
+    if target == "one":
         running.send_signal(signal.SIGINT)
-    else:  # as a terminal does: every process in front of it
+    else:  # as a terminal does: to every process of the foreground group
         os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "goes on from there" in said
-    assert "Traceback" not in said
-    until = time.monotonic() + 20
-    while left := of_folder(tmp_path):
-        assert time.monotonic() < until, left
+    assert "continues from there" in stderr
+    assert "Traceback" not in stderr
+    deadline = time.monotonic() + 20
+    while processes := list_processes(tmp_path):
+        assert time.monotonic() < deadline, processes
         time.sleep(0.05)
     (folder,) = tmp_path.glob("outputs/*")
-    (kept,) = json.loads((folder / "results.json").read_text())
-    assert (kept["model"], kept["success"]) == ("experiment_modules:linear", True)
-    mark.unlink()
-    again = cli(*words, "--json", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    answer = json.loads(again.stdout)
-    assert answer["folder"] == str(folder.relative_to(tmp_path)), "the same folder is gone on with"
+    (first,) = json.loads((folder / "results.json").read_text())
+    assert (first["model"], first["success"]) == ("experiment_modules:linear", True)
+    file.unlink()
+    resumed = cli(*words, "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    answer = json.loads(resumed.stdout)
+    assert answer["folder"] == str(folder.relative_to(tmp_path)), "the run resumes in the same folder"
     assert len(answer["results"]) == 2
-    assert kept in answer["results"], "what was done is not done again"
+    assert first in answer["results"], "a finished point does not run again"
 
 
-def test_a_launchers_jobs_end_in_one_folder(tmp_path):
+def test_the_jobs_of_a_launcher_write_into_one_folder(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     nodes = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
     done = cli(
@@ -345,7 +354,7 @@ def test_a_launchers_jobs_end_in_one_folder(tmp_path):
     assert (tmp_path / answer["folder"] / "jobs" / "1" / ".hydra" / "config.yaml").is_file()
 
 
-def test_a_dry_run_lists_points_of_another_machine_and_makes_nothing(tmp_path):
+def test_a_dry_run_lists_points_of_another_machine_and_writes_nothing(tmp_path):
     words = ("experiment=numa_study", "experiment.hardware.gpu_ids=[90,91]", "experiment.hardware.numa_nodes=[0,77]")
     done = cli(*words, "--dry-run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -360,7 +369,7 @@ def test_a_dry_run_lists_points_of_another_machine_and_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_hydra_shows_what_it_composed(tmp_path):
+def test_hydra_shows_the_configuration(tmp_path):
     done = cli("experiment=scaling_study", "experiment.vit_configs[0].depth=3", "--cfg", "job", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "depth: 3" in done.stdout

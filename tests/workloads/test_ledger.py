@@ -1,4 +1,4 @@
-"""The ledger workload: every stage of every contender is right, and an event that is lost is seen."""
+"""The ledger workload: every stage of every contender is correct, and a lost event is noticed."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.race.loading import load
+from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
 from ridgeline.workloads import _ledger_peers as peers
+from ridgeline.workloads import get_reference
 from ridgeline.workloads import ledger as module
-from ridgeline.workloads import reference
 from ridgeline.workloads.ledger import BASE, STAGES
 
-workload = load(reference("ledger"))
+workload = load_workload(get_reference("ledger"))
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def work_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("RIDGELINE_DISK", str(tmp_path))
     return tmp_path
 
 
-def case_of(**change):
+def make_case(**change):
     return Case({**BASE, **change}, "cpu")
 
 
-def turned(case, contender, turns=2):
+def run_steps(case, contender, turns=2):
     run = workload.prepare(case, contender, Placement())
     for _ in range(turns):
         run.reset()
@@ -38,8 +38,8 @@ def turned(case, contender, turns=2):
 @pytest.mark.parametrize("writers", [1, 16])
 @pytest.mark.parametrize("batch", [1, 300])
 @pytest.mark.parametrize("contender", ["ridgeline", "sqlite", "jsonl"])
-def test_appending_is_right_and_leaves_nothing_behind(here, contender, batch, writers):
-    case = case_of(batch=batch, writers=writers)
+def test_appending_is_right_and_leaves_nothing_behind(work_folder, contender, batch, writers):
+    case = make_case(batch=batch, writers=writers)
     assert contender in workload.contenders(case)
     run = workload.prepare(case, contender, Placement())
     run.reset()
@@ -48,21 +48,21 @@ def test_appending_is_right_and_leaves_nothing_behind(here, contender, batch, wr
     assert run.extras()["fsync_ns"] > 0
     assert run.settings
     run.close()
-    assert not list(here.iterdir())
+    assert not list(work_folder.iterdir())
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_questions_are_answered_right(stage):
-    case = case_of(stage=stage, batch=0, entries=1500)
+    case = make_case(stage=stage, batch=0, entries=1500)
     for contender in workload.contenders(case):
-        run = turned(case, contender)
+        run = run_steps(case, contender)
         assert workload.check(case, run.result()).ok, (stage, contender)
         run.close()
 
 
 @pytest.mark.parametrize("contender", ["ridgeline", "sqlite", "jsonl"])
 def test_an_event_that_is_lost_is_seen(contender, monkeypatch):
-    case = case_of(batch=20)
+    case = make_case(batch=20)
     run = workload.prepare(case, contender, Placement())
     run.reset()
     kind = {"ridgeline": peers.Ours, "sqlite": peers.SQLite, "jsonl": peers.Lines}[contender]
@@ -75,8 +75,8 @@ def test_an_event_that_is_lost_is_seen(contender, monkeypatch):
 
 def test_a_long_log_is_begun_anew(monkeypatch):
     monkeypatch.setattr(module, "MOST", 50)
-    case = case_of(batch=20)
-    run = turned(case, "ridgeline", turns=4)
+    case = make_case(batch=20)
+    run = run_steps(case, "ridgeline", turns=4)
     assert run.result()()[0]
     run.close()
 
@@ -96,4 +96,4 @@ def test_the_full_profile_has_every_batch_size_and_both_numbers_of_writers():
     assert {c["entries"] for c in cases if c["stage"] == "prove"} == {100_000, 1_000_000}
     assert all(workload.work(c).items >= 1 for c in cases)
     with pytest.raises(InputError, match="there are"):
-        workload.contenders(case_of(stage="sing"))
+        workload.contenders(make_case(stage="sing"))

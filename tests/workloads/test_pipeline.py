@@ -1,4 +1,4 @@
-"""The workload `pipeline`: every way through gives the right answers, and a wrong one is seen.
+"""The workload `pipeline`: every contender computes right results, and a wrong result is detected.
 
 python -m pytest tests/workloads/test_pipeline.py
 """
@@ -10,47 +10,47 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ridgeline.lab import Case, Profile  # noqa: E402
-from ridgeline.machine import Placement, topology
-from ridgeline.workloads.pipeline import BASE, SMALL, vit_of, workload  # noqa: E402
+from ridgeline.machine import Placement, topology  # noqa: E402
+from ridgeline.workloads.pipeline import BASE, SMALL, make_vit, workload  # noqa: E402
 
 CUDA = torch.cuda.is_available()
 PLACE = Placement(None, tuple(topology().usable_cpus), "local", 0 if CUDA else None)
 
 
-def case(device: str = "cpu", **changes) -> Case:
+def make_case(device: str = "cpu", **changes) -> Case:
     return Case({**BASE, **SMALL, "dtype": "float32" if device == "cpu" else "float16", **changes}, device)
 
 
 DEVICES = ["cpu", *(["cuda"] if CUDA else [])]
-WAYS = [(device, name) for device in DEVICES for name in workload.contenders(case(device))]
+RUNS = [(device, name) for device in DEVICES for name in workload.contenders(make_case(device))]
 
 
 @pytest.mark.parametrize("changes", [{}, {"depth": 0, "output": "tokens"}, {"output": "pooled", "batches": 1}])
-@pytest.mark.parametrize(("device", "contender"), WAYS)
-def test_every_way_gives_right_answers_for_every_step(device, contender, changes):
-    one = case(device, **changes)
-    run = workload.prepare(one, contender, PLACE)
+@pytest.mark.parametrize(("device", "contender"), RUNS)
+def test_every_contender_computes_right_results_in_every_step(device, contender, changes):
+    case = make_case(device, **changes)
+    run = workload.prepare(case, contender, PLACE)
     for _ in range(2):
         run.reset()
         run.step()
-        check = workload.check(one, run.result())
+        check = workload.check(case, run.result())
         assert check.ok, check
     run.reset()
-    assert not workload.check(one, run.result()).ok, "what was not computed is not right"
+    assert not workload.check(case, run.result()).ok, "results that were not computed are wrong"
     run.close()
 
 
-def test_work_is_counted_as_the_model_counts_itself():
-    one = case("cuda", batch=3, batches=5)
-    work, vit = workload.work(one), vit_of(one)
+def test_the_work_equals_that_of_the_model():
+    case = make_case("cuda", batch=3, batches=5)
+    work, vit = workload.work(case), make_vit(case)
     assert work.items == 15
     assert work.flops == vit.flops(15)
     up, down = vit.up_bytes(15, 2), vit.down_bytes(15, 2)
     assert work.bytes == {"memory": up + down, "pcie": up, "pcie_back": down}
-    assert workload.work(case("cuda", depth=0)).flops == 0
+    assert workload.work(make_case("cuda", depth=0)).flops == 0
 
 
-def test_the_cases_can_all_be():
+def test_every_case_has_a_valid_model():
     for profile in Profile:
-        for one in workload.cases(profile):
-            vit_of(one)
+        for case in workload.cases(profile):
+            make_vit(case)

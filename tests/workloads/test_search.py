@@ -9,18 +9,25 @@ import numpy as np
 import pytest
 
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.race.loading import load
+from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
 from ridgeline.workloads import _search_peers as peers
-from ridgeline.workloads import reference
-from ridgeline.workloads._search_data import ASKED, STORED, queries_of, sentences, truth_of, vectors_of
+from ridgeline.workloads import get_reference
+from ridgeline.workloads._search_data import (
+    QUERY_TEMPLATES,
+    ROW_TEMPLATES,
+    draw_queries,
+    draw_vectors,
+    find_truth,
+    generate_sentences,
+)
 from ridgeline.workloads.search import BASE
 
-workload = load(reference("search"))
+workload = load_workload(get_reference("search"))
 SMALL = {"rows": 3_000, "dim": 32, "queries": 5}
 
 
-def case_of(**change) -> Case:
+def make_case(**change) -> Case:
     return Case({**BASE, **SMALL, **change}, "cpu")
 
 
@@ -34,11 +41,11 @@ def ran(case: Case, contender: str):
 
 @pytest.mark.parametrize("recall", [1.0, 0.9])
 @pytest.mark.parametrize("contender", ["ridgeline", *peers.NEEDS])
-def test_every_contender_is_right_and_tells_its_settings(contender: str, recall: float):
-    case = case_of(recall=recall)
-    if contender not in ("ridgeline", *peers.wanted("cpu", recall, case["rows"])):
+def test_every_contender_is_correct_and_reports_its_settings(contender: str, recall: float):
+    case = make_case(recall=recall)
+    if contender not in ("ridgeline", *peers.list_peers("cpu", recall, case["rows"])):
         pytest.skip("takes no part here")
-    if contender != "ridgeline" and not peers.there(contender):
+    if contender != "ridgeline" and not peers.is_available(contender):
         pytest.skip(f"{contender} is not installed")
     run, result = ran(case, contender)
     check = workload.check(case, result)
@@ -50,8 +57,8 @@ def test_every_contender_is_right_and_tells_its_settings(contender: str, recall:
 
 
 @pytest.mark.parametrize("bend", ["rows", "scores", "missing", "few"])
-def test_a_wrong_answer_is_seen(bend: str):
-    case = case_of()
+def test_a_wrong_result_fails_the_check(bend: str):
+    case = make_case()
     result = dict(ran(case, "ridgeline")[1])
     rows, scores = result["rows"].copy(), result["scores"].copy()
     if bend == "rows":
@@ -65,8 +72,8 @@ def test_a_wrong_answer_is_seen(bend: str):
     assert not workload.check(case, {**result, "rows": rows, "scores": scores}).ok
 
 
-def test_too_little_recall_is_not_passed_as_the_recall_that_was_asked():
-    case = case_of(recall=0.95)
+def test_too_little_recall_fails_the_check():
+    case = make_case(recall=0.95)
     result = dict(ran(case, "ridgeline")[1])
     rows = result["sampled rows"].copy()
     rows[:, 5:] = -1
@@ -75,41 +82,41 @@ def test_too_little_recall_is_not_passed_as_the_recall_that_was_asked():
     assert check.quality["recall"] <= 0.5
 
 
-def test_data_is_the_same_every_time_and_queries_are_their_own():
-    one = vectors_of("clustered", 700, 16)
+def test_data_is_reproducible_and_queries_are_separate():
+    one = draw_vectors("clustered", 700, 16)
     assert np.allclose(np.linalg.norm(one, axis=1), 1, atol=1e-6)
     # The recipe itself: a change of it makes every record incomparable, so it must be meant.
     assert float(one[123, 7]) == pytest.approx(RECIPE, abs=1e-6)
-    first, second, tuning = (queries_of("clustered", 4, 700, 16, turn) for turn in (0, 1, -1))
+    first, second, tuning = (draw_queries("clustered", 4, 700, 16, turn) for turn in (0, 1, -1))
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, tuning)
-    assert np.array_equal(first, queries_of("clustered", 4, 700, 16, 0))
+    assert np.array_equal(first, draw_queries("clustered", 4, 700, 16, 0))
 
 
 RECIPE = 0.14426028728485107
 
 
-def test_texts_are_asked_for_in_other_words():
-    stored, asked = list(sentences(50, False)), list(sentences(50, True))
+def test_queries_use_other_templates_than_rows():
+    stored, requested = list(generate_sentences(50, False)), list(generate_sentences(50, True))
     assert len(set(stored)) == 50
-    assert not set(STORED) & set(ASKED)
-    assert stored == list(sentences(50, False))
-    assert not set(stored) & set(asked)
+    assert not set(ROW_TEMPLATES) & set(QUERY_TEMPLATES)
+    assert stored == list(generate_sentences(50, False))
+    assert not set(stored) & set(requested)
 
 
-def test_the_truth_is_that_of_a_plain_sort():
-    queries, vectors = queries_of("clustered", 6, 500, 8, 0), vectors_of("clustered", 500, 8)
+def test_the_truth_matches_a_plain_sort():
+    queries, vectors = draw_queries("clustered", 6, 500, 8, 0), draw_vectors("clustered", 500, 8)
     scores = queries.astype(float) @ vectors.astype(float).T
-    rows, best = truth_of(queries, vectors, 7)
+    rows, best = find_truth(queries, vectors, 7)
     assert np.array_equal(rows, np.argsort(-scores, 1, kind="stable")[:, :7])
     assert np.array_equal(best, np.take_along_axis(scores, rows, 1))
 
 
 def test_work_counts_each_vector_once():
-    work = workload.work(case_of(queries=3))
+    work = workload.work(make_case(queries=3))
     assert work.flops == 2 * 3_000 * 32 * 3
     assert work.bytes["memory"] == 4 * 32 * (3_000 + 3)
-    assert workload.work(case_of(recall=0.9)).flops == 0
+    assert workload.work(make_case(recall=0.9)).flops == 0
 
 
 def test_the_sweep_covers_what_it_must():

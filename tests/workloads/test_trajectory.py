@@ -1,4 +1,4 @@
-"""The trajectory workloads: what they count, who takes part, and that a wrong answer is seen.
+"""The trajectory workloads: counted work, contenders, and a wrong result fails the check.
 
 python -m pytest tests/workloads
 """
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from ridgeline.lab import Case, Profile
-from ridgeline.lab.race.loading import load
+from ridgeline.lab.race import load_workload
 from ridgeline.machine import Placement
-from ridgeline.workloads import reference
+from ridgeline.workloads import get_reference
 from ridgeline.workloads.trajectory import BASE, KINDS
 
 torch = pytest.importorskip("torch")
-HERE = Placement()
+PLACEMENT = Placement()
 plain, million, training = (
-    load(reference(name)) for name in ("trajectory", "trajectory_million", "trajectory_training")
+    load_workload(get_reference(name)) for name in ("trajectory", "trajectory_million", "trajectory_training")
 )
 
 
@@ -29,7 +29,7 @@ def small(**change):
 
 def steps(workload, case, contender):
     """The run after a reset and two steps, and what the workload says of its result."""
-    run = workload.prepare(case, contender, HERE)
+    run = workload.prepare(case, contender, PLACEMENT)
     run.reset()
     run.step()
     run.reset()
@@ -40,7 +40,7 @@ def steps(workload, case, contender):
 @pytest.mark.parametrize("kind", ["linear", *KINDS])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("clock", ["uneven", "uniform"])
-def test_every_contender_of_every_kind_is_right_and_its_settings_are_told(kind, dtype, clock):
+def test_every_contender_of_every_kind_is_correct_and_has_settings(kind, dtype, clock):
     case = small(kind=kind, dtype=dtype, clock=clock)
     for contender in plain.contenders(case):
         if contender != "torch.compile":  # half a minute each
@@ -51,7 +51,7 @@ def test_every_contender_of_every_kind_is_right_and_its_settings_are_told(kind, 
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's own making
-def test_the_compiled_peer_is_right():
+def test_the_compiled_peer_is_correct():
     case = small()
     if "torch.compile" not in plain.contenders(case):
         pytest.skip("nothing to compile with")
@@ -59,26 +59,26 @@ def test_the_compiled_peer_is_right():
 
 
 @pytest.mark.parametrize("change", [lambda out: out + 1e-4, lambda out: out[::-1], lambda out: out * np.nan])
-def test_a_wrong_answer_is_seen(change):
+def test_a_wrong_result_fails_the_check(change):
     case = small()
-    run = plain.prepare(case, "ridgeline", HERE)
+    run = plain.prepare(case, "ridgeline", PLACEMENT)
     run.step()
     values, times, at, out = run.result()
     assert not plain.check(case, (values, times, at, change(out))).ok
 
 
-def test_the_peer_that_knows_no_stamps_takes_part_where_they_are_uniform_only():
+def test_interpolate_takes_part_only_with_uniform_stamps():
     assert "F.interpolate" in plain.contenders(small(clock="uniform"))
     assert "F.interpolate" not in plain.contenders(small())
     assert "F.interpolate" not in plain.contenders(small(clock="uniform", kind="cubic"))
     uneven = small()
-    run = plain.prepare(uneven, "F.interpolate", HERE)
+    run = plain.prepare(uneven, "F.interpolate", PLACEMENT)
     run.step()
     assert not plain.check(uneven, run.result()).ok  # and this is why
     assert "uniform" in run.settings["stamps"]
 
 
-def test_the_compulsory_bytes_are_those_one_counts_by_hand():
+def test_the_compulsory_bytes_equal_a_count_by_hand():
     case = Case({**BASE, "dtype": "bfloat16"}, "cuda")
     assert plain.work(case).bytes == {"memory": 256 * 150 * (32 * 2 + 4)} == {"memory": 2_611_200}
     assert plain.work(Case(BASE, "cuda")).bytes == {"memory": 5_068_800}
@@ -87,11 +87,11 @@ def test_the_compulsory_bytes_are_those_one_counts_by_hand():
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile):
+def test_the_sweeps_cover_all_parameters_without_duplicates(profile):
     for workload in (plain, million, training):
         cases = list(workload.cases(profile))
-        told = [(tuple(c.params.items()), c.device, c.ranks) for c in cases]
-        assert len(set(told)) == len(told)
+        keys = [(tuple(c.params.items()), c.device, c.ranks) for c in cases]
+        assert len(set(keys)) == len(keys)
         assert all(workload.work(replace(c, device="cuda" if c.device == "any" else c.device)).items > 0 for c in cases)
         assert all(workload.contenders(c)[0] == "ridgeline" for c in cases)
     if profile is Profile.FULL:
@@ -104,7 +104,7 @@ def test_the_sweeps_cover_what_they_promise_and_name_no_case_twice(profile):
 
 
 @pytest.mark.parametrize("contender", ["ridgeline", "numpy", "torch"])
-def test_the_million_is_right_in_every_chunk_and_tells_its_stages(contender):
+def test_the_million_is_correct_in_every_chunk_and_has_stage_times(contender):
     (base,) = (c for c in million.cases(Profile.QUICK) if c.device == "cpu")
     case = replace(base, params={**base.params, "trajectories": 1000, "resident": 800, "chunk": 300})
     run, check = steps(million, case, contender)
@@ -116,16 +116,16 @@ def test_the_million_is_right_in_every_chunk_and_tells_its_stages(contender):
     assert min(stages["compute"]) > 0
 
 
-def test_a_chunk_that_never_came_back_is_seen():
+def test_a_missing_chunk_fails_the_check():
     (base,) = (c for c in million.cases(Profile.QUICK) if c.device == "cpu")
     case = replace(base, params={**base.params, "trajectories": 1000, "resident": 800, "chunk": 300})
-    run = million.prepare(case, "ridgeline", HERE)
+    run = million.prepare(case, "ridgeline", PLACEMENT)
     run.step()
     run.reset()  # the inputs are others now, and nothing has been computed from them
     assert not million.check(case, run.result()).ok
 
 
-def test_the_million_counts_each_direction_by_itself():
+def test_the_million_counts_each_direction_separately():
     work = million.work(Case({**million._fitting(_million()).params, "trajectories": 1_000_000}, "cuda"))
     up, down = 1_000_000 * 120 * (14 + 1) * 4, 1_000_000 * 100 * 14 * 4
     assert work.bytes == {"memory": up + down, "pcie": up, "pcie_back": down}
@@ -133,7 +133,7 @@ def test_the_million_counts_each_direction_by_itself():
     assert work.launches >= 62
 
 
-def test_where_memory_is_short_fewer_trajectories_are_resident_and_pass_again(monkeypatch):
+def test_with_little_memory_fewer_trajectories_are_resident(monkeypatch):
     from ridgeline.workloads import trajectory_million
 
     monkeypatch.setattr(trajectory_million, "topology", lambda: type("Short", (), {"usable_memory_bytes": 16 << 30})())

@@ -1,4 +1,4 @@
-"""The transformers of the study: counted exactly, and refused where they cannot be.
+"""Vision transformers: exact counts, and errors for impossible sizes.
 
 python -m pytest tests/workloads/test_vit.py
 """
@@ -26,7 +26,7 @@ shapes = st.builds(
 
 @settings(deadline=None, max_examples=30)
 @given(shapes, st.integers(1, 3))
-def test_parameters_operations_and_bytes_are_those_torch_counts(vit, batch):
+def test_parameters_flops_and_bytes_are_those_that_torch_counts(vit, batch):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,7 +41,7 @@ def test_parameters_operations_and_bytes_are_those_torch_counts(vit, batch):
     assert images.numel() * 4 == vit.up_bytes(batch, 4)
 
 
-def test_a_seed_gives_the_same_weights_and_leaves_the_callers_chance_alone():
+def test_a_seed_gives_the_same_weights_and_does_not_change_the_global_random_state():
     vit = Vit((3, 8, 8), 4, 1, 2, 8, 16)
     torch.manual_seed(7)
     before = torch.rand(1)
@@ -53,7 +53,7 @@ def test_a_seed_gives_the_same_weights_and_leaves_the_callers_chance_alone():
     assert not torch.equal(first(images), other(images))
 
 
-def test_the_control_sends_back_what_it_was_given():
+def test_the_control_returns_its_input():
     vit = Vit((1, 4, 4), 2, 0, 1, 12, 1, "tokens")  # an answer larger than the image
     images = torch.arange(32.0).view(2, 1, 4, 4)
     answer = build(vit)(images)
@@ -63,7 +63,7 @@ def test_the_control_sends_back_what_it_was_given():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("sizes", "message"),
     [
         ({"image": (3, 225, 224)}, "an image of 225×224 is not cut evenly into patches of 16"),
         ({"heads": 5}, "5 heads do not share 768 dimensions evenly"),
@@ -72,11 +72,11 @@ def test_the_control_sends_back_what_it_was_given():
         ({"patch_size": 0}, "patch_size is 0"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(words, said):
-    with pytest.raises(InputError, match=said):
-        Vit(**words)
+def test_impossible_sizes_are_an_error(sizes, message):
+    with pytest.raises(InputError, match=message):
+        Vit(**sizes)
 
 
-def test_what_workloads_share_is_no_workload():
-    assert "vit" not in workloads.names()
-    assert {"embed", "search", "ledger", "spin", "trajectory"} <= set(workloads.names())
+def test_a_shared_module_is_not_a_workload():
+    assert "vit" not in workloads.list_workloads()
+    assert {"embed", "search", "ledger", "spin", "trajectory"} <= set(workloads.list_workloads())

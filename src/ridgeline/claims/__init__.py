@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.claims.check import Checked as Checked
+    from ridgeline.claims.check import CheckResult as CheckResult
     from ridgeline.claims.check import check_file as check_file
     from ridgeline.claims.check import check_text as check_text
     from ridgeline.claims.finding import Finding as Finding
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "check": ["Checked", "check_file", "check_text"],
+        "check": ["CheckResult", "check_file", "check_text"],
         "finding": ["Finding"],
     },
 )

@@ -1,4 +1,4 @@
-"""Factors and differences that a statement gives beside the two figures they are of."""
+"""Changes within a statement: two figures and the factor or difference between them, "80 ms → 20 ms (4x faster)"."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ridgeline.claims import quantities as q
-from ridgeline.claims.context import Context, Fact, by_line, say
-from ridgeline.claims.finding import SLACK, Finding, Interval, apart, digits, over, overlap
-from ridgeline.claims.quantities import Quantity, find
-from ridgeline.claims.sentences import like
+from ridgeline.claims.context import Context, Fact, create_finding, group_by_statement
+from ridgeline.claims.finding import Finding
+from ridgeline.claims.quantities import (
+    SLACK,
+    Interval,
+    Quantity,
+    compute_factor,
+    divide,
+    find_quantities,
+    format_number,
+    overlap,
+)
+from ridgeline.claims.sentences import take_unit
 
 _FROM_TO = (
     r"\s*[,(]?\s?(?:→|->|=>|⇒|vs\.?|versus|compared (?:to|with)|instead of|(?:down|up) from|"
@@ -30,13 +39,13 @@ _MOVED = re.compile(
     re.I,
 )
 _MORE = r"\s*(?:more|higher|gain|increase)"
-_BY = re.compile(  # "a reduction of 33 %": the word before the figure
+_BY = re.compile(  # the words before the figure: "a reduction of 33 %"
     r"(?:\s\w+){0,2}\s*[,(:—–]?\s*(?:which is |that is )?an?\s(?:total |overall |net |relative )?"
     r"(?:(?P<less>reduction|decrease|drop|fall|cut|saving)|(?P<more>increase|rise|growth)|gain|improvement|speed-?up)"
     r"\s(?:of|by)\s",
     re.I,
 )
-_SETTING = re.compile(  # words before "from 100 to 150 ms" that make it a range, or what was set and not what came out
+_SETTING = re.compile(  # words before "from 100 to 150 ms" that mark a range or a setting
     r"\b(?:rang|vary|sweep|rais|increas|lower|chang|mov|go|sett|scal|ramp|push|driv|turn|tun)ing\b|"
     r"\b(?:ranges?|var(?:y|ies|ied)|swept|sweeps?|anywhere|load|limit|timeout|interval|budget|delay|target|offered)\b",
     re.I,
@@ -44,43 +53,43 @@ _SETTING = re.compile(  # words before "from 100 to 150 ms" that make it a range
 _ENDS = r"\s*(?:[.,;:!)—–]|$)"
 
 
-def check(context: Context) -> Iterator[Finding]:
-    for facts in by_line(context):
-        yield from _changes(context, facts)
-        yield from _improved(context, facts)
-        yield from _between(context, facts)
+def check_changes(context: Context) -> Iterator[Finding]:
+    for facts in group_by_statement(context):
+        yield from _check_changes(context, facts)
+        yield from _check_improvements(context, facts)
+        yield from _check_factor_between(context, facts)
 
 
-def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
-    pairs = [(*pair, False) for pair in pairwise(facts)] + [(*pair, True) for pair in _risen(facts)]
-    for first, second, risen in pairs:  # nothing but words may stand between them
+def _check_changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """Check "80 ms → 20 ms (4x faster)", "from 12 ms to 3 ms, a 4x speedup"."""
+    pairs = [(*pair, False) for pair in pairwise(facts)] + [(*pair, True) for pair in _find_rises(facts)]
+    for first, second, risen in pairs:  # only words may be between them
         a, b = first.quantity, second.quantity
         between = first.text[a.end : b.start]
-        a = like(a, b)
-        arrow = _goes_to(first, second)
+        a = take_unit(a, b)
+        arrow = _is_change(first, second)
         counted = a.dims == q.NONE and (a.share or a.factor or not re.search(r"\bto\b", between))
         if not arrow or a.dims != b.dims or counted or a.bound or b.bound or not a.value or not b.value:
             continue
-        after = _claims_behind(facts, b)
+        after = _find_claims_after(facts, b)
         before = [f for f in facts if f.quantity.end <= a.start][-1:]
         before = [f for f in before if re.search(r"^[^)]*(?:\(|\bfrom\b|:)", f.text[f.quantity.end : a.start])]
         for claim in after + before:
             c = claim.quantity
-            ratio = _wider(a, b)
-            near = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
+            ratio = _compute_ratio(a, b)
+            gap = first.text[b.end : c.start] if c.start >= b.end else first.text[c.end : a.start]
             if claim in after[1:]:
-                near = ""
-            near = re.sub(r"^, so (?:it|they|we|that|this) (?:is|are|was|were) ", ", ", near)
-            by = _BY.fullmatch(near) if c.start >= b.end else None
+                gap = ""
+            gap = re.sub(r"^, so (?:it|they|we|that|this) (?:is|are|was|were) ", ", ", gap)
+            by = _BY.fullmatch(gap) if c.start >= b.end else None
             moved = _MOVED.search(first.text[max(0, c.start - 40) : c.start]) if c.share and c.start < a.start else None
-            if risen and not (by or (moved and moved["more"]) or _alone(near, claim.tail)):
+            if risen and not (by or (moved and moved["more"]) or _stands_alone(gap, claim.tail)):
                 continue
             if (
-                len(near) > (25 if ":" not in near and not by else 40)
+                len(gap) > (25 if ":" not in gap and not by else 40)
                 or c.bound
                 or c.top is not None
-                or re.search(r"\b(?:and|but|while)\b|[.;]\s", near)
+                or re.search(r"\b(?:and|but|while)\b|[.;]\s", gap)
             ):
                 continue
             if c.factor and re.match(
@@ -90,72 +99,76 @@ def _changes(context: Context, facts: list[Fact]) -> Iterator[Finding]:
                 re.I,
             ):
                 if not overlap(c.interval(1.0), ratio, SLACK):
-                    value = apart(a.value, b.value)
-                    what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
-                    yield say(context, claim, "speed-up", what, apart(value, c.value), 0.92)
+                    value = compute_factor(a.value, b.value)
+                    arithmetic = f"speed-up: {a.text} → {b.text} is a factor of {format_number(value)}, not {c.text}"
+                    yield create_finding(context, claim, "speed-up", arithmetic, compute_factor(value, c.value), 0.92)
             elif c.share and moved:
                 low, high = ratio
                 option = (1 - 1 / low, 1 - 1 / high) if moved["less"] else (low - 1, high - 1)
                 if not overlap(c.interval(1.0), option, SLACK):
-                    whole = max(a.value, b.value) if moved["less"] else min(a.value, b.value)
-                    value = abs(a.value - b.value) / whole
-                    what = f"difference: {a.text} → {b.text} is {value:.1%}, not {c.text}"
-                    yield say(context, claim, "difference", what, apart(value, c.value), 0.85)
+                    base = max(a.value, b.value) if moved["less"] else min(a.value, b.value)
+                    value = abs(a.value - b.value) / base
+                    arithmetic = f"difference: {a.text} → {b.text} is {value:.1%}, not {c.text}"
+                    yield create_finding(context, claim, "difference", arithmetic, compute_factor(value, c.value), 0.85)
             elif c.share and by and re.match(_ENDS, claim.tail):
-                falls = b.value < a.value if arrow_of_time(between) else None
+                falls = b.value < a.value if _is_ordered_in_time(between) else None
                 less, more = bool(by["less"]) and falls is not False, bool(by["more"]) and not falls
-                yield from _changed(context, claim, a, b, less, more)
+                yield from _check_percentage(context, claim, a, b, less, more)
             elif c.share and re.match(
-                rf"\s*(?:{_WORDS}|\)$|\)[\s,.])" if near.endswith(("(-", "(+", "(−")) else rf"\s*(?:{_WORDS})",
+                rf"\s*(?:{_WORDS}|\)$|\)[\s,.])" if gap.endswith(("(-", "(+", "(−")) else rf"\s*(?:{_WORDS})",
                 claim.tail,
                 re.I,
             ):
-                falls = b.value < a.value if arrow_of_time(between) else None
-                less = bool(re.match(_LESS, claim.tail, re.I)) or (near.endswith(("(-", "(−")) and falls is True)
-                more = bool(re.match(_MORE, claim.tail, re.I)) or (near.endswith("(+") and falls is False)
-                yield from _changed(context, claim, a, b, less, more and not less)
+                falls = b.value < a.value if _is_ordered_in_time(between) else None
+                less = bool(re.match(_LESS, claim.tail, re.I)) or (gap.endswith(("(-", "(−")) and falls is True)
+                more = bool(re.match(_MORE, claim.tail, re.I)) or (gap.endswith("(+") and falls is False)
+                yield from _check_percentage(context, claim, a, b, less, more and not less)
 
 
-def _changed(context: Context, claim: Fact, a: Quantity, b: Quantity, less: bool, more: bool) -> Iterator[Finding]:
-    """Of the larger where it is called less, of the smaller where it is called more, else of either."""
-    (low, high), large, small = _wider(a, b), max(a.value, b.value), min(a.value, b.value)
+def _check_percentage(
+    context: Context, claim: Fact, a: Quantity, b: Quantity, less: bool, more: bool
+) -> Iterator[Finding]:
+    """Check a percentage: of the larger figure if called less, of the smaller if called more, else of either."""
+    (low, high), large, small = _compute_ratio(a, b), max(a.value, b.value), min(a.value, b.value)
     options = [((1 - 1 / low, 1 - 1 / high), 1 - small / large)] * (not more)
     options += [((low - 1, high - 1), large / small - 1)] * (not less)
     c = claim.quantity
     if not any(overlap(c.interval(1.0), ends, SLACK) for ends, _ in options):
         values = [value for _, value in options]
-        told = " or ".join(f"{value:.1%}" for value in values)
-        what = f"change: {a.text} → {b.text} is {told}, not {c.text}"
-        yield say(context, claim, "difference", what, min(apart(value, c.value) for value in values), 0.85)
+        amounts = " or ".join(f"{value:.1%}" for value in values)
+        arithmetic = f"change: {a.text} → {b.text} is {amounts}, not {c.text}"
+        yield create_finding(
+            context, claim, "difference", arithmetic, min(compute_factor(value, c.value) for value in values), 0.85
+        )
 
 
-def _risen(facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
-    """ "rose from 100 to 150 req/s" reads like a range; the first has the unit of the second."""
+def _find_rises(facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
+    """Find "rose from 100 to 150 req/s": it looks like a range, and the first figure takes the unit of the second."""
     for fact in facts:
-        said = fact.quantity
-        if said.top is None or said.bound or said.dims not in (q.TIME, q.RATE, q.BANDWIDTH, q.FLOPS):
+        stated = fact.quantity
+        if stated.top is None or stated.bound or stated.dims not in (q.TIME, q.RATE, q.BANDWIDTH, q.FLOPS):
             continue
-        joint = re.match(r"(\S+)\s?to\s?", said.text)
-        before = re.split(r"[.;,]\s", fact.text[: said.start])[-1]
+        joint = re.match(r"(\S+)\s?to\s?", stated.text)
+        before = re.split(r"[.;,]\s", fact.text[: stated.start])[-1]
         if joint is None or not re.search(r"\bfrom\s$", before, re.I) or _SETTING.search(before):
             continue
-        at = said.start + joint.end()
-        last = next(iter(find(fact.text[at:])), said)
-        if last.value == said.top:
-            first = replace(said, top=None, text=joint[1], end=said.start + joint.end(1))
+        at = stated.start + joint.end()
+        last = next(iter(find_quantities(fact.text[at:])), stated)
+        if last.value == stated.top:
+            first = replace(stated, top=None, text=joint[1], end=stated.start + joint.end(1))
             last = replace(last, start=at, end=at + last.end)
             yield replace(fact, quantity=first), replace(fact, quantity=last)
 
 
-def _alone(near: str, tail: str) -> bool:
-    """ "(+50 %)", ", 50 % more.": nothing else is said to have changed."""
-    return bool(re.fullmatch(r"\s*[,(:—–]?\s*(?:an? )?\+?", near)) and bool(
+def _stands_alone(gap: str, tail: str) -> bool:
+    """Whether a percentage has no other subject: "(+50 %)", ", 50 % more."."""
+    return bool(re.fullmatch(r"\s*[,(:—–]?\s*(?:an? )?\+?", gap)) and bool(
         re.match(rf"{_ENDS}|\s*(?:{_WORDS})\w*{_ENDS}", tail, re.I)
     )
 
 
-def _goes_to(first: Fact, second: Fact) -> bool:
-    """ "80 ms → 20 ms", "from 80 to 20 ms", "20 ms instead of 80 ms", "80 ms before, 20 ms now"."""
+def _is_change(first: Fact, second: Fact) -> bool:
+    """Whether one figure replaces another: "80 ms → 20 ms", "from 80 to 20 ms", "80 ms before, 20 ms now"."""
     a, b = first.quantity, second.quantity
     between = first.text[a.end : b.start]
     if re.fullmatch(_FROM_TO, between, re.I):
@@ -165,8 +178,8 @@ def _goes_to(first: Fact, second: Fact) -> bool:
     return bool(re.fullmatch(_BEFORE_NOW, between) and re.match(r"\s*(?:now|today|after)\b", second.tail))
 
 
-def _claims_behind(facts: list[Fact], last: Quantity) -> list[Fact]:
-    """The figure behind the two, and what says the same in other words: "4.2x as fast, or 320 % faster"."""
+def _find_claims_after(facts: list[Fact], last: Quantity) -> list[Fact]:
+    """Return the claims after two figures; one may repeat the other: "4.2x as fast, or 320 % faster"."""
     behind = [f for f in facts if f.quantity.start >= last.end][:2]
     if len(behind) == 2:
         between = behind[0].text[behind[0].quantity.end : behind[1].quantity.start]
@@ -175,19 +188,19 @@ def _claims_behind(facts: list[Fact], last: Quantity) -> list[Fact]:
     return behind
 
 
-def arrow_of_time(between: str) -> bool:
-    """Whether what stands first came first."""
+def _is_ordered_in_time(between: str) -> bool:
+    """Whether the first figure is the earlier one."""
     return re.search(r"→|->|=>|⇒|\bto\b", between) is not None
 
 
-def _wider(a: Quantity, b: Quantity) -> Interval:
-    """The larger over the smaller."""
+def _compute_ratio(a: Quantity, b: Quantity) -> Interval:
+    """Divide the larger by the smaller."""
     big, small = (a, b) if a.value >= b.value else (b, a)
-    return over(big.interval(), small.interval())
+    return divide(big.interval(), small.interval())
 
 
-def _improved(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "… 310 texts/s. Now it does 2,480 texts/s, an 8.0x improvement": the last figure over the only one before."""
+def _check_improvements(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """Check "310 texts/s. Now it does 2,480 texts/s, an 8.0x improvement"."""
     for now, claim in pairwise(facts):
         c, b = claim.quantity, now.quantity
         between = now.text[b.end : c.start]
@@ -203,15 +216,15 @@ def _improved(context: Context, facts: list[Fact]) -> Iterator[Finding]:
         if b.dims not in (q.RATE, q.TIME, q.BANDWIDTH) or len(before) != 1 or before[0].quantity.noun != b.noun:
             continue
         a = before[0].quantity
-        if a.bound or a.top is not None or overlap(c.interval(1.0), _wider(a, b), SLACK):
+        if a.bound or a.top is not None or overlap(c.interval(1.0), _compute_ratio(a, b), SLACK):
             continue
-        value = apart(a.value, b.value)
-        what = f"speed-up: {a.text} → {b.text} is a factor of {digits(value)}, not {c.text}"
-        yield say(context, claim, "speed-up", what, apart(value, c.value), 0.75)
+        value = compute_factor(a.value, b.value)
+        arithmetic = f"speed-up: {a.text} → {b.text} is a factor of {format_number(value)}, not {c.text}"
+        yield create_finding(context, claim, "speed-up", arithmetic, compute_factor(value, c.value), 0.75)
 
 
-def _between(context: Context, facts: list[Fact]) -> Iterator[Finding]:
-    """ "80.6 tok/s, 2.1× the plain decoder's 38.2 tok/s"."""
+def _check_factor_between(context: Context, facts: list[Fact]) -> Iterator[Finding]:
+    """Check "80.6 tok/s, 2.1× the plain decoder's 38.2 tok/s"."""
     for first, claim, second in zip(facts, facts[1:], facts[2:], strict=False):
         a, b, c = first.quantity, second.quantity, claim.quantity
         if not c.factor or c.bound or c.top is not None or a.dims != b.dims or a.dims == q.NONE or not a.value:
@@ -227,8 +240,8 @@ def _between(context: Context, facts: list[Fact]) -> Iterator[Finding]:
             continue
         if len(behind) > 45 or re.search(r"[.;]\s|\band\b|\bbut\b", behind):
             continue
-        if overlap(c.interval(1.0), _wider(a, b), SLACK):
+        if overlap(c.interval(1.0), _compute_ratio(a, b), SLACK):
             continue
-        value = apart(a.value, b.value)
-        what = f"speed-up: {a.text} against {b.text} is a factor of {digits(value)}, not {c.text}"
-        yield say(context, claim, "speed-up", what, apart(value, c.value), 0.88)
+        value = compute_factor(a.value, b.value)
+        arithmetic = f"speed-up: {a.text} against {b.text} is a factor of {format_number(value)}, not {c.text}"
+        yield create_finding(context, claim, "speed-up", arithmetic, compute_factor(value, c.value), 0.88)

@@ -1,4 +1,4 @@
-"""A table's columns with their roles, recognised from header words and units."""
+"""Columns of a table: the role of each (time, rate, batch …) by the words and units of its header."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 
 from ridgeline.claims import quantities as q
 from ridgeline.claims.document import Table
-from ridgeline.claims.quantities import NONE, Dims, Quantity, find
+from ridgeline.claims.quantities import NONE, Dims, Quantity, find_quantities
 
-COUNTED = (
+DEVICE_WORDS = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size|(?:queue|io) ?depth|qd|in flight)\b"
 )
-_HEADS = re.compile(  # "2 GPUs", "4 H100 nodes", "8x A100"; "workers=4"; "A100 ×8"; but no "GPU 2", which is one
-    rf"(?<![\w.,])(\d[\d,]*)(?:[\s-]?(?:[A-Z]\w*\d\w*\s)?(?i:{COUNTED[2:]})|\s?[x×]\s?(?=[A-Z]{{2}}|[A-Z]\d|(?i:{COUNTED})))"
-    rf"|(?i:{COUNTED})\s?[=:]\s?(\d+)(?![\w.])|\s[x×]\s?(\d+)\s?(?=\)|$)"
+_COUNT_IN_LABEL = re.compile(  # "2 GPUs", "4 H100 nodes", "8x A100", "workers=4", "A100 ×8"; not "GPU 2"
+    rf"(?<![\w.,])(\d[\d,]*)(?:[\s-]?(?:[A-Z]\w*\d\w*\s)?(?i:{DEVICE_WORDS[2:]})|\s?[x×]\s?(?=[A-Z]{{2}}|[A-Z]\d|(?i:{DEVICE_WORDS})))"
+    rf"|(?i:{DEVICE_WORDS})\s?[=:]\s?(\d+)(?![\w.])|\s[x×]\s?(\d+)\s?(?=\)|$)"
 )
-AVERAGED = re.compile(  # a row that sums up the others
+SUMMARY_LABEL = re.compile(  # a row that summarises the others
     r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
 )
-_SHARES = (  # a column of percentages is one of these, by the first that its header has
+_SHARES = (  # roles of a column of percentages: the first whose words its header has
     ("delta", r"delta|δ|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
         "efficiency",
@@ -47,7 +47,7 @@ _PLAIN = (
     ("speedup", r"speed-?\s?up|^vs\b|\bvs\.? |relative|× ?faster|faster"),
     ("efficiency", r"^(?!.*(?:memory|energy|power|cost)).*efficien"),
     ("batch", r"batch(?!es)"),
-    ("n", COUNTED),
+    ("n", DEVICE_WORDS),
     ("params", r"param"),
     ("time", r"\btime\b|latency|duration|elapsed"),
     ("rate", r"throughput|\bqps\b|\bops\b|per sec|/s\b"),
@@ -59,9 +59,7 @@ _PLAIN = (
     ),
     ("number", r""),
 )
-
-
-_SMALL = {  # units as names of columns have them: capacity_tb, monthly_usd
+_LOWERCASE_UNITS = {  # in names such as capacity_tb, monthly_usd
     **{name.lower(): name for name in ("KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "Mbps", "Gbps", "USD")},
     **{name.lower(): name for name in ("kW", "kWh", "TFLOPS", "GFLOPS")},
 }
@@ -69,30 +67,33 @@ _SMALL = {  # units as names of columns have them: capacity_tb, monthly_usd
 
 @dataclass(frozen=True)
 class Column:
-    place: int
+    """One column: its name, role and cells; a cell is None where it holds no quantity of the column's kind."""
+
+    index: int
     name: str
-    role: str  # "label" where there are no numbers
+    role: str  # "label" if it holds no numbers
     dims: Dims
     cells: tuple[Quantity | None, ...]
-    mixed: bool = False  # cells of several kinds
+    mixed: bool = False  # holds quantities of several kinds
 
     @property
     def words(self) -> set[str]:
         return set(re.findall(r"[a-z0-9]+", self.name.lower())) - {"time", "cost", "size", "ms", "s", "total", "the"}
 
 
-def columns(table: Table) -> list[Column]:
-    return [_column(table, place) for place in range(len(table.header))]
+def read_columns(table: Table) -> list[Column]:
+    """Return the columns of a table with their roles and quantities."""
+    return [_read_column(table, index) for index in range(len(table.header))]
 
 
-def _column(table: Table, place: int) -> Column:
-    name = table.header[place].replace("_", " ")
-    unit = header_unit(name)
-    texts = [row.cells[place] for row in table.rows]
-    cells = tuple(cell_of(text, unit) for text in texts)
+def _read_column(table: Table, index: int) -> Column:
+    name = table.header[index].replace("_", " ")
+    unit = parse_header_unit(name)
+    texts = [row.cells[index] for row in table.rows]
+    cells = tuple(parse_cell(text, unit) for text in texts)
     filled = [cell for cell in cells if cell is not None]
     if not filled or 2 * len(filled) < len([t for t in texts if re.search(r"\w", t)]):
-        return Column(place, name, "label", q.NONE, tuple(None for _ in texts))
+        return Column(index, name, "label", q.NONE, tuple(None for _ in texts))
     kinds = [c.dims for c in filled]
     dims = max(kinds, key=kinds.count)
     mixed = len({(c.dims, c.share, c.factor) for c in filled}) > 1
@@ -100,9 +101,9 @@ def _column(table: Table, place: int) -> Column:
     filled = [cell for cell in cells if cell is not None]
     words = name.lower()
     if dims == q.MONEY and (per := re.search(r"\bper\s([\w-]+)|/\s?([\w-]+)|(hour)ly\b", words)):
-        return _priced(place, name, cells, next(filter(None, per.groups())))
+        return _read_price_column(index, name, cells, next(filter(None, per.groups())))
     if 2 * sum(c.share for c in filled) > len(filled):
-        role = _first(_SHARES, words)
+        role = _choose_role(_SHARES, words)
         cells = tuple(c if c is not None and c.share else None for c in cells)
     elif 2 * sum(c.factor for c in filled) > len(filled):
         role = "speedup"
@@ -110,34 +111,34 @@ def _column(table: Table, place: int) -> Column:
     elif 2 * sum(c.top is not None for c in filled) > len(filled):
         role = "range"
     elif dims in _DIMENSIONS:
-        role = _first(_DIMENSIONS[dims], words)
+        role = _choose_role(_DIMENSIONS[dims], words)
     elif dims == q.NONE:
-        role = _first(_PLAIN, words)
+        role = _choose_role(_PLAIN, words)
         if role == "efficiency" and any(c.value > 2 for c in filled):
             role = "number"
     else:
         role = "other"
-    return Column(place, name, role, dims, cells, mixed)
+    return Column(index, name, role, dims, cells, mixed)
 
 
-def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
-    """The quantity of a table's cell; `unit` is its column's, for cells without one."""
-    found = find(text)
-    if not found:
+def parse_cell(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
+    """Parse the quantity of a cell; `unit` is that of the column, for cells without one."""
+    quantities = find_quantities(text)
+    if not quantities:
         return None
-    first = found[0]
+    first = quantities[0]
     if (
-        len(found) > 1
-        and found[1].dims == first.dims
-        and re.fullmatch(r"\s*[–—-]\s*", text[first.end : found[1].start])
+        len(quantities) > 1
+        and quantities[1].dims == first.dims
+        and re.fullmatch(r"\s*[–—-]\s*", text[first.end : quantities[1].start])
     ):
-        first = replace(first, top=found[1].value)  # "8.29 ms – 12.4 ms"
+        first = replace(first, top=quantities[1].value)  # "8.29 ms – 12.4 ms"
     lead = text[: first.start].strip(" *_`+(−-")
     if lead and not re.fullmatch(r"[^\w]*", lead):
         return None
     if unit is not None and first.unit == "" and first.dims == NONE:
         factor, dims, name = unit
-        first = _once(first, name) if dims[1] else first
+        first = _drop_repeated_prefix(first, name) if dims[1] else first
         return Quantity(
             first.value * factor,
             first.step * factor,
@@ -156,26 +157,26 @@ def cell_of(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity 
     return first
 
 
-def _once(cell: Quantity, unit: str) -> Quantity:
-    """ "16 M" in a column of MB: the letter is that of the unit."""
+def _drop_repeated_prefix(cell: Quantity, unit: str) -> Quantity:
+    """In a column of MB, read "16 M" as 16: the letter repeats the unit."""
     letter = re.fullmatch(r"(.*\d)\s?([kKMGT])", cell.text)
     if letter is None or letter[2].lower() != unit[:1].lower():
         return cell
-    bare = next(iter(find(letter[1])), cell)
+    bare = next(iter(find_quantities(letter[1])), cell)
     return replace(bare, text=cell.text, noun=cell.noun, start=cell.start, end=cell.end)
 
 
-_MANY = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "mm": 1e6, "b": 1e9, "billion": 1e9}
+_MULTIPLES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "mm": 1e6, "b": 1e9, "billion": 1e9}
 
 
-def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
-    """ "Cost per hour": a price; "$/1M tokens": of each; per anything else but time it is neither price nor cost."""
+def _read_price_column(index: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
+    """Read "Cost per hour" as a price, "$/1M tokens" as a cost of each, other "per" columns as "other"."""
     unit = q.parse_unit(per)
-    many = re.fullmatch(r"(1|10|100)?(k|thousand|mm?|million|b|billion)?", per)
-    if many and per and (many[2] or many[1] != "1"):
-        unit = float(many[1] or 1) * _MANY.get(many[2] or "", 1.0), q.NONE
+    multiple = re.fullmatch(r"(1|10|100)?(k|thousand|mm?|million|b|billion)?", per)
+    if multiple and per and (multiple[2] or multiple[1] != "1"):
+        unit = float(multiple[1] or 1) * _MULTIPLES.get(multiple[2] or "", 1.0), q.NONE
     elif unit is None or unit[1] != q.TIME:
-        return Column(place, name, "other", q.MONEY, cells)
+        return Column(index, name, "other", q.MONEY, cells)
     scaled = tuple(
         None
         if c is None
@@ -184,19 +185,19 @@ def _priced(place: int, name: str, cells: tuple[Quantity | None, ...], per: str)
             value=c.value / unit[0],
             step=c.step / unit[0],
             loose=c.loose / unit[0],
-            dims=q.combined(q.MONEY, unit[1], -1),
+            dims=q.combine_dims(q.MONEY, unit[1], -1),
         )
         for c in cells
     )
-    return Column(place, name, "price" if unit[1] == q.TIME else "each", q.combined(q.MONEY, unit[1], -1), scaled)
+    return Column(index, name, "price" if unit[1] == q.TIME else "each", q.combine_dims(q.MONEY, unit[1], -1), scaled)
 
 
-def _first(roles: tuple[tuple[str, str], ...], words: str) -> str:
+def _choose_role(roles: tuple[tuple[str, str], ...], words: str) -> str:
     return next(role for role, pattern in roles if re.search(pattern, words))
 
 
-def header_unit(name: str) -> tuple[float, Dims, str] | None:
-    """'Time (ms)', 'Throughput [texts/s]', 'Images/sec', 'latency_us', 'Speed (x)', 'Share, %'."""
+def parse_header_unit(name: str) -> tuple[float, Dims, str] | None:
+    """Parse the unit of 'Time (ms)', 'Throughput [texts/s]', 'Images/sec', 'latency_us', 'Speed (x)', 'Share, %'."""
     inner = [m for pair in re.findall(r"\(([^)]*)\)|\[([^\]]*)\]", name) for m in pair if m]
     tail = re.sub(r"[(\[][^)\]]*[)\]]", "", name).strip()
     last = re.split(r"[,\s]+", tail)[-1] if tail else ""
@@ -216,13 +217,13 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
             return 0.01, q.NONE, "%"
         if text in ("x", "×"):
             return 1.0, q.NONE, "×"
-        if text in (last, tail) and re.fullmatch(rf"(?:{q.WHOSE}?)?(?:hour|minute|second|day)s", tail, re.I):
+        if text in (last, tail) and re.fullmatch(rf"(?:{q.DEVICE_PREFIX}?)?(?:hour|minute|second|day)s", tail, re.I):
             return (*(q.parse_unit(tail.lower()) or (1.0, q.NONE)), tail.lower())
         if text == last and text == tail and not re.search(r"/|FLOP|[KMGT]i?B|[QRTF]PS|IOPS", text, re.I):
             continue  # a header of one word is a name: "Time", "Second", "Day"
         if text == last and re.search(r"\bper\b", tail[: -len(last)]):
             continue  # "price usd per tb month"
-        parsed = q.parse_unit(_SMALL.get(text, text) if text == last else text)
+        parsed = q.parse_unit(_LOWERCASE_UNITS.get(text, text) if text == last else text)
         if parsed is not None and re.search(r"/\s?[A-Z]?[a-z]*$", text) and parsed[1] in (q.BYTES, q.MONEY, q.TIME):
             return None if text == tail else (*parsed, text)
         if parsed is not None and parsed[1] != q.NONE and (text.lower() not in ("d", "m", "b", "t") or text in inner):
@@ -230,18 +231,20 @@ def header_unit(name: str) -> tuple[float, Dims, str] | None:
     return None
 
 
-def find_roles(found: list[Column], role: str) -> list[Column]:
-    return [column for column in found if column.role == role]
+def find_roles(columns: list[Column], role: str) -> list[Column]:
+    """Return the columns of a role."""
+    return [column for column in columns if column.role == role]
 
 
-def label_of(table: Table, row: int, found: list[Column]) -> str:
-    words = [table.rows[row].cells[c.place] for c in found if c.role == "label"]
+def get_label(table: Table, row: int, columns: list[Column]) -> str:
+    """Return the text of the first label column of a row."""
+    words = [table.rows[row].cells[c.index] for c in columns if c.role == "label"]
     return words[0] if words else table.rows[row].cells[0]
 
 
-def heads(table: Table, row: int, found: list[Column]) -> set[float]:
-    """How many the row's name says: "c (2 GPUs)", "8x A100", "workers=4"; of "2 nodes × 8 GPUs" also the product."""
-    told = [table.rows[row].cells[c.place] for c in found if c.role in ("label", "number")]
-    named = [n for text in told for groups in _HEADS.findall(text.replace("_", " ")) for n in groups if n]
-    counts = {float(n.replace(",", "")) for n in named}
+def read_counts(table: Table, row: int, columns: list[Column]) -> set[float]:
+    """Read device counts from the label of a row: "c (2 GPUs)", "8x A100"; of "2 nodes × 8 GPUs" also the product."""
+    texts = [table.rows[row].cells[c.index] for c in columns if c.role in ("label", "number")]
+    numbers = [n for text in texts for groups in _COUNT_IN_LABEL.findall(text.replace("_", " ")) for n in groups if n]
+    counts = {float(n.replace(",", "")) for n in numbers}
     return {n for n in counts | {math.prod(counts)} if n > 1}

@@ -1,4 +1,4 @@
-"""Arithmetic that a report writes out: "2M × 20ms / 86400s = 0.46 cores", "90 minutes (1.5 hours)"."""
+"""Equations that a report writes out: "2M × 20ms / 86400s = 0.46 cores", "90 minutes (1.5 hours)"."""
 
 from __future__ import annotations
 
@@ -7,199 +7,217 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ridgeline.claims.columns import COUNTED
+from ridgeline.claims.columns import DEVICE_WORDS
 from ridgeline.claims.document import Document, Line
-from ridgeline.claims.finding import (
+from ridgeline.claims.finding import Finding, confidence
+from ridgeline.claims.quantities import (
+    BANDWIDTH,
+    BYTES,
+    MAGNITUDE,
+    NONE,
     SLACK,
-    Finding,
+    TIME,
+    Dims,
     Interval,
-    apart,
-    confidence,
-    digits,
-    over,
+    Quantity,
+    combine_dims,
+    compute_factor,
+    divide,
+    find_quantities,
+    find_unit_mixup,
+    format_number,
+    format_value,
+    multiply,
     overlap,
-    shown,
-    times,
-    units_mixed,
 )
-from ridgeline.claims.quantities import BANDWIDTH, BYTES, MAGNITUDE, NONE, TIME, Dims, Quantity, combined, find
 
 _EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
-_LETTERS = (  # other readings of a letter behind a number and a space
+_LETTERS = (  # other meanings of a letter after a number and a space
     (re.compile(rf"(?<=\d){MAGNITUDE}"), ""),
     (re.compile(r"(?<=\d)\s([KG])(?=\s)"), r"\1"),
     (re.compile(r"(?<=\d)\s([KMGT])(?![\w/%-])"), r" \1iB"),
     (re.compile(r"(?<=\d)\sB(?![\w/%-])"), " billion"),
 )
-_DEEPEST = 20  # brackets in brackets; deeper is no arithmetic of people
+_MAX_DEPTH = 20  # nested brackets
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
 
 @dataclass(frozen=True)
 class Value:
+    """The value of one side of an equation."""
+
     interval: Interval
     dims: Dims
     middle: float
     operators: int
-    bare: bool  # no number in it has a unit
+    bare: bool  # no number has a unit
     text: str
-    led: int = 0  # how much of the line stands before it
+    led: int = 0  # length of the text before it
 
 
-def check(document: Document) -> Iterator[Finding]:
+def check_equations(document: Document) -> Iterator[Finding]:
     lines = document.statements()
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         text = line.text
-        if text.lstrip().startswith("=") and place and lines[place - 1].number == line.number - 1:
-            text = _last_side(lines[place - 1].text) + " " + text.strip()
-        yield from _equations(document, replace(line, text=text))
-        yield from _restated(document, line)
+        if text.lstrip().startswith("=") and index and lines[index - 1].number == line.number - 1:
+            text = _get_last_side(lines[index - 1].text) + " " + text.strip()
+        yield from _check_line(document, replace(line, text=text))
+        yield from _check_second_unit(document, line)
     for table in document.tables:
         for row in table.rows:
             for cell in row.cells:
-                here = Line(row.line, cell, table.section, table.heading)
-                yield from _equations(document, here)
-                yield from _restated(document, here)
+                cell_line = Line(row.line, cell, table.section, table.heading)
+                yield from _check_line(document, cell_line)
+                yield from _check_second_unit(document, cell_line)
 
 
-def _last_side(text: str) -> str:
+def _get_last_side(text: str) -> str:
     return text[[m.end() for m in _EQUALS.finditer(text)][-1] :] if _EQUALS.search(text) else text
 
 
-def _equations(document: Document, line: Line) -> Iterator[Finding]:
+def _check_line(document: Document, line: Line) -> Iterator[Finding]:
     text = line.text
     cuts = list(_EQUALS.finditer(text))
     for number, cut in enumerate(cuts):
         left = text[cuts[number - 1].end() if number else 0 : cut.start()]
         right = text[cut.end() : cuts[number + 1].start() if number + 1 < len(cuts) else len(text)]
-        said = evaluate(right, from_left=True)
+        stated = evaluate(right, from_left=True)
         computed = evaluate(left, from_left=False)
-        if said is None or computed is None:
+        if stated is None or computed is None:
             continue
-        finding = _compare(document.path, line, cut.end(), computed, said)
+        finding = _compare(document.path, line, cut.end(), computed, stated)
         if (
             finding
-            and not _explained(text[: cut.start()], computed, said)
-            and not _lettered(line, cut.end(), left, right)
+            and not _is_explained(text[: cut.start()], computed, stated)
+            and not _holds_with_other_letter(line, cut.end(), left, right)
         ):
             yield finding
 
 
-def _explained(before: str, computed: Value, said: Value) -> bool:
-    """ "5 nodes with 2 × 8 GPUs = 80 GPUs": a number before the equation may belong to it."""
+def _is_explained(before: str, computed: Value, stated: Value) -> bool:
+    """Whether a number before the equation belongs to it: "5 nodes with 2 × 8 GPUs = 80 GPUs"."""
     if computed.middle == 0 or not computed.led:
         return False
-    factor = said.middle / computed.middle
-    return any(apart(factor, q.value) < 1.02 for q in find(before[: computed.led]) if q.value != 1)
+    factor = stated.middle / computed.middle
+    return any(compute_factor(factor, q.value) < 1.02 for q in find_quantities(before[: computed.led]) if q.value != 1)
 
 
-def _lettered(line: Line, at: int, left: str, right: str) -> bool:
-    """ "4 × 25 G = 12.5 GB/s", "7 B × 2 = 14 GB": a letter set apart may be a name or a unit, B bytes or billions."""
+def _holds_with_other_letter(line: Line, at: int, left: str, right: str) -> bool:
+    """Whether it holds if a letter means something else: "4 × 25 G = 12.5 GB/s", "7 B × 2 = 14 GB"."""
     for letter, word in _LETTERS:
         computed = evaluate(letter.sub(word, left), from_left=False)
-        said = evaluate(letter.sub(word, right), from_left=True)
-        if computed is None or said is None or not letter.search(f"{left}={right}"):
+        stated = evaluate(letter.sub(word, right), from_left=True)
+        if computed is None or stated is None or not letter.search(f"{left}={right}"):
             continue
-        same = computed.bare or computed.dims == said.dims
-        if same and overlap(computed.interval, said.interval, SLACK):
+        same = computed.bare or computed.dims == stated.dims
+        if same and overlap(computed.interval, stated.interval, SLACK):
             return True
-        if not word and _compare("", line, at, computed, said) is None:
+        if not word and _compare("", line, at, computed, stated) is None:
             return True
     return False
 
 
-def _compare(path: str, line: Line, at: int, computed: Value, said: Value) -> Finding | None:
-    if computed.dims == TIME and said.dims == NONE and not said.operators and re.search(COUNTED, said.text, re.I):
-        computed = replace(computed, dims=NONE)  # seconds of work in every second keep so many busy
-    if computed.operators == 0 and (computed.dims != said.dims or computed.dims == NONE):
+def _compare(path: str, line: Line, at: int, computed: Value, stated: Value) -> Finding | None:
+    if (
+        computed.dims == TIME
+        and stated.dims == NONE
+        and not stated.operators
+        and re.search(DEVICE_WORDS, stated.text, re.I)
+    ):
+        computed = replace(computed, dims=NONE)  # seconds of work per second: the number of busy devices
+    if computed.operators == 0 and (computed.dims != stated.dims or computed.dims == NONE):
         return None
     middle, interval = computed.middle, computed.interval
-    if computed.dims != said.dims:
-        if not computed.bare or said.operators:
+    if computed.dims != stated.dims:
+        if not computed.bare or stated.operators:
             return None
-        raw = find(said.text)[0]  # the left side has no units: hold the bare numbers against each other
+        raw = find_quantities(stated.text)[0]  # the left side has no units: compare the bare numbers
         scale = raw.written / raw.value if raw.value else 1.0
-        if apart(middle, raw.value) < apart(middle, raw.written):
+        if compute_factor(middle, raw.value) < compute_factor(middle, raw.written):
             scale = 1.0  # "4 × 8 G = 35 GB"
-        value, wide = raw.value * scale, tuple(end * scale for end in said.interval)
-        said = Value((wide[0], wide[1]), NONE, value, 0, True, said.text)
+        value, wide = raw.value * scale, tuple(end * scale for end in stated.interval)
+        stated = Value((wide[0], wide[1]), NONE, value, 0, True, stated.text)
         for power in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9, 60.0, 3600.0, 1 / 60, 1 / 3600, 8.0, 0.125, 24.0, 86400.0):
-            if overlap(times(interval, (power, power)), said.interval, SLACK):
-                return None  # units left out on one side
-    if overlap(interval, said.interval, SLACK):
+            if overlap(multiply(interval, (power, power)), stated.interval, SLACK):
+                return None  # one side omits its units
+    if overlap(interval, stated.interval, SLACK):
         return None
-    if said.text.endswith("%") and (
-        overlap(times(interval, (0.01, 0.01)), said.interval, SLACK)
-        or overlap((1 - interval[1], 1 - interval[0]), said.interval, SLACK)
-        or overlap((interval[0] - 1, interval[1] - 1), said.interval, SLACK)
+    if stated.text.endswith("%") and (
+        overlap(multiply(interval, (0.01, 0.01)), stated.interval, SLACK)
+        or overlap((1 - interval[1], 1 - interval[0]), stated.interval, SLACK)
+        or overlap((interval[0] - 1, interval[1] - 1), stated.interval, SLACK)
     ):
         return None
-    factor = apart(said.middle, middle)
-    written = {quantity.unit for quantity in find(computed.text) + find(said.text) if quantity.dims[1]}
-    mixed = units_mixed(factor, said.dims if said.dims != NONE else computed.dims) if len(written) > 1 else None
+    factor = compute_factor(stated.middle, middle)
+    written = {
+        quantity.unit for quantity in find_quantities(computed.text) + find_quantities(stated.text) if quantity.dims[1]
+    }
+    mixed = find_unit_mixup(factor, stated.dims if stated.dims != NONE else computed.dims) if len(written) > 1 else None
     kind = "unit" if mixed else "equation"
-    what = f"{computed.text} = {shown(middle, said.dims)}, not {said.text}" + (f" ({mixed})" if mixed else "")
+    arithmetic = f"{computed.text} = {format_value(middle, stated.dims)}, not {stated.text}" + (
+        f" ({mixed})" if mixed else ""
+    )
     if factor >= 1.5:
-        what += f" (a factor of {digits(factor)})"
+        arithmetic += f" (a factor of {format_number(factor)})"
     at += len(line.text[at:]) - len(line.text[at:].lstrip())
-    return Finding(path, line.at(at), kind, line.around(at), what, confidence(factor, 0.97))
+    return Finding(path, line.get_number(at), kind, line.get_sentence(at), arithmetic, confidence(factor, 0.97))
 
 
 def evaluate(text: str, from_left: bool) -> Value | None:
-    """The value of the expression at the right end of `text` (or at its left end); None where there is none."""
+    """Return the value of the expression at the left or right end of `text`, or None."""
     if from_left:
         text = re.split(r";|,\s|\s[—–→]\s|\s\(|\bor\b|\bvs\b|\.\s|\|", text, maxsplit=1)[0]
         words = re.match(r"\s*(?:up to|only|about|approximately|around|roughly|nearly|just|over|under)?\s*", text)
         text = text[words.end() if words else 0 :]
-        return _value(text, 0, from_left=True)
+        return _read_value(text, 0, from_left=True)
     depth, cut = 0, 0
-    for place in range(len(text) - 1, -1, -1):
-        depth += (text[place] == ")") - (text[place] == "(")
-        if depth < 0 or (depth == 0 and re.match(r"[:;→]|,\s|\s[—–]\s|\.\s|\|", text[place:])):
-            cut = place + 1
+    for index in range(len(text) - 1, -1, -1):
+        depth += (text[index] == ")") - (text[index] == "(")
+        if depth < 0 or (depth == 0 and re.match(r"[:;→]|,\s|\s[—–]\s|\.\s|\|", text[index:])):
+            cut = index + 1
             break
-    whole = cut
+    offset = cut
     text = re.sub(r"^\s*[-*•]\s", lambda m: " " * len(m[0]), text[cut:])
-    found = _value(text, 0, from_left=False)
-    if found is not None:
-        return found
-    for first in find(text):  # words lead to it: "this makes 208 GB / 8"
+    value = _read_value(text, 0, from_left=False)
+    if value is not None:
+        return value
+    for first in find_quantities(text):  # words before it: "this makes 208 GB / 8"
         if re.search(r"[A-Za-z,:][)\]]?\s+(?:\W\s*)?$", text[: first.start]) and not _OPERATOR.fullmatch(
             text[: first.start].rstrip()[-1:] + " "
         ):
-            found = _value(text, first.start, from_left=False)
-            if found is not None and found.operators:
-                return replace(found, led=whole + first.start)
+            value = _read_value(text, first.start, from_left=False)
+            if value is not None and value.operators:
+                return replace(value, led=offset + first.start)
     return None
 
 
-def _value(text: str, at: int, from_left: bool) -> Value | None:
-    """What the calculator reads from a place on."""
-    text = re.sub(r"\([^()\d]*\)", lambda m: " " * len(m[0]), text)  # remarks without numbers
+def _read_value(text: str, at: int, from_left: bool) -> Value | None:
+    """Read an expression from an offset on."""
+    text = re.sub(r"\([^()\d]*\)", lambda m: " " * len(m[0]), text)  # brackets without numbers
     if re.search(r"[A-Za-z]\w*\(|\^|\bmod\b|√|…|\.\.\.", text[at:]):
         return None
-    reader = _Reader(text, find(text), at)
+    reader = _Calculator(text, find_quantities(text), at)
     value = reader.sum()
-    if value is None or (not from_left and not reader.finished()):
+    if value is None or (not from_left and not reader.is_finished()):
         return None
-    if from_left and not reader.finished() and _OPERATOR.match(reader.text[reader.at :]):
+    if from_left and not reader.is_finished() and _OPERATOR.match(reader.text[reader.at :]):
         return None
-    said = re.sub(r"\s+", " ", text[at : reader.at]).strip(" ,.")
+    words = re.sub(r"\s+", " ", text[at : reader.at]).strip(" ,.")
     interval = value.interval
-    if from_left and not value.operators:  # an answer may be rounded or cut off: a whole step of its last digit
-        interval = find(text)[0].interval(1.0)
-    return Value(interval, value.dims, value.middle, value.operators, value.bare, said)
+    if from_left and not value.operators:  # a result may be rounded or cut off
+        interval = find_quantities(text)[0].interval(1.0)
+    return Value(interval, value.dims, value.middle, value.operators, value.bare, words)
 
 
-class _Reader:
-    """A calculator over quantities; words after a quantity say what it is and count for nothing."""
+class _Calculator:
+    """Evaluate an expression of quantities; skip the words after each quantity."""
 
-    def __init__(self, text: str, found: list[Quantity], at: int) -> None:
+    def __init__(self, text: str, quantities: list[Quantity], at: int) -> None:
         self.text, self.at = text, at
-        self.by_start = {q.start: q for q in found}
+        self.by_start = {q.start: q for q in quantities}
         self.depth = 0
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return not self.text[self.at :].strip(" .,*_`~")
 
     def sum(self) -> Value | None:
@@ -231,9 +249,9 @@ class _Reader:
             divided = sign[1] in "/÷"
             if divided and more.middle == 0:
                 return None
-            dims = combined(value.dims, more.dims, -1 if divided else 1)
+            dims = combine_dims(value.dims, more.dims, -1 if divided else 1)
             value = Value(
-                over(value.interval, more.interval) if divided else times(value.interval, more.interval),
+                divide(value.interval, more.interval) if divided else multiply(value.interval, more.interval),
                 dims,
                 value.middle / more.middle if divided else value.middle * more.middle,
                 value.operators + more.operators + 1,
@@ -248,24 +266,24 @@ class _Reader:
         if self.text[self.at : self.at + 1] == "(":
             self.at += 1
             self.depth += 1
-            inner = self.sum() if self.depth <= _DEEPEST else None
+            inner = self.sum() if self.depth <= _MAX_DEPTH else None
             if inner is None or not self.text[self.at :].lstrip().startswith(")"):
                 return None
             self.at += self.text[self.at :].index(")") + 1
             self.depth -= 1
-            self._words()
+            self._skip_words()
             return inner
-        found = self.by_start.get(self.at)
-        if found is None or found.bound or found.top is not None:
+        quantity = self.by_start.get(self.at)
+        if quantity is None or quantity.bound or quantity.top is not None:
             return None
-        self.at = found.end
-        self._words()
-        exact = found.dims == NONE or found.unit in ("B", "byte", "bytes")  # counts; the 4 bytes of a number
-        steps = 0.0 if exact and float(found.written).is_integer() else 0.5
-        bare = found.dims == NONE and found.unit not in ("%",)
-        return Value(found.interval(steps, loosely=False), found.dims, found.value, 0, bare, "")
+        self.at = quantity.end
+        self._skip_words()
+        exact = quantity.dims == NONE or quantity.unit in ("B", "byte", "bytes")  # counts, and bytes per element
+        steps = 0.0 if exact and float(quantity.written).is_integer() else 0.5
+        bare = quantity.dims == NONE and quantity.unit not in ("%",)
+        return Value(quantity.interval(steps, loosely=False), quantity.dims, quantity.value, 0, bare, "")
 
-    def _words(self) -> None:
+    def _skip_words(self) -> None:
         words = re.match(
             r"(?:\s+(?!(?:x|for|with|where|when|if|and|is|as|from|at)\b)[A-Za-z][a-z-]*|\s+[A-Z]{2,}s?)"
             r"{1,3}(?![\w])|-[a-z]+",
@@ -275,10 +293,10 @@ class _Reader:
             self.at += words.end()
 
 
-def _restated(document: Document, line: Line) -> Iterator[Finding]:
-    """A quantity and, in brackets right after it, the same in another unit."""
-    found = find(line.text)
-    for first, second in pairwise(found):
+def _check_second_unit(document: Document, line: Line) -> Iterator[Finding]:
+    """Check a quantity that is repeated in another unit: "90 minutes (1.5 hours)"."""
+    quantities = find_quantities(line.text)
+    for first, second in pairwise(quantities):
         between = line.text[first.end : second.start]
         if first.dims != second.dims or first.dims not in (TIME, BYTES, BANDWIDTH) or first.unit == second.unit:
             continue
@@ -289,11 +307,12 @@ def _restated(document: Document, line: Line) -> Iterator[Finding]:
             continue
         if overlap(first.interval(1.0), second.interval(1.0), SLACK):
             continue
-        factor = apart(first.value, second.value)
-        mixed = units_mixed(factor, first.dims)
+        factor = compute_factor(first.value, second.value)
+        mixed = find_unit_mixup(factor, first.dims)
         if mixed is None and factor > 1000:
-            continue  # a remark about something else
-        what = f"{first.text} = {shown(first.value, first.dims)}; {second.text} = {shown(second.value, second.dims)}"
+            continue  # the bracket is about something else
+        first_value, second_value = format_value(first.value, first.dims), format_value(second.value, second.dims)
+        arithmetic = f"{first.text} = {first_value}; {second.text} = {second_value}"
         kind = "unit" if mixed else "restated"
-        where, sentence = line.at(second.start), line.around(second.start)
-        yield Finding(document.path, where, kind, sentence, what, confidence(factor, 0.85))
+        line_number, sentence = line.get_number(second.start), line.get_sentence(second.start)
+        yield Finding(document.path, line_number, kind, sentence, arithmetic, confidence(factor, 0.85))

@@ -1,4 +1,4 @@
-"""`ridgeline audit report | check-report`: a span of a log for those who audit it, and its check without the log."""
+"""`ridgeline audit report | check-report`: a report on a span of a log for auditors, and its check without the log."""
 
 from __future__ import annotations
 
@@ -7,79 +7,82 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_words import Key, Log, verifier_of
-from ridgeline.cli.speak import Json, Quiet, note, print_json, status, stderr, tell
+from ridgeline.cli.audit_options import Key, Log, parse_key
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, status, stderr
 from ridgeline.errors import Exit
-
-
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-    app.command("check-report")(check_report)
 
 
 def report(
     log: Log,
-    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="30d, 2026-11-01, ns.")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to here, not included.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="First time: 30d ago as 30d, 2026-11-01, or ns.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the time, not included.")] = None,
     control_map: Annotated[
         str | None, typer.Option(metavar="MAP", help="Sort events by controls: soc2 or pci.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A folder to write.")] = Path("audit-report"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write.")] = Path("audit-report"),
     key: Key = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write report.html, .csv and .json: changes, anomalies and what was done, completeness; every row proved.
+    """Write report.html, .csv and .json: events, anomalies with labels, completeness; every row has a proof.
 
     [dim]Example:[/]
 
       ridgeline audit report LOG --from 2026-10-01 --to 2026-11-01 --control-map soc2 -o october
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.compliance import checked_map, collect, tables, write
+    from ridgeline.audit.compliance import check_map, collect, derive_tables, write
     from ridgeline.audit.ledger import parse_moment
 
-    name = checked_map(control_map) if control_map else None
+    name = check_map(control_map) if control_map else None
     begin, until = parse_moment(start) if start else None, parse_moment(end) if end else None
-    with Ledger.open(log, verifier=verifier_of(key) if key is not None else None) as ledger, status("reading the log"):
-        found = collect(ledger, begin, until, name)
-        write(found, out)
-    told = tables(found)
+    with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger, status("reading the log"):
+        data = collect(ledger, begin, until, name)
+        write(data, out)
+    summary = derive_tables(data)
     if as_json:
-        print_json({"out": str(out), "first": found["first"], "last": found["last"], **told})
+        print_json({"out": str(out), "first": data["first"], "last": data["last"], **summary})
     elif not quiet:
-        tell(f"{told['events']:,} events, {told['alerts']:,} anomalies, {told['alerts_open']:,} open → {out}", stderr())
-    if found["pruned_before"]:
-        note(f"entries before {found['pruned_before']:,} were pruned and cannot be in it.")
+        print_line(
+            f"{summary['events']:,} events, {summary['alerts']:,} anomalies, {summary['alerts_open']:,} open → {out}",
+            stderr(),
+        )
+    if data["pruned_before"]:
+        print_note(f"entries before {data['pruned_before']:,} were pruned and cannot be in it.")
 
 
 def check_report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `audit report` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `audit report` wrote.")],
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Check a report without the log; exit 1, and what is wrong, if it is not what was signed."""
+    """Check a report without the log; exit 1 and list the faults if it is not what was signed."""
     from ridgeline.audit.compliance import check_report as check
     from ridgeline.audit.compliance import read_report
 
-    verifier = verifier_of(key if key is not None else str(read_report(folder)["key"]))
-    found, findings = check(folder, verifier)
+    verifier = parse_key(key if key is not None else str(read_report(folder)["key"]))
+    data, findings = check(folder, verifier)
     if as_json:
-        told = [{"kind": f.kind, "finding": f.sentence} for f in findings]
-        print_json({"ok": not findings, "origin": found["origin"], "rows": len(found["rows"]), "findings": told})
+        rows = [{"kind": f.kind, "finding": f.sentence} for f in findings]
+        print_json({"ok": not findings, "origin": data["origin"], "rows": len(data["rows"]), "findings": rows})
     else:
         for finding in findings:
-            tell(f"{finding.kind}: {finding.sentence}")
+            print_line(f"{finding.kind}: {finding.sentence}")
         if not findings:
-            tell(f"{folder} holds: {len(found['rows']):,} entries of {found['origin']}, each proved; {_whole(found)}")
+            print_line(
+                f"{folder} holds: {len(data['rows']):,} entries of {data['origin']}, each proved; "
+                f"{_describe_completeness(data)}"
+            )
     if key is None:
-        note("the key is the report's own word; give the one its owner published with --key.")
+        print_note("the key comes from the report itself; give the published key with --key.")
     if findings:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _whole(report: dict[str, Any]) -> str:
-    """What is shown to be complete, and what is not."""
+def _describe_completeness(report: dict[str, Any]) -> str:
+    """Tell which part of a report is proved to be complete."""
     later = sum(row["index"] > report["last"] for row in report["rows"])
-    after = f" {later:,} later ones speak of them; that there are no more only the log can show." if later else ""
-    return f"none of {report['first']:,} to {report['last']:,} is left out.{after}"
+    after = f" {later:,} later entries refer to them; only the log can show that there are no more." if later else ""
+    return f"it has every entry from {report['first']:,} to {report['last']:,}.{after}"

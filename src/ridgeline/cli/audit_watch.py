@@ -1,8 +1,10 @@
-"""`ridgeline audit watch`: events from sources into the ledger, scored as they come."""
+"""`ridgeline audit watch | search | alerts | label | serve`: record and score events, and query a watched ledger."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,68 +13,82 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_words import Log, in_words
-from ridgeline.cli.speak import Device, Json, Quiet, note, status, stderr, tell
-from ridgeline.errors import Exit, InputError
+from ridgeline.cli.audit_options import Key, Log, describe_event, parse_key
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr
+from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
     from ridgeline.audit.sources import Http, Source
-
-
-def register(app: typer.Typer) -> None:
-    app.command("watch")(watch)
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="CONDITION", help="Only events like: source == 'dbus' and actor == 'root'"),
+]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="First time: 24h ago as 24h, 2026-11-15T08:00Z, or ns.")
+]
 
 
 def watch(
     log: Log,
     dbus: Annotated[
-        list[str] | None, typer.Option("--dbus", metavar="BUS", help="system, session, or a bus's address.")
+        list[str] | None, typer.Option("--dbus", metavar="BUS", help="Watch a bus: system, session, or an address.")
     ] = None,
     dbus_match: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Only such messages: type='signal',sender='…'.")
+        list[str] | None, typer.Option(metavar="RULE", help="Only these messages, like type='signal',sender='…'.")
     ] = None,
-    journal: Annotated[bool, typer.Option("--journal", help="The systemd journal, from where it was left.")] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Watch the systemd journal, from the last position on.")
+    ] = False,
     journal_match: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Only such entries: _SYSTEMD_UNIT=ssh.service.")
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="Only these entries, like _SYSTEMD_UNIT=ssh.service."),
     ] = None,
     journal_directory: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Journals that lie there, of this machine or of others.")
+        Path | None, typer.Option(metavar="DIR", help="Folder with journals (default: this machine's).")
     ] = None,
     jsonl: Annotated[
-        list[Path] | None, typer.Option("--jsonl", metavar="FILE", help="Events, one JSON object per line; - is stdin.")
+        list[Path] | None,
+        typer.Option("--jsonl", metavar="FILE", help="Read events, one JSON object per line; - is stdin."),
     ] = None,
     lines: Annotated[
-        list[Path] | None, typer.Option("--lines", metavar="FILE", help="Plain log lines; each becomes an event.")
+        list[Path] | None, typer.Option("--lines", metavar="FILE", help="Read plain log lines; each becomes an event.")
     ] = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="[HOST]:PORT", help="POST /events, with a bearer token.")
+        str | None,
+        typer.Option("--http", metavar="[HOST]:PORT", help="Receive events by POST /events with a bearer token."),
     ] = None,
     http_token: Annotated[
         str | None,
-        typer.Option(envvar="RIDGELINE_AUDIT_TOKEN", metavar="TOKEN", help="For --http; one is made if none is given."),
+        typer.Option(envvar="RIDGELINE_AUDIT_TOKEN", metavar="TOKEN", help="Token for --http (default: a new one)."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with the files.")] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop at the end of the files.")
+    ] = True,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Events scored together, at most; 128, with a GPU 512.")
+        int | None, typer.Option(metavar="N", help="Most events scored together (default: 128, with a GPU 512).")
     ] = None,
-    wait: Annotated[float, typer.Option(metavar="MS", help="How long the first of them waits for more.")] = 50.0,
+    wait: Annotated[
+        float, typer.Option(metavar="MS", help="Milliseconds that the first of them waits for more.")
+    ] = 50.0,
     alert_rate: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Of all events, how many may be alerts.")
+        float | None, typer.Option(metavar="SHARE", help="Share of events that may be alerts (default: 0.001).")
     ] = None,
     webhook: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="POST every alert there, tried again until it is taken.")
+        list[str] | None, typer.Option(metavar="URL", help="POST every alert to this URL, with retries.")
     ] = None,
-    redact: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Hide values of this name too.")] = None,
+    redact: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also hide values with this name.")] = None,
     keep_secrets: Annotated[
         bool, typer.Option("--no-redact", help="Hide nothing: passwords and tokens go into the log.")
     ] = False,
-    score: Annotated[bool, typer.Option("--score/--no-score", help="Or only record; needs no model then.")] = True,
-    encoder: Annotated[str, typer.Option(metavar="NAME", help="The model that reads events.")] = "all-MiniLM-L6-v2",
+    score: Annotated[
+        bool, typer.Option("--score/--no-score", help="Score events, or record only, without a model.")
+    ] = True,
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record what happens, find it by meaning, say what is odd.
+    """Record events, index them by meaning, and report unusual ones.
 
     [dim]Examples:[/]
 
@@ -82,46 +98,46 @@ def watch(
 
       generate | ridgeline audit watch LOG --jsonl -
 
-    An event is on the disk before it is scored. Ctrl-C takes and scores what is here, then ends with 0; a second one
-    leaves at once, with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
+    An event is on the disk before it is scored. Ctrl-C records and scores what has arrived, then exits with 0; a second
+    Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, known_keys, metrics
+    from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
-    made = _sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
-    door = _http(http, http_token) if http is not None else None
-    if door is not None:
-        made.append(door)
-    if not made:
+    sources = _make_sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
+    http_source = _make_http(http, http_token) if http is not None else None
+    if http_source is not None:
+        sources.append(http_source)
+    if not sources:
         raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines or --http.")
     with Ledger.open(log) as ledger:
-        outlets: list[Callable[[dict[str, Any]], None]] = [_as_line if as_json else _as_words]
-        with status("watching") if not quiet else nullcontext(lambda _: None) as say:
+        outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
+        with status("watching") if not quiet else nullcontext(lambda _: None) as update:
             watcher = Watcher(
                 ledger,
-                made,
+                sources,
                 settings,
                 redaction=redaction,
                 outlets=outlets,
                 webhooks=webhook or (),
-                tick=lambda now: say(_line(now)),
+                tick=lambda now: update(_format_status(now)),
             )
-            if door is not None:
-                door.metrics = lambda: metrics(watcher.status())
-                door.recall = lambda: known_keys(ledger)
+            if http_source is not None:
+                http_source.metrics = lambda: format_metrics(watcher.status())
+                http_source.load_requests = lambda: read_request_keys(ledger)
             done = watcher.run()
-    _tell(done.to_json(), as_json, quiet)
+    _print_summary(done.to_json(), as_json, quiet)
     for sentence in done.troubles:
-        note(sentence)
+        print_note(sentence)
     if done.left:
         raise typer.Exit(Exit.INTERRUPTED)
     if done.refused or done.troubles or done.undelivered:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _sources(
+def _make_sources(
     dbus: list[str] | None,
     dbus_match: list[str] | None,
     journal: bool,
@@ -131,31 +147,41 @@ def _sources(
     lines: list[Path] | None,
     follow: bool,
 ) -> list[Source]:
-    from ridgeline.audit.sources import DBus, Journal, LineFile, Piped, Reader, json_line, log_line
+    from ridgeline.audit.sources import (
+        DBus,
+        Journal,
+        LineFile,
+        LineReader,
+        PipeSource,
+        make_log_reader,
+        parse_json_line,
+    )
 
-    made: list[Source] = []
-    files: list[tuple[str, Path, Reader]] = [("jsonl", path, json_line) for path in jsonl or ()]
-    files += [("lines", path, log_line("stdin" if str(path) == "-" else str(path.absolute()))) for path in lines or ()]
+    sources: list[Source] = []
+    files: list[tuple[str, Path, LineReader]] = [("jsonl", path, parse_json_line) for path in jsonl or ()]
+    files += [
+        ("lines", path, make_log_reader("stdin" if str(path) == "-" else str(path.absolute()))) for path in lines or ()
+    ]
     for kind, path, read in files:
-        made.append(Piped(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
+        sources.append(PipeSource(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
     if dbus_match and not dbus:
         raise InputError("--dbus-match needs a bus; give --dbus too.")
     if (journal_match or journal_directory) and not journal:
         option = "--journal-match" if journal_match else "--journal-directory"
         raise InputError(f"{option} needs the journal; give --journal too.")
-    made += [DBus(where, dbus_match or ()) for where in dbus or ()]
+    sources += [DBus(where, dbus_match or ()) for where in dbus or ()]
     if journal:
-        made.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
-    return made
+        sources.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
+    return sources
 
 
-def _http(address: str, token: str | None) -> Http:
+def _make_http(address: str, token: str | None) -> Http:
     from ridgeline.audit.sources import Http
 
-    return Http(address, token or "auto", announce=lambda line: tell(line, stderr()))
+    return Http(address, token or "auto", announce=lambda line: print_line(line, stderr()))
 
 
-def _line(now: dict[str, Any]) -> str:
+def _format_status(now: dict[str, Any]) -> str:
     taken, dropped = (sum(now[name].values()) for name in ("taken", "dropped"))
     lost = f", {dropped:,} dropped" if dropped else ""
     ready = "" if now["ready"] else ", loading the model"
@@ -164,31 +190,176 @@ def _line(now: dict[str, Any]) -> str:
     )
 
 
-def _as_line(alert: dict[str, Any]) -> None:
+def _print_alert_json(alert: dict[str, Any]) -> None:
     event = alert["event"]
     sys.stdout.write(json.dumps({**alert, "event": {**event, "time": str(event["time"])}}) + "\n")
     sys.stdout.flush()
 
 
-def _as_words(alert: dict[str, Any]) -> None:
+def _print_alert(alert: dict[str, Any]) -> None:
     event = {"subject": None, "actor": None, "attributes": {}, **alert["event"]}
-    tell(f"alert: entry {alert['entry']}, score {alert['score']:.3f}: {in_words(event)}\n  {alert['reason']}")
+    print_line(
+        f"alert: entry {alert['entry']}, score {alert['score']:.3f}: {describe_event(event)}\n  {alert['reason']}"
+    )
 
 
-def _tell(done: dict[str, Any], as_json: bool, quiet: bool) -> None:
+def _print_summary(done: dict[str, Any], as_json: bool, quiet: bool) -> None:
     if as_json:
         print(json.dumps({"summary": done}))
     elif not quiet:
         taken = sum(done["taken"].values())
-        tell(
+        print_line(
             f"{taken:,} events recorded, {done['scored']:,} scored, {done['alerts']:,} alerts "
             f"in {done['seconds']:.1f} s; the log has {done['size']:,} entries.",
             stderr(),
         )
     for what in ("dropped", "refused"):
         for source, count in done[what].items():
-            note(f"{source}: {count:,} {what}; the log says so too.")
+            print_note(f"{source}: {count:,} {what}; the log records it too.")
     if done["undelivered"]:
-        note(f"{done['undelivered']:,} alerts were not taken by their webhook; the log says why.")
+        print_note(f"{done['undelivered']:,} alerts were not accepted by their webhook; the log has the reason.")
     if done["left"]:
-        note(f"{done['left']:,} entries are not scored yet; the next start does it.")
+        print_note(f"{done['left']:,} entries are not scored yet; the next start scores them.")
+
+
+def search(
+    log: Log,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, in words.")],
+    k: Annotated[int, typer.Option("-k", metavar="N", help="Number of events.")] = 10,
+    since: Since = None,
+    where: Where = None,
+    key: Key = None,
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find events by meaning, nearest first.
+
+    [dim]Example:[/]
+
+      ridgeline audit search LOG "someone opened the firewall" --since 24h --where "source == 'dbus'"
+
+    The search first builds or updates its index from the log; the answer tells up to which entry it is complete.
+    """
+    from ridgeline.audit import Ledger
+    from ridgeline.audit.ledger import compile_filter, parse_moment
+    from ridgeline.audit.watch import open_meaning
+
+    after, matches = parse_moment(since) if since else None, compile_filter(where) if where else None
+    if not text.strip():
+        raise InputError("the text to search for is empty; give a few words.")
+    verifier = parse_key(key) if key is not None else None
+    with Ledger.open(log, verifier=verifier) as ledger, status("reading the log"):
+        meaning = open_meaning(ledger, encoder, device)
+        hits = meaning.search(text, k, ledger, since=after, where=matches)
+        size, complete = ledger.checkpoint().size, meaning.complete
+    if as_json:
+        print_json(
+            [
+                {**_with_text_time(hit.event), "entry": hit.entry, "score": hit.score, "template": hit.template}
+                for hit in hits
+            ]
+        )
+    else:
+        for hit in hits:
+            print_line(f"{hit.score:6.3f}  {_format_event(hit.entry, hit.event)}")
+        if not hits:
+            print_line("nothing matches.")
+    if complete < size:
+        print_note(f"the index is complete up to entry {complete:,} of {size:,}.")
+    elif not quiet and not as_json:
+        print_note(f"all {complete:,} entries were searched.")
+
+
+def alerts(
+    log: Log,
+    k: Annotated[int | None, typer.Option("-k", metavar="N", help="Only the N highest scores.")] = None,
+    since: Since = None,
+    where: Where = None,
+    unlabelled: Annotated[bool, typer.Option("--open", help="Only alerts without a label.")] = False,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List the alerts of the watcher, highest score first, with reason and label."""
+    from ridgeline.audit import Ledger
+    from ridgeline.audit.ledger import compile_filter, parse_moment
+    from ridgeline.audit.watch import read_alerts
+
+    if k is not None and k < 1:
+        raise InputError(f"-k is {k}; give 1 or more.")
+    after, matches_where = parse_moment(since) if since else None, compile_filter(where) if where else None
+    with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
+        matches = read_alerts(ledger, since=after, where=matches_where)
+    matches = [alert for alert in matches if not unlabelled or alert["label"] is None][:k]
+    if as_json:
+        print_json(
+            [{**alert, "event": _with_text_time(alert["event"]) if alert["event"] else None} for alert in matches]
+        )
+        return
+    for alert in matches:
+        verdict = f"  [{alert['label']['verdict']}, {alert['label']['by']}]" if alert["label"] else ""
+        what = _format_event(alert["entry"], alert["event"]) if alert["event"] else f"{alert['entry']:>8}  (pruned)"
+        print_line(f"{alert['score']:6.3f}  {what}{verdict}\n        {alert['reason']}")
+    if not matches:
+        print_line("no alerts.")
+
+
+def label(
+    log: Log,
+    entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Index of the entry.")],
+    verdict: Annotated[str, typer.Argument(metavar="normal|bad", help="The label.")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Your name for the log (default: user@host).")] = None,
+    why: Annotated[str, typer.Option("--note", metavar="TEXT", help="A comment, like what was done about it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Label an entry: similar events score lower (normal) or higher (bad) from then on. The log records the label."""
+    from ridgeline.audit.ledger import Appender
+    from ridgeline.audit.watch import make_label_event
+
+    if verdict not in ("normal", "bad"):
+        raise unknown("verdict", verdict, ("normal", "bad"))
+    labeller = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    with Appender(log) as into:
+        into.finish()  # sign, so that the newest entries can be labelled too
+        index, _ = into.append([make_label_event(log, entry, verdict, labeller, why)])
+        into.finish()
+    if as_json:
+        print_json({"entry": entry, "verdict": verdict, "by": labeller, "index": index})
+    else:
+        print_line(f"entry {entry} is {verdict}, says {labeller}; entry {index} records it.")
+
+
+def _with_text_time(event: dict[str, Any]) -> dict[str, Any]:
+    return {**event, "time": str(event["time"])}
+
+
+def _format_event(entry: int, event: dict[str, Any]) -> str:
+    from ridgeline.audit.ledger import show_moment
+
+    return f"{entry:>8}  {show_moment(event['time'])[:19]}Z  {describe_event(event)}"
+
+
+def serve(
+    log: Log,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(help="Bearer token; 'auto' creates one. Needed unless on loopback.")
+    ] = None,
+    key: Key = None,
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
+    device: Device = "cpu",
+) -> None:
+    """Serve a page with new events, anomalies with reasons, search, and proofs that the browser verifies.
+
+    It only reads the log; a watcher may run at the same time. /metrics is for Prometheus, /openapi.json describes the
+    API.
+    """
+    from ridgeline import web
+    from ridgeline.audit import Ledger
+    from ridgeline.audit.serve import Live, make_service
+
+    with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
+        app = make_service(Live(ledger, encoder, device), token=token)
+        web.serve(app, host=host, port=port, announce=lambda line: print_line(line, stderr()))

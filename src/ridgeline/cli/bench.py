@@ -6,26 +6,23 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline import workloads
 from ridgeline.cli import summary, tables
-from ridgeline.cli.speak import Device, Json, Quiet, print_json, status, stderr, stdout, tell
-from ridgeline.cli.watching import watcher
+from ridgeline.cli.bench_progress import show_progress
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import Profile
-from ridgeline.lab.judge import analyse, standings
-from ridgeline.lab.race import Ask, Entrant, Outcome, Plan, Point, copied, rival
-from ridgeline.lab.race import bench as run_bench
-from ridgeline.lab.record import FILE, Record
-from ridgeline.lab.report import report
-from ridgeline.machine import Placement
-from ridgeline.workloads import pictures
+
+if TYPE_CHECKING:
+    from ridgeline.lab.race import BenchRequest, BenchResult, Point
+    from ridgeline.lab.record import Record
 
 OUT = Path("ridgeline-report")
 
@@ -35,35 +32,37 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[WORKLOAD]…",
-            help="Names, or .py files of your own; all when left out.",
+            help="Names of workloads, or .py files (default: all).",
             show_default=False,
         ),
     ] = None,
-    profile: Annotated[Profile, typer.Option(help="quick: minutes; full: the numbers one publishes.")] = Profile.QUICK,
+    profile: Annotated[
+        Profile, typer.Option(help="quick: minutes; full: the cases for published numbers.")
+    ] = Profile.QUICK,
     device: Device = "auto",
     case: Annotated[
         list[str] | None,
-        typer.Option("--case", metavar="K=V,…", help="A case of your own instead of the profile's."),
+        typer.Option("--case", metavar="K=V,…", help="Measure this case instead of those of the profile."),
     ] = None,
     ranks: Annotated[int | None, typer.Option(help="Processes per contender.")] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="For all races and what prepares them: 90s, 5m, 1h. Else 4m (quick), 7.5m (full)."
+            metavar="TIME", help="Time for all races and their preparation: 90s, 5m, 1h (default: 4m, full 7.5m)."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where records.jsonl and report.html go.")] = OUT,
-    node: Annotated[int | None, typer.Option(help="Stand on this NUMA node, CPUs and memory.")] = None,
-    cold: Annotated[
-        bool, typer.Option("--cold", help="Drive the inputs out of the caches before every sample.")
-    ] = False,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="A contender silent for this long is stopped.")] = "120s",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for records.jsonl and report.html.")] = OUT,
+    node: Annotated[int | None, typer.Option(help="Bind CPUs and memory to this NUMA node.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Empty the caches before every sample.")] = False,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Stop a contender that gives no answer for this long.")
+    ] = "120s",
     against: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit; peers stay out.")
+        str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit, without peers.")
     ] = None,
     python: Annotated[
         list[str] | None,
-        typer.Option("--python", metavar="PEER=PATH", help="Run a peer in an interpreter of its own."),
+        typer.Option("--python", metavar="PEER=PATH", help="Run a peer with another interpreter."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -80,63 +79,76 @@ def bench(
 
       ridgeline bench spin --against HEAD~1
 
-    Of one workload all cases are shown, of several one line each; records.jsonl and report.html hold the rest. What the
-    time did not reach is said. A stopped run goes on where it was when started again. Exit 1 if anything of ours is
+    With one workload it prints all cases, with several one line each; records.jsonl and report.html hold the rest. It
+    names the cases that the time leaves out. The same command continues a stopped run. Exit 1 if a result of ours is
     WRONG or INCOMPLETE.
     """
-    references = [_reference(n) for n in names or workloads.names()]
-    ask = Ask(
-        workloads=references,
+    from ridgeline.lab.judge import analysis_to_json, list_failures, summarise_paths
+    from ridgeline.lab.race import BenchRequest, Plan, build_version, copy_working_tree, run_benchmark
+    from ridgeline.lab.record import RECORDS_FILE
+    from ridgeline.lab.report import write_report
+    from ridgeline.machine import Placement
+    from ridgeline.workloads import draw_pictures
+
+    request = BenchRequest(
+        workloads=[_find_workload(name) for name in names or workloads.list_workloads()],
         out=out,
         profile=profile,
         device=device,
         cases=case or (),
         ranks=ranks,
-        budget_s=seconds(budget, "--budget") if budget else None,
+        budget_s=parse_seconds(budget, "--budget") if budget else None,
         plan=Plan(
             placement=Placement(node=node, memory="bind" if node is not None else "local"),
             cold=cold,
-            timeout_s=seconds(timeout, "--timeout"),
+            timeout_s=parse_seconds(timeout, "--timeout"),
         ),
-        rivals=_rivals(against),
-        pythons=dict(_pair(p) for p in python or ()),
+        pythons=dict(_parse_interpreter(p) for p in python or ()),
     )
     console = stderr()
+    live = console.is_terminal and not as_json
     try:
         with (
-            copied() if ask.rivals else nullcontext() as tree,
-            watcher(console, live=console.is_terminal and not (quiet or as_json)) as watching,
+            show_progress(console, live=live, quiet=quiet) as progress,
+            ExitStack() as stack,
         ):
-            outcome = run_bench(replace(ask, tree=tree), watching)
+            if against is not None:
+                progress.show_activity(f"building commit {against}")
+                request = replace(request, versions=[build_version(against)])
+                progress.show_activity("building the working tree")
+                request = replace(request, tree=stack.enter_context(copy_working_tree()))
+            progress.total_s = request.limits.total_s
+            result = run_benchmark(request, progress.hooks)
+            progress.show_activity("writing the report")
+            page = write_report(result.records, out, draw_pictures=draw_pictures)
     except KeyboardInterrupt:
-        kept = out / FILE
-        stays = f"what was measured stays in {kept}; the same command goes on from there" if kept.exists() else ""
-        tell(f"Stopped; {stays or 'nothing was measured yet'}.", console)
+        file = out / RECORDS_FILE
+        state = f"the records stay in {file}; the same command goes on from there"
+        print_line(f"Stopped; {state if file.exists() else 'nothing was measured yet'}.", console)
         raise
-    records = outcome.records
-    page = report.write(records, out, pictures=pictures)
-    bad = analyse.failed(records)
+    records = result.records
+    failures = list_failures(records)
     if as_json:
         print_json(
             {
-                "cases": [analyse.to_json(r) for r in records],
-                "standings": [s.to_json() for s in standings(records)],
-                "left_out": [{"workload": p.workload.name, "case": p.case.to_json()} for p in outcome.left_out],
+                "cases": [analysis_to_json(r) for r in records],
+                "standings": [path.to_json() for path in summarise_paths(records)],
+                "left_out": [{"workload": p.workload.name, "case": p.case.to_json()} for p in result.left_out],
                 "report": str(page),
             }
         )
     else:
-        _told(outcome, ask, page)
-    for sentence in bad:
+        _print_result(result, request, page)
+    for sentence in failures:
         console.print(sentence, style="red", markup=False, highlight=False)
-    if bad:
+    if failures:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def seconds(text: str, option: str) -> float:
-    """A length of time as people write it.
+def parse_seconds(text: str, option: str) -> float:
+    """Parse a length of time; `option` names the option in the message.
 
-    >>> seconds("5m", "--budget"), seconds("90", "--budget")
+    >>> parse_seconds("5m", "--budget"), parse_seconds("90", "--budget")
     (300.0, 90.0)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
@@ -145,15 +157,26 @@ def seconds(text: str, option: str) -> float:
     return float(match[1]) * {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def _reference(name: str) -> str:
+def describe_left_out(points: Sequence[Point], records: Sequence[Record], request: BenchRequest) -> list[str]:
+    """Say which cases the time left out, by workload, and how to measure them; nothing if there are none."""
+    if not points:
+        return []
+    counts = Counter(p.workload.name for p in points)
+    totals = counts + Counter(r.workload for r in records)
+    names = ", ".join(f"{name} {count} of {totals[name]}" for name, count in counts.items())
+    minutes = math.ceil(request.limits.total_s / 60)
+    return [f"Cases left out for lack of time ({minutes} min): {names}. Name fewer workloads, or give more --budget."]
+
+
+def _find_workload(name: str) -> str:
     if name.endswith(".py"):
         return name
-    if name not in workloads.names():
-        raise unknown("workload", name, workloads.names())
-    return workloads.reference(name)
+    if name not in workloads.list_workloads():
+        raise unknown("workload", name, workloads.list_workloads())
+    return workloads.get_reference(name)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_interpreter(text: str) -> tuple[str, str]:
     peer, equals, path = text.partition("=")
     if not equals:
         raise InputError(f"--python '{text}' is not of the form PEER=PATH.")
@@ -162,40 +185,23 @@ def _pair(text: str) -> tuple[str, str]:
     return peer, path
 
 
-def _told(outcome: Outcome, ask: Ask, page: Path) -> None:
-    """One workload: every case and contender. Several: a line for each path, and what else must be known."""
-    answer, records = stdout(), outcome.records
-    found = standings(records)
-    if len(found) == 1:
-        for table in tables.races(records, answer.width):
-            answer.print(table)
-    elif not ask.rivals:
-        answer.print(summary.summary(found, answer.width))
-    if ask.rivals:
-        for part in summary.against(records, [r.name for r in ask.rivals]):
-            answer.print(part)
+def _print_result(result: BenchResult, request: BenchRequest, page: Path) -> None:
+    """Print every case and contender of one workload, or a line per path of several, and notes."""
+    from ridgeline.lab.judge import summarise_paths
+
+    console, records = stdout(), result.records
+    paths = summarise_paths(records)
+    if len(paths) == 1:
+        for table in tables.list_race_tables(records, console.width):
+            console.print(table)
+    elif not request.versions:
+        console.print(summary.build_summary(paths, console.width))
+    if request.versions:
+        for part in summary.compare_with_versions(records, [spec.name for spec in request.versions]):
+            console.print(part)
     else:
-        for sentence in summary.asides(found, records):
-            tell(sentence, answer)
-    for sentence in left_out(outcome.left_out, records, ask):
-        tell(sentence, answer)
-    tell(f"Report: {page}   all cases: ridgeline records show {page.parent}", answer)
-
-
-def left_out(points: Sequence[Point], records: Sequence[Record], ask: Ask) -> list[str]:
-    """What the time did not reach, by workload, and how to have it."""
-    if not points:
-        return []
-    counts = Counter(p.workload.name for p in points)
-    whole = counts + Counter(r.workload for r in records)
-    told = ", ".join(f"{name} {count} of {whole[name]}" for name, count in counts.items())
-    minutes = math.ceil(ask.pace.total_s / 60)
-    return [f"Cases left out for lack of time ({minutes} min): {told}. Name fewer workloads, or give more --budget."]
-
-
-def _rivals(commit: str | None) -> list[Entrant]:
-    if commit is None:
-        return []
-    with status("Building") as say:
-        say(commit)
-        return [rival(commit)]
+        for sentence in summary.list_notes(paths, records):
+            print_line(sentence, console)
+    for sentence in describe_left_out(result.left_out, records, request):
+        print_line(sentence, console)
+    print_line(f"Report: {page}   all cases: ridgeline records show {page.parent}", console)

@@ -1,4 +1,4 @@
-"""`ridgeline check`: do published numbers hold? Against themselves, and ours against their records."""
+"""`ridgeline check`: find numbers of a report that contradict each other or their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ridgeline import claims
-from ridgeline.cli.speak import Json, note, print_json, tell
+from ridgeline.cli.output import Json, print_json, print_line, print_note
 from ridgeline.errors import Exit
 
 
@@ -16,7 +16,7 @@ def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Markdown, text, HTML or CSV.")],
     as_json: Json = False,
 ) -> None:
-    """Test the numbers of a report: tables and statements must not contradict each other or their records.
+    """Check the numbers of a report: tables and statements must not contradict each other or their records.
 
     [dim]Examples:[/]
 
@@ -24,31 +24,30 @@ def check(
 
       ridgeline check README.md docs/*.md --json
 
-    Exit 0: nothing contradicts; 1: something does. Rounding is no contradiction; mixed units (MB, MiB) are notes.
+    Exit 0: no contradiction; 1: at least one. Rounding is not a contradiction; mixed units (MB, MiB) are notes.
     """
-    checked = [claims.check_file(file) for file in files]
-    findings = sorted((f for c in checked for f in c.findings), key=lambda f: (-f.confidence, f.file, f.line))
-    notes = [f for c in checked for f in c.notes]
+    results = [claims.check_file(file) for file in files]
+    findings = sorted((f for r in results for f in r.findings), key=lambda f: (-f.confidence, f.file, f.line))
+    notes = [f for r in results for f in r.notes]
     if as_json:
-        files_told = [{"file": c.file, "numbers": c.numbers, "bound": c.bound} for c in checked]
         print_json(
             {
                 "findings": [f.to_json() for f in findings],
                 "notes": [f.to_json() for f in notes],
-                "files": files_told,
+                "files": [{"file": r.file, "numbers": r.numbers, "bound": r.bound} for r in results],
             }
         )
     else:
         for finding in findings:
-            tell(f"{finding.file}:{finding.line}  {finding.kind}, confidence {finding.confidence:.2f}")
-            tell(f"    says        {finding.says}")
-            tell(f"    arithmetic  {finding.arithmetic}")
-        for mixed in notes:
-            tell(f"{mixed.file}:{mixed.line}  only units: {mixed.arithmetic}")
-        for c in checked:
-            tell(c.sentence)
-    for c in checked:
-        if not c.numbers:
-            note(f"'{c.file}' has no numbers to check.")
+            print_line(f"{finding.file}:{finding.line}  {finding.kind}, confidence {finding.confidence:.2f}")
+            print_line(f"    says        {finding.says}")
+            print_line(f"    arithmetic  {finding.arithmetic}")
+        for finding in notes:
+            print_line(f"{finding.file}:{finding.line}  only units: {finding.arithmetic}")
+        for result in results:
+            print_line(result.sentence)
+    for result in results:
+        if not result.numbers:
+            print_note(f"'{result.file}' has no numbers to check.")
     if findings:
         raise typer.Exit(Exit.FINDINGS)

@@ -1,4 +1,4 @@
-"""`ridgeline embed`: a file of texts to a file of vectors."""
+"""`ridgeline embed`: embed a file of texts into a file of vectors."""
 
 from __future__ import annotations
 
@@ -12,34 +12,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, stderr, tell
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, stderr
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
-    from ridgeline.embed import Done, Progress
+    from ridgeline.embed import JobResult, Progress
 
 
 def embed(
     file: Annotated[Path, typer.Argument(metavar="INPUT", help=".txt, .csv, .tsv, .jsonl (also .gz) or .parquet.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help=".npy, or .parquet with the texts beside the vectors.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help=".npy, or .parquet with texts and vectors.")],
     column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="The column of texts; 'text', or the only one.")
+        str | None,
+        typer.Option("--column", metavar="NAME", help="The column of texts (default: 'text', or the only one)."),
     ] = None,
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="A folder, or a name (ridgeline model ls).")
     ] = "all-MiniLM-L6-v2",
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before every text: a name from the model's, or words.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Text before every input: the name of a prompt of the model, or the words."),
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.")] = "auto",
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Cut texts here.")] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE", help="auto, float32, bfloat16 or float16 (default: auto, the fastest for the device)."
+        ),
+    ] = "auto",
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Truncate texts to N tokens (default: the limit of the model).")
+    ] = None,
     truncate_dim: Annotated[int | None, typer.Option(metavar="N", help="Keep the first N components.")] = None,
-    normalize: Annotated[bool, typer.Option(help="Vectors of unit length.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Scale vectors to length 1.")] = True,
     batch_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens computed at a time; memory follows it.")
+        int | None, typer.Option(metavar="N", help="Tokens per batch; memory depends on it (default: by device).")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read the output back and encode some rows anew.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Forget what an earlier run of another job left.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the output and encode some rows again.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Discard the chunks of an earlier job.")] = False,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -52,19 +61,19 @@ def embed(
 
       ridgeline embed reviews.jsonl.gz -o reviews.parquet --verify
 
-    A run that was stopped goes on where it stood when it is started again. Exit 1 if --verify finds a difference.
+    A job that was stopped resumes when it is started again. Exit 1 if --verify finds a difference.
     """
-    from ridgeline.embed import FORMS, Embedder, embed_file, read_texts, verify_file
+    from ridgeline.embed import OUTPUT_FORMATS, Embedder, embed_file, read_texts, verify_file
 
-    if out.suffix not in FORMS:
-        raise InputError(f"--out '{out}' ends in neither of {', '.join(FORMS)}; choose one of them.")
+    if out.suffix not in OUTPUT_FORMATS:
+        raise InputError(f"--out '{out}' ends in neither of {', '.join(OUTPUT_FORMATS)}; choose one of them.")
     if not out.parent.is_dir():
         raise InputError(f"there is no folder '{out.parent}'; create it first.")
     with read_texts(file, column):
-        pass  # a wrong column is said before a model is loaded
+        pass  # raises for a wrong column before a model is loaded
     started = time.perf_counter()
     with (
-        _noted() as notes,
+        _collect_warnings() as notes,
         Embedder(
             model,
             device=device,
@@ -77,7 +86,7 @@ def embed(
     ):
         loaded = time.perf_counter()
         with _progress(quiet or as_json) as progress:
-            done = embed_file(
+            result = embed_file(
                 embedder,
                 file,
                 out,
@@ -88,42 +97,44 @@ def embed(
                 progress=progress,
             )
         seconds = time.perf_counter() - loaded
-        good, words = verify_file(embedder, file, out, column) if verify else (True, "")
+        passed, sentence = verify_file(embedder, file, out, column) if verify else (True, "")
     answer = {
         "out": str(out),
         "model": model,
         "device": embedder.device,
         "dtype": embedder.dtype,
-        **asdict(done.quality),
-        "resumed": done.resumed,
+        **asdict(result.quality),
+        "resumed": result.resumed,
         "seconds": seconds,
         "load_seconds": loaded - started,
-        "verified": good if verify else None,
+        "verified": passed if verify else None,
         "notes": [*dict.fromkeys(notes)],
     }
     if as_json:
         print_json(answer)
     else:
-        _tell(done, seconds, words, notes, quiet)
-    if not good or done.quality.not_finite:
+        _print_result(result, seconds, sentence, notes, quiet)
+    if not passed or result.quality.not_finite:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _tell(done: Done, seconds: float, verified: str, notes: list[str], quiet: bool) -> None:
-    for sentence in dict.fromkeys(notes):
-        note(sentence)
+def _print_result(result: JobResult, seconds: float, verified: str, notes: list[str], quiet: bool) -> None:
+    for note in dict.fromkeys(notes):
+        print_note(note)
     if not quiet:
-        fresh = done.quality.count - done.resumed
-        again = f" ({done.resumed:,} were done before)" if done.resumed else ""
-        tell(f"{fresh:,} texts in {seconds:.1f} s, {fresh / seconds:,.0f} texts/s{again} → {done.output}", stderr())
-    tell(done.quality.line(), stderr())
+        count = result.quality.count - result.resumed
+        resumed = f" ({result.resumed:,} were done before)" if result.resumed else ""
+        print_line(
+            f"{count:,} texts in {seconds:.1f} s, {count / seconds:,.0f} texts/s{resumed} → {result.output}", stderr()
+        )
+    print_line(result.quality.format_line(), stderr())
     if verified:
-        tell(f"verify: {verified}", stderr())
+        print_line(f"verify: {verified}", stderr())
 
 
 @contextmanager
-def _noted() -> Iterator[list[str]]:
-    """What the engine warns of, as sentences for the end."""
+def _collect_warnings() -> Iterator[list[str]]:
+    """Collect the warnings of the engine, to print them at the end."""
     notes: list[str] = []
 
     def keep(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -137,7 +148,7 @@ def _noted() -> Iterator[list[str]]:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Progress]:
-    """Texts per second and the time that is left, on a terminal."""
+    """Show texts per second and the remaining time on a terminal."""
     console = stderr()
     if quiet or not console.is_terminal:
         yield lambda *_: None

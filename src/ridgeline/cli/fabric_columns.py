@@ -1,4 +1,4 @@
-"""`ridgeline fabric columns`: recorded collectives in the columns of nccl-tests, for those who compare by them."""
+"""`ridgeline fabric columns`: recorded collectives in the columns of nccl-tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ridgeline.cli.speak import Json, note, print_json, stdout
+from ridgeline.cli.output import Json, print_json, print_note, stdout
 from ridgeline.errors import InputError
 
 COLLECTIVES = {"allreduce": "all_reduce", "allgather": "all_gather", "broadcast": "broadcast", "p2p": "p2p"}
@@ -26,12 +26,17 @@ def columns(
 
       ridgeline bench allreduce --ranks 2 --out runs && ridgeline fabric columns runs
     """
-    from ridgeline.lab.judge import analyse
-    from ridgeline.lab.record import record
+    from ridgeline.lab.judge import analyse_record
+    from ridgeline.lab.record import read_records
 
-    found = record.read(file)
-    note(found.warning)
-    rows = [_row(r) for one in found.records if one.workload in COLLECTIVES for r in analyse.rows(one)]
+    collection = read_records(file)
+    print_note(collection.warning)
+    rows = [
+        _make_row(result)
+        for record in collection.records
+        if record.workload in COLLECTIVES
+        for result in analyse_record(record)
+    ]
     if not rows:
         raise InputError(
             f"'{file}' holds no collectives; ridgeline bench {' '.join(COLLECTIVES)} --out DIR makes some."
@@ -40,22 +45,22 @@ def columns(
         print_json(rows)
         return
     for name, ranks in dict.fromkeys((row["workload"], row["ranks"]) for row in rows):
-        filled = ", with the filling of its input" if name == "allreduce" else ""
-        table = Table(title=f"measured: {name}, {ranks} ranks{filled}", box=box.SIMPLE)
-        shown = [column for column in rows[0] if column not in ("workload", "ranks")]
-        for column in shown:
+        note = ", including the filling of its input" if name == "allreduce" else ""
+        table = Table(title=f"measured: {name}, {ranks} ranks{note}", box=box.SIMPLE)
+        visible = [column for column in rows[0] if column not in ("workload", "ranks")]
+        for column in visible:
             table.add_column(column, justify="left" if column in ("contender", "type") else "right", no_wrap=True)
         for row in rows:
             if (row["workload"], row["ranks"]) == (name, ranks):
-                table.add_row(*(_cell(row[column]) for column in shown))
+                table.add_row(*(_format_cell(row[column]) for column in visible))
         stdout().print(table)
 
 
-def _row(row: Any) -> dict[str, Any]:
+def _make_row(row: Any) -> dict[str, Any]:
     """One contender of one record; busbw is algbw times the factor of its collective."""
     from ridgeline.fabric import bus_factor
 
-    case, lane, seconds = row.record.case, row.lane, row.seconds
+    case, lane, seconds = row.record.case, row.result, row.seconds
     op, ranks, size = COLLECTIVES[row.record.workload], case["ranks"], case["bytes"]
     extras, check = lane.extras, lane.check or {}
     algbw = size / seconds / 1e9 if seconds else None
@@ -79,7 +84,7 @@ def _row(row: Any) -> dict[str, Any]:
     }
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):

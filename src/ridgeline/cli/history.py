@@ -1,4 +1,4 @@
-"""`ridgeline history`: records over time, their steps, and the commit that changed them."""
+"""`ridgeline history`: show records over time, their steps, and the commits that caused them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.speak import Json, note, plain, print_json, status, stdout, tell
+from ridgeline.cli.output import Json, escape_control, print_json, print_line, print_note, status, stdout
 from ridgeline.errors import Exit, InputError, unknown
-from ridgeline.web import si
+from ridgeline.web import format_si
 
 if TYPE_CHECKING:
     from ridgeline.lab.judge import Series
@@ -22,16 +22,16 @@ COLOURS = {"STEADY": "green", "FASTER": "green", "SLOWER": "red", "DRIFTING": "y
 
 def history(
     where: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder of recorded runs, searched through; or one file.")
+        Path, typer.Argument(metavar="DIR", help="A folder that contains recorded runs at any depth, or one file.")
     ],
-    workload: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="How often a series without a step may seem to have one; else 0.01.")
+    workload: Annotated[str | None, typer.Option(help="Show this workload only.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Probability of a false step per series (default: 0.01).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a page with charts, .html.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page with charts, .html.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how each case did over time, and what changed where it stepped.
+    """Show each case over time, its steps, and what changed at each step.
 
     [dim]Examples:[/]
 
@@ -39,69 +39,74 @@ def history(
 
       ridgeline history runs/ --workload embed -o history.html
 
-    Exit 0, or 1 where files were left out (each is named).
+    Exit 0, or 1 if files were left out (each is named).
     """
-    from ridgeline.lab.judge import history as lab
-    from ridgeline.lab.judge import steps
-    from ridgeline.lab.record import gather
-    from ridgeline.lab.report import history as history_page
+    from ridgeline.lab.judge import ALPHA, build_history
+    from ridgeline.lab.record import gather_records
+    from ridgeline.lab.report import write_history
 
-    alpha = steps.ALPHA if alpha is None else alpha
+    alpha = ALPHA if alpha is None else alpha
     if not 1e-3 <= alpha <= 0.5:
-        raise InputError(f"--alpha {alpha:g} is no rate of false alarms this can keep; give 0.001 to 0.5.")
+        raise InputError(f"--alpha {alpha:g} is not a rate of false alarms from 0.001 to 0.5.")
     if out is not None and out.suffix != ".html":
         raise InputError(f"'{out}' is no page; end its name with .html.")
-    with status("history") as say:
-        say("reading")
-        gathered = gather(where)
-    if workload is not None and workload not in {r.workload for r in gathered.records}:
-        raise unknown("record of workload", workload, dict.fromkeys(r.workload for r in gathered.records))
-    with status("history") as say:
-        say("looking for steps")
-        found = lab.history((r for r in gathered.records if workload in (None, r.workload)), alpha)
-    if not found:
+    with status("history") as show_activity:
+        show_activity("reading")
+        folder = gather_records(where)
+    if workload is not None and workload not in {r.workload for r in folder.records}:
+        raise unknown("record of workload", workload, dict.fromkeys(r.workload for r in folder.records))
+    with status("history") as show_activity:
+        show_activity("looking for steps")
+        series = build_history((r for r in folder.records if workload in (None, r.workload)), alpha)
+    if not series:
         raise InputError(f"no record in '{where}' has a valid time of ours; ridgeline records ls shows why.")
     if out is not None:
-        history_page.write(found, out, gathered.refused)
-    for sentence in (*gathered.warnings, *(f"left out: {refusal}" for refusal in gathered.refused)):
-        note(sentence)
+        write_history(series, out, folder.refused)
+    for sentence in (*folder.warnings, *(f"left out: {refusal}" for refusal in folder.refused)):
+        print_note(sentence)
     if as_json:
-        told = {"machines": gathered.machines, "refused": list(gathered.refused), "page": str(out) if out else None}
-        print_json({**told, "series": [s.to_json() for s in found]})
+        print_json(
+            {
+                "machines": folder.machines,
+                "refused": list(folder.refused),
+                "page": str(out) if out else None,
+                "series": [s.to_json() for s in series],
+            }
+        )
     else:
-        _show(found)
+        _print_series(series)
         if out is not None:
-            tell(f"Page: {out}")
-    if gathered.refused:
+            print_line(f"Page: {out}")
+    if folder.refused:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _show(found: list[Series]) -> None:
-    from ridgeline.lab.report import sentences
+def _print_series(series: list[Series]) -> None:
+    from ridgeline.lab.report import describe_series
 
-    machines = dict.fromkeys(s.last.machine["fingerprint"] for s in found)
+    machines = dict.fromkeys(s.last.machine["fingerprint"] for s in series)
     if len(machines) > 1:
-        tell(f"{len(machines)} kinds of machine; each is a group of its own, and none is compared with another.")
+        print_line(f"{len(machines)} kinds of machine; each is its own group, and no group compares two.")
     for fingerprint in machines:
-        own = [s for s in found if s.last.machine["fingerprint"] == fingerprint]
-        machine = own[-1].last.machine
-        names = escape(plain(" · ".join([machine["cpu"], *(g["name"] for g in machine["gpus"])])))
+        machine_series = [s for s in series if s.last.machine["fingerprint"] == fingerprint]
+        machine = machine_series[-1].last.machine
+        names = escape(escape_control(" · ".join([machine["cpu"], *(g["name"] for g in machine["gpus"])])))
         table = Table(title=names, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-        for column in ("case", "records", "from", "to", "now", "word"):
+        for column in ("case", "records", "from", "to", "now", "verdict"):
             table.add_column(
                 column, justify="right" if column in ("records", "now") else "left", no_wrap=column != "case"
             )
-        for s in own:
+        for s in machine_series:
             first, last = s.moments[0].record, s.moments[-1]
-            case = escape(plain(f"{s.last.workload} {s.last.label}"))
-            days = (escape(plain(r.time[:10])) for r in (first, last.record))
-            now = si(last.judged.time.value / 1e9, "s") if last.judged.time else "–"
+            case = escape(escape_control(f"{s.last.workload} {s.last.label}"))
+            days = (escape(escape_control(r.time[:10])) for r in (first, last.record))
+            now = format_si(last.assessment.time.value / 1e9, "s") if last.assessment.time else "–"
             since = f", last {s.recent.comparison}" if s.recent and s.recent.comparison else ""
-            word = f"[{COLOURS[s.word]}]{s.word}[/]{since}"
-            table.add_row(case, str(len(s.moments)), *days, now, word)
+            verdict = f"[{COLOURS[s.verdict]}]{s.verdict}[/]{since}"
+            table.add_row(case, str(len(s.moments)), *days, now, verdict)
         stdout().print(table)
-        for s in own:
+        for s in machine_series:
             if s.steps or s.drift:
-                tell(f"{s.last.workload} {s.last.label}:")
-                for sentence in sentences(s):
-                    tell(f"    {sentence}")
+                print_line(f"{s.last.workload} {s.last.label}:")
+                for sentence in describe_series(s):
+                    print_line(f"    {sentence}")

@@ -1,4 +1,4 @@
-"""`ridgeline model`: the models on this machine, and fetching one."""
+"""`ridgeline model`: list the models on this machine, and fetch one."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.speak import Json, Quiet, note, print_json, tell
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
 
-model = typer.Typer(no_args_is_help=True, help="Models for embedding: get one, list those that are here.")
+model = typer.Typer(no_args_is_help=True, help="Models for embedding: fetch one, list those on this machine.")
 
 
 @model.command("get")
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="all-MiniLM-L6-v2, or ORG/MODEL of the hub.")],
     revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="That revision; known models have a pinned one.")
+        str | None,
+        typer.Option(
+            metavar="COMMIT",
+            help="The revision to fetch (default: the pinned one of a published model, else the newest).",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fetch a model into the local Hugging Face cache; known ones at a pinned revision, verified by SHA-256."""
+    """Fetch a model into the local Hugging Face cache; published ones at a pinned revision, verified by SHA-256."""
     from ridgeline.embed import fetch_model
 
-    found = fetch_model(name, revision, (lambda _: None) if quiet or as_json else note)
+    fetched = fetch_model(name, revision, (lambda _: None) if quiet or as_json else print_note)
     if as_json:
-        print_json({"name": name, "folder": str(found.folder)})
+        print_json({"name": name, "folder": str(fetched.folder)})
     else:
-        tell(f"{name} → {found.folder}")
+        print_line(f"{name} → {fetched.folder}")
 
 
 @model.command("ls")
 def ls(as_json: Json = False) -> None:
-    """List the models on this machine that can be named; any folder can be given by its path."""
-    from ridgeline.embed import present
+    """List the models on this machine that have a name; any other folder can be given by its path."""
+    from ridgeline.embed import list_models
 
-    found = present()
+    models = list_models()
     if as_json:
-        print_json([{"name": f.name, "where": f.where, "folder": str(f.folder)} for f in found])
+        print_json([{"name": m.name, "where": m.where, "folder": str(m.folder)} for m in models])
         return
-    if not found:
-        tell("no models here; ridgeline model get all-MiniLM-L6-v2 fetches the default.")
-    for f in found:
-        tell(f"{f.name}  {f.where}  {f.folder}")
+    if not models:
+        print_line("there are no models on this machine; ridgeline model get all-MiniLM-L6-v2 fetches the default.")
+    for m in models:
+        print_line(f"{m.name}  {m.where}  {m.folder}")

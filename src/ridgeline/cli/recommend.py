@@ -1,4 +1,4 @@
-"""`ridgeline recommend`: films by taste and by meaning, from a folder of ratings."""
+"""`ridgeline recommend`: fit, query, evaluate and serve a recommender of a folder of ratings."""
 
 from __future__ import annotations
 
@@ -8,57 +8,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, status, stderr, stdout, tell
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr, stdout
+from ridgeline.cli.recommend_sizing import sizing
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
-    from ridgeline.recommend import Answer, Recommender, Wish
+    from ridgeline.recommend import Options, Recommendation, Recommender
 
-recommend = typer.Typer(no_args_is_help=True, help="Recommend by taste and by meaning.")
+recommend = typer.Typer(no_args_is_help=True, help="Recommend items by ratings and by the meaning of texts.")
 
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="A MovieLens folder, or items + interactions.")]
-Model = Annotated[Path, typer.Option("--model", "-m", metavar="MODEL", help="What `recommend fit` wrote.")]
-K = Annotated[int, typer.Option("-k", metavar="N", help="How many.")]
-Genre = Annotated[str | None, typer.Option("--genre", metavar="NAME", help="Only of this genre.")]
-Year = Annotated[str | None, typer.Option("--year", metavar="A-B", help="Only of these years: 1980-1989, 1999, 2000-.")]
-Encoder = Annotated[str, typer.Option("--encoder", metavar="NAME", help="The model that turns texts into vectors.")]
-MinRating = Annotated[float, typer.Option(metavar="R", help="A rating from here on is a like.")]
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="A MovieLens folder, or one with items and interactions.")]
+Model = Annotated[Path, typer.Option("--model", "-m", metavar="MODEL", help="The folder that `recommend fit` wrote.")]
+K = Annotated[int, typer.Option("-k", metavar="N", help="Number of results.")]
+Genre = Annotated[str | None, typer.Option("--genre", metavar="NAME", help="Only items of this genre.")]
+Year = Annotated[
+    str | None, typer.Option("--year", metavar="A-B", help="Only items of these years: 1980-1989, 1999, 2000-.")
+]
+Encoder = Annotated[str, typer.Option("--encoder", metavar="NAME", help="Model that encodes texts as vectors.")]
+MinRating = Annotated[float, typer.Option(metavar="R", help="Ratings from R on are likes.")]
 Penalty = Annotated[float, typer.Option("--ease-lambda", metavar="λ", help="EASE's penalty.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text anew, and keep none of the vectors.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text again, without the vector cache.")]
 DEFAULT = "all-MiniLM-L6-v2"
+METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
 
 
 @recommend.command()
 def describe(data: Data, as_json: Json = False) -> None:
-    """What a folder of ratings holds, and what in it cannot be used."""
+    """Describe a folder of ratings, and the rows in it that cannot be used."""
     from ridgeline.recommend import read
 
     dataset = read(data)
-    told = dataset.describe()
+    summary = dataset.describe()
     if as_json:
-        print_json(told)
+        print_json(summary)
         return
-    for name, value in told.items():
+    for name, value in summary.items():
         if name == "stars":
             value = "  ".join(f"{stars}★ {count:,}" for stars, count in value.items())
         elif isinstance(value, dict):
             continue
-        shown = f"{value:.2%}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-        tell(f"{name.replace('_', ' '):<20} {shown}")
+        text = f"{value:.2%}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        print_line(f"{name.replace('_', ' '):<20} {text}")
     for sentence in dataset.problems.lines():
-        note(sentence)
+        print_note(sentence)
 
 
 @recommend.command()
 def fit(
     data: Data,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="The folder to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder to write.")],
     min_rating: MinRating = 4.0,
     penalty: Penalty = 100.0,
-    template: Annotated[str | None, typer.Option(metavar="TEXT", help="Of item texts: {title} {year} …")] = None,
+    template: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Template of item texts: {title} {year} …")
+    ] = None,
     vectors: Annotated[
-        Path | None, typer.Option("--vectors", metavar="DIR", help="Item and user vectors as .npy, too.")
+        Path | None,
+        typer.Option("--vectors", metavar="DIR", help="Also write item and user vectors as .npy files to DIR."),
     ] = None,
     encoder: Encoder = DEFAULT,
     fresh: Fresh = False,
@@ -66,75 +73,88 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from a folder of ratings; the model appears whole or not at all.
+    """Fit a model on a folder of ratings; it appears complete or not at all.
 
-    A fit that was stopped goes on with the item vectors it had made.
+    After an interrupted fit, the next one uses the item vectors in the cache.
     """
     from ridgeline.embed import Embedder
-    from ridgeline.recommend import TEMPLATE, Recommender, export, integrity, item_texts, read, repeatable
+    from ridgeline.recommend import (
+        TEMPLATE,
+        Recommender,
+        check_vectors,
+        export_vectors,
+        is_repeatable,
+        item_texts,
+        read,
+    )
     from ridgeline.recommend.models import Ease
 
-    for place in (out, *([vectors] if vectors else [])):
-        if not place.absolute().parent.is_dir():
-            raise InputError(f"there is no folder '{place.parent}'; create it first.")
+    for folder in (out, *([vectors] if vectors else [])):
+        if not folder.absolute().parent.is_dir():
+            raise InputError(f"there is no folder '{folder.parent}'; create it first.")
     if vectors is not None:
-        _apart(out, vectors)
-    Ease(penalty)  # a wrong λ is said before anything is read
+        _check_folders(out, vectors)
+    Ease(penalty)  # report a wrong λ before reading
     dataset = read(data)
-    texts = item_texts(dataset.catalogue, template or TEMPLATE)  # a wrong template is said before a model is loaded
-    with status("fitting") as say, Embedder(encoder, device=device) as embedder:
+    texts = item_texts(dataset.catalogue, template or TEMPLATE)  # report a wrong template before loading a model
+    with status("fitting") as progress, Embedder(encoder, device=device) as embedder:
         model = Recommender.fit(
             dataset,
             embedder,
             min_rating=min_rating,
             penalty=penalty,
             template=template or TEMPLATE,
-            encode=encoding(embedder, fresh, say),
-            tell=say,
+            encode=choose_encode(embedder, fresh, progress),
+            progress=progress,
         )
-        same = repeatable(embedder.encode, texts, model.vectors)
-        say("writing")
+        is_same = is_repeatable(embedder.encode, texts, model.vectors)
+        progress("writing")
         model.save(out)
         if vectors is not None:
-            export(model, vectors)
-    health = {**integrity(model.vectors), "repeatable": same}
-    told = {
+            export_vectors(model, vectors)
+    vector_checks = {**check_vectors(model.vectors), "repeatable": is_same}
+    summary = {
         "out": str(out),
         "users": len(model.user_ids),
         "items": len(model.catalogue),
         "weights": model.hybrid.weights,
-        "vectors": health,
+        "vectors": vector_checks,
     }
     if as_json:
-        print_json(told)
+        print_json(summary)
         return
     for sentence in dataset.problems.lines():
-        note(sentence)
+        print_note(sentence)
     if not quiet:
-        tell(f"{told['users']:,} users, {told['items']:,} items → {out}", stderr())
-        sound = "sound" if health["ok"] and same else "NOT sound (--json says why)"
-        tell(f"vectors: {health['count']:,} × {health['dim']}, {health['bytes'] / 1e6:.1f} MB, {sound}", stderr())
+        print_line(f"{summary['users']:,} users, {summary['items']:,} items → {out}", stderr())
+        verdict = "valid" if vector_checks["ok"] and is_same else "NOT valid (see --json)"
+        size = f"{vector_checks['count']:,} × {vector_checks['dim']}, {vector_checks['bytes'] / 1e6:.1f} MB"
+        print_line(f"vectors: {size}, {verdict}", stderr())
 
 
 @recommend.command("for")
 def for_user(
-    user: Annotated[str, typer.Argument(metavar="USER", help="An id of the data.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="A user id of the data.")],
     model: Model,
     k: K = 10,
     genre: Genre = None,
     year: Year = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say which of the user's own likes are nearest.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Name the user's most similar likes for each result.")
+    ] = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """For a user of the data; what they rated is left out."""
-    with _loaded(model, device) as made:
-        _answer(made.recommend(user, _wish(k, genre, year), explain=explain or as_json), as_json, explain)
+    """Recommend for a user of the data, without the items that they rated."""
+    with _load_model(model, device) as recommender:
+        _print_recommendations(
+            recommender.recommend(user, _parse_options(k, genre, year), explain=explain or as_json), as_json, explain
+        )
 
 
 @recommend.command()
 def similar(
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="Roughly as it is written.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="A title; it may be misspelt.")],
     model: Model,
     k: K = 10,
     genre: Genre = None,
@@ -142,17 +162,17 @@ def similar(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Like a title, which may be misspelt."""
-    with _loaded(model, device) as made:
-        meant, exact, found = made.similar(title, _wish(k, genre, year))
+    """Find items similar to a title, which may be misspelt."""
+    with _load_model(model, device) as recommender:
+        matched_title, exact, recommendations = recommender.similar(title, _parse_options(k, genre, year))
     if not exact:
-        note(f"there is no title '{title}'; taken for '{meant}'.")
-    _answer(found, as_json, False)
+        print_note(f"there is no title '{title}'; taken for '{matched_title}'.")
+    _print_recommendations(recommendations, as_json, False)
 
 
 @recommend.command()
 def search(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it should be about.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Description of the item.")],
     model: Model,
     k: K = 10,
     genre: Genre = None,
@@ -160,98 +180,225 @@ def search(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """By what a text means."""
-    with _loaded(model, device) as made:
-        _answer(made.search(text, _wish(k, genre, year)), as_json, False)
+    """Find items by the meaning of a text."""
+    with _load_model(model, device) as recommender:
+        _print_recommendations(recommender.search(text, _parse_options(k, genre, year)), as_json, False)
 
 
 @recommend.command()
 def new(
     model: Model,
-    liked: Annotated[list[str] | None, typer.Option("--liked", metavar="TITLE", help="May be repeated.")] = None,
-    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="What they say they like.")] = "",
+    liked: Annotated[
+        list[str] | None, typer.Option("--liked", metavar="TITLE", help="A liked title; the option may be repeated.")
+    ] = None,
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Description of what the user likes.")] = "",
     k: K = 10,
     genre: Genre = None,
     year: Year = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """For somebody who is not in the data: titles, or words, or both; nothing is fitted anew."""
-    with _loaded(model, device) as made:
+    """Recommend for a new user by liked titles, by a text, or both, without a new fit."""
+    with _load_model(model, device) as recommender:
         for title in liked or []:
-            row, exact = made.titles.find(title)
+            row, exact = recommender.titles.find(title)
             if not exact:
-                note(f"there is no title '{title}'; taken for '{made.catalogue.titles[row]}'.")
-        _answer(made.new(liked or [], text, _wish(k, genre, year)), as_json, True)
+                print_note(f"there is no title '{title}'; taken for '{recommender.catalogue.titles[row]}'.")
+        _print_recommendations(recommender.new(liked or [], text, _parse_options(k, genre, year)), as_json, True)
 
 
 @recommend.command("all")
 def all_users(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help=".parquet: user, rank, item, title, score.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet file with user, rank, item, title, score.")],
     k: K = 10,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The best for every user, into one file."""
-    from ridgeline.recommend import write_all
+    """Write the best items of every user to one file."""
+    from ridgeline.recommend import write_recommendations
 
     if out.suffix != ".parquet":
         raise InputError(f"--out '{out}' does not end in .parquet; give a name that does.")
     if not out.absolute().parent.is_dir():
         raise InputError(f"there is no folder '{out.parent}'; create it first.")
-    with _loaded(model, device) as made, status("ranking") as say:
-        rows = write_all(made, out, _wish(k, None, None).k, say)
-        users = len(made.user_ids)
+    with _load_model(model, device) as recommender, status("ranking") as progress:
+        rows = write_recommendations(recommender, out, _parse_options(k, None, None).k, progress)
+        users = len(recommender.user_ids)
     if as_json:
         print_json({"out": str(out), "users": users, "rows": rows, "k": k})
     elif not quiet:
-        tell(f"{rows:,} recommendations for {users:,} users → {out}", stderr())
+        print_line(f"{rows:,} recommendations for {users:,} users → {out}", stderr())
 
 
-def encoding(embedder: Embedder, fresh: bool, say: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:
-    """How item texts become vectors: from those that are kept where they are, unless all are wanted fresh."""
-    from ridgeline.recommend import encode_kept
+@recommend.command()
+def evaluate(
+    data: Data,
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND", help="random, temporal-user, temporal-global, strong or cold-items."
+        ),
+    ] = "random",
+    min_rating: MinRating = 4.0,
+    metrics: Annotated[str, typer.Option(metavar="LIST", help="Metrics: recall@K, ndcg@K, mrr, coverage.")] = METRICS,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the split.")] = 0,
+    penalty: Penalty = 100.0,
+    encoder: Encoder = DEFAULT,
+    fresh: Fresh = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write a page (.html).")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rank the complete catalogue by every model and measure the quality of each.
 
-    return embedder.encode if fresh else lambda texts: encode_kept(embedder, texts, say)
+    No parameter is tuned on held-out likes. Intervals are 95 %, over users.
+    """
+    from ridgeline.embed import Embedder
+    from ridgeline.recommend import EvaluationSettings, parse_metrics, read, split_dataset
+    from ridgeline.recommend import evaluate as run
+    from ridgeline.recommend.models import Ease
+
+    names = parse_metrics(metrics)
+    if seed < 0:
+        raise InputError(f"--seed {seed} is below 0; give 0 or more.")
+    if out is not None and out.suffix != ".html":
+        raise InputError(f"--out '{out}' does not end in .html; give a name that does.")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InputError(f"there is no folder '{out.parent}'; create it first.")
+    if out is not None and out.is_dir():
+        raise InputError(f"--out '{out}' is a folder; give the name of a file.")
+    Ease(penalty)  # report a wrong λ before reading
+    dataset = read(data)
+    split_dataset(dataset, split, min_rating, seed)  # report an impossible split before loading a model
+    with status("evaluating") as progress, Embedder(encoder, device=device) as embedder:
+        solver = embedder.device if embedder.device.startswith("cuda") else "cpu"
+        settings = EvaluationSettings(split, min_rating, names, seed, penalty, device=solver)
+        evaluation = run(dataset, choose_encode(embedder, fresh, progress), settings, progress)
+    if out is not None:
+        from ridgeline.recommend import render_report
+        from ridgeline.store import publish
+
+        with publish(out) as tmp:
+            tmp.write_text(render_report(evaluation), encoding="utf-8")
+    if as_json:
+        print_json(evaluation)
+        return
+    for sentence in dataset.problems.lines():
+        print_note(sentence)
+    _print_evaluation(evaluation, names)
+    if out is not None and not quiet:
+        print_line(f"page → {out}", stderr())
 
 
-def _apart(out: Path, vectors: Path) -> None:
-    """Neither may be the other, or lie in it: the one written last would replace the first."""
-    model, beside = out.resolve(), vectors.resolve()
-    if model == beside or model in beside.parents or beside in model.parents:
-        where = "are the same folder" if model == beside else "lie within each other"
-        raise InputError(f"--out '{out}' and --vectors '{vectors}' {where}; give two folders side by side.")
+def _print_evaluation(evaluation: dict[str, Any], names: list[str]) -> None:
+    from rich.table import Table
+
+    protocol = evaluation["protocol"]
+    print_line(f"{protocol['dataset']}: held out {protocol['held_out']}; {protocol['users']:,} users")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("paired difference to EASE")
+    for model, result in evaluation["models"].items():
+        paired = result.get("paired_vs_ease", {})
+        differences = [
+            f"{m} {d['mean']:+.4f} [{d['ci'][0]:+.4f}, {d['ci'][1]:+.4f}]" for m, d in list(paired.items())[:1]
+        ]
+        table.add_row(model, *(f"{result[n]['mean']:.4f}" for n in names), ", ".join(differences))
+    stdout().print(table)
 
 
-def _loaded(folder: Path, device: str) -> Recommender:
+@recommend.command()
+def demo(
+    encoder: Encoder = DEFAULT,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Run every kind of request on films and synthetic users that come with ridgeline: no data, no network."""
+    from ridgeline.embed import Embedder
+    from ridgeline.recommend import run_demo
+
+    with status("fitting the demo") as progress, Embedder(encoder, device=device) as embedder:
+        result = run_demo(embedder, progress)
+    if as_json:
+        print_json(result)
+        return
+    for question, recommendations in result["answers"].items():
+        print_line(question)
+        for a in recommendations[:5]:
+            because = f"   because of {', '.join(a['why'])}" if a["why"] else ""
+            print_line(f"  {a['score']:6.3f}  {a['title']}{because}")
+
+
+@recommend.command()
+def serve(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `recommend fit` wrote.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(help="Access token; 'auto' creates one. Required for addresses other than loopback.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Serve a web page and a REST interface, by default on this machine only."""
+    from ridgeline import web
+    from ridgeline.recommend import Recommender, create_app
+
+    with Recommender.load(model, device=device) as recommender:
+        web.serve(
+            create_app(recommender, token=token), host=host, port=port, announce=lambda line: print_line(line, stderr())
+        )
+
+
+recommend.command()(sizing)
+
+
+def choose_encode(embedder: Embedder, fresh: bool, progress: Callable[[str], object]) -> Callable[[Sequence[str]], Any]:
+    """Return the function that encodes item texts: with the vector cache, or without it if `fresh`."""
+    from ridgeline.recommend import encode_cached
+
+    return embedder.encode if fresh else lambda texts: encode_cached(embedder, texts, progress)
+
+
+def _check_folders(out: Path, vectors: Path) -> None:
+    """Refuse folders that are equal or nested: the second output would replace the first."""
+    model, vector_folder = out.resolve(), vectors.resolve()
+    if model == vector_folder or model in vector_folder.parents or vector_folder in model.parents:
+        relation = "are the same folder" if model == vector_folder else "lie within each other"
+        raise InputError(f"--out '{out}' and --vectors '{vectors}' {relation}; give two folders side by side.")
+
+
+def _load_model(folder: Path, device: str) -> Recommender:
     from ridgeline.recommend import Recommender
 
     return Recommender.load(folder, device=device)
 
 
-def _wish(k: int, genre: str | None, year: str | None) -> Wish:
-    from ridgeline.recommend import Wish, years_of
+def _parse_options(k: int, genre: str | None, year: str | None) -> Options:
+    from ridgeline.recommend import Options, parse_years
 
-    return Wish(k, genre, years_of(year))
+    return Options(k, genre, parse_years(year))
 
 
-def _answer(found: list[Answer], as_json: bool, why: bool) -> None:
+def _print_recommendations(recommendations: list[Recommendation], as_json: bool, explain: bool) -> None:
     if as_json:
-        print_json([a.to_json() for a in found])
+        print_json([a.to_json() for a in recommendations])
         return
-    if not found:
-        note("nothing fits; ask for more years or another genre.")
+    if not recommendations:
+        print_note("no item fits; give more years or another genre.")
         return
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("score", justify="right")
-    for name in ("title", "genres", *(["because of"] if why else [])):
+    for name in ("title", "genres", *(["because of"] if explain else [])):
         table.add_column(name)
-    for a in found:
+    for a in recommendations:
         cells = [f"{a.score:.3f}", escape(a.title), escape(", ".join(a.genres))]
-        table.add_row(*cells, *([escape(", ".join(a.why))] if why else []))
+        table.add_row(*cells, *([escape(", ".join(a.why))] if explain else []))
     stdout().print(table)

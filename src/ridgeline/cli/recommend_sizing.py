@@ -1,4 +1,4 @@
-"""`ridgeline recommend sizing`: what embedding a catalogue takes, and would take, from records of the workload."""
+"""`ridgeline recommend sizing`: measured and predicted time and memory of embedding a catalogue, from records."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ridgeline.cli.speak import Json, note, print_json, stdout, tell
+from ridgeline.cli.output import Json, print_json, print_line, print_note, stdout
 from ridgeline.errors import InputError
-from ridgeline.lab.judge import Row, analyse
-from ridgeline.lab.record import record
-from ridgeline.web import si
+from ridgeline.lab.judge import Row, analyse_record
+from ridgeline.lab.record import read_records
+from ridgeline.web import format_si
 
-AT = (1_000_000, 10_000_000, 100_000_000)
-FEWEST = 3  # sizes: two give a line, the third says how good it is
+PREDICTED_SIZES = (1_000_000, 10_000_000, 100_000_000)
+MIN_SIZES = 3  # two sizes give a line, the third its error
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds for n texts: `base + each · n`; `off` is how far it lay from the largest size when made without it."""
+    """Seconds for n texts: `base + each · n`; `off` is its relative error at the largest size if fitted without it."""
 
     base: float
     each: float
@@ -32,23 +32,23 @@ class Line:
         return self.base + self.each * texts
 
 
-def line_through(texts: Sequence[int], seconds: Sequence[float]) -> Line:
-    """By least squares of relative errors; what a call costs by itself is never below 0.
+def fit_time_line(texts: Sequence[int], seconds: Sequence[float]) -> Line:
+    """Fit a line by least squares of relative errors; the base is never below 0.
 
-    >>> line_through([10, 20, 40], [1.0, 1.5, 2.5])
+    >>> fit_time_line([10, 20, 40], [1.0, 1.5, 2.5])
     Line(base=0.5, each=0.05, off=0.0)
     """
-    if len(set(texts)) < FEWEST:
-        raise InputError(f"a prediction needs {FEWEST} sizes and has {len(set(texts))}; bench more of them.")
+    if len(set(texts)) < MIN_SIZES:
+        raise InputError(f"a prediction needs {MIN_SIZES} sizes and has {len(set(texts))}; bench more of them.")
     order = np.argsort(texts)
     n, t = np.asarray(texts, float)[order], np.asarray(seconds, float)[order]
-    shorter = _fitted(n[n < n[-1]], t[n < n[-1]])
-    base, each = _fitted(n, t)
-    off = max(abs((shorter[0] + shorter[1] * n[-1]) / last - 1) for last in t[n == n[-1]])
+    without_largest = _fit_line(n[n < n[-1]], t[n < n[-1]])
+    base, each = _fit_line(n, t)
+    off = max(abs((without_largest[0] + without_largest[1] * n[-1]) / last - 1) for last in t[n == n[-1]])
     return Line(round(base, 9), round(each, 12), round(float(off), 9))
 
 
-def _fitted(texts: Any, seconds: Any) -> tuple[float, float]:
+def _fit_line(texts: Any, seconds: Any) -> tuple[float, float]:
     left = np.stack([1 / seconds, texts / seconds], axis=1)
     base, each = np.linalg.lstsq(left, np.ones(len(texts)), rcond=None)[0]
     if base < 0:
@@ -62,52 +62,52 @@ def sizing(
     ],
     as_json: Json = False,
 ) -> None:
-    """Item texts per second, memory and loading as measured; 1, 10 and 100 million as predictions with their error.
+    """Show measured texts per second, memory and load time, and predictions for 1, 10 and 100 million texts.
 
-    Nothing is measured and no prediction is stored: it is a line through the sizes of `ridgeline bench recommend`
-    with task=embed, and its error is how far it lay from the largest of them when that one was left out, or the
-    spread of the times where that is more.
+    The command measures nothing. A prediction is a line through the sizes of `ridgeline bench recommend` with
+    task=embed. Its error is the larger of two: the error at the largest size if the line is fitted without it, and
+    the spread of the times.
 
     [dim]Example:[/]  ridgeline recommend sizing ridgeline-report
     """
     rows = []
     for file in files:
-        found = record.read(file)
-        note(found.warning)
-        own = (r for r in found.records if r.workload == "recommend" and r.case.get("task") == "embed")
-        rows += [row for r in own for row in analyse.rows(r) if row.seconds]
+        loaded = read_records(file)
+        print_note(loaded.warning)
+        group_rows = (r for r in loaded.records if r.workload == "recommend" and r.case.get("task") == "embed")
+        rows += [row for r in group_rows for row in analyse_record(r) if row.seconds]
     if not rows:
         raise InputError(f"'{files[0]}' holds no record of task=embed; run ridgeline bench recommend first.")
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         machine = row.record.machine
-        groups.setdefault((machine["fingerprint"], row.record.case["device"], row.lane.contender), []).append(row)
-    told = [_told(device, contender, own) for (_, device, contender), own in groups.items()]
+        groups.setdefault((machine["fingerprint"], row.record.case["device"], row.result.contender), []).append(row)
+    summaries = [_summarize(device, contender, group_rows) for (_, device, contender), group_rows in groups.items()]
     if as_json:
-        print_json(told)
+        print_json(summaries)
         return
-    for one in told:
-        _show(one)
+    for summary in summaries:
+        _print_summary(summary)
 
 
-def _told(device: str, contender: str, rows: list[Row]) -> dict[str, Any]:
-    measured = [_measured(row) for row in sorted(rows, key=lambda r: (r.record.case["items"], r.record.case["batch"]))]
-    usual = [row for row in rows if not row.record.case["batch"]]
+def _summarize(device: str, contender: str, rows: list[Row]) -> dict[str, Any]:
+    measurements = [_describe_row(row) for row in sorted(rows, key=lambda r: (r.record.case["items"], r.record.case["batch"]))]
+    automatic_batch = [row for row in rows if not row.record.case["batch"]]
     machine = rows[0].record.machine
     names = [g["name"] for g in machine["gpus"]] if device != "cpu" else [machine["cpu"]]
-    told: dict[str, Any] = {"where": f"{', '.join(names)} ({device})", "contender": contender, "measured": measured}
+    summary: dict[str, Any] = {"where": f"{', '.join(names)} ({device})", "contender": contender, "measured": measurements}
     try:
-        line = line_through([r.record.case["items"] for r in usual], [r.seconds or 0.0 for r in usual])
+        line = fit_time_line([r.record.case["items"] for r in automatic_batch], [r.seconds or 0.0 for r in automatic_batch])
     except InputError as lacking:
-        return {**told, "predicted": [], "why": str(lacking)}
-    spread = max((r.judged.time.high - r.judged.time.low) / 2 / r.judged.time.value for r in usual if r.judged.time)
-    error, dim = max(line.off, spread), usual[0].record.case["dim"]
-    ahead = [{"texts": n, "seconds": line.at(n), "error": error, "vector_bytes": 4 * dim * n} for n in AT]
-    return {**told, "predicted": ahead, "largest_left_out": line.off, "spread": spread}
+        return {**summary, "predicted": [], "why": str(lacking)}
+    spread = max((r.assessment.time.high - r.assessment.time.low) / 2 / r.assessment.time.value for r in automatic_batch if r.assessment.time)
+    error, dim = max(line.off, spread), automatic_batch[0].record.case["dim"]
+    predictions = [{"texts": n, "seconds": line.at(n), "error": error, "vector_bytes": 4 * dim * n} for n in PREDICTED_SIZES]
+    return {**summary, "predicted": predictions, "largest_left_out": line.off, "spread": spread}
 
 
-def _measured(row: Row) -> dict[str, Any]:
-    case, extras = row.record.case, row.lane.extras
+def _describe_row(row: Row) -> dict[str, Any]:
+    case, extras = row.record.case, row.result.extras
     return {
         "texts": case["items"],
         "batch": case["batch"] or None,
@@ -117,32 +117,32 @@ def _measured(row: Row) -> dict[str, Any]:
         "peak_bytes": extras.get("peak_gpu_bytes") or extras.get("peak_host_bytes"),
         "load_seconds": extras["load_ns"] / 1e9 if "load_ns" in extras else None,
         "lowest_cosine": row.quality.get("lowest cosine"),
-        "validity": row.judged.validity,
+        "validity": row.assessment.validity,
     }
 
 
-def _show(told: dict[str, Any]) -> None:
+def _print_summary(summary: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    tell(f"{told['contender']} on {told['where']}")
+    print_line(f"{summary['contender']} on {summary['where']}")
     table = Table(box=None, pad_edge=False)
     for head in ("texts", "batch", "texts/s", "ms per text", "peak memory", "load", "lowest cosine", ""):
         table.add_column(head, justify="right")
-    for m in told["measured"]:
+    for m in summary["measured"]:
         cells = [f"{m['texts']:,}", str(m["batch"] or "own"), f"{m['texts_per_s']:,.1f}", f"{m['ms_per_text']:.3g}"]
-        cells += [si(m["peak_bytes"], "B") if m["peak_bytes"] else "–"]
-        cells += [si(m["load_seconds"], "s") if m["load_seconds"] else "–"]
+        cells += [format_si(m["peak_bytes"], "B") if m["peak_bytes"] else "–"]
+        cells += [format_si(m["load_seconds"], "s") if m["load_seconds"] else "–"]
         table.add_row(*cells, f"{m['lowest_cosine']:.6f}" if m["lowest_cosine"] else "–", escape(m["validity"]))
-    for p in told["predicted"]:
-        words = f"predicted: {_span(p['seconds'])} ± {p['error']:.0%}, vectors {si(p['vector_bytes'], 'B')}"
-        table.add_row(f"{p['texts']:,}", "own", *[""] * 5, words)
+    for p in summary["predicted"]:
+        text = f"predicted: {_format_duration(p['seconds'])} ± {p['error']:.0%}, vectors {format_si(p['vector_bytes'], 'B')}"
+        table.add_row(f"{p['texts']:,}", "own", *[""] * 5, text)
     stdout().print(table)
-    if not told["predicted"]:
-        note(told["why"])
+    if not summary["predicted"]:
+        print_note(summary["why"])
 
 
-def _span(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,4 +1,4 @@
-"""`ridgeline records`: look into record files and take their raw samples elsewhere."""
+"""`ridgeline records`: list, show and export records, and analyse how they scale."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import tables
+from ridgeline.cli.output import Json, print_json, print_line, print_note, stderr, stdout
 from ridgeline.cli.scaling import scaling
-from ridgeline.cli.speak import Json, note, print_json, stderr, stdout, tell
 from ridgeline.errors import InputError, MissingExtra, unknown
-from ridgeline.lab.judge import analyse
-from ridgeline.lab.record import Record, Records, record
+from ridgeline.lab.judge import analyse_record
+from ridgeline.lab.record import Record, RecordFile, read_records, record_to_json
 from ridgeline.store import publish
 
 records = typer.Typer(no_args_is_help=True, help="List, show and export recorded runs; see how they scale.")
 records.command("scaling")(scaling)
 COLUMNS = ("record", "time", "workload", "case", "machine", "commit", "contender", "ok", "turn", "sample_ns")
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file, or a folder that holds records.jsonl.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file, or a folder with records.jsonl.")]
 
 
 @records.command("ls")
 def ls(file: File, as_json: Json = False) -> None:
     """List the records of a file."""
-    found = _read(file)
+    content = _read(file)
     if as_json:
-        print_json({"torn": found.torn, "records": [_line(r) for r in found.records]})
+        print_json({"torn": content.torn, "records": [_summarise(r) for r in content.records]})
     else:
-        stdout().print(tables.listing(found.records))
+        stdout().print(tables.build_record_list(content.records))
 
 
 @records.command("show")
@@ -39,86 +39,86 @@ def show(
     file: File,
     which: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="The beginning of a record's id; the last one if left out."),
+        typer.Argument(metavar="[ID]", help="The beginning of a record's id (default: the last record)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show one record: its races as a table, or raw as JSON."""
-    found = _read(file)
-    chosen = [r for r in found.records if r.id.startswith(which or "")]
-    if not chosen:
-        raise unknown("record", which or "", [r.id[:8] for r in found.records])
+    content = _read(file)
+    matches = [r for r in content.records if r.id.startswith(which or "")]
+    if not matches:
+        raise unknown("record", which or "", [r.id[:8] for r in content.records])
     if as_json:
-        print_json(record.to_json(chosen[-1]))
+        print_json(record_to_json(matches[-1]))
         return
-    answer = stdout()
-    for part in tables.races(chosen[-1:], answer.width):
-        answer.print(part)
-    answer.print(tables.facts(chosen[-1]))
+    console = stdout()
+    for part in tables.list_race_tables(matches[-1:], console.width):
+        console.print(part)
+    console.print(tables.build_record_facts(matches[-1]))
 
 
 @records.command("export")
 def export(
     file: File,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help=".json, .csv or .parquet; JSON to stdout if left out.")
+        Path | None, typer.Option("--out", "-o", help="A .json, .csv or .parquet file (default: JSON to stdout).")
     ] = None,
 ) -> None:
-    """Export: JSON (whole records), CSV or Parquet (one row per sample).
+    """Export complete records as JSON, or one row per sample as CSV or Parquet.
 
     [dim]Example:[/]  ridgeline records export runs/ -o samples.parquet
     """
-    found = _read(file)
+    content = _read(file)
     if out is None:
-        print_json([record.to_json(r) for r in found.records])
+        print_json([record_to_json(r) for r in content.records])
         return
-    writers = {".json": _json, ".csv": _csv, ".parquet": _parquet}
+    writers = {".json": _write_json, ".csv": _write_csv, ".parquet": _write_parquet}
     if out.suffix not in writers:
-        raise InputError(f"cannot tell the format of '{out}'; end it with .json, .csv or .parquet.")
+        raise InputError(f"cannot recognise the format of '{out}'; end it with .json, .csv or .parquet.")
     with publish(out) as temporary:
-        writers[out.suffix](found.records, temporary)
-    samples = sum(len(lane.samples_ns) for r in found.records for lane in r.contenders)
-    tell(f"{samples} samples → {out}", stderr())
+        writers[out.suffix](content.records, temporary)
+    samples = sum(len(result.samples_ns) for r in content.records for result in r.contenders)
+    print_line(f"{samples} samples → {out}", stderr())
 
 
-def _read(file: Path) -> Records:
-    found = record.read(file)
-    note(found.warning)
-    return found
+def _read(file: Path) -> RecordFile:
+    content = read_records(file)
+    print_note(content.warning)
+    return content
 
 
-def _line(r: Record) -> dict[str, Any]:
+def _summarise(r: Record) -> dict[str, Any]:
     return {
         "id": r.id,
         "time": r.time,
         "workload": r.workload,
         "case": dict(r.case),
         "commit": r.code["commit"],
-        "contenders": {row.lane.contender: row.judged.validity for row in analyse.rows(r)},
+        "contenders": {row.result.contender: row.assessment.validity for row in analyse_record(r)},
     }
 
 
-def _samples(found: tuple[Record, ...]) -> dict[str, list[Any]]:
-    """Long form: one row per sample. Samples of a wrong output are marked by `ok`."""
+def _build_sample_columns(records: tuple[Record, ...]) -> dict[str, list[Any]]:
+    """Return one row per sample, column by column; `ok` is false for samples of a wrong output."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for r in found:
-        for lane in r.contenders:
-            n = len(lane.samples_ns)
-            ok = bool(lane.check and lane.check["ok"]) and lane.failure is None
-            about = (r.id, r.time, r.workload, json.dumps(dict(r.case)), r.machine["fingerprint"], r.code["commit"])
-            for name, value in zip(columns, (*about, lane.contender, ok), strict=False):
+    for r in records:
+        for result in r.contenders:
+            n = len(result.samples_ns)
+            ok = bool(result.check and result.check["ok"]) and result.failure is None
+            facts = (r.id, r.time, r.workload, json.dumps(dict(r.case)), r.machine["fingerprint"], r.code["commit"])
+            for name, value in zip(columns, (*facts, result.contender, ok), strict=False):
                 columns[name] += [value] * n
-            columns["turn"] += [i // lane.samples_per_turn for i in range(n)]
-            columns["sample_ns"] += list(lane.samples_ns)
+            columns["turn"] += [i // result.samples_per_turn for i in range(n)]
+            columns["sample_ns"] += list(result.samples_ns)
     return columns
 
 
-def _json(found: tuple[Record, ...], path: Path) -> None:
-    path.write_text(json.dumps([record.to_json(r) for r in found], indent=1))
+def _write_json(records: tuple[Record, ...], path: Path) -> None:
+    path.write_text(json.dumps([record_to_json(r) for r in records], indent=1))
 
 
-def _csv(found: tuple[Record, ...], path: Path) -> None:
-    columns = _samples(found)
+def _write_csv(records: tuple[Record, ...], path: Path) -> None:
+    columns = _build_sample_columns(records)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -126,10 +126,10 @@ def _csv(found: tuple[Record, ...], path: Path) -> None:
     path.write_text(text.getvalue())
 
 
-def _parquet(found: tuple[Record, ...], path: Path) -> None:
+def _write_parquet(records: tuple[Record, ...], path: Path) -> None:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtra("Parquet", "parquet") from None
-    parquet.write_table(arrow.table(_samples(found)), path)
+    parquet.write_table(arrow.table(_build_sample_columns(records)), path)

@@ -1,4 +1,4 @@
-"""`ridgeline report`: the page, made again from records, with Markdown and JSON beside it."""
+"""`ridgeline report`: make the report from records, as HTML, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli.speak import Json, note, print_json, tell
+from ridgeline.cli.output import Json, print_json, print_line, print_note
 from ridgeline.errors import Exit, InputError
 
 
 def report(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="RECORDS…", help=".jsonl files, or folders of them, searched through."),
+        typer.Argument(metavar="RECORDS…", help=".jsonl files, or folders that contain some at any depth."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where report.html, .md and .json go.")] = Path("."),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report.html, .md and .json.")] = Path(
+        "."
+    ),
     as_json: Json = False,
 ) -> None:
-    """Write report.html, report.md and report.json from recorded runs; nothing is measured.
+    """Write report.html, report.md and report.json from recorded runs, without measuring.
 
     [dim]Examples:[/]
 
@@ -27,29 +29,28 @@ def report(
 
       ridgeline report benchmarks/records --out /tmp
 
-    Machines are chapters of their own. Exit 0, or 1 where files of a folder were left out (each is named); a file that
-    is named itself must hold records.
+    Each kind of machine has its own chapter. Exit 0, or 1 if files of a folder were left out (each is named); a file
+    on the command line must hold records.
     """
-    from ridgeline.lab.race import make_folder
-    from ridgeline.lab.record import gather_all
-    from ridgeline.lab.report import report as making
-    from ridgeline.workloads import pictures
+    from ridgeline.lab.judge import analysis_to_json
+    from ridgeline.lab.race import create_output_folder
+    from ridgeline.lab.record import gather_all_records
+    from ridgeline.lab.report import write_report
+    from ridgeline.workloads import draw_pictures
 
-    found = gather_all(files)
-    if not found.records:
+    folder = gather_all_records(files)
+    if not folder.records:
         raise InputError(f"'{files[0]}' holds no record yet; run ridgeline bench first.")
-    for sentence in (*found.warnings, *(f"left out: {refusal}" for refusal in found.refused)):
-        note(sentence)
-    make_folder(out)
-    page = making.write(found.records, out, refused=found.refused, pictures=pictures)
+    for sentence in (*folder.warnings, *(f"left out: {refusal}" for refusal in folder.refused)):
+        print_note(sentence)
+    create_output_folder(out)
+    page = write_report(folder.records, out, refused=folder.refused, draw_pictures=draw_pictures)
     if as_json:
-        from ridgeline.lab.judge import analyse
-
-        cases = [analyse.to_json(r) for r in found.records]
-        print_json({"cases": cases, "report": str(page), "machines": found.machines, "refused": list(found.refused)})
+        cases = [analysis_to_json(r) for r in folder.records]
+        print_json({"cases": cases, "report": str(page), "machines": folder.machines, "refused": list(folder.refused)})
     else:
-        if found.machines > 1:
-            tell(f"{found.machines} kinds of machine; each is a chapter of its own, and none is compared with another.")
-        tell(f"Report: {page}")
-    if found.refused:
+        if folder.machines > 1:
+            print_line(f"{folder.machines} kinds of machine; each has its own chapter, and no chapter compares two.")
+        print_line(f"Report: {page}")
+    if folder.refused:
         raise typer.Exit(Exit.FINDINGS)

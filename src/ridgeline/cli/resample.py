@@ -1,4 +1,4 @@
-"""`ridgeline resample`: recordings of any rate onto one clock, as Parquet, NPZ or a LeRobot dataset."""
+"""`ridgeline resample`: resample recordings onto one clock, as Parquet, NPZ or a LeRobot dataset."""
 
 from __future__ import annotations
 
@@ -11,52 +11,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ridgeline.cli.speak import Device, Json, Quiet, print_json, stderr
+from ridgeline.cli.output import Device, Json, Quiet, print_json, stderr
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
-    from ridgeline.trajectory import Done
+    from ridgeline.trajectory import ConversionResult
 
 
 def resample(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT…", help="ULog, MCAP, ROS bag, HDF5, CSV, …")],
-    hz: Annotated[float, typer.Option("--hz", help="The rate of the clock.")],
+    hz: Annotated[float, typer.Option("--hz", help="Rate of the clock, in Hz.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help=".parquet or .npz for one input; a folder for many, or for LeRobot.")
+        Path,
+        typer.Option(
+            "--out", "-o", help="A .parquet or .npz file for one input; a folder for several, or for LeRobot."
+        ),
     ],
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="parquet, npz or lerobot; else by OUT's suffix.")
+        str | None,
+        typer.Option("--format", metavar="NAME", help="parquet, npz or lerobot (default: by the suffix of OUT)."),
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="STREAM=KIND", help="linear, previous, nearest, cubic, slerp or angle."),
+        typer.Option(
+            "--kind",
+            metavar="STREAM=KIND",
+            help="Interpolate STREAM by linear, previous, nearest, cubic, slerp or angle (default: guessed).",
+        ),
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topics", metavar="NAME,…", help="Only these; patterns like 'imu*' too.")
+        list[str] | None,
+        typer.Option("--topics", metavar="NAME,…", help="Read only these topics; patterns like 'imu*' work."),
     ] = None,
-    max_gap: Annotated[float | None, typer.Option(metavar="S", help="Nothing is made up in a longer gap.")] = None,
+    max_gap: Annotated[
+        float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
+    ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(metavar="S", help="Nothing farther than this from a real sample.")
+        float | None, typer.Option(metavar="S", help="Leave targets farther than S seconds from a sample empty.")
     ] = None,
     shift: Annotated[
-        list[str] | None, typer.Option("--shift", metavar="STREAM=S", help="Move a stream in time, in seconds.")
+        list[str] | None, typer.Option("--shift", metavar="STREAM=S", help="Shift the stamps of STREAM by S seconds.")
     ] = None,
     span: Annotated[
         str,
-        typer.Option(metavar="RULE", help="Where the clock runs: auto, intersection or union of the streams."),
+        typer.Option(metavar="RULE", help="Span of the clock: auto, intersection or union of the streams."),
     ] = "auto",
     sort: Annotated[
-        bool, typer.Option("--sort", help="Put stamps that go back in order, instead of refusing.")
+        bool, typer.Option("--sort", help="Sort stamps that go back; without it they are an error.")
     ] = False,
-    fps: Annotated[float | None, typer.Option(help="For recordings without stamps (robomimic HDF5).")] = None,
-    time_column: Annotated[str | None, typer.Option(metavar="NAME", help="The time column of a table.")] = None,
-    time_unit: Annotated[str | None, typer.Option(metavar="UNIT", help="Its unit: ns, us, ms or s.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also redo what is finished.")] = False,
+    fps: Annotated[
+        float | None, typer.Option(help="Rate of recordings without stamps (robomimic HDF5), in Hz.")
+    ] = None,
+    time_column: Annotated[str | None, typer.Option(metavar="NAME", help="Name of a table's time column.")] = None,
+    time_unit: Annotated[
+        str | None, typer.Option(metavar="UNIT", help="Unit of the time column: ns, us, ms or s.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Convert again inputs with a finished output.")] = False,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Bring every stream of a recording onto one clock.
+    """Resample every stream of a recording onto one clock.
 
     [dim]Examples:[/]
 
@@ -66,22 +81,23 @@ def resample(
 
       ridgeline resample run.mcap --hz 30 -o run.npz --kind '/base/yaw=angle' --max-gap 0.1 --shift /camera=-0.02
 
-    Span auto: the clock runs where all streams that run through the recording have data (those with at least 50
-    samples that cover half of the longest such stream); sparse and late ones are null outside their own span. What
-    lies in a gap, outside, or too far from a sample is null. Finished outputs are skipped next time. Exit 1 if some
-    inputs failed, 2 if nothing could be done.
+    Span auto: the clock runs where all long streams have data; a long stream has at least 50 samples and covers half
+    of the longest such stream. Other streams are null outside their span. Targets in a gap, outside, or too far from a
+    sample are null. A second run skips finished outputs. Exit code: 1 if some inputs failed, 2 if all failed.
     """
-    from ridgeline.trajectory import convert as job
-    from ridgeline.trajectory import pair, writers
+    from ridgeline.trajectory import ConversionSettings, convert, convert_many, writers
 
-    settings = job.Settings(
+    settings = ConversionSettings(
         hz=hz,
-        kinds=dict(pair(k, "--kind") for k in kind or ()),
-        topics=words(topics),
+        kinds=dict(parse_assignment(k, "--kind") for k in kind or ()),
+        topics=split_names(topics),
         max_gap=max_gap,
         tolerance=tolerance,
-        shifts={name: _number(value, "--shift") for name, value in (pair(s, "--shift") for s in shift or ())},
-        span=_span(span),
+        shifts={
+            name: _parse_seconds(value, "--shift")
+            for name, value in (parse_assignment(s, "--shift") for s in shift or ())
+        },
+        span=_check_span(span),
         sort=sort,
         fps=fps,
         clock=time_column,
@@ -89,45 +105,57 @@ def resample(
     )
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
-    chosen = writers.format_for(out, form)
-    folder = chosen == "lerobot" or writers.format_for(out) is None
+    chosen = writers.choose_format(out, form)
+    folder = chosen == "lerobot" or writers.choose_format(out) is None
     if len(inputs) > 1 and not folder:
         raise InputError(f"--out '{out}' is one file, and there are {len(inputs)} inputs; give a folder.")
-    place = _device(device)
+    device_name = _choose_device(device)
     chosen = chosen or "parquet"
     with _progress(len(inputs), quiet or as_json) as each:
         if folder:
-            results = job.convert_many(inputs, out, chosen, settings, force=force, device=place, each=each)
+            results = convert_many(inputs, out, chosen, settings, force=force, device=device_name, each=each)
             if len(inputs) == 1 and results[0].error:
                 raise InputError(results[0].error)
         else:
-            results = [job.convert(inputs[0], out, chosen, settings, force=force, device=place)]
+            results = [convert(inputs[0], out, chosen, settings, force=force, device=device_name)]
             each(results[0])
-    _answer(results, out, as_json, quiet)
+    _print_results(results, out, as_json, quiet)
     failed = [r for r in results if r.error]
     if failed:
         raise typer.Exit(Exit.BAD_INPUT if len(failed) == len(results) else Exit.FINDINGS)
 
 
-def words(lists: Sequence[str] | None) -> tuple[str, ...]:
-    """Options that may be given several times, and with commas."""
+def parse_assignment(text: str, option: str) -> tuple[str, str]:
+    """Split `name=value` at the last `=`, because names may contain one.
+
+    >>> parse_assignment("vehicle_attitude/q=slerp", "--kind")
+    ('vehicle_attitude/q', 'slerp')
+    """
+    name, equals, value = text.rpartition("=")
+    if not equals or not name or not value:
+        raise InputError(f"{option} '{text}' is not of the form NAME=VALUE.")
+    return name, value
+
+
+def split_names(lists: Sequence[str] | None) -> tuple[str, ...]:
+    """Split the values of a repeatable option at commas."""
     return tuple(word for text in lists or () for word in text.split(",") if word)
 
 
-def _answer(results: Sequence[Done], out: Path, as_json: bool, quiet: bool) -> None:
+def _print_results(results: Sequence[ConversionResult], out: Path, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({"out": str(out), "files": [asdict(r) for r in results]})
         return
     console = stderr()
 
-    def line(text: str) -> None:  # paths and errors hold brackets, which are no markup
+    def line(text: str) -> None:  # escape brackets of paths and errors, which are no markup
         console.print(text, highlight=False, soft_wrap=True)
 
     for r in results:
         if r.error:
             line(f"[red]failed[/] {escape(f'{r.input}: {r.error}')}")
         elif r.skipped:
-            line(f"[dim]{escape(f'{r.input} is done already ({r.output})')}; --force redoes it.[/]")
+            line(f"[dim]{escape(f'{r.input} is up to date ({r.output})')}; --force converts it again.[/]")
         elif not quiet:
             for note in r.notes:
                 line(f"[dim]{escape(note)}[/]")
@@ -136,7 +164,7 @@ def _answer(results: Sequence[Done], out: Path, as_json: bool, quiet: bool) -> N
 
 
 @contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[Done], None]]:
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[ConversionResult], None]]:
     console = stderr()
     if quiet or total == 1 or not console.is_terminal:
         yield lambda _: None
@@ -146,19 +174,19 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[Done], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("resampling", total=total)
-        yield lambda done: bar.update(task, advance=1, description=done.input.name)
+        yield lambda result: bar.update(task, advance=1, description=result.input.name)
 
 
-def _device(device: str) -> str:
-    """One recording is far too small to pay for a trip to the GPU, so auto means cpu here."""
+def _choose_device(device: str) -> str:
+    """Return the device; auto is cpu, because one recording is too small to gain from a GPU."""
     if device in ("auto", "cpu"):
         return "cpu"
-    from ridgeline.machine import device_named
+    from ridgeline.machine import resolve_device
 
-    return device_named(device)
+    return resolve_device(device)
 
 
-def _span(span: str) -> Any:
+def _check_span(span: str) -> Any:
     from ridgeline.trajectory import SPANS
 
     if span not in SPANS:
@@ -166,7 +194,7 @@ def _span(span: str) -> Any:
     return span
 
 
-def _number(text: str, option: str) -> float:
+def _parse_seconds(text: str, option: str) -> float:
     try:
         return float(text)
     except ValueError:

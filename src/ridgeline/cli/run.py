@@ -1,10 +1,10 @@
-"""`ridgeline run`: an experiment by Hydra's words, point by point, into outputs/."""
+"""`ridgeline run`: run an experiment from Hydra overrides, point by point, into outputs/."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -12,22 +12,28 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ridgeline.cli.speak import Json, Quiet, print_json, stderr, stdout, tell
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit
-from ridgeline.lab.experiment import Point, Watcher, parted, show
+from ridgeline.lab.experiment import Point, ProgressHooks, parse_arguments
 from ridgeline.machine import Topology, topology
-from ridgeline.web import si
+from ridgeline.web import format_si
 
-MANY = 40  # rows of a table before it is cut short
+if TYPE_CHECKING:
+    from ridgeline.workloads import ExperimentPlan
+
+MAX_ROWS = 40  # of a table
 
 
 def run(
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[experiment=NAME] [KEY=VALUE]…", help="Hydra overrides.", show_default=False),
     ] = None,
     multirun: Annotated[
-        bool, typer.Option("--multirun", "-m", help="Said for Hydra's sake: a comma list is always several runs.")
+        bool,
+        typer.Option(
+            "--multirun", "-m", help="No effect, accepted as in Hydra: a comma list always gives several runs."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and the time they may take.")] = False,
     as_json: Json = False,
@@ -49,136 +55,138 @@ def run(
       ridgeline run experiment=numa_study hydra/launcher=submitit_slurm
 
     Experiments: quick_test, numa_study, scaling_study, crossover_study, transfer_study, compile_study,
-    stability_study; with --config-dir DIR also your own. Results go to outputs/NAME-TIME/. A stopped run goes on when
-    started again. --cfg job shows the configuration. Exit 1 if a point failed.
+    stability_study; with --config-dir DIR also your own. Results go to outputs/NAME-TIME/. A stopped run continues
+    when you start it again. --cfg job shows the configuration. Exit 1 if a point failed.
     """
-    from ridgeline.workloads import experiment
+    from ridgeline.workloads import execute_plan, plan_experiment, show_experiment_config
 
-    asked = parted(words or [])
-    if asked.showing:
-        show(asked, experiment.SOURCE)
+    arguments = parse_arguments(overrides or [])
+    if arguments.shows_config:
+        show_experiment_config(arguments)
         return
-    here = topology()
-    plan = experiment.plan(asked, here)
+    machine = topology()
+    plan = plan_experiment(arguments, machine)
     if dry_run:
-        _list(plan, here, as_json)
+        _print_plan(plan, machine, as_json)
         return
-    with _watched(quiet or as_json) as watcher:
+    with _show_progress(quiet or as_json) as hooks:
         try:
-            done = experiment.execute(plan, here, watcher)
+            result = execute_plan(plan, machine, hooks)
         except KeyboardInterrupt:
-            tell("Stopped; what was measured stays in outputs/, and the same command goes on from there.", stderr())
+            print_line(
+                "Stopped; outputs/ keeps what was measured, and the same command continues from there.", stderr()
+            )
             raise
-    failed = [r for r in done.rows if not r["success"]]
+    failures = [row for row in result.rows if not row["success"]]
     if as_json:
-        print_json({"folder": str(done.folder.path), "failed": len(failed), "results": done.rows})
+        print_json({"folder": str(result.folder.path), "failed": len(failures), "results": result.rows})
     else:
-        if len(failed) < len(done.rows):
-            stdout().print(_results(done.rows, done.labels))
-        for row in failed:
-            tell(f"{row['run_id']} failed: {row['error']}")
-        tell(f"Report: {done.folder.path / 'report.html'}")
-    for complaint in done.complaints:
-        tell(f"a job failed: {complaint}", stderr())
-    if failed or done.complaints:
+        if len(failures) < len(result.rows):
+            stdout().print(_make_result_table(result.rows, result.labels))
+        for row in failures:
+            print_line(f"{row['run_id']} failed: {row['error']}")
+        print_line(f"Report: {result.folder.path / 'report.html'}")
+    for error in result.errors:
+        print_line(f"a job failed: {error}", stderr())
+    if failures or result.errors:
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _list(plan: Any, here: Topology, as_json: bool) -> None:
-    from ridgeline.workloads import experiment
+def _print_plan(plan: ExperimentPlan, machine: Topology, as_json: bool) -> None:
+    from ridgeline.workloads import estimate_plan, explain_unavailable
 
-    each, total, ground = experiment.estimates(plan, here)
-    reasons = [experiment.absent(point, here) for point in plan.points]
+    estimates, total, basis = estimate_plan(plan, machine)
+    reasons = [explain_unavailable(point, machine) for point in plan.points]
     if as_json:
         points = [
             {"run_id": p.run_id, **p.params, "device": p.device, "gpu_id": p.gpu, "numa_node": p.node,
-             "cpu_node": p.cpu_node, "flops": p.work.flops, "estimate_s": round(s, 1), "absent": why}
-            for p, s, why in zip(plan.points, each, reasons, strict=True)
+             "cpu_node": p.cpu_node, "flops": p.work.flops, "estimate_s": round(seconds, 1), "absent": reason}
+            for p, seconds, reason in zip(plan.points, estimates, reasons, strict=True)
         ]  # fmt: skip
-        print_json({"points": points, "estimate_s": round(total, 1), "estimate_from": ground})
+        print_json({"points": points, "estimate_s": round(total, 1), "estimate_from": basis})
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "place", "batch", "image", "dtype", "GFLOP"):
         table.add_column(name, justify="left" if name in ("point", "place", "dtype") else "right")
     table.add_column("about", justify="right")
-    for point, seconds, why in list(zip(plan.points, each, reasons, strict=True))[:MANY]:
+    for point, seconds, reason in list(zip(plan.points, estimates, reasons, strict=True))[:MAX_ROWS]:
         p = point.params
         shape = f"{p['channels']}×{p['image_size']}×{p['image_width']}"
-        stand = f"[red]{point.stand}[/]" if why else point.stand
+        placement = f"[red]{point.placement}[/]" if reason else point.placement
         cells = (str(p["batch_size"]), shape, str(p["dtype"]), f"{point.work.flops / 1e9:.3g}", f"{seconds:.0f} s")
-        table.add_row(escape(_words(point)), stand, *cells)
-    answer = stdout()
-    answer.print(table)
-    left = len(plan.points) - MANY
+        table.add_row(escape(_format_point(point)), placement, *cells)
+    console = stdout()
+    console.print(table)
+    left = len(plan.points) - MAX_ROWS
     if left > 0:
-        tell(f"… and {left} more; --json lists all.", answer)
-    once = f" ({plan.asked_points - len(plan.points)} asked for twice are run once)"
-    twice = once if plan.asked_points > len(plan.points) else ""
-    tell(f"{len(plan.points)} points{twice}, about {_span(total)} by {ground}.", answer)
+        print_line(f"… and {left} more; --json lists all.", console)
+    repeated = plan.requested_points - len(plan.points)
+    note = f" ({repeated} asked for twice are run once)" if repeated else ""
+    print_line(f"{len(plan.points)} points{note}, about {_format_duration(total)} by {basis}.", console)
     for reason in dict.fromkeys(filter(None, reasons)):
-        tell(f"not on this machine: {reason}", answer)
+        print_line(f"not on this machine: {reason}", console)
 
 
-def _words(point: Point) -> str:
+def _format_point(point: Point) -> str:
     p = point.params
     size = f" depth={p['depth']} dim={p['dim']}" if "depth" in p else ""
     return f"{point.name}{size}{' compiled' if p['compile_mode'] else ''}"
 
 
 @contextmanager
-def _watched(quiet: bool) -> Iterator[Watcher]:
-    """Progress on stderr: a bar on a terminal, a line per point elsewhere."""
+def _show_progress(quiet: bool) -> Iterator[ProgressHooks]:
+    """Show progress on stderr: a bar on a terminal, a line per point elsewhere."""
     console = stderr()
 
-    def say(sentence: str) -> None:
+    def print_message(sentence: str) -> None:
         console.print(sentence, style="dim", markup=False, highlight=False)
 
     if quiet:
-        yield Watcher()
+        yield ProgressHooks()
         return
     if not console.is_terminal:
-        yield Watcher(end=lambda _, told: say(_line(told)), say=say)
+        yield ProgressHooks(on_end=lambda _, row: print_message(_format_row(row)), on_message=print_message)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=None)
 
-        def end(point: Point, told: Mapping[str, Any]) -> None:
+        def on_end(point: Point, row: Mapping[str, Any]) -> None:
             progress.advance(task)
-            if not told["success"]:
-                console.print(_line(told), style="red", markup=False, highlight=False)
+            if not row["success"]:
+                console.print(_format_row(row), style="red", markup=False, highlight=False)
 
-        yield Watcher(
-            start=lambda points, done: progress.update(task, total=points, completed=done),
-            begin=lambda point: progress.update(task, description=escape(f"{point.name}  {point.stand}")),
-            end=end,
-            say=say,
+        yield ProgressHooks(
+            on_start=lambda points, done: progress.update(task, total=points, completed=done),
+            on_begin=lambda point: progress.update(task, description=escape(f"{point.name}  {point.placement}")),
+            on_end=on_end,
+            on_message=print_message,
         )
 
 
-def _line(told: Mapping[str, Any]) -> str:
-    if not told["success"]:
-        return f"{told['run_id']}: FAILED, {told['error']}"
-    return f"{told['run_id']}: {told['throughput']:,.1f} images/s, {told['duration']:.1f} s"
+def _format_row(row: Mapping[str, Any]) -> str:
+    if not row["success"]:
+        return f"{row['run_id']}: FAILED, {row['error']}"
+    return f"{row['run_id']}: {row['throughput']:,.1f} images/s, {row['duration']:.1f} s"
 
 
-def _results(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> Table:
+def _make_result_table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "images/s", "batch", "to device", "compute", "back", "overlap"):
         table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name != "point")
-    for row in [r for r in rows if r["success"]][:MANY]:
-        times = [row["batch_seconds"], *(row[f"{s}_seconds"] for s in ("h2d", "compute", "d2h"))]
-        shown = ["–" if t is None else si(t, "s") for t in times]
+    for row in [r for r in rows if r["success"]][:MAX_ROWS]:
+        times = [row["batch_seconds"], *(row[f"{stage}_seconds"] for stage in ("h2d", "compute", "d2h"))]
+        cells = ["–" if t is None else format_si(t, "s") for t in times]
         overlap = "–" if row["overlap"] is None else f"{row['overlap']:.2f}"
         name = f"{labels[row['run_id']]} · {row['placement']}"
-        table.add_row(escape(name), f"{row['throughput']:,.1f}", *shown, overlap)
+        table.add_row(escape(name), f"{row['throughput']:,.1f}", *cells, overlap)
     return table
 
 
-def _span(seconds: float) -> str:
-    """A length of time as people say it.
+def _format_duration(seconds: float) -> str:
+    """Format a duration for people.
 
-    >>> _span(40), _span(600), _span(9000)
+    >>> _format_duration(40), _format_duration(600), _format_duration(9000)
     ('40 s', '10 min', '2.5 h')
     """
     if seconds < 120:

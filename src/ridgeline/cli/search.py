@@ -1,4 +1,4 @@
-"""`ridgeline search`: the nearest rows of an index, for texts or vectors."""
+"""`ridgeline search`: find the nearest rows of an index for texts or vectors."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.speak import Device, Json, Quiet, note, print_json, stderr, stdout, tell
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, stderr, stdout
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.search import Index
 
-WIDEST = 60  # characters of a cell
-OWN = ("id", "score")  # columns of the answer itself
+MAX_CELL = 60  # characters
+RESULT_COLUMNS = ("id", "score")
 
 
 def search(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `ridgeline index` wrote.")],
-    text: Annotated[
-        list[str] | None, typer.Option("--text", metavar="TEXT", help="What to look for; may be repeated.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of `ridgeline index`.")],
+    text: Annotated[list[str] | None, typer.Option("--text", metavar="TEXT", help="A query; can be repeated.")] = None,
     vectors: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="Queries as .npy or .parquet.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", metavar="N", help="Neighbours of each query.")] = 10,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="Results per query (default: 10).")] = 10,
     where: Annotated[
-        str | None, typer.Option(metavar="COND", help="Only rows like: year >= 90 and source == 'dbus'.")
+        str | None, typer.Option(metavar="COND", help="Only rows with: year >= 90 and source == 'dbus'.")
     ] = None,
     recall: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="The quickest way that was measured to find so much.")
+        float | None,
+        typer.Option(metavar="SHARE", help="Use the fastest measured setting with this recall, like 0.95."),
     ] = None,
-    nprobe: Annotated[int | None, typer.Option(metavar="N", help="Lists to look at.")] = None,
+    nprobe: Annotated[
+        int | None, typer.Option(metavar="N", help="Lists to read (default: the square root of their number).")
+    ] = None,
     depth: Annotated[
-        int | None, typer.Option(metavar="N", help="Times k candidates ranked again, with Refine.")
+        int | None,
+        typer.Option(metavar="N", help="With Refine: rank N · k candidates again (default: 2 for SQ8, 8 for PQ)."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For --text: the model, if the index does not say.")
+        str | None, typer.Option(metavar="NAME", help="For --text: the model (default: the model of the index).")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Hold every file against its checksum first.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum first.")] = False,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -57,82 +59,90 @@ def search(
     from ridgeline.search import Index
 
     if bool(text) == bool(vectors):
-        raise InputError("give what to look for as --text or as --vectors, one of the two.")
+        raise InputError("give queries as --text or as --vectors, one of the two.")
     index = Index.load(folder, verify=verify, device=device)
-    queries = _queries(index, text, vectors, model, folder)
-    began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as told:
+    queries = _prepare_queries(index, text, vectors, model, folder)
+    start_s = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        # More than there are would only be answered with rows that are not there.
+        # More results than rows would only be padding.
         scores, ids = index.search(
             queries, min(k, max(1, len(index))), nprobe=nprobe, depth=depth, recall=recall, where=where
         )
-    seconds = time.perf_counter() - began
-    notes = [str(w.message) for w in told]
-    results = _results(index, scores, ids)
+    seconds = time.perf_counter() - start_s
+    notes = [str(w.message) for w in caught]
+    results = _collect_results(index, scores, ids)
     if as_json:
         names: list[Any] = list(text) if text else list(range(len(results)))
-        found = [{"query": name, "found": rows} for name, rows in zip(names, results, strict=True)]
-        print_json({"index": index.stats(), "k": k, "seconds": seconds, "notes": notes, "results": found})
+        answers = [{"query": name, "found": rows} for name, rows in zip(names, results, strict=True)]
+        print_json({"index": index.stats(), "k": k, "seconds": seconds, "notes": notes, "results": answers})
         return
     for sentence in notes:
-        note(sentence)
-    _show(results, text, index.metric)
+        print_note(sentence)
+    _print_tables(results, text, index.metric)
     if not quiet:
-        tell(f"{len(results)} queries over {len(index):,} rows in {seconds * 1e3:.1f} ms ({index.spec})", stderr())
+        print_line(
+            f"{len(results)} queries over {len(index):,} rows in {seconds * 1e3:.1f} ms ({index.spec})", stderr()
+        )
 
 
-def _queries(index: Index, text: list[str] | None, vectors: Path | None, model: str | None, folder: Path) -> Any:
+def _prepare_queries(
+    index: Index, text: list[str] | None, vectors: Path | None, model: str | None, folder: Path
+) -> Any:
     if vectors is not None:
         from ridgeline.search import read_vectors
 
         return read_vectors(vectors)[0]
-    named = model or index.model
-    if named is None:
+    model_name = model or index.model
+    if model_name is None:
         raise InputError(f"'{folder}' does not say which model made its vectors; give --model NAME.")
     import ridgeline
 
-    with ridgeline.Embedder(named) as embedder:
+    with ridgeline.Embedder(model_name) as embedder:
         if index.dim is not None and embedder.dim != index.dim:
             raise InputError(
-                f"'{named}' makes {embedder.dim} dimensions, the index has {index.dim}; give its own --model."
+                f"'{model_name}' makes {embedder.dim} dimensions, the index has {index.dim}; give its model as --model."
             )
         return embedder.encode(text or [])
 
 
-def _results(index: Index, scores: Any, ids: Any) -> list[list[dict[str, Any]]]:
-    """What was found, with its columns; one that is named like the answer's own becomes `meta.id` or `meta.score`."""
+def _collect_results(index: Index, scores: Any, ids: Any) -> list[list[dict[str, Any]]]:
+    """Return the results with their columns; a column `id` or `score` becomes `meta.id` or `meta.score`."""
     table = index.meta
     if table is not None:
-        table = table.rename_columns([f"meta.{name}" if name in OWN else name for name in table.column_names])
-    found = []
+        table = table.rename_columns(
+            [f"meta.{name}" if name in RESULT_COLUMNS else name for name in table.column_names]
+        )
+    results = []
     for best, names in zip(scores.tolist(), ids.tolist(), strict=True):
-        there = [(score, name) for score, name in zip(best, names, strict=True) if name >= 0]
-        columns: list[dict[str, Any]] = [{} for _ in there]
+        matches = [(score, name) for score, name in zip(best, names, strict=True) if name >= 0]
+        columns: list[dict[str, Any]] = [{} for _ in matches]
         if table is not None:
-            columns = table.take(index.rows_of([name for _, name in there])).to_pylist()
-        found.append([{"id": name, "score": score, **more} for (score, name), more in zip(there, columns, strict=True)])
-    return found
+            columns = table.take(index.find_rows([name for _, name in matches])).to_pylist()
+        results.append(
+            [{"id": name, "score": score, **values} for (score, name), values in zip(matches, columns, strict=True)]
+        )
+    return results
 
 
-def _show(results: list[list[dict[str, Any]]], text: list[str] | None, metric: str) -> None:
+def _print_tables(results: list[list[dict[str, Any]]], text: list[str] | None, metric: str) -> None:
     from rich.table import Table
 
     for number, rows in enumerate(results):
         if len(results) > 1:
-            tell(text[number] if text else f"query {number}")
-        shown = Table(box=None, pad_edge=False)
-        columns = list(rows[0]) if rows else list(OWN)
+            print_line(text[number] if text else f"query {number}")
+        table = Table(box=None, pad_edge=False)
+        columns = list(rows[0]) if rows else list(RESULT_COLUMNS)
         for name in columns:
-            label = "distance²" if name == "score" and metric == "l2" else _cell(name)
-            shown.add_column(label, justify="right" if name in OWN else "left")
+            label = "distance²" if name == "score" and metric == "l2" else _format_cell(name)
+            table.add_column(label, justify="right" if name in RESULT_COLUMNS else "left")
         for row in rows:
-            shown.add_row(*(f"{row[c]:.4f}" if c == "score" else _cell(row[c]) for c in columns))
-        stdout().print(shown)
+            table.add_row(*(f"{row[c]:.4f}" if c == "score" else _format_cell(row[c]) for c in columns))
+        stdout().print(table)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     from rich.markup import escape
 
     words = " ".join(str(value).split())
-    return escape(words if len(words) <= WIDEST else words[: WIDEST - 1] + "…")
+    return escape(words if len(words) <= MAX_CELL else words[: MAX_CELL - 1] + "…")

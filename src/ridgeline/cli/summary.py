@@ -1,4 +1,4 @@
-"""A bench on one screen: a line for each path, and below it what one must know beside them."""
+"""A benchmark on one screen: a line for each path, and notes below."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.tables import COLOURS, coloured
-from ridgeline.lab import cure
-from ridgeline.lab.judge import RESOURCES, Comparison, Standing, Validity, analyse, percent, times
+from ridgeline.cli.tables import COLOURS, colour_word
+from ridgeline.lab import format_install_hint
+from ridgeline.lab.judge import RESOURCES, Comparison, PathSummary, Validity, analyse_record, format_ratio, percent
 from ridgeline.lab.record import Record
-from ridgeline.web import si
+from ridgeline.web import format_si
 
-WIDE = 110  # what whole words need
-SHORT = {
+WIDE = 110  # columns that full words need
+SHORT_RESOURCES = {
     "memory": "memory",
     "compute": "arithmetic",
     "pcie": "to device",
@@ -25,7 +25,7 @@ SHORT = {
     "launch": "launches",
     "wire": "network",
 }
-# Column -> its most characters on a narrow and on a wide screen.
+# Column -> its maximum width on a narrow and on a wide screen.
 COLUMNS = {
     "path": (19, 28),
     "per second": (14, 22),
@@ -37,13 +37,13 @@ COLUMNS = {
 }
 
 
-def summary(found: Sequence[Standing], width: int) -> Table:
-    """What each path does, how near to its ceiling, what limits it, its best peer's time ÷ ours and what that means."""
+def build_summary(paths: Sequence[PathSummary], width: int) -> Table:
+    """Return a table of paths: rate, share of the ceiling, limit, and the best peer's time ÷ ours with its verdict."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0) if width < WIDE else (0, 1, 0, 0), show_edge=False
     )
     wide = width >= WIDE
-    for name, most in COLUMNS.items():
+    for name, widths in COLUMNS.items():
         right = name in ("per second", "ceiling", "÷ ours")
         cut = name in ("path", "per second", "limited by", "best peer")
         table.add_column(
@@ -52,49 +52,49 @@ def summary(found: Sequence[Standing], width: int) -> Table:
             no_wrap=True,
             overflow="ellipsis",
             min_width=None if cut else 7,
-            max_width=most[wide],
+            max_width=widths[wide],
         )
-    devices = len({s.device for s in found}) > 1
-    for one in found:
-        table.add_row(*_cells(one, wide, f" · {one.device}" if devices else ""))
+    devices = len({path.device for path in paths}) > 1
+    for path in paths:
+        table.add_row(*_format_cells(path, wide, f" · {path.device}" if devices else ""))
     return table
 
 
-def _cells(one: Standing, wide: bool, device: str) -> tuple[str, ...]:
-    doubt = "~" if one.rate is not None and one.validity is not Validity.VALID else ""
-    rate = si(one.rate, one.unit).removesuffix("/s") if one.rate is not None else "–"
-    word = coloured(one.verdict) if one.rate is not None else coloured(one.validity)
+def _format_cells(path: PathSummary, wide: bool, device: str) -> tuple[str, ...]:
+    doubt = "~" if path.rate is not None and path.validity is not Validity.VALID else ""
+    rate = format_si(path.rate, path.unit).removesuffix("/s") if path.rate is not None else "–"
+    verdict = colour_word(path.verdict) if path.rate is not None else colour_word(path.validity)
     return (
-        escape(one.workload + device),
+        escape(path.workload + device),
         escape(doubt + rate),
-        ("< 0.1 %" if one.share < 0.001 else percent(one.share)) if one.share else "–",
-        escape(_limit(one, wide)),
-        escape(one.peer or "–"),
-        times(one.ratio.value) if one.ratio else "–",
-        word or "–",
+        ("< 0.1 %" if path.share < 0.001 else percent(path.share)) if path.share else "–",
+        escape(_format_limit(path, wide)),
+        escape(path.peer or "–"),
+        format_ratio(path.ratio.value) if path.ratio else "–",
+        verdict or "–",
     )
 
 
-def _limit(one: Standing, wide: bool) -> str:
-    if one.limit is None:
-        return "not known" if one.rate is not None else "–"
-    ceiling = one.limit == RESOURCES.get(one.resource or "")
-    return SHORT.get(one.resource or "", one.limit) if ceiling and not wide else one.limit
+def _format_limit(path: PathSummary, wide: bool) -> str:
+    if path.limit is None:
+        return "not known" if path.rate is not None else "–"
+    ceiling = path.limit == RESOURCES.get(path.resource or "")
+    return SHORT_RESOURCES.get(path.resource or "", path.limit) if ceiling and not wide else path.limit
 
 
-def asides(found: Sequence[Standing], records: Sequence[Record]) -> Iterator[str]:
-    """What the lines do not show: doubt, cases that went otherwise, peers that were not there."""
-    doubtful = Counter(s.validity for s in found if s.validity is not Validity.VALID and s.rate is not None)
+def list_notes(paths: Sequence[PathSummary], records: Sequence[Record]) -> Iterator[str]:
+    """Yield what the table does not show: doubtful times, cases behind a peer, missing peers."""
+    doubtful = Counter(p.validity for p in paths if p.validity is not Validity.VALID and p.rate is not None)
     if doubtful:
-        yield f"~ {', '.join(f'{word} {count}' for word, count in doubtful.items())}: not to be quoted."
+        yield f"~ {', '.join(f'{word} {count}' for word, count in doubtful.items())}: do not quote these."
     unknown: dict[str, list[str]] = {}
-    for one in found:
-        if one.limit is None and one.measure:
-            unknown.setdefault(one.measure, []).append(one.workload)
+    for path in paths:
+        if path.limit is None and path.measure:
+            unknown.setdefault(path.measure, []).append(path.workload)
     for measure, names in unknown.items():
         yield f"Not known what limits {', '.join(names)}: {measure}."
-    behind = {s.workload: n for s in found if (n := s.words.get(Comparison.FASTER, 0))}
-    cases = {s.workload: s.cases for s in found}
+    behind = {p.workload: n for p in paths if (n := p.verdict_counts.get(Comparison.FASTER, 0))}
+    cases = {p.workload: p.cases for p in paths}
     if behind:
         yield f"A peer is faster in: {', '.join(f'{name} {n} of {cases[name]} cases' for name, n in behind.items())}."
     missing: dict[str, list[str]] = {}
@@ -102,13 +102,13 @@ def asides(found: Sequence[Standing], records: Sequence[Record]) -> Iterator[str
         for peer, extra in record.missing.items():
             missing.setdefault(extra, []).append(peer)
     for extra, peers in missing.items():
-        yield f"Not installed, not raced: {', '.join(dict.fromkeys(peers))} ({cure(extra)})."
+        yield f"Not installed, not raced: {', '.join(dict.fromkeys(peers))} ({format_install_hint(extra)})."
 
 
-def against(records: Sequence[Record], rivals: Sequence[str]) -> Iterator[RenderableType]:
-    """How the working tree does against other versions: every line that is not SAME, and the count of all."""
-    rows = [row for record in records for row in analyse.rows(record) if row.lane.contender in rivals]
-    counts = Counter(str(row.comparison or row.judged.validity) for row in rows)
+def compare_with_versions(records: Sequence[Record], versions: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield a table of the cases in which another version is not SAME, and the count of all verdicts."""
+    rows = [row for record in records for row in analyse_record(record) if row.result.contender in versions]
+    counts = Counter(str(row.comparison or row.assessment.validity) for row in rows)
     others = [row for row in rows if row.comparison is not Comparison.SAME]
     if others:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -116,9 +116,11 @@ def against(records: Sequence[Record], rivals: Sequence[str]) -> Iterator[Render
             table.add_column(name, justify="right" if "÷" in name else "left")
         for row in others:
             ratio = row.ratio
-            told = f"{ratio.value:.3f} [dim]{ratio.low:.3f}–{ratio.high:.3f}[/]" if ratio else "–"
-            word = row.comparison or row.judged.validity
-            table.add_row(escape(f"{row.record.workload} {row.record.label}"), told, f"[{COLOURS[word]}]{word}[/]")
+            size = f"{ratio.value:.3f} [dim]{ratio.low:.3f}–{ratio.high:.3f}[/]" if ratio else "–"
+            verdict = row.comparison or row.assessment.validity
+            table.add_row(
+                escape(f"{row.record.workload} {row.record.label}"), size, f"[{COLOURS[verdict]}]{verdict}[/]"
+            )
         yield table
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
-    yield f"{', '.join(rivals)}: {words} of {len(rows)} lines."
+    yield f"{', '.join(versions)}: {words} of {len(rows)} lines."

@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.cli.speak import plain
-from ridgeline.lab.judge import Change, Row, Validity, analyse, rate_unit
+from ridgeline.cli.output import escape_control
+from ridgeline.lab.judge import Change, Row, Validity, analyse_record, rate_unit
 from ridgeline.lab.record import Record
-from ridgeline.web import si
+from ridgeline.web import format_si
 
 COLUMNS = ("case, contender", "median", "rate", "of ceiling", "quality", "time ÷ ours", "verdict")
-WIDE = 90  # what a whole table needs
+WIDE = 90  # columns that a full table needs
 COLOURS = {
     "VALID": "green",
     "NOISY": "yellow",
@@ -29,85 +29,100 @@ COLOURS = {
 }
 
 
-def shown(text: str) -> str:
-    """What a record says, as it is: no markup, and nothing that steers a terminal."""
-    return escape(plain(text))
+def escape_text(text: str) -> str:
+    """Escape text from a record: Rich markup and control characters."""
+    return escape(escape_control(text))
 
 
-def coloured(word: str | None) -> str:
+def colour_word(word: str | None) -> str:
+    """Return a verdict or validity with its colour as markup; empty for None."""
     return f"[{COLOURS[word]}]{word}[/]" if word else ""
 
 
-def races(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableType]:
-    """One table per workload; a peer's verdict is relative to ours (SLOWER: the peer is slower).
+def list_race_tables(records: Sequence[Record], width: int = WIDE) -> Iterator[RenderableType]:
+    """Yield one table per workload, its notes and its advice; a verdict describes the peer (SLOWER: slower than ours).
 
-    On a narrow screen, rate and share of the ceiling make room for the names and the verdict; a column that has
-    nothing to say is left out on any.
+    A narrow screen has no columns for the rate and the share of the ceiling. Empty columns are left out.
     """
     for name in dict.fromkeys(r.workload for r in records):
-        told = [(r, [(row, _cells(row)) for row in analyse.rows(r)]) for r in records if r.workload == name]
-        lines = [cells for _, rows in told for _, cells in rows]
-        wanted = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
-        columns = [c for c in wanted if any(cells[c] for cells in lines)]
-        table = Table(title=shown(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+        cases = [(r, [(row, _format_cells(row)) for row in analyse_record(r)]) for r in records if r.workload == name]
+        lines = [cells for _, rows in cases for _, cells in rows]
+        allowed = [c for c in COLUMNS if width >= WIDE or c not in ("rate", "of ceiling")]
+        columns = [c for c in allowed if any(cells[c] for cells in lines)]
+        table = Table(
+            title=escape_text(name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+        )
         for column in columns:
-            words = column in ("case, contender", "verdict")
-            table.add_column(column, justify="left" if words else "right", no_wrap=not words)
+            is_text = column in ("case, contender", "verdict")
+            table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
         advice: list[str] = []
-        for record, rows in told:
-            table.add_row(f"[dim]{shown(record.label)}[/]")
+        for record, rows in cases:
+            table.add_row(f"[dim]{escape_text(record.label)}[/]")
             for row, cells in rows:
                 table.add_row(*(cells[column] for column in columns))
-                if row.judged.validity is not Validity.VALID:
-                    who = shown(f"{row.lane.contender}, {record.label}")
-                    advice.append(f"{who}: {coloured(row.judged.validity)}, {shown(row.judged.advice)}")
+                if row.assessment.validity is not Validity.VALID:
+                    name = escape_text(f"{row.result.contender}, {record.label}")
+                    advice.append(
+                        f"{name}: {colour_word(row.assessment.validity)}, {escape_text(row.assessment.advice)}"
+                    )
             table.add_section()
         yield table
-        yield from (f"[dim]{shown(note)}[/]" for note in dict.fromkeys(r.note for r, _ in told) if note)
+        yield from (f"[dim]{escape_text(note)}[/]" for note in dict.fromkeys(r.note for r, _ in cases) if note)
         yield from advice
 
 
-def _cells(row: Row) -> dict[str, str]:
-    time, ratio = row.judged.time, row.ratio
-    contender = shown(row.lane.contender)
-    doubt = row.judged.validity if row.judged.validity is not Validity.VALID else None
+def _format_cells(row: Row) -> dict[str, str]:
+    time, ratio = row.assessment.time, row.ratio
+    contender = escape_text(row.result.contender)
+    doubt = row.assessment.validity if row.assessment.validity is not Validity.VALID else None
     cells = (
         f"  [bold]{contender}[/]" if row.ours else f"  {contender}",
-        f"{si(time.value / 1e9, 's')} [dim]±{time.relative:.1%}[/]" if time else "–",
-        si(row.items_per_s, shown(rate_unit(row.record))) if row.items_per_s else "",
-        f"{row.share:.0%} {shown(row.limit.resource)}" if row.share and row.limit else "",
-        ", ".join(f"{shown(name)} {value:.4g}" for name, value in row.quality.items()),
+        f"{format_si(time.value / 1e9, 's')} [dim]±{time.relative:.1%}[/]" if time else "–",
+        format_si(row.items_per_s, escape_text(rate_unit(row.record))) if row.items_per_s else "",
+        f"{row.share:.0%} {escape_text(row.limit.resource)}" if row.share and row.limit else "",
+        ", ".join(f"{escape_text(name)} {value:.4g}" for name, value in row.quality.items()),
         f"{ratio.value:.3f} [dim]±{(ratio.high - ratio.low) / 2:.3f}[/]" if ratio else "",
-        " ".join(filter(None, (coloured(row.comparison), coloured(doubt)))),
+        " ".join(filter(None, (colour_word(row.comparison), colour_word(doubt)))),
     )
     return dict(zip(COLUMNS, cells, strict=True))
 
 
-def changes(found: Sequence[Change]) -> Table:
+def build_change_table(changes: Sequence[Change]) -> Table:
+    """Return a table of the cases of `ridgeline compare`."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("workload", "case", "time B ÷ A", "verdict", "how compared"):
         table.add_column(column, justify="right" if "÷" in column else "left")
-    for change in found:
-        ratio, word, verdict = change.ratio, change.comparison, ""
-        if word:
-            verdict = f"[{ {'FASTER': 'green', 'SLOWER': 'red'}.get(word, COLOURS[word]) }]{word}[/]"
+    for change in changes:
+        ratio, comparison, verdict = change.ratio, change.comparison, ""
+        if comparison:
+            colour = {"FASTER": "green", "SLOWER": "red"}.get(comparison, COLOURS[comparison])
+            verdict = f"[{colour}]{comparison}[/]"
         times = f"{ratio.value:.3f} [dim]{ratio.low:.3f}–{ratio.high:.3f}[/]" if ratio else "–"
-        table.add_row(shown(change.after.workload), shown(change.after.label), times, verdict, shown(change.basis))
+        table.add_row(
+            escape_text(change.after.workload),
+            escape_text(change.after.label),
+            times,
+            verdict,
+            escape_text(change.basis),
+        )
     return table
 
 
-def listing(records: Sequence[Record]) -> Table:
+def build_record_list(records: Sequence[Record]) -> Table:
+    """Return a table with one line per record."""
     table = Table("id", "time", "workload", "case", "commit", "contenders", box=box.SIMPLE_HEAD, pad_edge=False)
     for record in records:
         commit = (record.code["commit"] or "")[:7] + ("+" if record.code["dirty"] else "")
-        words = ", ".join(f"{shown(r.lane.contender)} {coloured(r.judged.validity)}" for r in analyse.rows(record))
-        told = (record.id[:8], record.time[:16], record.workload, record.label, commit)
-        table.add_row(*map(shown, told), words)
+        words = ", ".join(
+            f"{escape_text(r.result.contender)} {colour_word(r.assessment.validity)}" for r in analyse_record(record)
+        )
+        cells = (record.id[:8], record.time[:16], record.workload, record.label, commit)
+        table.add_row(*map(escape_text, cells), words)
     return table
 
 
-def facts(record: Record) -> Table:
-    """What stands behind a record: machine, code, race, weather, how to repeat it."""
+def build_record_facts(record: Record) -> Table:
+    """Return a table of the facts of a record: machine, code, race, load, and the command that repeats it."""
     table = Table(box=None, show_header=False, pad_edge=False)
     machine, code = record.machine, record.code
     gpus = ", ".join(g["name"] for g in machine["gpus"])
@@ -117,10 +132,10 @@ def facts(record: Record) -> Table:
         "machine": f"{machine['cpu']}, {machine['usable_cpus']} CPUs, {gpus or 'no GPU'} ({machine['fingerprint']})",
         "code": f"{(code['commit'] or 'no commit')[:12]}{' with changes' if code['dirty'] else ''}; {versions}",
         "race": f"{record.race['rounds']} rounds, ended by {record.race['ended']}",
-        "ceilings": "; ".join(c["what"] for c in record.ceilings.values()) or "none for this work",
-        "load": " → ".join(f"{record.weather[m]['load_average']:.1f}" for m in ("before", "after")),
+        "ceilings": "; ".join(c["what"] for c in record.ceilings.values()) or "no ceiling for this work",
+        "load": " → ".join(f"{record.conditions[m]['load_average']:.1f}" for m in ("before", "after")),
         "repeat": record.command,
     }
     for name, value in rows.items():
-        table.add_row(f"[dim]{name}[/]", shown(value))
+        table.add_row(f"[dim]{name}[/]", escape_text(value))
     return table

@@ -14,34 +14,24 @@ from ridgeline._lazy import attach
 if TYPE_CHECKING:
     from ridgeline.embed.config import Config as Config
     from ridgeline.embed.config import read_config as read_config
+    from ridgeline.embed.devices import choose_cpu_dtype as choose_cpu_dtype
+    from ridgeline.embed.devices import resolve_torch_device as resolve_torch_device
     from ridgeline.embed.embedder import Embedder as Embedder
+    from ridgeline.embed.embedder_pool import EmbedderPool as EmbedderPool
     from ridgeline.embed.encoder import Encoder as Encoder
     from ridgeline.embed.encoder import Head as Head
     from ridgeline.embed.fetch import fetch_model as fetch_model
-    from ridgeline.embed.files import read_texts as read_texts
-    from ridgeline.embed.job import (
-        FORMS as FORMS,
-    )
-    from ridgeline.embed.job import (
-        Done as Done,
-    )
-    from ridgeline.embed.job import (
-        Progress as Progress,
-    )
-    from ridgeline.embed.job import (
-        embed_file as embed_file,
-    )
-    from ridgeline.embed.job import (
-        verify_file as verify_file,
-    )
+    from ridgeline.embed.file_job import OUTPUT_FORMATS as OUTPUT_FORMATS
+    from ridgeline.embed.file_job import JobResult as JobResult
+    from ridgeline.embed.file_job import Progress as Progress
+    from ridgeline.embed.file_job import embed_file as embed_file
+    from ridgeline.embed.file_job import verify_file as verify_file
     from ridgeline.embed.layers import Layers as Layers
     from ridgeline.embed.layers import Packed as Packed
     from ridgeline.embed.models import DEFAULT as DEFAULT
     from ridgeline.embed.models import find_model as find_model
-    from ridgeline.embed.models import present as present
-    from ridgeline.embed.place import cpu_dtype as cpu_dtype
-    from ridgeline.embed.place import device_of as device_of
-    from ridgeline.embed.pooled import EmbedderPool as EmbedderPool
+    from ridgeline.embed.models import list_models as list_models
+    from ridgeline.embed.text_files import read_texts as read_texts
     from ridgeline.embed.tokenizer import Tokenizer as Tokenizer
     from ridgeline.embed.tokenizer import load_tokenizer as load_tokenizer
     from ridgeline.embed.tokens import Tokens as Tokens
@@ -52,15 +42,15 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "config": ["Config", "read_config"],
+        "devices": ["choose_cpu_dtype", "resolve_torch_device"],
         "embedder": ["Embedder"],
+        "embedder_pool": ["EmbedderPool"],
         "encoder": ["Encoder", "Head"],
         "fetch": ["fetch_model"],
-        "files": ["read_texts"],
-        "job": ["Done", "FORMS", "Progress", "embed_file", "verify_file"],
+        "file_job": ["JobResult", "OUTPUT_FORMATS", "Progress", "embed_file", "verify_file"],
         "layers": ["Layers", "Packed"],
-        "models": ["DEFAULT", "find_model", "present"],
-        "place": ["cpu_dtype", "device_of"],
-        "pooled": ["EmbedderPool"],
+        "models": ["DEFAULT", "find_model", "list_models"],
+        "text_files": ["read_texts"],
         "tokenizer": ["Tokenizer", "load_tokenizer"],
         "tokens": ["Tokens"],
         "weights": ["read_dense", "read_encoder"],

@@ -1,26 +1,33 @@
-"""Tokens into batches: sorted by length, cut by a budget of tokens, nothing padded, every text once.
+"""Split tokens into batches and run them through the encoder, overlapped with the copies.
 
-A `Window` is some thousands of texts, packed anew in order of length. Its batches are slices of it, so they cost
-nothing to make and nothing to cut smaller. Equal lengths lie side by side, which is what attention wants.
+A `Window` holds some thousands of texts, sorted by length and packed without padding. Its batches are slices of it, cut
+by a budget of tokens, so making a batch or splitting it copies nothing. Texts of equal length are neighbours, which
+attention needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.embed.tokens import Tokens
+from ridgeline.errors import BatchError, InputError, RidgelineError
 from ridgeline.native import sort_by_length
+from ridgeline.pipeline import Staging, stream, sum_stage_seconds
 
 Run = tuple[int, int, int]  # first token, texts, tokens each
 
 
 @dataclass(frozen=True)
 class Window:
-    """Texts by rising length: row k of it was row `rows[k]` of the input."""
+    """Texts by ascending length: row k was row `rows[k]` of the input."""
 
     tokens: Tokens
     rows: NDArray[np.int64]
@@ -44,10 +51,10 @@ class Batch:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where its texts begin in `ids` [n + 1]."""
+        """The start of each text in `ids`, [n + 1]."""
         part = self.window.tokens.offsets[self.first : self.last + 1]
-        begun: NDArray[np.int64] = part - part[0]
-        return begun
+        from_zero: NDArray[np.int64] = part - part[0]
+        return from_zero
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -55,11 +62,11 @@ class Batch:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        return runs_of(self.offsets)
+        return find_runs(self.offsets)
 
 
-def window_of(tokens: Tokens, first_row: int = 0) -> Window:
-    """Sort texts by length and pack them in that order; texts of one length keep theirs."""
+def make_window(tokens: Tokens, first_row: int = 0) -> Window:
+    """Sort texts by length and pack them in that order; texts of equal length keep their order."""
     begin, end = tokens.offsets[0], tokens.offsets[-1]
     ids = np.ascontiguousarray(tokens.ids[begin:end], np.int32)
     offsets = np.ascontiguousarray(tokens.offsets - begin, np.int64)
@@ -69,16 +76,17 @@ def window_of(tokens: Tokens, first_row: int = 0) -> Window:
     return Window(Tokens(packed, starts), order)
 
 
-def batches_of(window: Window, budget: int) -> Iterator[Batch]:
-    """Slices of at most `budget` tokens; a text longer than that goes alone. The longest come first.
+def split_window(window: Window, budget: int) -> Iterator[Batch]:
+    """Yield batches of at most `budget` tokens; a longer text is a batch of its own.
 
-    Longest first, so that a device too small says so at once, and the last batches, which nothing overlaps, are short.
+    The longest come first: a device with too little memory fails at once, and the last batches, which nothing overlaps,
+    are short.
     """
-    yield from cut(Batch(window, 0, len(window.rows)), budget)
+    yield from split_batch(Batch(window, 0, len(window.rows)), budget)
 
 
-def cut(batch: Batch, budget: int) -> Iterator[Batch]:
-    """A batch in slices of at most `budget` tokens, from its end to its beginning."""
+def split_batch(batch: Batch, budget: int) -> Iterator[Batch]:
+    """Yield parts of a batch of at most `budget` tokens, from its end to its start."""
     offsets, last = batch.window.tokens.offsets, batch.last
     while last > batch.first:
         first = int(np.searchsorted(offsets, offsets[last] - budget, side="left"))
@@ -87,13 +95,95 @@ def cut(batch: Batch, budget: int) -> Iterator[Batch]:
         last = first
 
 
-def runs_of(offsets: NDArray[np.int64]) -> tuple[Run, ...]:
-    """Neighbours of equal length.
+def find_runs(offsets: NDArray[np.int64]) -> tuple[Run, ...]:
+    """Return runs of neighbours of equal length: (first token, texts, tokens each).
 
-    >>> runs_of(np.array([0, 2, 4, 7]))
+    >>> find_runs(np.array([0, 2, 4, 7]))
     ((0, 2, 2), (4, 1, 3))
     """
     lengths = np.diff(offsets)
     heads = np.flatnonzero(np.diff(lengths, prepend=-1))
     counts = np.diff(heads, append=len(lengths))
     return tuple(zip(offsets[heads].tolist(), counts.tolist(), lengths[heads].tolist(), strict=True))
+
+
+StoreVectors = Callable[[Batch, NDArray[np.float32]], None]  # the memory of the vectors is reused
+
+
+class BatchRunner:
+    """Runs batches through the encoder. `budget` is halved permanently when the device runs out of memory."""
+
+    def __init__(self, encoder: Any, device: Any, budget: int, staging: Staging | None = None) -> None:
+        self._encoder, self._device, self.budget, self._staging = encoder, device, budget, staging
+        self.budget_reduced = False
+        self.stage_seconds: Counter[str] = Counter()  # of each stage, after the stream has ended
+        self._in_flight: deque[Batch] = deque()  # on the device
+        self._retries: deque[Batch] = deque()  # to run again in smaller parts
+
+    def run(self, windows: Iterable[Any], store: StoreVectors) -> Iterator[Batch]:
+        """Yield every batch of every window after `store` has copied its vectors, float32 [n, dim]."""
+        new_batches = (batch for window in windows for batch in split_window(window, self.budget))
+        while True:
+            try:
+                take = partial(self._take, store)
+                batches = self._feed(new_batches)
+                with stream(batches, self._compute, device=self._device, take=take, staging=self._staging) as results:
+                    yield from results
+                    self.stage_seconds.update(sum_stage_seconds(results.timeline()))
+                return
+            except BatchError as error:
+                if not is_out_of_memory(error.__cause__):
+                    raise error.__cause__ if isinstance(error.__cause__, RidgelineError) else error from error.__cause__
+            self._shrink()
+
+    def _feed(self, new_batches: Iterator[Batch]) -> Iterator[dict[str, Any]]:
+        while True:
+            batch = self._retries.popleft() if self._retries else next(new_batches, None)
+            if batch is None:
+                return
+            if len(batch.ids) > self.budget and len(batch) > 1:  # made before the budget was reduced
+                self._retries.extendleft(reversed([*split_batch(batch, self.budget)]))
+                continue
+            self._in_flight.append(batch)
+            yield {"ids": batch.ids, "offsets": batch.offsets}
+
+    def _compute(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        from ridgeline.embed.layers import Packed
+
+        # The stream pulls a batch and computes it before it pulls the next, so the last one pulled is this one.
+        packed = Packed(tensors["offsets"], self._in_flight[-1].runs)
+        return {"vectors": self._encoder(tensors["ids"], packed)}
+
+    def _take(self, store: StoreVectors, index: int, outputs: dict[str, Any]) -> Batch:
+        batch = self._in_flight.popleft()
+        store(batch, outputs["vectors"].numpy())
+        return batch
+
+    def _shrink(self) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        failed = [*self._in_flight]
+        self._in_flight.clear()
+        largest = max(len(batch.ids) for batch in failed)
+        if all(len(batch) == 1 for batch in failed):
+            raise InputError(f"one text of {largest} tokens does not fit into the memory of {self._device}.")
+        self.budget = max(1, min(self.budget, largest) // 2)
+        if not self.budget_reduced:
+            self.budget_reduced = True
+            warnings.warn(
+                f"out of memory on {self._device}: batches are reduced to {self.budget} tokens, and further if needed; "
+                "the work continues.",
+                stacklevel=2,
+            )
+        self._retries = deque([*(part for batch in failed for part in split_batch(batch, self.budget)), *self._retries])
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether the error is out of memory, on a device or on the host."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)

@@ -1,6 +1,6 @@
-"""A BERT that reads packed tokens: embeddings, then layers of attention and MLP, then pooling.
+"""A BERT encoder over packed tokens: embeddings, layers of attention and MLP, pooling.
 
-BERT, RoBERTa and XLM-R differ only in how positions are counted, which `layers.py` knows.
+BERT, RoBERTa and XLM-R differ only in how they count positions (`layers.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layer, Layers, Packed, Words, layers_for
+from ridgeline.embed.layers import Embeddings, Layer, Layers, Packed
 from ridgeline.embed.weights import read_dense, read_encoder
 
 
 @dataclass(frozen=True)
 class Head:
-    """What follows the pooling: dense modules in float32, the cut, the norm."""
+    """The steps after the pooling: dense modules in float32, truncation, normalisation."""
 
     dense: tuple[tuple[Any, Any, Any], ...]  # weight, bias, activation
     width: int | None
@@ -25,14 +25,14 @@ class Head:
 
 
 class Encoder:
-    """ids [T] and where the texts lie → vectors float32 [n, dim]."""
+    """ids [T] and the offsets of texts → vectors float32 [n, dim]."""
 
     def __init__(self, config: Config, layers: Layers, head: Head, weights: dict[str, Any]) -> None:
         self.config, self.layers, self.head = config, layers, head
-        position = weights["position"] + weights["type"]  # texts have only one type
-        norm = layers.norm_of(weights["embed_norm.weight"], weights["embed_norm.bias"])
-        self.words = Words(layers.placed(weights["word"]), layers.placed(position), norm)
-        self.stack = layers.stack_of(self.words, [self._layer(weights, i) for i in range(config.layers)])
+        position = weights["position"] + weights["type"]  # there is only one token type
+        norm = layers.prepare_norm(weights["embed_norm.weight"], weights["embed_norm.bias"])
+        self.words = Embeddings(layers.to_device(weights["word"]), layers.to_device(position), norm)
+        self.stack = layers.prepare_stack(self.words, [self._layer(weights, i) for i in range(config.layers)])
 
     @property
     def dim(self) -> int:
@@ -41,37 +41,41 @@ class Encoder:
 
     def __call__(self, ids: Any, packed: Packed) -> Any:
         with torch.inference_mode():
-            return self.vectors(self.hidden(ids, packed), packed)
+            return self.vectors(self.compute_hidden(ids, packed), packed)
 
-    def direct(self, ids: Any, offsets: Any) -> Any:
-        """The same from arrays to an array, if the layers know a short way; else None."""
-        return self.layers.means(ids, offsets, self.stack) if self._at_once and self.config.pooling == "mean" else None
+    def encode_arrays(self, ids: Any, offsets: Any) -> Any:
+        """Encode NumPy arrays to a NumPy array in one native call if the layers support it; else None."""
+        return (
+            self.layers.encode_means(ids, offsets, self.stack)
+            if self._ends_with_norm and self.config.pooling == "mean"
+            else None
+        )
 
     @property
-    def _at_once(self) -> bool:
-        """Whether pooling ends with the norm."""
+    def _ends_with_norm(self) -> bool:
+        """Whether nothing but normalisation follows the pooling."""
         return self.head.normalize and not self.head.dense and self.head.width is None
 
-    def hidden(self, ids: Any, packed: Packed) -> Any:
-        """The last hidden state of every token [T, hidden]."""
-        return self.layers.hidden(ids, packed, self.words, self.stack)
+    def compute_hidden(self, ids: Any, packed: Packed) -> Any:
+        """Return the last hidden state of every token, [T, hidden]."""
+        return self.layers.run_layers(ids, packed, self.words, self.stack)
 
     def vectors(self, hidden: Any, packed: Packed) -> Any:
-        """Pool, and what the model's folder and the caller want after it."""
-        found = self.layers.pool(hidden, packed, self.config.pooling, self._at_once)
-        if self._at_once:
-            return found
+        """Pool, then apply the dense modules, the truncation and the normalisation."""
+        vectors = self.layers.pool(hidden, packed, self.config.pooling, self._ends_with_norm)
+        if self._ends_with_norm:
+            return vectors
         for weight, bias, activation in self.head.dense:
-            found = activation(torch.nn.functional.linear(found, weight, bias))
+            vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
         if self.head.width is not None:
-            found = found[:, : self.head.width].contiguous()
-        return self.layers.normalised(found) if self.head.normalize else found
+            vectors = vectors[:, : self.head.width].contiguous()
+        return self.layers.normalize_rows(vectors) if self.head.normalize else vectors
 
     def _layer(self, weights: dict[str, Any], i: int) -> Layer:
         def pair(name: str) -> tuple[Any, Any]:
             return weights[f"{i}.{name}.weight"], weights[f"{i}.{name}.bias"]
 
-        linear, norm = self.layers.linear_of, self.layers.norm_of
+        linear, norm = self.layers.prepare_linear, self.layers.prepare_norm
         return Layer(
             qkv=linear(*pair("qkv")),
             out=linear(*pair("out")),
@@ -83,11 +87,24 @@ class Encoder:
 
 
 def load_encoder(config: Config, device: Any, dtype: Any, *, width: int | None, normalize: bool) -> Encoder:
-    """Read the weights of a folder and lay them out for a device."""
+    """Read the weights of a folder and prepare them for a device."""
     dense = []
     for module in config.dense:
         weight, bias = read_dense(module.folder)
         weight, bias = weight.to(device), None if bias is None else bias.to(device)
         dense.append((weight, bias, getattr(torch.nn, module.activation)()))
     head = Head(tuple(dense), width, normalize)
-    return Encoder(config, layers_for(config, device, dtype), head, read_encoder(config))
+    return Encoder(config, choose_layers(config, device, dtype), head, read_encoder(config))
+
+
+def choose_layers(config: Config, device: Any, dtype: Any) -> Layers:
+    """Return the fastest layers for a device."""
+    if device.type == "cpu":
+        from ridgeline.embed.layers_cpu import choose_cpu_layers
+
+        return choose_cpu_layers(config, device, dtype)
+    try:
+        from ridgeline.embed.layers_gpu import GpuLayers
+    except ImportError:  # no Triton
+        return Layers(config, device, dtype)
+    return GpuLayers(config, device, dtype)

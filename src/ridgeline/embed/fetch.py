@@ -2,8 +2,8 @@
 
     ridgeline model get all-MiniLM-L6-v2
 
-With `huggingface_hub` installed that library does it; without, the few files are fetched over HTTPS and put where
-the library would look. Weights of known models are verified before they are used.
+`huggingface_hub` does it if it is installed; otherwise the few files are fetched over HTTPS into the folder where the
+library looks. Weights of published models are verified before use.
 """
 
 from __future__ import annotations
@@ -18,57 +18,70 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from ridgeline.embed.models import HOME, Found, find_model, known, snapshot_folder, verify_weights
+from ridgeline.embed.models import (
+    DEFAULT_OWNER,
+    LocalModel,
+    find_model,
+    get_published,
+    get_snapshot_folder,
+    verify_weights,
+)
 from ridgeline.errors import InputError
-from ridgeline.store import publish, sha256_of
+from ridgeline.store import hash_file, publish
 
 PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 TIMEOUT = 30  # seconds without a byte
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def fetch_model(name: str, revision: str | None = None, say: Say = lambda _: None) -> Found:
-    """Bring a model into the local cache; nothing is done if it is there."""
+def fetch_model(name: str, revision: str | None = None, report: Report = lambda _: None) -> LocalModel:
+    """Fetch a model into the local cache; a model that is already complete is not fetched again.
+
+    revision  a commit or branch; by default the published revision, else the newest
+    report    called with a line of text for each step
+
+    Raises InputError if the hub cannot be reached, has no such model, or the weights are damaged.
+    """
     if Path(name).is_dir():
         raise InputError(f"'{name}' is a folder here already; give a name like ORG/MODEL.")
-    published = known(name)
-    repo = published.repo if published else name if "/" in name else f"{HOME}/{name}"
-    pinned = revision or (published.revision if published else None)
+    published = get_published(name)
+    repo = published.repo if published else name if "/" in name else f"{DEFAULT_OWNER}/{name}"
+    commit = revision or (published.revision if published else None)
     if _offline():
         raise InputError(f"HF_HUB_OFFLINE is set, so '{repo}' is not fetched; unset it, or copy the model's folder.")
     try:
-        folder = _by_library(repo, pinned, say)
+        folder = _fetch_by_library(repo, commit, report)
     except ImportError:
-        folder = _by_https(repo, pinned, say)
+        folder = _fetch_by_https(repo, commit, report)
     if published is not None and (revision is None or revision == published.revision):
         verify_weights(folder, published)
-    return Found(name, folder, "cache") if revision else find_model(name, verify=False)
+    return LocalModel(name, folder, "cache") if revision else find_model(name, verify=False)
 
 
-def _by_library(repo: str, revision: str | None, say: Say) -> Path:
+def _fetch_by_library(repo: str, revision: str | None, report: Report) -> Path:
     import huggingface_hub
 
-    say(f"fetching {repo} at {revision or 'its newest revision'}")
+    report(f"fetching {repo} at {revision or 'its newest revision'}")
     try:
         return Path(huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=list(PATTERNS)))
-    except Exception as error:  # a dozen classes of its own and of its HTTP library
-        raise _unreachable(repo, error) from error
+    except Exception as error:  # the library raises a dozen classes
+        raise _explain_failure(repo, error) from error
 
 
-def _by_https(repo: str, revision: str | None, say: Say) -> Path:
+def _fetch_by_https(repo: str, revision: str | None, report: Report) -> Path:
     from fnmatch import fnmatch
 
-    listing = _listing(repo, revision or "main")
+    listing = _read_listing(repo, revision or "main")
     commit = str(listing["sha"])
-    folder = snapshot_folder(repo, commit)
+    folder = get_snapshot_folder(repo, commit)
     for file in listing["siblings"]:
         name = str(file["rfilename"])
         if ".." in name or name.startswith("/") or not any(fnmatch(name, p) for p in PATTERNS):
             continue
         target = folder / name
         if not target.exists():
-            say(f"fetching {repo}/{name}")
+            report(f"fetching {repo}/{name}")
             target.parent.mkdir(parents=True, exist_ok=True)
             _download(repo, commit, name, target, (file.get("lfs") or {}).get("sha256"))
     if revision is None:
@@ -79,33 +92,36 @@ def _by_https(repo: str, revision: str | None, say: Say) -> Path:
     return folder
 
 
-def _listing(repo: str, revision: str) -> Any:
-    address = f"{_hub()}/api/models/{quote(repo)}/revision/{quote(revision, safe='')}?blobs=true"
+def _read_listing(repo: str, revision: str) -> Any:
+    address = f"{_get_hub_address()}/api/models/{quote(repo)}/revision/{quote(revision, safe='')}?blobs=true"
     try:
-        with _open(address) as answer:
+        with _open_url(address) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
-        raise _unreachable(repo, error) from error
+        raise _explain_failure(repo, error) from error
 
 
 def _download(repo: str, commit: str, name: str, target: Path, sha256: str | None) -> None:
     with publish(target) as tmp:
         try:
-            with _open(f"{_hub()}/{quote(repo)}/resolve/{commit}/{quote(name)}") as answer, tmp.open("wb") as out:
+            with (
+                _open_url(f"{_get_hub_address()}/{quote(repo)}/resolve/{commit}/{quote(name)}") as answer,
+                tmp.open("wb") as out,
+            ):
                 shutil.copyfileobj(answer, out, 1 << 20)
         except OSError as error:
-            raise _unreachable(repo, error) from error
-        if sha256 is not None and sha256_of(tmp) != sha256:
+            raise _explain_failure(repo, error) from error
+        if sha256 is not None and hash_file(tmp) != sha256:
             raise InputError(f"{repo}/{name} arrived damaged (its SHA-256 is not the published one); fetch it again.")
 
 
-def _open(address: str) -> Any:
+def _open_url(address: str) -> Any:
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return urlopen(Request(address, headers=headers), timeout=TIMEOUT)  # noqa: S310  # https, or what HF_ENDPOINT says
 
 
-def _hub() -> str:
+def _get_hub_address() -> str:
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not hub.startswith(("https://", "http://")):
         raise InputError(f"HF_ENDPOINT is '{hub}'; give an address that begins with https://.")
@@ -116,12 +132,16 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _unreachable(repo: str, error: Exception) -> InputError:
+def _explain_failure(repo: str, error: Exception) -> InputError:
     if isinstance(error, HTTPError) or "404" in str(error):
-        return InputError(f"the hub has no such '{repo}' or does not give it: {_first_line(error)}; check the name.")
+        return InputError(
+            f"the hub has no such '{repo}' or does not give it: {_format_first_line(error)}; check the name."
+        )
     why = error.reason if isinstance(error, URLError) else error
-    return InputError(f"'{repo}' could not be fetched: {_first_line(why)}; check the network, or copy its folder here.")
+    return InputError(
+        f"'{repo}' could not be fetched: {_format_first_line(why)}; check the network, or copy its folder here."
+    )
 
 
-def _first_line(error: object) -> str:
+def _format_first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__

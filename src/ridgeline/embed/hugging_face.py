@@ -1,4 +1,4 @@
-"""Tokenizers of other kinds: the `tokenizers` library, in bulk, on all CPUs and without the GIL."""
+"""Tokenizers that are not BERT's: the `tokenizers` library, in batches, on all CPUs and without the GIL."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.embed.tokens import Tokens, first_refused, listed, refused
+from ridgeline.embed.tokens import Tokens, as_text_list, find_invalid_text, make_text_error
 from ridgeline.errors import InputError, MissingExtra
 
 DIRECTIONS = {"Left": "left", "Right": "right"}
 
 
 class HuggingFaceTokenizer:
-    """Texts → tokens by `tokenizers`. While one thread encodes, others run: give it texts ahead of the device."""
+    """Texts → tokens by `tokenizers`, which releases the GIL: tokenize ahead of the device in another thread."""
 
     native = False
 
@@ -30,14 +30,14 @@ class HuggingFaceTokenizer:
         self.why = why
         try:
             self._tokenizer = Tokenizer.from_str(json.dumps(description))
-        except Exception as error:  # the library raises no class of its own
+        except Exception as error:  # the library raises plain Exception
             raise InputError(f"{path} is no tokenizer that this release of tokenizers knows: {error}.") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._direction = DIRECTIONS[(description.get("truncation") or {}).get("direction", "Right")]
         self._frame = self._tokenizer.num_special_tokens_to_add(False)
         self._limit: int | None = None
-        self._turn = Lock()  # the limit is a state of the library's object
+        self._lock = Lock()  # the limit is state of the tokenizer
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {
             str(token.content): number for number, token in added.items() if token.special
@@ -46,20 +46,20 @@ class HuggingFaceTokenizer:
         self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, texts: Iterable[str], max_tokens: int | None = None) -> Tokens:
-        given = listed(texts)
+        text_list = as_text_list(texts)
         if max_tokens is not None and max_tokens < self._frame:
             raise InputError(f"max_tokens is {max_tokens}, but the special tokens around a text are {self._frame}.")
-        at = first_refused(given)
-        if at >= 0:
-            raise refused(given, at)
-        with self._turn:
+        invalid = find_invalid_text(text_list)
+        if invalid >= 0:
+            raise make_text_error(text_list, invalid)
+        with self._lock:
             if max_tokens != self._limit:
                 if max_tokens is None:
                     self._tokenizer.no_truncation()
                 else:
                     self._tokenizer.enable_truncation(max_tokens, direction=self._direction)
                 self._limit = max_tokens
-            rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(given)]
+            rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(text_list)]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return Tokens(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)

@@ -1,4 +1,4 @@
-"""Texts from whatever holds them: lists, generators, columns; checked, and in pieces of bounded size."""
+"""Read texts from lists, generators and columns, check them, and split them into windows of bounded size."""
 
 from __future__ import annotations
 
@@ -7,83 +7,87 @@ from typing import Any
 
 from ridgeline.errors import InputError
 
-TEXTS = 16_384  # per window: enough for long runs of equal length, small beside any model
-CHARACTERS = 1 << 24
-FIRST = 2_048  # the first window is small, so that the device starts early
-FEW = 512  # texts, at most, whose launches are recorded on a GPU (few.py)
+WINDOW_TEXTS = 16_384  # enough for long runs of equal length, small beside a model
+WINDOW_CHARACTERS = 1 << 24
+FIRST_WINDOW = 2_048  # texts; small, so that the device starts early
+MAX_RECORDED_TEXTS = 512  # larger batches are not recorded (cuda_graphs.py)
 
 
-def windows(texts: Iterable[Any], *, first: int = FIRST) -> Iterator[tuple[int, list[str]]]:
-    """(number of the first text, texts), in order; a text that is none is an error with its number."""
+def split_windows(texts: Iterable[Any], *, first: int = FIRST_WINDOW) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first text, texts), in order; raises InputError for a value that is not a text."""
     start, size, limit = 0, 0, first
-    held: list[str] = []
-    for piece in _pieces(texts):
-        if type(piece) is list and not held:  # whole slices, as long as they are plain
-            here = 0
-            while here < len(piece):
-                part = piece[here : here + limit]
-                if set(map(type, part)) != {str} or sum(map(len, part)) >= CHARACTERS:
+    texts_in_window: list[str] = []
+    for piece in _split_column(texts):
+        if type(piece) is list and not texts_in_window:  # complete slices of plain strings
+            offset = 0
+            while offset < len(piece):
+                part = piece[offset : offset + limit]
+                if set(map(type, part)) != {str} or sum(map(len, part)) >= WINDOW_CHARACTERS:
                     break
                 yield start, part
-                start, here, limit = start + len(part), here + len(part), TEXTS
-            piece = piece[here:] if here else piece
+                start, offset, limit = start + len(part), offset + len(part), WINDOW_TEXTS
+            piece = piece[offset:] if offset else piece
         for text in piece:
             if not isinstance(text, str):
-                raise InputError(f"text {start + len(held)} is {_shown(text)}; give strings only.")
-            held.append(text)
+                raise InputError(f"text {start + len(texts_in_window)} is {_format_value(text)}; give strings only.")
+            texts_in_window.append(text)
             size += len(text)
-            if len(held) >= limit or size >= CHARACTERS:
-                yield start, held
-                start, size, limit, held = start + len(held), 0, TEXTS, []
-    if held:
-        yield start, held
+            if len(texts_in_window) >= limit or size >= WINDOW_CHARACTERS:
+                yield start, texts_in_window
+                start, size, limit, texts_in_window = start + len(texts_in_window), 0, WINDOW_TEXTS, []
+    if texts_in_window:
+        yield start, texts_in_window
 
 
-def length_of(texts: Any) -> int | None:
-    """How many there are, if that can be known beforehand."""
+def get_length(texts: Any) -> int | None:
+    """Return the number of texts if it is known in advance, else None."""
     try:
         return len(texts)
     except TypeError:
         return None
 
 
-def refuse_one(texts: Any) -> None:
-    """A single string is a list of letters to Python, and never meant as such."""
+def check_texts(texts: Any) -> None:
+    """Refuse a single string, which Python treats as a list of letters, and values that are not iterable."""
     if isinstance(texts, str | bytes):
         raise InputError(f"texts is one {type(texts).__name__}; give a list, or use encode_one for a single text.")
     if not isinstance(texts, Iterable):
-        raise InputError(f"texts is {_shown(texts)}; give a list, a generator or a column of strings.")
+        raise InputError(f"texts is {_format_value(texts)}; give a list, a generator or a column of strings.")
     if hasattr(texts, "columns") and hasattr(texts, "to_dict"):
         raise InputError("texts is a table; give one column of it, like table['text'].")
 
 
-def _pieces(texts: Any) -> Iterator[Iterable[Any]]:
-    """Columns turn into Python strings piece by piece; pyarrow's by chunk, pandas' and numpy's by slice."""
+def _split_column(texts: Any) -> Iterator[Iterable[Any]]:
+    """Convert columns to Python strings in parts: pyarrow's by chunk, pandas' and numpy's by slice."""
     if hasattr(texts, "iterchunks"):
         for chunk in texts.iterchunks():
-            yield from _pieces(chunk)
+            yield from _split_column(chunk)
     elif hasattr(texts, "to_pylist"):
-        for first in range(0, len(texts), TEXTS):
-            yield texts.slice(first, TEXTS).to_pylist()
+        for first in range(0, len(texts), WINDOW_TEXTS):
+            yield texts.slice(first, WINDOW_TEXTS).to_pylist()
     elif hasattr(texts, "tolist") and hasattr(texts, "dtype"):
-        for first in range(0, len(texts), TEXTS):
-            part = texts.iloc[first : first + TEXTS] if hasattr(texts, "iloc") else texts[first : first + TEXTS]
+        for first in range(0, len(texts), WINDOW_TEXTS):
+            part = (
+                texts.iloc[first : first + WINDOW_TEXTS]
+                if hasattr(texts, "iloc")
+                else texts[first : first + WINDOW_TEXTS]
+            )
             yield part.tolist()
     else:
         yield texts
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 40 else text[:37] + '…'} ({type(value).__name__})" if value is not None else "None"
 
 
-def unreadable(texts: list[str], first: int, error: Exception) -> InputError:
-    """Half a surrogate pair is a Python string but no text; the tokenizer cannot say which one it was."""
+def explain_unreadable(texts: list[str], first: int, error: Exception) -> InputError:
+    """Return an InputError that names the text with a lone surrogate, which the tokenizer does not name."""
     for number, text in enumerate(texts):
         try:
             text.encode()
-        except UnicodeEncodeError as why:
-            letter = text[why.start]
-            return InputError(f"text {first + number} holds {letter!r}, half a surrogate pair; mend or replace it.")
+        except UnicodeEncodeError as decode_error:
+            letter = text[decode_error.start]
+            return InputError(f"text {first + number} holds {letter!r}, half a surrogate pair; correct or replace it.")
     return InputError(f"the tokenizer failed on texts {first} to {first + len(texts) - 1}: {error}.")

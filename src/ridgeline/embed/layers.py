@@ -1,7 +1,7 @@
-"""The steps of an encoder over packed tokens, in plain torch; a device may have better ones.
+"""The steps of an encoder over packed tokens, in plain torch.
 
-Every step the encoder takes is a method of `Layers`, so a device that does one better overrides it and nothing else
-changes. Hidden states are `[T, hidden]`: the tokens of all texts one after the other, without padding.
+Every step is a method of `Layers`, so a device overrides the steps that it does faster. Hidden states are [T, hidden]:
+the tokens of all texts one after the other, without padding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ridgeline.embed.config import Config
 
 @dataclass(frozen=True)
 class Packed:
-    """Where the texts lie in a batch of packed tokens, for the host and for the device."""
+    """The positions of texts in a batch of packed tokens, for the host and for the device."""
 
     offsets: Any  # int64 [n + 1], on the device
     runs: tuple[tuple[int, int, int], ...]  # (first token, texts, tokens each): neighbours of equal length
@@ -29,7 +29,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Linear:
-    """A weight `[out, in]` and its bias, in whatever form the device wants them."""
+    """A weight [out, in] and its bias, in the form that the device needs."""
 
     weight: Any
     bias: Any
@@ -37,14 +37,16 @@ class Linear:
 
 @dataclass(frozen=True)
 class Norm:
+    """The parameters of a layer norm."""
+
     weight: Any
     bias: Any
     epsilon: float
 
 
 @dataclass(frozen=True)
-class Words:
-    """What tokens are before the first layer: a row of each table, added, and the norm."""
+class Embeddings:
+    """The tables of words and positions, and the norm after their sum."""
 
     word: Any
     position: Any
@@ -53,6 +55,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Layer:
+    """The weights of one transformer layer."""
+
     qkv: Linear
     out: Linear
     out_norm: Norm
@@ -62,36 +66,36 @@ class Layer:
 
 
 class Layers:
-    """Plain torch: right on every device, and what the others are compared with."""
+    """Plain torch: correct on every device, and the reference for the others."""
 
-    # Per CPU thread: what stays in a core's cache (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
+    # Per CPU thread: what fits into the cache of a core (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
     batch_tokens: ClassVar = {"cpu": 256, "cuda": 131_072}
-    by_offsets = False  # whether the device alone knows where texts end, so that a recording serves texts of any length
+    by_offsets = False  # whether only the device reads offsets, so that one recording serves texts of any length
 
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         self.config, self.device, self.dtype = config, device, dtype
 
     @property
     def budget(self) -> int:
-        """Tokens per batch where the caller leaves it to us."""
+        """The default number of tokens per batch."""
         each = self.batch_tokens[self.device.type]
         return each * max(2, torch.get_num_threads()) if self.device.type == "cpu" else each
 
-    def linear_of(self, weight: Any, bias: Any) -> Linear:
+    def prepare_linear(self, weight: Any, bias: Any) -> Linear:
         """Prepare a linear layer, once."""
-        return Linear(self.placed(weight), self.placed(bias))
+        return Linear(self.to_device(weight), self.to_device(bias))
 
-    def norm_of(self, weight: Any, bias: Any) -> Norm:
-        return Norm(self.placed(weight), self.placed(bias), self.config.epsilon)
+    def prepare_norm(self, weight: Any, bias: Any) -> Norm:
+        return Norm(self.to_device(weight), self.to_device(bias), self.config.epsilon)
 
-    def stack_of(self, words: Words, layers: list[Layer]) -> Any:
-        """All layers, once they are prepared: what `hidden` takes."""
+    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> Any:
+        """Prepare all layers; `run_layers` takes the result."""
         return layers
 
-    def placed(self, tensor: Any) -> Any:
+    def to_device(self, tensor: Any) -> Any:
         return tensor.to(self.device, self.dtype).contiguous()
 
-    def hidden(self, ids: Any, packed: Packed, words: Words, stack: Any) -> Any:
+    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: Any) -> Any:
         """ids [T] → [T, hidden], after all layers."""
         x = self.embed(ids, packed, words)
         for layer in stack:
@@ -100,46 +104,48 @@ class Layers:
             x = self.add_norm(self.up(x, layer.up), layer.down, x, layer.down_norm)
         return x
 
-    def embed(self, ids: Any, packed: Packed, words: Words) -> Any:
+    def embed(self, ids: Any, packed: Packed, words: Embeddings) -> Any:
         """ids [T] → [T, hidden], before the first layer."""
         hidden = F.embedding(ids, words.word) + F.embedding(self.positions(ids, packed), words.position)
         norm = words.norm
         return F.layer_norm(hidden, (hidden.shape[1],), norm.weight, norm.bias, norm.epsilon)
 
     def positions(self, ids: Any, packed: Packed) -> Any:
-        """The row of the position table for every token [T]."""
+        """The row of the position table for every token, [T]."""
         starts = packed.offsets[:-1]
         lengths = packed.offsets[1:] - starts
         padding = self.config.padding
         if padding is None:
-            counted = torch.arange(len(ids), device=ids.device)
-            return counted - torch.repeat_interleave(starts, lengths, output_size=len(ids))
-        # RoBERTa counts from its padding number on, and a padding token written in a text does not count.
-        real = (ids != padding).long()
-        before = F.pad(real.cumsum(0), (1, 0))
-        within = before[1:] - torch.repeat_interleave(before[starts], lengths, output_size=len(ids))
-        return within * real + padding
+            indices = torch.arange(len(ids), device=ids.device)
+            return indices - torch.repeat_interleave(starts, lengths, output_size=len(ids))
+        # RoBERTa counts from the number of its padding token, and skips padding tokens inside a text.
+        is_token = (ids != padding).long()
+        before = F.pad(is_token.cumsum(0), (1, 0))
+        index_in_text = before[1:] - torch.repeat_interleave(before[starts], lengths, output_size=len(ids))
+        return index_in_text * is_token + padding
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return F.linear(x, layer.weight, layer.bias)
 
     def up(self, x: Any, layer: Linear) -> Any:
         """Linear, bias and activation: hidden → intermediate."""
-        return self.activated(F.linear(x, layer.weight, layer.bias))
+        return self.activate(F.linear(x, layer.weight, layer.bias))
 
-    def activated(self, x: Any) -> Any:
+    def activate(self, x: Any) -> Any:
         name = self.config.activation
         if name == "relu":
             return F.relu(x)
         return F.gelu(x, approximate="none" if name == "gelu" else "tanh")
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
-        """Linear and bias, plus the residual, normalised."""
+        """Layer norm of the linear layer plus the residual."""
         summed = F.linear(x, layer.weight, layer.bias) + residual
         return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
 
     def attention(self, qkv: Any, packed: Packed) -> Any:
-        """qkv [T, 3·hidden] → [T, hidden]; each text sees itself only. Texts of one length go together, unmasked."""
+        """qkv [T, 3·hidden] → [T, hidden]; attention inside each text. Texts of equal length are one call, without a
+        mask.
+        """
         parts = [self._run(qkv[a : a + n * length], n, length) for a, n, length in packed.runs]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -150,34 +156,23 @@ class Layers:
         return mixed.transpose(1, 2).reshape(n * length, -1)
 
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
-        """hidden [T, hidden] → float32 [n, hidden]; with `unit` rows of unit length."""
+        """hidden [T, hidden] → float32 [n, hidden]; with `unit` rows have length 1."""
         if mode == "cls":
-            found = hidden[packed.offsets[:-1]].float()
+            pooled = hidden[packed.offsets[:-1]].float()
         else:
             parts = []
             for first, n, length in packed.runs:
                 texts = hidden[first : first + n * length].view(n, length, -1)
                 parts.append(texts.amax(1).float() if mode == "max" else texts.mean(1, dtype=torch.float32))
-            found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self.normalised(found) if unit else found
+            pooled = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self.normalize_rows(pooled) if unit else pooled
 
-    def means(self, ids: Any, offsets: Any, stack: Any) -> Any:
-        """Arrays of ids and offsets → unit means [n, hidden], an array; None where there is no such short way."""
+    def encode_means(self, ids: Any, offsets: Any, stack: Any) -> Any:
+        """Encode arrays of ids and offsets into unit means [n, hidden] in one call; None if the device has no such
+        call.
+        """
         return None
 
-    def normalised(self, vectors: Any) -> Any:
-        """Rows of unit length; a row of zeros stays one."""
+    def normalize_rows(self, vectors: Any) -> Any:
+        """Scale rows to length 1; a row of zeros stays zero."""
         return F.normalize(vectors, dim=1)
-
-
-def layers_for(config: Config, device: Any, dtype: Any) -> Layers:
-    """The best layers there are for a device."""
-    if device.type == "cpu":
-        from ridgeline.embed.layers_cpu import cpu_layers
-
-        return cpu_layers(config, device, dtype)
-    try:
-        from ridgeline.embed.layers_gpu import GpuLayers
-    except ImportError:  # no Triton: plain torch does it all
-        return Layers(config, device, dtype)
-    return GpuLayers(config, device, dtype)

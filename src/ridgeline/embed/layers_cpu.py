@@ -1,55 +1,57 @@
-"""On a CPU: weights laid out once for oneDNN, which otherwise rearranges them in every call.
+"""Encoder layers on a CPU: oneDNN for float32 and bfloat16, a native loop for float16 on ARM.
 
-The activation and the residual ride along where oneDNN can fuse them. (On ARM it fuses gelu by the tanh formula number
-by number, some hundred times slower than torch does it afterwards.)
+Weights are laid out once for oneDNN, which otherwise rearranges them in every call. Activation and residual are fused
+where oneDNN can do it. (On ARM it computes gelu by the tanh formula element by element, a hundred times slower than
+torch.)
 
-A CPU without instructions for bfloat16 plays it: weights and every result are rounded to bfloat16 and multiplied in
-float32, which is what hardware does, and as fast as float32.
+A CPU without bfloat16 instructions emulates it: weights and results are rounded to bfloat16 and multiplied in float32,
+as hardware does, at the speed of float32.
 """
 
 from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm
-from ridgeline.embed.place import knows_bfloat16
+from ridgeline.embed.devices import has_bfloat16
+from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
+from ridgeline.errors import InputError
+from ridgeline.native import HalfStack, mean_rows
 
-# attr and algorithm, as torch's own compiler passes them to oneDNN
-_FUSED = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
+# attr and algorithm, as torch's compiler passes them to oneDNN
+_FUSED_ACTIVATIONS = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
 if platform.machine() == "x86_64":
-    _FUSED |= {"gelu_new": ("gelu", "tanh"), "gelu_pytorch_tanh": ("gelu", "tanh")}
+    _FUSED_ACTIVATIONS |= {"gelu_new": ("gelu", "tanh"), "gelu_pytorch_tanh": ("gelu", "tanh")}
 
 
-def cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
-    """The best layers for this CPU and this build of torch."""
+def choose_cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
+    """Return the fastest layers for this CPU and this build of torch."""
     if dtype is torch.float16:
-        from ridgeline.embed.layers_half import HalfLayers
-
-        return HalfLayers(config, device)
-    if dtype is torch.bfloat16 and not knows_bfloat16():
-        return RoundedLayers(config, device, torch.float32)
-    return (CpuLayers if _works(dtype) else Layers)(config, device, dtype)
+        return Float16Layers(config, device)
+    if dtype is torch.bfloat16 and not has_bfloat16():
+        return EmulatedBfloat16Layers(config, device, torch.float32)
+    return (CpuLayers if _onednn_works(dtype) else Layers)(config, device, dtype)
 
 
 class CpuLayers(Layers):
-    """The same steps with prepacked linear layers."""
+    """Linear layers by oneDNN with weights in its layout."""
 
-    def linear_of(self, weight: Any, bias: Any) -> Linear:
-        return Linear(packed(weight.to(self.dtype)), self.placed(bias))
+    def prepare_linear(self, weight: Any, bias: Any) -> Linear:
+        return Linear(pack_weight(weight.to(self.dtype)), self.to_device(bias))
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return _linear(x, layer.weight, layer.bias, "none", [], "")
 
     def up(self, x: Any, layer: Linear) -> Any:
-        if self.config.activation not in _FUSED:
-            return self.activated(self.linear(x, layer))
-        name, algorithm = _FUSED[self.config.activation]
+        if self.config.activation not in _FUSED_ACTIVATIONS:
+            return self.activate(self.linear(x, layer))
+        name, algorithm = _FUSED_ACTIVATIONS[self.config.activation]
         return _linear(x, layer.weight, layer.bias, name, [], algorithm)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
@@ -57,41 +59,41 @@ class CpuLayers(Layers):
         return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
 
 
-class RoundedLayers(Layers):
-    """bfloat16 played in float32."""
+class EmulatedBfloat16Layers(Layers):
+    """bfloat16 emulated in float32."""
 
-    def placed(self, tensor: Any) -> Any:
-        return _rounded(super().placed(tensor))
+    def to_device(self, tensor: Any) -> Any:
+        return _round_to_bfloat16(super().to_device(tensor))
 
     def embed(self, *words: Any) -> Any:
-        return _rounded(super().embed(*words))
+        return _round_to_bfloat16(super().embed(*words))
 
     def linear(self, *words: Any) -> Any:
-        return _rounded(super().linear(*words))
+        return _round_to_bfloat16(super().linear(*words))
 
     def up(self, *words: Any) -> Any:
-        return _rounded(super().up(*words))
+        return _round_to_bfloat16(super().up(*words))
 
     def add_norm(self, *words: Any) -> Any:
-        return _rounded(super().add_norm(*words))
+        return _round_to_bfloat16(super().add_norm(*words))
 
     def attention(self, *words: Any) -> Any:
-        return _rounded(super().attention(*words))
+        return _round_to_bfloat16(super().attention(*words))
 
 
-def _rounded(tensor: Any) -> Any:
+def _round_to_bfloat16(tensor: Any) -> Any:
     return tensor.bfloat16().float()
 
 
-_TOKENS = 1024  # the batch oneDNN chooses a layout for
+_LAYOUT_TOKENS = 1024  # the batch size that the layout is chosen for
 
 
-def packed(weight: Any) -> Any:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TOKENS)
+def pack_weight(weight: Any) -> Any:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _LAYOUT_TOKENS)
 
 
-class _Linear:
-    """torch's operator, looked up late: a build without oneDNN has none."""
+class _OneDnnLinear:
+    """torch's operator for oneDNN, looked up on first use: a build without oneDNN has none."""
 
     def __call__(self, *words: Any) -> Any:
         return torch.ops.mkldnn._linear_pointwise(*words)
@@ -100,22 +102,119 @@ class _Linear:
         return torch.ops.mkldnn._linear_pointwise.binary(*words)
 
 
-_linear = _Linear()
+_linear = _OneDnnLinear()
 
 
 @cache
-def _works(dtype: Any) -> bool:
+def _onednn_works(dtype: Any) -> bool:
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
         return False
     weight, bias, x = (torch.linspace(-1, 1, n).to(dtype) for n in (64 * 32, 64, 8 * 32))
     weight, x = weight.view(64, 32), x.view(8, 32)
     try:
         with torch.inference_mode():
-            laid = packed(weight)
-            found = _linear(x, laid, bias, "gelu", [], "none") + _linear.binary(x, x[:, :1] + bias, laid, bias, "add")
+            packed_weight = pack_weight(weight)
+            actual = _linear(x, packed_weight, bias, "gelu", [], "none") + _linear.binary(
+                x, x[:, :1] + bias, packed_weight, bias, "add"
+            )
             plain = F.linear(x, weight, bias)
-            wanted = F.gelu(plain) + plain + x[:, :1] + bias
-    except (RuntimeError, NotImplementedError, AttributeError):  # this build or CPU has it not: plain torch does it
+            expected = F.gelu(plain) + plain + x[:, :1] + bias
+    except (RuntimeError, NotImplementedError, AttributeError):  # this build or CPU does not support it
         return False
-    room = 1e-5 if dtype is torch.float32 else 0.02
-    return bool(torch.allclose(found.float(), wanted.float(), rtol=room, atol=room * float(wanted.abs().max())))
+    tolerance = 1e-5 if dtype is torch.float32 else 0.02
+    return bool(
+        torch.allclose(actual.float(), expected.float(), rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+    )
+
+
+# float16 on an ARM CPU: all layers in one native call.
+#
+# Libraries sum in float16, which over 1,536 terms lowered cosines to 0.9999; here sums leave float16 after a few terms.
+# Between the steps of a layer nothing is rearranged, no thread waits for another, and the data of a text stays in the
+# cache of its core. The products of the first layer that depend only on a word are stored.
+
+
+HEAD_MULTIPLE = 16  # heads are padded to a multiple of this width
+TOKENS_PER_BLOCK, THREADS_PER_BLOCK = 8, 2  # this many tokens are computed together, by this many threads
+MAX_PRODUCT_BYTES = 256 << 20  # of the stored products of words
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
+
+
+class Float16Layers(Layers):
+    """All layers in one native call; the embeddings and the result are float32."""
+
+    batch_tokens: ClassVar = {
+        "cpu": 2_048
+    }  # the overhead of a batch is 2 % with 256 tokens, and none with more than this
+
+    def __init__(self, config: Config, device: Any) -> None:
+        super().__init__(config, device, torch.float32)
+
+    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> HalfStack:
+        heads = self.config.heads
+        width = self.config.hidden // heads
+        padding_width = -width % HEAD_MULTIPLE
+        activation = _ACTIVATIONS.get(self.config.activation, "tanh")
+        stack = HalfStack(
+            self.config.hidden, heads, width + padding_width, width**-0.5, self.config.epsilon, activation
+        )
+        padding = -1 if self.config.padding is None else self.config.padding
+        word, position, weight, bias = _to_arrays(words.word, words.position, words.norm.weight, words.norm.bias)
+        stack.begin(word, position, weight, bias, padding)
+        for layer in layers:
+            qkv, out = _pad_heads(layer.qkv, heads, padding_width), layer.out
+            if layer is layers[0] and 2 * len(words.word) * len(qkv.bias) <= MAX_PRODUCT_BYTES:
+                stack.keep(*_to_arrays(*_compute_first_products(words, qkv)))
+            if padding_width:  # padding meets padding
+                columns = out.weight.view(-1, heads, width)
+                out = Linear(F.pad(columns, (0, padding_width)).flatten(1), out.bias)
+            parts = (qkv, out, layer.out_norm, layer.up, layer.down, layer.down_norm)
+            stack.add(*_to_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
+        return stack
+
+    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: HalfStack) -> Any:
+        rows = torch.empty(len(ids), self.config.hidden)
+        stack(ids.int().numpy(), packed.offsets.numpy(), rows.numpy(), _choose_threads(len(ids)))
+        return rows
+
+    def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        """Pool; values beyond the range of float16 (65,504) are an InputError."""
+        if mode == "mean":
+            pooled = torch.empty(len(packed.offsets) - 1, hidden.shape[1])
+            mean_rows(hidden.numpy(), packed.offsets.numpy(), pooled.numpy(), unit, int(torch.get_num_threads()))
+        else:
+            pooled = super().pool(hidden, packed, mode, unit)
+        _check_range(pooled.numpy())
+        return pooled
+
+    def encode_means(self, ids: Any, offsets: Any, stack: HalfStack) -> Any:
+        vectors = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
+        stack.means(ids, offsets, vectors, True, _choose_threads(len(ids)))
+        _check_range(vectors)
+        return vectors
+
+
+def _check_range(vectors: Any) -> None:
+    if not np.isfinite(vectors).all():
+        raise InputError("a value of this model lies beyond the range of float16; use dtype='float32'.")
+
+
+def _choose_threads(tokens: int) -> int:
+    return max(1, min(int(torch.get_num_threads()), THREADS_PER_BLOCK * -(-tokens // TOKENS_PER_BLOCK)))
+
+
+def _to_arrays(*tensors: Any) -> list[Any]:
+    return [tensor.numpy() for tensor in tensors]
+
+
+def _compute_first_products(words: Embeddings, qkv: Linear) -> tuple[Any, ...]:
+    """The parts of the first layer's queries, keys and values that do not depend on the text."""
+    factors = qkv.weight * words.norm.weight
+    return factors, words.position @ factors.T, factors.sum(1), qkv.weight @ words.norm.bias + qkv.bias
+
+
+def _pad_heads(qkv: Linear, heads: int, padding_width: int) -> Linear:
+    """Pad the queries, keys and values of every head with zeros."""
+    weight = qkv.weight.view(3 * heads, -1, qkv.weight.shape[1])
+    bias = qkv.bias.view(3 * heads, -1)
+    return Linear(F.pad(weight, (0, 0, 0, padding_width)).flatten(0, 1), F.pad(bias, (0, padding_width)).flatten())

@@ -1,6 +1,6 @@
-"""On a GPU: products by torch's own library, everything between them by one kernel of ours each.
+"""Encoder layers on a GPU: products by torch's library, all other steps by one Triton kernel each.
 
-A hidden state is read and written once per step: bias, activation, residual and norm ride on one pass over it.
+Each step reads and writes a hidden state once: bias, activation, residual and norm are fused into one pass.
 """
 
 from __future__ import annotations
@@ -11,47 +11,55 @@ import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Layers, Linear, Norm, Packed, Words
-from ridgeline.kernels.encoder import encoder
+from ridgeline.embed.layers import Embeddings, Layers, Linear, Norm, Packed
+from ridgeline.kernels.encoder import (
+    activate,
+    add_and_normalize,
+    attend,
+    embed_tokens,
+    linear_activate,
+    linear_activate_pays,
+    pool,
+)
 
 _KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
-_SHORT = {"gelu": "gelu_16"}  # good enough where 16 bits are left of it
+_SHORT_KINDS = {"gelu": "gelu_16"}  # accurate enough for results of 16 bits
 
 
 class GpuLayers(Layers):
-    """The same steps by Triton kernels over the packed tokens."""
+    """Triton kernels over packed tokens."""
 
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         super().__init__(config, device, dtype)
         depth = config.hidden // config.heads
-        self._own_attention = depth in (16, 32, 64, 128)
+        self._uses_attention_kernel = depth in (16, 32, 64, 128)
         self._kind = _KINDS.get(config.activation, "gelu_tanh")
         if dtype != torch.float32:
-            self._kind = _SHORT.get(self._kind, self._kind)
-        self.by_offsets = self._own_attention and config.padding is None
+            self._kind = _SHORT_KINDS.get(self._kind, self._kind)
+        self.by_offsets = self._uses_attention_kernel and config.padding is None
 
-    def norm_of(self, weight: Any, bias: Any) -> Norm:
-        """In float32: the kernels compute in it, and there are few of them."""
+    def prepare_norm(self, weight: Any, bias: Any) -> Norm:
+        """In float32, which the kernels compute in; norms are small."""
         return Norm(weight.to(self.device, torch.float32), bias.to(self.device, torch.float32), self.config.epsilon)
 
-    def embed(self, ids: Any, packed: Packed, words: Words) -> Any:
-        told, norm = None if self.config.padding is None else self.positions(ids, packed), words.norm
+    def embed(self, ids: Any, packed: Packed, words: Embeddings) -> Any:
+        positions, norm = None if self.config.padding is None else self.positions(ids, packed), words.norm
         tables = (words.word, words.position, norm.weight, norm.bias)
-        return encoder.embed(ids, packed.offsets, *tables, norm.epsilon, told)
+        return embed_tokens(ids, packed.offsets, *tables, norm.epsilon, positions)
 
     def up(self, x: Any, layer: Linear) -> Any:
-        if self.dtype != torch.float32 and encoder.multiplies(layer.weight, len(x)):
-            return encoder.linear_activate(x, layer.weight, layer.bias, self._kind)
-        return encoder.activate(F.linear(x, layer.weight), layer.bias, self._kind)
+        if self.dtype != torch.float32 and linear_activate_pays(layer.weight, len(x)):
+            return linear_activate(x, layer.weight, layer.bias, self._kind)
+        return activate(F.linear(x, layer.weight), layer.bias, self._kind)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
         product = F.linear(x, layer.weight)
-        return encoder.add_norm(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon)
+        return add_and_normalize(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon)
 
     def attention(self, qkv: Any, packed: Packed) -> Any:
-        if not self._own_attention:
+        if not self._uses_attention_kernel:
             return super().attention(qkv, packed)
-        return encoder.attention(qkv, packed.offsets, self.config.heads, packed.longest)
+        return attend(qkv, packed.offsets, self.config.heads, packed.longest)
 
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
-        return encoder.pool(hidden, packed.offsets, mode, unit)
+        return pool(hidden, packed.offsets, mode, unit)

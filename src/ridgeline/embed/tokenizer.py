@@ -1,9 +1,9 @@
-"""The tokenizer of a model folder: native where it is BERT's, the `tokenizers` library for all others.
+"""Load the tokenizer of a model folder: native for BERT's, the `tokenizers` library for all others.
 
     tokenizer = load_tokenizer("all-MiniLM-L6-v2")
     tokens = tokenizer.encode(["a text", "another"], max_tokens=256)
 
-Both give the same tokens as `tokenizers`; tests/embed/test_tokenizer.py holds the native one to it.
+Both give the same tokens as `tokenizers`, which tests/embed/test_tokenizer.py checks.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any, Protocol
 
 from ridgeline.embed.hugging_face import HuggingFaceTokenizer
 from ridgeline.embed.tokens import Tokens
-from ridgeline.embed.wordpiece import NativeTokenizer, recognise
+from ridgeline.embed.wordpiece import NativeTokenizer, parse_bert_tokenizer
 from ridgeline.errors import InputError
 
-# Classes whose vocab.txt means BERT's tokenizer; others keep something else in a file of that name.
+# Classes whose vocab.txt belongs to BERT's tokenizer; in others the file has another meaning.
 BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "LayoutLM", "Retribert", "SqueezeBert")
 ROLES = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
 
 
 class Tokenizer(Protocol):
-    """What both kinds can do."""
+    """The interface of both kinds of tokenizer."""
 
     @property
     def native(self) -> bool:
-        """Whether the native loops do the work."""
+        """Whether native loops do the work."""
 
     @property
     def why(self) -> str:
-        """Why not, in half a sentence; empty if native."""
+        """The reason if not native, as half a sentence; empty if native."""
 
     @property
     def vocabulary_size(self) -> int:
-        """One more than the largest number of a token."""
+        """One more than the largest token number."""
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -45,36 +45,39 @@ class Tokenizer(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """The number to fill up with."""
+        """The number of the padding token."""
 
     def encode(self, texts: Iterable[str], max_tokens: int | None = None) -> Tokens:
-        """Tokens of every text, special ones included, at most `max_tokens` for each."""
+        """Return the tokens of every text with special tokens, at most `max_tokens` for each."""
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of `tokenizer.json`, or of `vocab.txt` with `tokenizer_config.json`."""
+    """Load the tokenizer from `tokenizer.json`, or from `vocab.txt` and `tokenizer_config.json`.
+
+    Raises InputError if the folder has neither, or they cannot be read.
+    """
     folder = Path(folder)
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
-        description = _json(path)
+        description = _read_json(path)
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
         config = folder / "tokenizer_config.json"
-        description = bert(_lines(path), _json(config) if config.is_file() else {}, path)
+        description = describe_bert(_read_lines(path), _read_json(config) if config.is_file() else {}, path)
     else:
         raise InputError(f"{folder} has no tokenizer: there is neither tokenizer.json nor vocab.txt.")
-    parts = recognise(description)
+    parts = parse_bert_tokenizer(description)
     if isinstance(parts, str):
         return HuggingFaceTokenizer(description, why=parts, path=path)
     return NativeTokenizer(parts)
 
 
-def bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What tokenizer.json would hold for a vocabulary of lines."""
+def describe_bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the tokenizer.json that corresponds to a vocabulary of lines."""
     kind = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast").removesuffix("Tokenizer")
     if kind not in BERT_CLASSES:
         raise InputError(f"{path} belongs to a {kind}Tokenizer; its folder needs a tokenizer.json.")
-    names = {role: _content(config.get(role), usual) for role, usual in ROLES.items()}
+    names = {role: _get_content(config.get(role), default) for role, default in ROLES.items()}
     vocabulary = {token: number for number, token in enumerate(tokens)}
     for role in ("unk_token", "cls_token", "sep_token"):
         if names[role] not in vocabulary:
@@ -97,7 +100,7 @@ def bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, 
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [_special(ends[0]), {"Sequence": {"id": "A", "type_id": 0}}, _special(ends[1])],
+            "single": [_describe_special(ends[0]), {"Sequence": {"id": "A", "type_id": 0}}, _describe_special(ends[1])],
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {t: {"id": t, "ids": [vocabulary[t]], "tokens": [t]} for t in ends},
         },
@@ -112,17 +115,17 @@ def bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, 
     }
 
 
-def _special(token: str) -> dict[str, Any]:
+def _describe_special(token: str) -> dict[str, Any]:
     return {"SpecialToken": {"id": token, "type_id": 0}}
 
 
-def _content(given: Any, usual: str) -> str:
-    if isinstance(given, Mapping):
-        given = given.get("content")
-    return usual if given is None else str(given)
+def _get_content(value: Any, default: str) -> str:
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return default if value is None else str(value)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -132,9 +135,9 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a token may be another line separator
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a token can be a line separator
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: {error}.") from error
     return lines[:-1] if lines[-1] == "" else lines

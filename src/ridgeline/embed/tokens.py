@@ -40,8 +40,8 @@ class Tokens:
         return np.diff(self.offsets)
 
 
-def listed(texts: Any) -> Sequence[Any]:
-    """The texts as a list or tuple; one bare string is not a list of letters."""
+def as_text_list(texts: Any) -> Sequence[Any]:
+    """Return texts as a list or tuple; a single string is an InputError."""
     if isinstance(texts, (list, tuple)):
         return texts
     if isinstance(texts, (str, bytes)):
@@ -52,22 +52,22 @@ def listed(texts: Any) -> Sequence[Any]:
         raise InputError(f"texts is a {type(texts).__name__}; give a list of str.") from None
 
 
-def refused(texts: Sequence[Any], index: int) -> InputError:
-    """Why text `index` cannot be tokenized."""
+def make_text_error(texts: Sequence[Any], index: int) -> InputError:
+    """Return an InputError that says why text `index` cannot be tokenized."""
     text = texts[index]
     if not isinstance(text, str):
-        shown = repr(text)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return InputError(f"text {index} is not a str but {type(text).__name__}: {shown}.")
-    at = next((k for k, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
+        value = repr(text)
+        value = value if len(value) <= 60 else value[:57] + "..."
+        return InputError(f"text {index} is not a str but {type(text).__name__}: {value}.")
+    position = next((k for k, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
     return InputError(
-        f"text {index} has a lone surrogate, {text[at]!a}, at character {at}: that is not Unicode text; read its bytes "
-        "again with errors='replace'."
+        f"text {index} has a lone surrogate, {text[position]!a}, at character {position}: that is not Unicode text; "
+        "read its bytes again with errors='replace'."
     )
 
 
-def first_refused(texts: Sequence[Any]) -> int:
-    """The first text that is not a str or has a lone surrogate; -1 if all are fine."""
+def find_invalid_text(texts: Sequence[Any]) -> int:
+    """Return the index of the first text that is not a str or has a lone surrogate; -1 if there is none."""
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             return index
@@ -78,8 +78,8 @@ def first_refused(texts: Sequence[Any]) -> int:
     return -1
 
 
-def joined(parts: list[Tokens]) -> Tokens:
-    """One after the other."""
+def join_tokens(parts: list[Tokens]) -> Tokens:
+    """Concatenate tokens."""
     if len(parts) == 1:
         return parts[0]
     offsets = np.zeros(sum(len(p) for p in parts) + 1, np.int64)

@@ -1,4 +1,4 @@
-"""Collectives that are data: one schedule is proved, predicted and run.
+"""Collectives as data: one schedule is proved, predicted and run.
 
 >>> from ridgeline import fabric
 >>> ring = fabric.schedule("all_reduce", "ring", ranks=4)
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.fabric.arena import empty as empty
+    from ridgeline.errors import FabricError as FabricError
     from ridgeline.fabric.communicator import Communicator as Communicator
     from ridgeline.fabric.config import FabricConfig as FabricConfig
-    from ridgeline.fabric.cost_tables import tables as tables
+    from ridgeline.fabric.cost_tables import make_tables as make_tables
     from ridgeline.fabric.diagnosis import doctor as doctor
+    from ridgeline.fabric.drawing import draw_svg as draw_svg
+    from ridgeline.fabric.drawing import draw_text as draw_text
     from ridgeline.fabric.group import Handle as Handle
     from ridgeline.fabric.launch import RankError as RankError
     from ridgeline.fabric.launch import init as init
@@ -30,45 +32,39 @@ if TYPE_CHECKING:
     from ridgeline.fabric.prediction import bus_factor as bus_factor
     from ridgeline.fabric.prediction import predict as predict
     from ridgeline.fabric.proof import Proof as Proof
-    from ridgeline.fabric.proof import Refuted as Refuted
+    from ridgeline.fabric.proof import ProofError as ProofError
     from ridgeline.fabric.proof import prove as prove
+    from ridgeline.fabric.schedule_types import Schedule as Schedule
+    from ridgeline.fabric.schedule_types import Step as Step
     from ridgeline.fabric.schedules import ALGORITHMS as ALGORITHMS
     from ridgeline.fabric.schedules import schedule as schedule
-    from ridgeline.fabric.steps import Schedule as Schedule
-    from ridgeline.fabric.steps import Step as Step
-    from ridgeline.fabric.training import (
-        MODELS as MODELS,
-    )
-    from ridgeline.fabric.training import (
-        Model as Model,
-    )
-    from ridgeline.fabric.training import (
-        TrainingStep as TrainingStep,
-    )
-    from ridgeline.fabric.training import (
-        training_step as training_step,
-    )
+    from ridgeline.fabric.selection import NEVER as NEVER
+    from ridgeline.fabric.shared_buffers import empty as empty
+    from ridgeline.fabric.training import MODELS as MODELS
+    from ridgeline.fabric.training import Model as Model
+    from ridgeline.fabric.training import TrainingStep as TrainingStep
+    from ridgeline.fabric.training import training_step as training_step
+    from ridgeline.fabric.tuning import load_tuned_network as load_tuned_network
     from ridgeline.fabric.tuning import tune as tune
-    from ridgeline.fabric.tuning import tuned_network as tuned_network
-    from ridgeline.fabric.ways import NEVER as NEVER
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "arena": ["empty"],
-        "communicator": ["Communicator"],
+        "communicator": ["Communicator", "FabricError"],
         "config": ["FabricConfig"],
-        "cost_tables": ["tables"],
+        "cost_tables": ["make_tables"],
         "diagnosis": ["doctor"],
+        "drawing": ["draw_svg", "draw_text"],
         "group": ["Handle"],
         "launch": ["RankError", "init", "spawn"],
         "networks": ["Network", "PRESETS"],
         "prediction": ["Prediction", "bus_factor", "predict"],
-        "proof": ["Proof", "Refuted", "prove"],
+        "proof": ["Proof", "ProofError", "prove"],
+        "schedule_types": ["Schedule", "Step"],
         "schedules": ["ALGORITHMS", "schedule"],
-        "steps": ["Schedule", "Step"],
+        "selection": ["NEVER"],
+        "shared_buffers": ["empty"],
         "training": ["MODELS", "Model", "TrainingStep", "training_step"],
-        "tuning": ["tune", "tuned_network"],
-        "ways": ["NEVER"],
+        "tuning": ["load_tuned_network", "tune"],
     },
 )

@@ -1,6 +1,6 @@
-"""Arrays as the engine wants them: an address, a number of elements, a type. NumPy arrays and torch CPU tensors.
+"""Arrays in the form of the engine: an address, a number of elements, a type. NumPy arrays and torch CPU tensors.
 
-An array that is not contiguous travels as a contiguous copy, and what came is written back.
+An array that is not contiguous is sent as a contiguous copy, and results are written back.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import numpy as np
 from ridgeline.errors import InputError
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bytes")
-CODES = {name: code for code, name in enumerate(TYPES)}
+TYPE_CODES = {name: code for code, name in enumerate(TYPES)}
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
-HOW = {name: code for code, name in enumerate(REDUCTIONS)}
-BYTES = CODES["bytes"]
+REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
+BYTES = TYPE_CODES["bytes"]
 
 
 @dataclass(eq=False)
-class Flat:
-    """Contiguous memory of one array."""
+class FlatArray:
+    """The contiguous memory of one array."""
 
     address: int
     count: int
-    type: int  # BYTES for types that have no reduction: then `count` is bytes
+    type: int  # BYTES for types without a reduction: then `count` is in bytes
     name: str  # of the type
     shape: tuple[int, ...]
-    holds: Any  # keeps the memory
-    back: Callable[[], None] | None = None  # writes a copy's values where they belong
+    owner: Any  # keeps the memory alive
+    write_back: Callable[[], None] | None = None  # copies the values to the array of the caller
 
     @property
     def nbytes(self) -> int:
         return self.count * SIZES[self.type]
 
     def finish(self) -> None:
-        if self.back is not None:
-            self.back()
+        if self.write_back is not None:
+            self.write_back()
 
 
 SIZES = (2, 2, 4, 8, 1, 2, 4, 8, 1, 1)
@@ -50,56 +50,56 @@ def is_tensor(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def flat(array: Any, what: str, *, written: bool) -> Flat:
-    """An array's memory; `written`: results go into it."""
+def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
+    """Return the memory of an array; `written`: the call writes results into it."""
     if is_tensor(array):
-        return _of_tensor(array, what, written)
+        return _flatten_tensor(array, op, written)
     if not isinstance(array, np.ndarray):
-        raise InputError(f"{what} takes NumPy arrays or torch tensors, not {type(array).__name__}.")
+        raise InputError(f"{op} takes NumPy arrays or torch tensors, not {type(array).__name__}.")
     if written and not array.flags.writeable:
-        raise InputError(f"{what}: this array cannot be written to; give a copy of it.")
+        raise InputError(f"{op}: this array cannot be written to; give a copy of it.")
     if array.dtype.hasobject:
-        raise InputError(f"{what}: an array of Python objects cannot be shared; give one of numbers.")
+        raise InputError(f"{op}: an array of Python objects cannot be shared; give one of numbers.")
     plain = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    back = None
+    write_back = None
     if written and plain is not array:
 
-        def back() -> None:
+        def write_back() -> None:
             array[...] = plain
 
     name = array.dtype.name if array.dtype.isnative else array.dtype.str  # ">f4": the other byte order
-    code = CODES.get(name, BYTES)
+    code = TYPE_CODES.get(name, BYTES)
     count = plain.size if code != BYTES else plain.nbytes
     address = plain.__array_interface__["data"][0]
-    return Flat(address, count, code, name, array.shape, plain, back)
+    return FlatArray(address, count, code, name, array.shape, plain, write_back)
 
 
-def _of_tensor(tensor: Any, what: str, written: bool) -> Flat:
+def _flatten_tensor(tensor: Any, op: str, written: bool) -> FlatArray:
     if tensor.device.type != "cpu":
-        raise InputError(f"{what}: one tensor is on {tensor.device}, another on the CPU; bring them to one place.")
+        raise InputError(f"{op}: one tensor is on {tensor.device}, another on the CPU; move them to one device.")
     plain = tensor.detach()
     plain = plain if plain.is_contiguous() else plain.contiguous()
-    back = None
+    write_back = None
     if written and not tensor.is_contiguous():
 
-        def back() -> None:
+        def write_back() -> None:
             tensor.detach().copy_(plain)
 
     name = str(tensor.dtype).removeprefix("torch.")
-    code = CODES.get(name, BYTES)
+    code = TYPE_CODES.get(name, BYTES)
     count = plain.numel() if code != BYTES else plain.numel() * plain.element_size()
-    return Flat(plain.data_ptr(), count, code, name, tuple(tensor.shape), plain, back)
+    return FlatArray(plain.data_ptr(), count, code, name, tuple(tensor.shape), plain, write_back)
 
 
-def reducible(one: Flat, op: str, what: str) -> int:
-    """The code of a reduction; an error where the type has none."""
-    if op not in HOW:
-        raise InputError(f"{what}: there is no reduction '{op}'; there are: {', '.join(REDUCTIONS)}.")
-    if one.type == BYTES:
-        raise InputError(f"{what}: {one.name} has no reduction; convert to one of {', '.join(TYPES[:-1])}.")
-    return HOW[op]
+def get_reduction_code(array: FlatArray, reduction: str, op: str) -> int:
+    """Return the code of a reduction; raises InputError if the type has none."""
+    if reduction not in REDUCTION_CODES:
+        raise InputError(f"{op}: there is no reduction '{reduction}'; there are: {', '.join(REDUCTIONS)}.")
+    if array.type == BYTES:
+        raise InputError(f"{op}: {array.name} has no reduction; convert to one of {', '.join(TYPES[:-1])}.")
+    return REDUCTION_CODES[reduction]
 
 
-def like(array: Any, shape: tuple[int, ...]) -> Any:
-    """A fresh array of the same kind and type."""
+def make_empty_like(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return a new array of the same kind and type."""
     return array.new_empty(shape) if is_tensor(array) else np.empty(shape, array.dtype)

@@ -1,4 +1,4 @@
-"""A rank's end of a group: the collectives, over memory that the ranks share; for tensors on GPUs by NCCL.
+"""The communicator of a rank: collectives over shared memory; NCCL for tensors on GPUs.
 
 def work(comm):
     x = np.full(1000, comm.rank, "f4")
@@ -16,26 +16,37 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric.arrays import CODES, HOW, Flat, flat, like, reducible
+from ridgeline.fabric.arrays import (
+    REDUCTION_CODES,
+    TYPE_CODES,
+    FlatArray,
+    flatten,
+    get_reduction_code,
+    make_empty_like,
+)
 from ridgeline.fabric.config import FabricConfig
-from ridgeline.fabric.device import DeviceGroup, on_device
-from ridgeline.fabric.group import CODE, Group
+from ridgeline.fabric.device import DeviceGroup, is_on_device
+from ridgeline.fabric.group import OP_CODES, Group
 from ridgeline.fabric.rendezvous import World
 from ridgeline.native import FABRIC_CONTEXTS
 
-MAGIC = 0x7269646765  # what a rank lets the others read, to see whether they may
+MAGIC = 0x7269646765  # the value that other ranks read to test whether they may read memory
 
 
 class Communicator(Group):
-    """Collectives among `size` ranks, of which this process is `rank`. All ranks make the same calls in one order."""
+    """Collectives among `size` ranks; this process is `rank`. All ranks make the same calls in the same order.
+
+    Arrays are NumPy arrays or torch tensors. `timeout` is in seconds (default: that of the settings); `async_op=True`
+    returns a handle with `wait`; `algorithm` names a schedule. A dead, late or mismatched rank raises FabricError.
+    """
 
     def __init__(self, world: World, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()) -> None:
         super().__init__(world, config, context=context, members=members)
-        self._on_device: DeviceGroup | None = None
-        self._engine.crowded = self.size > self._cpus_of_all()
-        # All must go one way: whoever has another table must not wait for a meeting to which nobody comes.
-        self._engine.whole = int(self.all_reduce(np.array([self._ways.whole_bytes], np.int64), "min")[0])
-        self._engine.foreign = config.foreign and self._all_may_look()
+        self._device_group: DeviceGroup | None = None
+        self._engine.crowded = self.size > self._count_cpus()
+        # All ranks must use one method: with another threshold, a rank would wait for a synchronization for ever.
+        self._engine.whole = int(self.all_reduce(np.array([self._thresholds.whole_bytes], np.int64), "min")[0])
+        self._engine.foreign = config.foreign and self._may_read_all()
 
     def all_reduce(
         self,
@@ -47,22 +58,22 @@ class Communicator(Group):
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
-        """Every rank gets the sum (prod, min, max, avg) of all; in place, or into `out`."""
+        """Every rank gets the sum (prod, min, max, avg) of all arrays, in place or in `out`; returns that array."""
         if (
             out is None
             and algorithm is None
             and not async_op
-            and "all_reduce" in self._straight
-            and op in HOW
-            and getattr(array, "nbytes", 1 << 63) <= self._choice.plain_up_to
+            and "all_reduce" in self._direct_ops
+            and op in REDUCTION_CODES
+            and getattr(array, "nbytes", 1 << 63) <= self._choice.native_up_to
         ):
-            code = self._engine.all_reduce(array, HOW[op], timeout or self._timeout)
+            code = self._engine.all_reduce(array, REDUCTION_CODES[op], timeout or self._timeout)
             if code == 0:
                 return array
             if code > 0:
                 self._raise(code, "all_reduce", timeout)
         target = array if out is None else out
-        return self._reducing("all_reduce", array, target, op, algorithm, timeout, async_op)
+        return self._reduce_arrays("all_reduce", array, target, op, algorithm, timeout, async_op)
 
     def reduce_scatter(
         self,
@@ -74,11 +85,11 @@ class Communicator(Group):
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
-        """Of array [size · n, …], rank r gets rows r · n … of the sum over all ranks."""
+        """Rank r gets the rows r · n … of the sum of array [size · n, …] over all ranks; returns [n, …]."""
         if array.ndim == 0 or array.shape[0] % self.size:
             raise InputError(f"reduce_scatter: {tuple(array.shape)} cannot be cut into {self.size} equal parts.")
-        target = like(array, (array.shape[0] // self.size, *array.shape[1:])) if out is None else out
-        return self._reducing("reduce_scatter", array, target, op, algorithm, timeout, async_op)
+        target = make_empty_like(array, (array.shape[0] // self.size, *array.shape[1:])) if out is None else out
+        return self._reduce_arrays("reduce_scatter", array, target, op, algorithm, timeout, async_op)
 
     def reduce(
         self,
@@ -91,10 +102,10 @@ class Communicator(Group):
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
-        """The root gets the sum of all, in place or into `out`; the others' arrays stay as they are."""
-        self._one_of_us(root, "reduce")
+        """The root gets the sum of all arrays, in place or in `out`; the arrays of other ranks do not change."""
+        self._check_root(root, "reduce")
         target = array if out is None else out
-        return self._reducing("reduce", array, target, op, algorithm, timeout, async_op, root)
+        return self._reduce_arrays("reduce", array, target, op, algorithm, timeout, async_op, root)
 
     def all_gather(
         self,
@@ -105,22 +116,22 @@ class Communicator(Group):
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
-        """All ranks' arrays [n, …] one after the other: [size, n, …], or into `out` of as many elements."""
-        target = like(array, (self.size, *array.shape)) if out is None else out
-        if algorithm is None and not async_op and "all_gather" in self._straight:
+        """Every rank gets the arrays [n, …] of all ranks: returns [size, n, …], or `out` with as many elements."""
+        target = make_empty_like(array, (self.size, *array.shape)) if out is None else out
+        if algorithm is None and not async_op and "all_gather" in self._direct_ops:
             code = self._engine.all_gather(array, target, self.size, timeout or self._timeout)
             if code == 0:
                 return target
             if code > 0:
                 self._raise(code, "all_gather", timeout)
-        return self._moving("all_gather", array, target, 1, self.size, algorithm, timeout, async_op)
+        return self._move_arrays("all_gather", array, target, 1, self.size, algorithm, timeout, async_op)
 
     def all_to_all(self, array: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
-        """Block k of array [size · n, …] goes to rank k; block k of the answer came from rank k."""
+        """Block k of array [size · n, …] goes to rank k; block k of the result comes from rank k."""
         if array.ndim == 0 or array.shape[0] % self.size:
             raise InputError(f"all_to_all: {tuple(array.shape)} cannot be cut into {self.size} equal parts.")
-        target = like(array, tuple(array.shape)) if out is None else out
-        return self._moving("all_to_all", array, target, self.size, self.size, None, timeout, async_op)
+        target = make_empty_like(array, tuple(array.shape)) if out is None else out
+        return self._move_arrays("all_to_all", array, target, self.size, self.size, None, timeout, async_op)
 
     def broadcast(
         self,
@@ -131,57 +142,61 @@ class Communicator(Group):
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
-        """The root's array, into everyone's."""
-        self._one_of_us(root, "broadcast")
-        if algorithm is None and not async_op and "broadcast" in self._straight:
+        """Copy the array of the root into the arrays of all ranks; returns the array."""
+        self._check_root(root, "broadcast")
+        if algorithm is None and not async_op and "broadcast" in self._direct_ops:
             code = self._engine.broadcast(array, root, timeout or self._timeout)
             if code == 0:
                 return array
             if code > 0:
                 self._raise(code, "broadcast", timeout)
-        return self._moving("broadcast", array, array, 1, 1, algorithm, timeout, async_op, root)
+        return self._move_arrays("broadcast", array, array, 1, 1, algorithm, timeout, async_op, root)
 
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Until all ranks have come here."""
-        self._do(partial(self._engine.run, CODE["barrier"], 0, 0, 0, CODES["bytes"], 0, 0), "barrier", timeout)
+        """Wait until all ranks have called it."""
+        run = partial(self._engine.run, OP_CODES["barrier"], 0, 0, 0, TYPE_CODES["bytes"], 0, 0)
+        self._run(run, "barrier", timeout)
 
     def send(self, array: Any, to: int, *, timeout: float | None = None) -> None:
-        """To one rank; may return before it was received."""
-        if "send" in self._straight:
+        """Send an array to one rank; may return before the rank has received it."""
+        if "send" in self._direct_ops:
             code = self._engine.send_array(array, to, timeout or self._timeout)
             if code == 0:
                 return
             if code > 0:
                 self._raise(code, "send", timeout)
-        self._other(to, "send")
-        if on_device(array):
-            self._device().send(array, to)
+        self._check_peer(to, "send")
+        if is_on_device(array):
+            self._get_device_group().send(array, to)
             return
-        one = flat(array, "send", written=False)
-        self._do(partial(self._engine.send, one.address, one.nbytes, one.type, to), "send", timeout)
+        source = flatten(array, "send", written=False)
+        self._run(partial(self._engine.send, source.address, source.nbytes, source.type, to), "send", timeout)
 
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
-        """From one rank, into `array`."""
-        if "recv" in self._straight:
+        """Receive an array from one rank, into `array`; returns it."""
+        if "recv" in self._direct_ops:
             code = self._engine.recv_array(array, source, timeout or self._timeout)
             if code == 0:
                 return array
             if code > 0:
                 self._raise(code, "recv", timeout)
-        self._other(source, "recv")
-        if on_device(array):
-            return self._device().recv(array, source)
-        one = flat(array, "recv", written=True)
-        self._do(partial(self._engine.recv, one.address, one.nbytes, one.type, source), "recv", timeout)
-        one.finish()
+        self._check_peer(source, "recv")
+        if is_on_device(array):
+            return self._get_device_group().recv(array, source)
+        target = flatten(array, "recv", written=True)
+        self._run(partial(self._engine.recv, target.address, target.nbytes, target.type, source), "recv", timeout)
+        target.finish()
         return array
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """A communicator for each colour, its ranks in the order of (key, rank); None for who gives no colour."""
+        """Return a communicator of the ranks with the same color, in the order of (key, rank); None if `color` is None.
+
+        Raises FabricError if too many communicators were made.
+        """
         contexts = self._next_context
-        mine = np.array([-1 if color is None else color, key, contexts[0]], np.int64)
-        told = self.all_gather(mine)
-        context = int(told[:, 2].max())
+        row = np.array([-1 if color is None else color, key, contexts[0]], np.int64)
+        rows = self.all_gather(row)
+        context = int(rows[:, 2].max())
         if context >= FABRIC_CONTEXTS:
             raise FabricError(
                 f"split: {FABRIC_CONTEXTS - 1} communicators have been made already; keep and reuse them."
@@ -189,13 +204,13 @@ class Communicator(Group):
         contexts[0] = context + 1
         if color is None:
             return None
-        group = sorted((int(row[1]), r) for r, row in enumerate(told) if row[0] == color)
+        group = sorted((int(row[1]), r) for r, row in enumerate(rows) if row[0] == color)
         members = tuple(self._members[r] for _, r in group)
-        made = Communicator(self._world, self.config, context=context, members=members)
-        made._next_context = contexts
-        return made
+        comm = Communicator(self._world, self.config, context=context, members=members)
+        comm._next_context = contexts
+        return comm
 
-    def _reducing(
+    def _reduce_arrays(
         self,
         name: str,
         array: Any,
@@ -203,83 +218,86 @@ class Communicator(Group):
         op: str,
         algorithm: str | None,
         timeout: float | None,
-        later: bool,
+        async_op: bool,
         root: int = 0,
     ) -> Any:
-        if on_device(array):
-            _same_kind(name, array, out, self.size if name == "reduce_scatter" else 1, 1)
-            return self._device().reducing(name, array, out, op, root=root, timeout=timeout, later=later)
-        target = flat(out, name, written=True)
-        source = target if out is array else flat(array, name, written=False)
-        how = reducible(source, op, name)
+        if is_on_device(array):
+            _check_tensors(name, array, out, self.size if name == "reduce_scatter" else 1, 1)
+            group = self._get_device_group()
+            return group.reduce(name, array, out, op, root=root, timeout=timeout, async_op=async_op)
+        target = flatten(out, name, written=True)
+        source = target if out is array else flatten(array, name, written=False)
+        code = get_reduction_code(source, op, name)
         parts = self.size if name == "reduce_scatter" else 1
         if name != "reduce" or self.rank == root:
-            _fits(name, source, target, parts, 1)
-        return self._call(name, source, target, source.count // parts, how, algorithm, timeout, later, root, out)
+            _check_arrays(name, source, target, parts, 1)
+        return self._call(name, source, target, source.count // parts, code, algorithm, timeout, async_op, root, out)
 
-    def _moving(
+    def _move_arrays(
         self,
         name: str,
         array: Any,
         out: Any,
-        given: int,
-        gets: int,
+        parts_in: int,
+        parts_out: int,
         algorithm: str | None,
         timeout: float | None,
-        later: bool,
+        async_op: bool,
         root: int = 0,
     ) -> Any:
-        if on_device(array):
-            _same_kind(name, array, out, given, gets)
-            return self._device().moving(name, array, out, root=root, timeout=timeout, later=later)
-        target = flat(out, name, written=name != "broadcast" or self.rank != root)
-        source = target if out is array and name == "broadcast" else flat(array, name, written=False)
-        _fits(name, source, target, given, gets)
-        return self._call(name, source, target, source.count // given, 0, algorithm, timeout, later, root, out)
+        if is_on_device(array):
+            _check_tensors(name, array, out, parts_in, parts_out)
+            group = self._get_device_group()
+            return group.move(name, array, out, root=root, timeout=timeout, async_op=async_op)
+        target = flatten(out, name, written=name != "broadcast" or self.rank != root)
+        source = target if out is array and name == "broadcast" else flatten(array, name, written=False)
+        _check_arrays(name, source, target, parts_in, parts_out)
+        count = source.count // parts_in
+        return self._call(name, source, target, count, 0, algorithm, timeout, async_op, root, out)
 
     def stats(self) -> dict[str, Any]:
-        """As `Group.stats`; calls of tensors on a device stand apart, without times: those are the device's."""
-        counts = self._on_device.counts if self._on_device is not None else {}
+        """As `Group.stats`; calls with tensors on a device are listed separately, without times."""
+        counts = self._device_group.counts if self._device_group is not None else {}
         return {**super().stats(), "device_ops": {op: {"calls": c, "bytes": b} for op, (c, b) in counts.items()}}
 
-    def _device(self) -> DeviceGroup:
-        if self._on_device is None:
-            self._on_device = DeviceGroup(self)
-        return self._on_device
+    def _get_device_group(self) -> DeviceGroup:
+        if self._device_group is None:
+            self._device_group = DeviceGroup(self)
+        return self._device_group
 
-    def _cpus_of_all(self) -> int:
-        """How many CPUs the ranks may use between them: each may be bound to one, or all to the same few."""
+    def _count_cpus(self) -> int:
+        """Count the CPUs that the ranks may use together: each may be bound to one, or all to the same CPUs."""
         cpus = os.sched_getaffinity(0)
         most = np.array([max(cpus) + 1], np.int64)
         self.all_reduce(most, "max")
-        mine = np.zeros(int(most[0]), np.uint8)
-        mine[sorted(cpus)] = 1
-        self.all_reduce(mine, "max")
-        return int(mine.sum())
+        usable = np.zeros(int(most[0]), np.uint8)
+        usable[sorted(cpus)] = 1
+        self.all_reduce(usable, "max")
+        return int(usable.sum())
 
-    def _all_may_look(self) -> bool:
-        """Whether every rank may read every other's memory (CMA): containers often forbid it."""
+    def _may_read_all(self) -> bool:
+        """Whether every rank may read the memory of every other (CMA): containers often forbid it."""
         mark = np.array([MAGIC], np.uint64)
-        where = np.array([mark.__array_interface__["data"][0]], np.int64)
-        told = self.all_gather(where)
-        ok = all(self._engine.may_look(r, int(told[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
+        address = np.array([mark.__array_interface__["data"][0]], np.int64)
+        addresses = self.all_gather(address)
+        ok = all(self._engine.may_look(r, int(addresses[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
         answer = np.array([ok], np.int8)
-        self.all_reduce(answer, "min")  # also keeps `mark` alive until all have looked
+        self.all_reduce(answer, "min")  # also keeps `mark` alive until all ranks have read it
         return bool(answer[0])
 
 
-def _fits(name: str, source: Flat, target: Flat, given: int, gets: int) -> None:
+def _check_arrays(name: str, source: FlatArray, target: FlatArray, parts_in: int, parts_out: int) -> None:
     if source.type != target.type or source.name != target.name:
         raise InputError(f"{name}: out is {target.name}, the array {source.name}; give both one type.")
-    if target.count * given != source.count * gets:
-        wanted = source.count * gets // given
-        raise InputError(f"{name}: out has {target.count} elements where {wanted} are needed.")
+    if target.count * parts_in != source.count * parts_out:
+        needed = source.count * parts_out // parts_in
+        raise InputError(f"{name}: out has {target.count} elements where {needed} are needed.")
 
 
-def _same_kind(name: str, source: Any, target: Any, given: int, gets: int) -> None:
-    """What `_fits` asks of arrays, of tensors on a device."""
-    if not on_device(target) or source.dtype != target.dtype or source.device != target.device:
+def _check_tensors(name: str, source: Any, target: Any, parts_in: int, parts_out: int) -> None:
+    """The same check for tensors on a device."""
+    if not is_on_device(target) or source.dtype != target.dtype or source.device != target.device:
         raise InputError(f"{name}: out must be a tensor of {source.dtype} on {source.device}, as the given one is.")
-    if target.numel() * given != source.numel() * gets:
-        wanted = source.numel() * gets // given
-        raise InputError(f"{name}: out has {target.numel()} elements where {wanted} are needed.")
+    if target.numel() * parts_in != source.numel() * parts_out:
+        needed = source.numel() * parts_out // parts_in
+        raise InputError(f"{name}: out has {target.numel()} elements where {needed} are needed.")

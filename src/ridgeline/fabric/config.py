@@ -1,4 +1,4 @@
-"""Settings of the engine. Each has a line in the environment too: RIDGELINE_FABRIC_TIMEOUT=30."""
+"""Settings of the engine. Each can be set in the environment, too: RIDGELINE_FABRIC_TIMEOUT=30."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.fabric.schedules import ALGORITHMS
 
 PREFIX = "RIDGELINE_FABRIC_"
-AS_MEASURED = -1  # by `ridgeline fabric tune`, else as usual (ways.py)
+AS_MEASURED = -1  # by `ridgeline fabric tune`, else the default (selection.py)
 NAMES = sorted({"auto", *(name for names in ALGORITHMS.values() for name in names)})
 
 
 @dataclass(frozen=True)
 class FabricConfig:
-    """Must be the same on all ranks."""
+    """Settings of the engine, the same on all ranks."""
 
-    collective_algorithm: str = "auto"  # or the name of a schedule, for every call that has it
-    timeout: float = 300.0  # seconds of any wait; the dead are noticed within a second whatever this is
-    small_bytes: int = 8 << 10  # up to here data travels beside the call itself, through slots
-    slice_bytes: int = 64 << 10  # of a part of the data, where it bounces through shared memory
-    whole_bytes: int = (
-        AS_MEASURED  # of those, up to here every rank adds all; beyond, each its part, and they meet twice
-    )
-    foreign_bytes: int = AS_MEASURED  # reductions read the others' memory in place (CMA) from here, where allowed
-    foreign_move_bytes: int = AS_MEASURED  # the same of broadcast, all_gather and all_to_all
+    collective_algorithm: str = "auto"  # or the name of a schedule, for every operation that has it
+    timeout: float = 300.0  # seconds of any wait; a dead rank is detected within a second in any case
+    small_bytes: int = 8 << 10  # up to here the data is sent with the call itself, in slots
+    slice_bytes: int = 64 << 10  # of a slice, where data is copied through shared memory
+    # small data: up to here every rank adds all; above, each rank adds its part, with a second synchronization
+    whole_bytes: int = AS_MEASURED
+    foreign_bytes: int = AS_MEASURED  # from here reductions read the memory of other ranks in place (CMA), if allowed
+    foreign_move_bytes: int = AS_MEASURED  # the same for broadcast, all_gather and all_to_all
     foreign: bool = True  # False: never
-    arena_bytes: int = 0  # most that fabric.empty gives one rank; 0: half of the machine's memory
+    arena_bytes: int = 0  # limit of fabric.empty in one rank; 0: half of the memory of the machine
 
     def __post_init__(self) -> None:
         if self.collective_algorithm not in NAMES:
@@ -41,20 +40,21 @@ class FabricConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; give 0 or more, or {AS_MEASURED} for as measured.")
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> FabricConfig:
-    """The settings, with what the environment says instead.
+def read_config(environment: Mapping[str, str] = os.environ) -> FabricConfig:
+    """Return the settings: the defaults, changed by the environment.
 
-    >>> from_environment({"RIDGELINE_FABRIC_TIMEOUT": "5"}).timeout
+    >>> read_config({"RIDGELINE_FABRIC_TIMEOUT": "5"}).timeout
     5.0
     """
-    told: dict[str, Any] = {}
-    for one in fields(FabricConfig):
-        word = environment.get(PREFIX + one.name.upper())
-        if word is None:
+    values: dict[str, Any] = {}
+    for setting in fields(FabricConfig):
+        text = environment.get(PREFIX + setting.name.upper())
+        if text is None:
             continue
-        kind: Any = type(one.default)
+        kind: Any = type(setting.default)
         try:
-            told[one.name] = word.lower() in ("1", "true", "yes") if kind is bool else kind(word)
+            values[setting.name] = text.lower() in ("1", "true", "yes") if kind is bool else kind(text)
         except ValueError:
-            raise InputError(f"{PREFIX}{one.name.upper()}={word}: expected something like {one.default!r}.") from None
-    return FabricConfig(**told)
+            message = f"{PREFIX}{setting.name.upper()}={text}: expected something like {setting.default!r}."
+            raise InputError(message) from None
+    return FabricConfig(**values)

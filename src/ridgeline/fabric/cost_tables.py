@@ -1,4 +1,4 @@
-"""The tables that networks for AI are sold by, each predicted from one model of the network: none is measured."""
+"""The usual tables for networks of AI clusters, each predicted from one model of the network; nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.fabric.networks import Network, network_of
+from ridgeline.fabric.networks import Network, load_network
 from ridgeline.fabric.prediction import predict
 from ridgeline.fabric.schedules import schedule
 from ridgeline.fabric.training import MODELS, training_step
@@ -24,7 +24,7 @@ COLLECTIVES = (
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedTable:
     """A table: its title, the names of its columns, its rows."""
 
     title: str
@@ -33,29 +33,32 @@ class Predicted:
     kind: str = "predicted"
 
 
-def tables(network: str | Path | Mapping[str, Any] | Network = "dgx-a100") -> list[Predicted]:
-    """Collectives over 8 nodes; every model to 64 nodes; strong and weak scaling of BERT-Large to 64 nodes."""
-    on = network_of(network)
-    found = [_collective(op, algorithm, on) for op, algorithm in COLLECTIVES]
-    found += [_scaling(name, "weak", on) for name in MODELS]
-    return [*found, _scaling("bert-large", "strong", on)]
+def make_tables(network: str | Path | Mapping[str, Any] | Network = "dgx-a100") -> list[PredictedTable]:
+    """Return collectives over 8 nodes, every model up to 64 nodes, and strong and weak scaling of BERT-Large.
+
+    network  the name of a preset, a YAML file, a mapping, or a Network
+    """
+    loaded = load_network(network)
+    tables = [_make_collective_table(op, algorithm, loaded) for op, algorithm in COLLECTIVES]
+    tables += [_make_scaling_table(name, "weak", loaded) for name in MODELS]
+    return [*tables, _make_scaling_table("bert-large", "strong", loaded)]
 
 
-def _collective(op: str, algorithm: str, on: Network) -> Predicted:
-    ranks = 8 * (on.per_node or 1)
-    made = schedule(op, algorithm, ranks=ranks, nodes=8)
-    times = [predict(made, network=on, nbytes=n) for n in SIZES]
+def _make_collective_table(op: str, algorithm: str, network: Network) -> PredictedTable:
+    ranks = 8 * (network.per_node or 1)
+    plan = schedule(op, algorithm, ranks=ranks, nodes=8)
+    times = [predict(plan, network=network, nbytes=n) for n in SIZES]
     rows = tuple((p.nbytes, p.seconds, p.algbw / 1e9, p.busbw / 1e9, p.busiest_link) for p in times)
     columns = ("bytes", "seconds", "algbw GB/s", "busbw GB/s", "busiest link")
-    return Predicted(f"{op} by {algorithm}, 8 nodes ({ranks} ranks) of {on.name}", columns, rows)
+    return PredictedTable(f"{op} by {algorithm}, 8 nodes ({ranks} ranks) of {network.name}", columns, rows)
 
 
-def _scaling(model: str, scaling: str, on: Network) -> Predicted:
-    it, per_node = MODELS[model], on.per_node or 1
-    ranks = [n * per_node for n in NODES if n * per_node % it.replica == 0]
-    steps = [training_step(model, ranks=r, network=on, scaling=scaling) for r in ranks]
-    columns = ("nodes", "ranks", f"{it.unit}/s", "efficiency", "comm share", "comm / compute", "seconds")
+def _make_scaling_table(model: str, scaling: str, network: Network) -> PredictedTable:
+    size, per_node = MODELS[model], network.per_node or 1
+    ranks = [n * per_node for n in NODES if n * per_node % size.replica == 0]
+    steps = [training_step(model, ranks=r, network=network, scaling=scaling) for r in ranks]
+    columns = ("nodes", "ranks", f"{size.unit}/s", "efficiency", "comm share", "comm / compute", "seconds")
     rows = tuple(
         (s.nodes, s.ranks, s.items_per_s, s.efficiency, s.comm_share, s.comm_s / s.compute_s, s.step_s) for s in steps
     )
-    return Predicted(f"{model}, {scaling} scaling on {on.name}", columns, rows)
+    return PredictedTable(f"{model}, {scaling} scaling on {network.name}", columns, rows)

@@ -16,22 +16,22 @@ from functools import partial
 from typing import Any
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric import arena
-from ridgeline.fabric import rendezvous as meeting
 from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.config import FabricConfig, from_environment
+from ridgeline.fabric.config import FabricConfig, read_config
+from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, choose_arena_bytes, join_world
+from ridgeline.fabric.shared_buffers import set_current_arena
 from ridgeline.machine import Placement, plan, topology
-from ridgeline.pipeline import Parcel, Post, Task, pack, worker
+from ridgeline.pipeline import Payload, Task, WorkerProcess, is_importing_main, pack
 
-GRACE_S = 2.0  # from the first failure to the end of the rest, who may have something to say
-LOOK_S = 0.2
+GRACE_S = 2.0  # from the first failure to the end of the other ranks, which may have an error to report
+CHECK_EVERY_S = 0.2
 
 
 class RankError(FabricError):
-    """A rank's function failed or its process ended; `rank` says which, `trace` is the traceback's text."""
+    """The function of a rank failed or its process ended; `rank` is its number, `trace` the text of the traceback."""
 
-    def __init__(self, rank: int, what: str, trace: str = "") -> None:
-        super().__init__(f"rank {rank}: {what}")
+    def __init__(self, rank: int, message: str, trace: str = "") -> None:
+        super().__init__(f"rank {rank}: {message}")
         self.rank, self.trace = rank, trace
         if trace:
             self.add_note(f"In rank {rank}:\n{trace}")
@@ -46,15 +46,17 @@ def spawn(
     timeout: float | None = None,
     config: FabricConfig | None = None,
 ) -> list[Any]:
-    """fn(comm, *args) in `ranks` fresh processes; what each returned, by rank.
+    """Run fn(comm, *args) in `ranks` new processes and return their results, by rank.
 
-    on_error  "raise": the first failure ends all ranks and is raised, naming its rank;
-              "collect": a failed rank's place in the list holds its RankError
-    timeout   seconds for all of it; ranks that are not done then are ended
+    on_error  "raise": the first failure ends all ranks and is raised as RankError;
+              "collect": the list has the RankError of a failed rank in its place
+    timeout   seconds for all ranks together; ranks that run longer are ended (default: no limit)
+    config    settings of the engine (default: from the environment)
 
-    Each rank stands on a core of its own where there are enough. fn must be importable: defined in a module or script.
+    Each rank has a separate core if there are enough. fn must be importable: defined in a module or script. Raises
+    InputError for wrong arguments.
     """
-    if worker.importing_main:
+    if is_importing_main():
         raise InputError(
             "a rank imports this script for what it defines: put the rest under if __name__ == '__main__'."
         )
@@ -62,142 +64,143 @@ def spawn(
         raise InputError(f"ranks is {ranks}; start 1 or more.")
     if on_error not in ("raise", "collect"):
         raise InputError(f"on_error is '{on_error}'; there are: raise, collect.")
-    settings = config or from_environment()
+    settings = config or read_config()
     name = f"ridgeline-fabric-{secrets.token_hex(16)}"
-    factory = pickle.dumps(partial(_rank, name, ranks, settings), protocol=5)
+    factory = pickle.dumps(partial(_make_rank, name, ranks, settings), protocol=5)
     try:
-        parcel = pack((fn, tuple(args)))
+        payload = pack((fn, tuple(args)))
     except Exception as error:
         raise InputError(f"fn or args cannot be sent to ranks ({error}); define fn at the top of a module.") from error
-    sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # so ranks call what they import as main
-    host = meeting.Host(name, ranks, meeting.arena_size(settings.arena_bytes))
-    posts = [Post(rank, f"cpu:{rank}", place, factory) for rank, place in enumerate(_places(ranks))]
+    sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # the name of the script in ranks
+    server = RendezvousServer(name, ranks, choose_arena_bytes(settings.arena_bytes))
+    processes = [WorkerProcess(rank, f"cpu:{rank}", place, factory) for rank, place in enumerate(_place_ranks(ranks))]
     try:
-        return _Watch(posts, parcel, on_error == "collect", timeout).results()
+        return _RankWatcher(processes, payload, on_error == "collect", timeout).run()
     finally:
-        host.close()
-        for post in posts:
-            if hasattr(post, "process"):
-                post.kill()
-        parcel.close()
+        server.close()
+        for process in processes:
+            if hasattr(process, "process"):
+                process.kill()
+        payload.close()
 
 
-def _rank(name: str, ranks: int, config: FabricConfig, device: str) -> Callable[[Any], Any]:
-    """In the rank's own process: join the others, then run what is sent."""
+def _make_rank(name: str, ranks: int, config: FabricConfig, device: str) -> Callable[[Any], Any]:
+    """In the process of the rank: join the others, then run the function that is sent."""
     number = int(device.partition(":")[2])
 
-    def run(sent: Any) -> Any:
-        fn, args = sent
-        with Communicator(meeting.join(name, number, ranks), config) as comm:
-            arena.use(comm.arena)
+    def run(call: Any) -> Any:
+        fn, args = call
+        with Communicator(join_world(name, number, ranks), config) as comm:
+            set_current_arena(comm.arena)
             return fn(comm, *args)
 
     return run
 
 
-def _places(ranks: int) -> Sequence[Placement | None]:
+def _place_ranks(ranks: int) -> Sequence[Placement | None]:
     return plan(ranks=ranks, per="core") if ranks <= len(topology().usable_cpus) else [None] * ranks
 
 
-class _Watch:
-    """The parent's side of a spawn: takes what ranks say, and sees who died or stands still."""
+class _RankWatcher:
+    """The parent's side of a spawn: reads the messages of ranks, and detects dead, stopped and late ranks."""
 
-    def __init__(self, posts: list[Post], parcel: Parcel, collect: bool, timeout: float | None) -> None:
-        self._posts, self._parcel, self._collect = posts, parcel, collect
-        self._until = None if timeout is None else time.monotonic() + timeout
+    def __init__(self, processes: list[WorkerProcess], payload: Payload, collect: bool, timeout: float | None) -> None:
+        self._processes, self._payload, self._collect = processes, payload, collect
+        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._timeout = timeout
-        self._found: dict[int, Any] = {}
+        self._outcomes: dict[int, Any] = {}
         self._failed_at: float | None = None
         self._stopped_at: float | None = None
 
-    def results(self) -> list[Any]:
+    def run(self) -> list[Any]:
         with selectors.DefaultSelector() as selector:
-            for post in self._posts:
-                post.start()
-                selector.register(post.line, selectors.EVENT_READ, post)
-            while len(self._found) < len(self._posts):
-                selector.select(LOOK_S)
-                for post in self._posts:
-                    if post.number not in self._found:
-                        self._look(post)
-                        if post.number in self._found:
-                            selector.unregister(post.line)
-                            self._end(post)
-                self._give_up()
-        errors = [e for e in (self._found[post.number] for post in self._posts) if isinstance(e, _Failure)]
-        if errors and not self._collect:
-            raise min(errors, key=lambda failure: failure.order).error
-        return [e.error if isinstance(e, _Failure) else e for e in (self._found[p.number] for p in self._posts)]
+            for process in self._processes:
+                process.start()
+                selector.register(process.connection, selectors.EVENT_READ, process)
+            while len(self._outcomes) < len(self._processes):
+                selector.select(CHECK_EVERY_S)
+                for process in self._processes:
+                    if process.number not in self._outcomes:
+                        self._read_messages(process)
+                        if process.number in self._outcomes:
+                            selector.unregister(process.connection)
+                            self._end(process)
+                self._check_time()
+        outcomes = [self._outcomes[process.number] for process in self._processes]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
+        if failures and not self._collect:
+            raise min(failures, key=lambda failure: failure.order).error
+        return [outcome.error if isinstance(outcome, _Failure) else outcome for outcome in outcomes]
 
-    def _look(self, post: Post) -> None:
+    def _read_messages(self, process: WorkerProcess) -> None:
         try:
-            while (message := post.read()) is not None:
-                (what, *rest), parcel = message
-                if what == "ready":
-                    post.ready = True
-                    post.give(Task(0, self._parcel))
-                elif what == "refused":
-                    kind, words, trace = rest
-                    self._fail(post, f"could not start: {kind}: {words}", trace)
+            while (message := process.read()) is not None:
+                (kind, *rest), payload = message
+                if kind == "ready":
+                    process.ready = True
+                    process.assign(Task(0, self._payload))
+                elif kind == "refused":
+                    error_type, text, trace = rest
+                    self._fail(process, f"could not start: {error_type}: {text}", trace)
                     return
-                elif what == "failed":
-                    kind, words, trace = rest[3:]
-                    self._fail(post, words if kind.endswith("FabricError") else f"{kind}: {words}", trace)
+                elif kind == "failed":
+                    error_type, text, trace = rest[3:]
+                    self._fail(process, text if error_type.endswith("FabricError") else f"{error_type}: {text}", trace)
                     return
                 else:
-                    self._found[post.number] = parcel.open(own=True)
-                    parcel.close()
+                    self._outcomes[process.number] = payload.unpack(exclusive=True)
+                    payload.close()
                     return
-            if post.died():
+            if process.died():
                 raise EOFError
         except EOFError:
-            self._fail(post, f"its process {post.lost()}.")
+            self._fail(process, f"its process {process.clean_up()}.")
 
-    def _fail(self, post: Post, what: str, trace: str = "") -> None:
-        self._found[post.number] = _Failure(len(self._found), RankError(post.number, what, trace))
+    def _fail(self, process: WorkerProcess, message: str, trace: str = "") -> None:
+        self._outcomes[process.number] = _Failure(len(self._outcomes), RankError(process.number, message, trace))
         self._failed_at = self._failed_at or time.monotonic()
 
-    def _end(self, post: Post) -> None:
-        """A rank that failed is gone for the others too: they hear it at once. One that is done may leave."""
-        if isinstance(self._found[post.number], _Failure):
-            post.kill()
+    def _end(self, process: WorkerProcess) -> None:
+        """Kill a failed rank, so that the others notice it at once; let a finished rank exit by itself."""
+        if isinstance(self._outcomes[process.number], _Failure):
+            process.kill()
         else:
-            post.leave()
+            process.close()
 
-    def _give_up(self) -> None:
+    def _check_time(self) -> None:
         now = time.monotonic()
-        left = [post for post in self._posts if post.number not in self._found]
-        if self._until is not None and now >= self._until:
-            self._drop(left, f"was not done within {self._timeout:g} s.")
+        running = [process for process in self._processes if process.number not in self._outcomes]
+        if self._deadline is not None and now >= self._deadline:
+            self._end_all(running, f"was not done within {self._timeout:g} s.")
         elif self._failed_at is not None and not self._collect and now >= self._failed_at + GRACE_S:
-            self._drop(left, "was ended because another rank failed.")
-        elif left and all(_stopped(post) for post in left):
+            self._end_all(running, "was ended because another rank failed.")
+        elif running and all(_is_stopped(process) for process in running):
             self._stopped_at = self._stopped_at or now
             if now >= self._stopped_at + GRACE_S:
-                self._drop(left, "its process was stopped (SIGSTOP) and all others are done.")
+                self._end_all(running, "its process was stopped (SIGSTOP) and all others are done.")
         else:
             self._stopped_at = None
 
-    def _drop(self, posts: list[Post], why: str) -> None:
-        for post in posts:
-            self._fail(post, why)
-            post.kill()
+    def _end_all(self, processes: list[WorkerProcess], reason: str) -> None:
+        for process in processes:
+            self._fail(process, reason)
+            process.kill()
 
 
 class _Failure:
-    """A rank's error, told apart from an exception that a rank returned; `order`: who failed first."""
+    """The error of a rank, as opposed to an exception that a rank returned; `order`: the first failure has 0."""
 
     def __init__(self, order: int, error: RankError) -> None:
         self.order, self.error = order, error
 
 
-def _stopped(post: Post) -> bool:
-    with suppress(OSError, IndexError), open(f"/proc/{post.process.pid}/stat") as file:
+def _is_stopped(process: WorkerProcess) -> bool:
+    with suppress(OSError, IndexError), open(f"/proc/{process.process.pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] == "T"
     return False
 
 
-# (rank, size, ranks on this host) as launchers tell them
+# The variables of each launcher: rank, number of ranks, ranks on this host
 _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     "OpenMPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -208,34 +211,38 @@ _JOBS = "TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT OMPI_MCA_orte_hnp_uri PMIX_
 _JOBS += " RIDGELINE_FABRIC_JOB"
 
 
-def init(*, config: FabricConfig | None = None, timeout: float = meeting.PATIENCE_S) -> Communicator:
-    """Join the ranks that a launcher started on this host; alone where no launcher did.
+def init(*, config: FabricConfig | None = None, timeout: float = TIMEOUT_S) -> Communicator:
+    """Join the ranks that a launcher started on this host; without a launcher, return a communicator of one rank.
 
-    RIDGELINE_FABRIC_JOB may name the job, where two of one user run on a host under launchers that give no name.
+    config   settings of the engine (default: from the environment)
+    timeout  seconds to wait for all ranks (default: 120)
+
+    RIDGELINE_FABRIC_JOB may name the job, if one user runs two jobs on a host under launchers that give no name.
+    Raises InputError if the launcher uses several hosts, FabricError if not all ranks come.
     """
-    settings = config or from_environment()
-    rank, size, name = _told(os.environ)
-    host = meeting.Host(name, size, meeting.arena_size(settings.arena_bytes), timeout) if rank == 0 else None
+    settings = config or read_config()
+    rank, size, name = _read_launcher(os.environ)
+    server = RendezvousServer(name, size, choose_arena_bytes(settings.arena_bytes), timeout) if rank == 0 else None
     try:
-        comm = Communicator(meeting.join(name, rank, size, timeout), settings)
+        comm = Communicator(join_world(name, rank, size, timeout), settings)
     finally:
-        if host is not None:
-            host.close()
-    arena.use(comm.arena)
+        if server is not None:
+            server.close()
+    set_current_arena(comm.arena)
     return comm
 
 
-def _told(environment: Mapping[str, str]) -> tuple[int, int, str]:
-    """(rank, size, the meeting's name) from a launcher's variables."""
-    for launcher, (rank, size, here) in _LAUNCHERS.items():
+def _read_launcher(environment: Mapping[str, str]) -> tuple[int, int, str]:
+    """(rank, size, name of the rendezvous) from the variables of a launcher."""
+    for launcher, (rank, size, local_size) in _LAUNCHERS.items():
         if rank in environment and size in environment:
-            total, local = int(environment[size]), re.split("[(,]", environment.get(here, environment[size]))[0]
+            total, local = int(environment[size]), re.split("[(,]", environment.get(local_size, environment[size]))[0]
             if local.isdigit() and int(local) != total:
                 raise InputError(
                     f"{launcher} started {total} ranks, {local} of them here; fabric serves one host: start all on it."
                 )
-            # mpirun gives its ranks no name in common but their parent.
-            job = [environment.get(word, "") for word in _JOBS.split()] if launcher != "MPICH" else [str(os.getppid())]
+            # The only common value of ranks of MPICH's mpirun is their parent process.
+            job = [environment.get(name, "") for name in _JOBS.split()] if launcher != "MPICH" else [str(os.getppid())]
             digest = hashlib.sha256("\0".join([launcher, str(os.getuid()), *job]).encode()).hexdigest()[:32]
             return int(environment[rank]), total, f"ridgeline-fabric-{digest}"
     return 0, 1, f"ridgeline-fabric-{secrets.token_hex(16)}"

@@ -1,7 +1,7 @@
-"""Networks for predictions: what a rank, a node and the wires between nodes can carry.
+"""Networks for predictions: the bandwidth of ranks, nodes and the links between nodes.
 
-Figures are the vendors' own, per direction: NVLink 3 and 4 give a GPU 300 and 450 GB/s, HDR and NDR InfiniBand
-25 and 50 GB/s per adapter. `host` is a start that `ridgeline fabric tune` replaces by what it measured.
+The values are those of the vendors, per direction: NVLink 3 and 4 give a GPU 300 and 450 GB/s, HDR and NDR InfiniBand
+25 and 50 GB/s per adapter. `host` is an estimate; `ridgeline fabric tune` replaces it by measurements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ridgeline.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class Network:
-    """Seconds and bytes per second, each direction for itself.
+    """Seconds and bytes per second, for each direction separately.
 
     Inside a node a message takes `alpha` and leaves and enters each rank at `lane`; all messages of a node share
     `bus` (None: a full crossbar, such as NVSwitch). Between nodes it takes `alpha_out` and goes through one of the
@@ -34,9 +34,7 @@ class Network:
     adapters: int = 1
     spine: float | None = None
     gamma: float = 0.0
-    curve: tuple[
-        tuple[float, float], ...
-    ] = ()  # measured (bytes, seconds) of one message in a node, instead of all that
+    curve: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of one message in a node, instead
 
 
 PRESETS = {
@@ -47,69 +45,69 @@ PRESETS = {
 }
 
 
-def network_of(given: str | Path | Mapping[str, Any] | Network) -> Network:
-    """A preset by name, a YAML file (fields of `Network`; `base:` names a preset to start from), or a mapping."""
-    if isinstance(given, Network):
-        return given
-    if isinstance(given, Mapping):
-        return _made(dict(given), "network")
-    if str(given) in PRESETS:
-        return PRESETS[str(given)]
-    path = Path(given)
+def load_network(source: str | Path | Mapping[str, Any] | Network) -> Network:
+    """Load a preset by name, a YAML file (fields of `Network`; `base:` names a preset to start from), or a mapping."""
+    if isinstance(source, Network):
+        return source
+    if isinstance(source, Mapping):
+        return _make_network(dict(source), "network")
+    if str(source) in PRESETS:
+        return PRESETS[str(source)]
+    path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise InputError(f"there is no network file '{path}'.")
-        return _made(_yaml(path), path.stem)
-    raise unknown("network", given, [*PRESETS, "FILE.yaml"])
+        return _make_network(_read_yaml(path), path.stem)
+    raise unknown("network", source, [*PRESETS, "FILE.yaml"])
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    """`name: number` lines; a network needs no more of YAML than that, and no library."""
-    found: dict[str, Any] = {}
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Read lines `name: number`; a network needs no other part of YAML, and so no library."""
+    values: dict[str, Any] = {}
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{path}' cannot be read as text: {error}.") from None
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split("#")[0].strip()
-        if not words:
+        content = line.split("#")[0].strip()
+        if not content:
             continue
-        name, colon, value = (w.strip() for w in words.partition(":"))
+        name, colon, value = (w.strip() for w in content.partition(":"))
         if not colon or not value:
-            raise InputError(f"{path}, line {number}: '{words}' is not of the form name: value.")
-        found[name] = value if name in ("base", "name") else _number(value, f"{path}, line {number}")
-    return found
+            raise InputError(f"{path}, line {number}: '{content}' is not of the form name: value.")
+        values[name] = value if name in ("base", "name") else _parse_number(value, f"{path}, line {number}")
+    return values
 
 
-def _number(value: str, where: str) -> float | None:
+def _parse_number(value: str, where: str) -> float | None:
     if value in ("null", "~"):
         return None
     try:
         return float(value)
     except ValueError:
-        raise InputError(f"{where}: '{value}' is no number.") from None
+        raise InputError(f"{where}: '{value}' is not a number.") from None
 
 
-def _made(found: dict[str, Any], name: str) -> Network:
-    base = found.pop("base", None)
+def _make_network(values: dict[str, Any], name: str) -> Network:
+    base = values.pop("base", None)
     known = {f.name for f in fields(Network)}
-    for word in found:
-        if word not in known:
-            raise unknown("field of a network", word, sorted(known))
-    for word in ("per_node", "adapters"):
-        if found.get(word) is not None:
-            found[word] = int(found[word])
+    for field in values:
+        if field not in known:
+            raise unknown("field of a network", field, sorted(known))
+    for field in ("per_node", "adapters"):
+        if values.get(field) is not None:
+            values[field] = int(values[field])
     if base is not None:
         if base not in PRESETS:
             raise unknown("network", base, PRESETS)
-        return _sane(replace(PRESETS[base], **{"name": name, **found}))
+        return _check_network(replace(PRESETS[base], **{"name": name, **values}))
     try:
-        return _sane(Network(**{"name": name, "per_node": None, **found}))
+        return _check_network(Network(**{"name": name, "per_node": None, **values}))
     except TypeError:
         raise InputError("a network needs at least alpha and lane, or a base such as 'host'.") from None
 
 
-def _sane(network: Network) -> Network:
+def _check_network(network: Network) -> Network:
     if network.per_node is not None and (network.per_node < 1 or network.nic <= 0):
         raise InputError(f"network '{network.name}' has several nodes: give per_node of 1 or more, and nic.")
     if network.lane <= 0 or network.adapters < 1:

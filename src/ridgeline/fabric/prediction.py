@@ -1,8 +1,8 @@
 """`predict`: how long a schedule takes on a network, by an α-β model in which links are shared.
 
-A transfer begins when its sender has the data, its receiver has done what it did before, and the links on its way are
-free; it takes α, and its bytes over the slowest link, of which the transfers of one round have equal parts. What a
-link carries it carries once: no prediction beats the links.
+A transfer starts when its sender has the data, its receiver has finished its last step, and the links between them are
+free. It takes α plus its bytes over the slowest link; the transfers of one round share a link equally. A link carries
+each byte once: no prediction is faster than the links.
 
 ridgeline fabric predict ring --ranks 64 --network dgx-a100 --bytes 1GiB
 """
@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
-from ridgeline.fabric.networks import Network, network_of
-from ridgeline.fabric.steps import Ints, Round, Schedule
+from ridgeline.fabric.networks import Network, load_network
+from ridgeline.fabric.schedule_types import Ints, Round, Schedule
 
 Floats = NDArray[np.float64]
-STEADY = 1e-9  # relative: a round that moves all clocks by the same time will do so again
+STEADY = 1e-9  # relative: a round that advances all clocks by the same time will do so again
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Derived from a model, never measured."""
+    """The time of a call, from a model; never measured."""
 
     op: str
     algorithm: str
@@ -36,7 +36,7 @@ class Prediction:
     network: str
     seconds: float
     algbw: float  # bytes / s: size over time
-    busbw: float  # as nccl-tests count it: comparable between rank counts
+    busbw: float  # as in nccl-tests: comparable between numbers of ranks
     busiest_link: str
     busiest_share: float  # of the time
     wire_bytes: float  # over all ranks
@@ -44,7 +44,7 @@ class Prediction:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """busbw / algbw as nccl-tests define it.
+    """Return busbw / algbw as nccl-tests defines it.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -57,125 +57,133 @@ def bus_factor(op: str, ranks: int) -> float:
 def predict(
     schedule: Schedule, *, network: str | Path | Mapping[str, Any] | Network = "host", nbytes: int
 ) -> Prediction:
-    """The time of one call on data of `nbytes` (of an all-gather or reduce-scatter: all ranks' blocks together)."""
+    """Predict the time of one call.
+
+    network  the name of a preset, a YAML file, a mapping, or a Network
+    nbytes   size of the data (for an all-gather or reduce-scatter: of the blocks of all ranks together)
+
+    Raises InputError for a negative size or an unknown network.
+    """
     if nbytes < 0:
         raise InputError(f"nbytes is {nbytes}; give 0 or more.")
-    on = network_of(network)
-    clocks = _Clocks(on, schedule.ranks, nbytes / schedule.chunks)
-    steady, more = 0.0, 0  # rounds like the last one, each later by the same time
-    for one in schedule.rounds():
-        if one.as_before and steady:
-            more += 1
+    loaded = load_network(network)
+    clocks = _Clocks(loaded, schedule.ranks, nbytes / schedule.chunks)
+    steady, repeats = 0.0, 0  # rounds like the last one, each later by the same time
+    for transfers in schedule.rounds():
+        if transfers.as_before and steady:
+            repeats += 1
             continue
-        clocks.again(more, steady)
-        more = 0
+        clocks.repeat(repeats, steady)
+        repeats = 0
         before = clocks.ready.copy()
-        clocks.run(one)
-        moved = clocks.ready - before
-        even = one.as_before and float(np.ptp(moved)) <= STEADY * float(clocks.ready.max())
-        steady = float(moved[0]) if even else 0.0
-    clocks.again(more, steady)
+        clocks.run(transfers)
+        advance = clocks.ready - before
+        even = transfers.as_before and float(np.ptp(advance)) <= STEADY * float(clocks.ready.max())
+        steady = float(advance[0]) if even else 0.0
+    clocks.repeat(repeats, steady)
     seconds = float(clocks.ready.max(initial=0.0))
-    link, share = clocks.busiest(seconds)
+    link, share = clocks.find_busiest(seconds)
     rate = nbytes / seconds if seconds else 0.0
     return Prediction(
         schedule.op,
         schedule.algorithm,
         schedule.ranks,
         nbytes,
-        on.name,
+        loaded.name,
         seconds,
         rate,
         rate * bus_factor(schedule.op, schedule.ranks),
         link,
         share,
-        clocks.moved,
+        clocks.total_bytes,
     )
 
 
-def _along(curve: tuple[tuple[float, float], ...], size: Floats) -> Floats:
-    """Seconds of messages, between measured points along straight lines of their logarithms; flat below the first."""
+def _interpolate(curve: tuple[tuple[float, float], ...], size: Floats) -> Floats:
+    """Seconds of messages: linear interpolation of logarithms between measured points, constant below the first."""
     sizes, seconds = np.log(np.array(curve).T)
-    at = np.log(np.maximum(size, 1.0))
-    found = np.exp(np.interp(at, sizes, seconds))
-    beyond = np.maximum(at - sizes[-1], 0.0)  # past the last point: as fast as there
-    return np.asarray(found * np.exp(beyond), np.float64)
+    log_size = np.log(np.maximum(size, 1.0))
+    interpolated = np.exp(np.interp(log_size, sizes, seconds))
+    beyond = np.maximum(log_size - sizes[-1], 0.0)  # above the last point: the rate of the last point
+    return np.asarray(interpolated * np.exp(beyond), np.float64)
 
 
 class _Clocks:
-    """When every rank is ready and every link is free, and what each has carried."""
+    """The time at which each rank is ready and each link is free, and the bytes of each link."""
 
-    def __init__(self, on: Network, ranks: int, chunk_bytes: float) -> None:
-        self.on, self.ranks, self.chunk_bytes = on, ranks, chunk_bytes
-        per = on.per_node or ranks
-        self.node = np.arange(ranks) // per
-        self.adapter = self.node * on.adapters + np.arange(ranks) % per % on.adapters
-        nodes, wires = int(self.node[-1]) + 1, (int(self.node[-1]) + 1) * on.adapters
-        # Links in one row: lanes out, lanes in, adapters out, adapters in, buses, the spine, one never busy.
+    def __init__(self, network: Network, ranks: int, chunk_bytes: float) -> None:
+        self.network, self.ranks, self.chunk_bytes = network, ranks, chunk_bytes
+        per_node = network.per_node or ranks
+        self.node = np.arange(ranks) // per_node
+        self.adapter = self.node * network.adapters + np.arange(ranks) % per_node % network.adapters
+        nodes = int(self.node[-1]) + 1
+        wires = nodes * network.adapters
+        # All links in one row: lanes out, lanes in, adapters out, adapters in, buses, the spine, one unused.
         self.base = np.cumsum([0, ranks, ranks, wires, wires, nodes, 1])
-        kinds = [on.lane, on.lane, on.nic, on.nic, on.bus or np.inf, on.spine or np.inf, np.inf]
+        lane, nic = network.lane, network.nic
+        kinds = [lane, lane, nic, nic, network.bus or np.inf, network.spine or np.inf, np.inf]
         counts = [ranks, ranks, wires, wires, nodes, 1, 1]
         self.speed = np.repeat(np.array([k or np.inf for k in kinds]), counts)
         self.ready, self.free = np.zeros(ranks), np.zeros(len(self.speed))
-        self.carried, self.moved = np.zeros(len(self.speed)), 0.0
-        self._load, self._size = self.carried, 0.0  # of the last round
+        self.link_bytes, self.total_bytes = np.zeros(len(self.speed)), 0.0
+        self._load, self._size = self.link_bytes, 0.0  # of the last round
 
-    def run(self, one: Round) -> None:
-        source, target = one.source, one.target
-        size: Floats = one.width.astype(np.float64) * self.chunk_bytes
-        links, outside, load = self._ways(source, target, size)
+    def run(self, transfers: Round) -> None:
+        source, target = transfers.source, transfers.target
+        size: Floats = transfers.width.astype(np.float64) * self.chunk_bytes
+        links, outside, load = self._find_links(source, target, size)
         share = (load / self.speed)[links].max(axis=0, initial=0.0)
-        alpha = np.where(outside, self.on.alpha_out, self.on.alpha)
-        if self.on.curve:
-            share = np.where(outside, share, _along(self.on.curve, size))
+        alpha = np.where(outside, self.network.alpha_out, self.network.alpha)
+        if self.network.curve:
+            share = np.where(outside, share, _interpolate(self.network.curve, size))
         start = np.maximum(
             np.maximum(self.ready[source], self.ready[target]), self.free[links].max(axis=0, initial=0.0)
         )
-        passed = start + share
-        done = passed + alpha + np.where(one.reduce, size * self.on.gamma, 0.0)
+        sent = start + share
+        done = sent + alpha + np.where(transfers.reduce, size * self.network.gamma, 0.0)
         for row in links:
-            np.maximum.at(self.free, row, passed)
+            np.maximum.at(self.free, row, sent)
         self.free[-1] = 0.0
         ready = self.ready.copy()
-        np.maximum.at(ready, source, passed)
+        np.maximum.at(ready, source, sent)
         np.maximum.at(ready, target, done)
         self.ready = ready
-        self.carried += load
+        self.link_bytes += load
         self._load, self._size = load, float(size.sum())
-        self.moved += self._size
+        self.total_bytes += self._size
 
-    def again(self, times: int, later: float) -> None:
-        """Rounds like the last, in a steady state: each moves every clock on by as much as that one did."""
+    def repeat(self, times: int, advance: float) -> None:
+        """Rounds like the last, in a steady state: each advances every clock by the same time."""
         if times:
-            self.ready += times * later
-            self.free[:-1] += times * later
-            self.carried += times * self._load
-            self.moved += times * self._size
+            self.ready += times * advance
+            self.free[:-1] += times * advance
+            self.link_bytes += times * self._load
+            self.total_bytes += times * self._size
 
-    def _ways(self, source: Ints, target: Ints, size: Floats) -> tuple[Ints, NDArray[np.bool_], Floats]:
+    def _find_links(self, source: Ints, target: Ints, size: Floats) -> tuple[Ints, NDArray[np.bool_], Floats]:
         outside: NDArray[np.bool_] = self.node[source] != self.node[target]
-        nowhere = len(self.speed) - 1
+        unused = len(self.speed) - 1
         out, into, nic_out, nic_in, bus, spine = self.base[:6]
         links: Ints = np.stack(
             [
                 out + source,
                 into + target,
-                np.where(outside, nic_out + self.adapter[source], nowhere),
-                np.where(outside, nic_in + self.adapter[target], nowhere),
-                np.where(outside, nowhere, bus + self.node[source]),
-                np.where(outside, spine, nowhere),
+                np.where(outside, nic_out + self.adapter[source], unused),
+                np.where(outside, nic_in + self.adapter[target], unused),
+                np.where(outside, unused, bus + self.node[source]),
+                np.where(outside, spine, unused),
             ]
         )
         load: Floats = np.bincount(links.ravel(), np.tile(size, len(links)), minlength=len(self.speed)).astype(
             np.float64
         )
-        load[nowhere] = 0.0
+        load[unused] = 0.0
         return links, outside, load
 
-    def busiest(self, seconds: float) -> tuple[str, float]:
-        if not seconds or not self.moved:
+    def find_busiest(self, seconds: float) -> tuple[str, float]:
+        if not seconds or not self.total_bytes:
             return "none", 0.0
-        busy = self.carried / self.speed / seconds
+        busy = self.link_bytes / self.speed / seconds
         link = int(busy.argmax())
         kind = int(np.searchsorted(self.base, link, side="right")) - 1
         at = link - int(self.base[kind])

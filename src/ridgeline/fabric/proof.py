@@ -1,8 +1,8 @@
-"""`prove`: run a schedule with symbols instead of numbers, and say what is wrong with it.
+"""`prove`: run a schedule with symbols instead of numbers, and report what is wrong with it.
 
-Every chunk of every rank holds the set of ranks whose data is in it. Links hold a bounded number of messages. Who runs
-first does not matter: each link has one sender, one receiver and an order, so every run ends the same way, and one
-run proves all of them.
+Every chunk of every rank holds the set of ranks that contributed to it. A link holds a bounded number of messages. The
+order in which ranks run does not matter: each link has one sender, one receiver and an order, so every run ends the
+same way, and one run proves all of them.
 
 ridgeline fabric prove ring --ranks 12
 """
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric.steps import Schedule, Step
+from ridgeline.fabric.schedule_types import Schedule, Step
 
-Held = int | None  # the ranks in a chunk, one bit each; None: never written
-Message = tuple[Step, int, list[Held]]  # the send, its number in the sender's program, what it carries
+Contributors = int | None  # the ranks in a chunk, one bit each; None: never written
+Message = tuple[Step, int, list[Contributors]]  # the send, its number in the sender's program, the chunks
 
 
-class Refuted(FabricError):
-    """A schedule that does not do what it says; `rank` and `step` (from 0) are where it shows."""
+class ProofError(FabricError):
+    """A schedule that is wrong; `rank` and `step` (from 0) are where the error appears."""
 
-    def __init__(self, schedule: Schedule, rank: int, step: int | None, what: str) -> None:
+    def __init__(self, schedule: Schedule, rank: int, step: int | None, problem: str) -> None:
         where = f"rank {rank}" + ("" if step is None else f", step {step}")
         program = schedule.programs[rank] if 0 <= rank < len(schedule.programs) else ()
-        doing = f" ({program[step]})" if step is not None and step < len(program) else ""
-        super().__init__(f"{schedule.op} {schedule.algorithm} over {schedule.ranks} ranks: {where}{doing}: {what}.")
+        action = f" ({program[step]})" if step is not None and step < len(program) else ""
+        super().__init__(f"{schedule.op} {schedule.algorithm} over {schedule.ranks} ranks: {where}{action}: {problem}.")
         self.rank, self.step = rank, step
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved, and how much it was."""
+    """The schedule that was proved, and the size of the proof."""
 
     op: str
     algorithm: str
@@ -42,11 +42,15 @@ class Proof:
     chunks: int
     steps: int
     messages: int
-    buffers: int  # messages a link may hold; with as many no rank waits for ever
+    buffers: int  # messages that a link may hold; with this many no rank waits for ever
 
 
 def prove(schedule: Schedule, *, buffers: int = 1) -> Proof:
-    """Every rank ends with exactly the right contributions, nobody waits for ever, nothing unwritten is read.
+    """Prove that each rank gets exactly the right contributions, no rank waits for ever, no unwritten chunk is read.
+
+    buffers  messages that a link may hold (default: 1)
+
+    Raises ProofError with the rank and the step of the first problem, InputError for wrong arguments.
 
     >>> from ridgeline import fabric
     >>> fabric.prove(fabric.schedule("all_reduce", "ring", ranks=4)).messages
@@ -57,7 +61,7 @@ def prove(schedule: Schedule, *, buffers: int = 1) -> Proof:
     if len(schedule.programs) != schedule.ranks:
         raise InputError(f"{len(schedule.programs)} programs for {schedule.ranks} ranks; give one for each.")
     run = _Run(schedule, buffers)
-    run.to_the_end()
+    run.execute()
     run.check_links()
     run.check_result()
     steps = sum(map(len, schedule.programs))
@@ -66,45 +70,45 @@ def prove(schedule: Schedule, *, buffers: int = 1) -> Proof:
 
 class _Run:
     def __init__(self, schedule: Schedule, buffers: int) -> None:
-        self.of, self.buffers, self.messages = schedule, buffers, 0
-        self.at = [0] * schedule.ranks
+        self.schedule, self.buffers, self.messages = schedule, buffers, 0
+        self.position = [0] * schedule.ranks
         self.links: dict[tuple[int, int], deque[Message]] = {}
-        self.held = [
-            [_first(schedule, rank, chunk) for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)
+        self.contents = [
+            [_get_initial(schedule, rank, chunk) for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)
         ]
 
-    def to_the_end(self) -> None:
-        ready = deque(range(self.of.ranks))
-        queued = [True] * self.of.ranks
+    def execute(self) -> None:
+        ready = deque(range(self.schedule.ranks))
+        queued = [True] * self.schedule.ranks
         while ready:
             rank = ready.popleft()
             queued[rank] = False
-            program = self.of.programs[rank]
-            while self.at[rank] < len(program):
-                woken = self._do(rank, program[self.at[rank]])
+            program = self.schedule.programs[rank]
+            while self.position[rank] < len(program):
+                woken = self._run_step(rank, program[self.position[rank]])
                 if woken is None:
                     break
-                self.at[rank] += 1
+                self.position[rank] += 1
                 if woken >= 0 and not queued[woken]:
                     queued[woken] = True
                     ready.append(woken)
-        stuck = [r for r in range(self.of.ranks) if self.at[r] < len(self.of.programs[r])]
+        stuck = [r for r in range(self.schedule.ranks) if self.position[r] < len(self.schedule.programs[r])]
         if stuck:
-            self._say_who_waits(stuck)
+            self._report_deadlock(stuck)
 
-    def _do(self, rank: int, step: Step) -> int | None:
-        """Do a step; the rank it may wake (−1: none), or None where it must wait."""
-        self._within(rank, step)
+    def _run_step(self, rank: int, step: Step) -> int | None:
+        """Run a step; return the rank that it may wake (−1: no rank), or None if it must wait."""
+        self._check_step(rank, step)
         span = slice(step.chunk, step.chunk + step.width)
-        held = self.held[rank]
+        chunks = self.contents[rank]
         if step.kind == "copy":
-            held[span] = self._readable(rank, step.peer, step.width)
+            chunks[span] = self._read_chunks(rank, step.peer, step.width)
             return -1
         if step.kind == "send":
             link = self.links.setdefault((rank, step.peer), deque())
             if len(link) >= self.buffers:
                 return None
-            link.append((step, self.at[rank], self._readable(rank, step.chunk, step.width)))
+            link.append((step, self.position[rank], self._read_chunks(rank, step.chunk, step.width)))
             self.messages += 1
             return step.peer
         link = self.links.get((step.peer, rank), deque())
@@ -112,86 +116,90 @@ class _Run:
             return None
         sent, number, values = link.popleft()
         if (sent.chunk, sent.width) != (step.chunk, step.width):
-            self._refute(rank, f"what comes is step {number} of rank {step.peer} ({sent}), other chunks")
+            self._refute(rank, f"the next message is step {number} of rank {step.peer} ({sent}), with other chunks")
         if step.kind == "recv":
-            held[span] = values
+            chunks[span] = values
         else:
-            held[span] = [self._added(rank, step, mine, come) for mine, come in zip(held[span], values, strict=True)]
+            pairs = zip(chunks[span], values, strict=True)
+            chunks[span] = [self._add(rank, local, received) for local, received in pairs]
         return step.peer
 
-    def _within(self, rank: int, step: Step) -> None:
+    def _check_step(self, rank: int, step: Step) -> None:
         if step.kind not in ("send", "recv", "reduce", "copy"):
             self._refute(rank, f"there is no step of kind '{step.kind}'")
-        if step.width < 1 or step.chunk < 0 or step.chunk + step.width > self.of.chunks:
-            self._refute(rank, f"there are only the chunks 0 to {self.of.chunks - 1}")
-        if step.kind != "copy" and (not 0 <= step.peer < self.of.ranks or step.peer == rank):
+        if step.width < 1 or step.chunk < 0 or step.chunk + step.width > self.schedule.chunks:
+            self._refute(rank, f"there are only the chunks 0 to {self.schedule.chunks - 1}")
+        if step.kind != "copy" and (not 0 <= step.peer < self.schedule.ranks or step.peer == rank):
             self._refute(rank, f"there is no other rank {step.peer}")
-        if step.kind == "copy" and not 0 <= step.peer <= self.of.chunks - step.width:
+        if step.kind == "copy" and not 0 <= step.peer <= self.schedule.chunks - step.width:
             self._refute(rank, f"there is no chunk {step.peer} to copy")
 
-    def _readable(self, rank: int, chunk: int, count: int) -> list[Held]:
-        values = self.held[rank][chunk : chunk + count]
+    def _read_chunks(self, rank: int, chunk: int, count: int) -> list[Contributors]:
+        values = self.contents[rank][chunk : chunk + count]
         if None in values:
             self._refute(rank, f"chunk {chunk + values.index(None)} is read before anything was written to it")
         return values
 
-    def _added(self, rank: int, step: Step, mine: Held, come: Held) -> Held:
-        if mine is None or come is None:
+    def _add(self, rank: int, local: Contributors, received: Contributors) -> Contributors:
+        if local is None or received is None:
             self._refute(rank, "a chunk is added to before anything was written to it")
-        if mine & come:
-            self._refute(rank, f"what rank {_lowest(mine & come)} contributes is added twice")
-        return mine | come
+        if local & received:
+            self._refute(rank, f"the data of rank {_find_lowest(local & received)} is added twice")
+        return local | received
 
     def check_links(self) -> None:
         for (source, target), link in self.links.items():
             if link:
                 step, number, _ = link[0]
-                raise Refuted(self.of, source, number, f"rank {target} never receives this ({step})")
+                raise ProofError(self.schedule, source, number, f"rank {target} never receives this ({step})")
 
     def check_result(self) -> None:
-        for rank, held in enumerate(self.held):
-            for chunk, (got, wanted) in enumerate(
-                zip(held, map(self._wanted(rank), range(self.of.chunks)), strict=True)
-            ):
-                if wanted is None or got == wanted:
+        for rank, chunks in enumerate(self.contents):
+            get_expected = self._make_expected(rank)
+            for chunk, actual in enumerate(chunks):
+                expected = get_expected(chunk)
+                if expected is None or actual == expected:
                     continue
-                lacks, more = wanted & ~(got or 0), (got or 0) & ~wanted
-                what = (
-                    f"lacks the data of rank {_lowest(lacks)}" if lacks else f"holds data of rank {_lowest(more)} too"
-                )
-                last = len(self.of.programs[rank]) - 1
-                raise Refuted(self.of, rank, last if last >= 0 else None, f"at the end chunk {chunk} {what}")
+                missing, extra = expected & ~(actual or 0), (actual or 0) & ~expected
+                if missing:
+                    problem = f"lacks the data of rank {_find_lowest(missing)}"
+                else:
+                    problem = f"holds data of rank {_find_lowest(extra)} too"
+                last = len(self.schedule.programs[rank]) - 1
+                step = last if last >= 0 else None
+                raise ProofError(self.schedule, rank, step, f"at the end chunk {chunk} {problem}")
 
-    def _wanted(self, rank: int) -> Callable[[int], int | None]:
-        of = self.of
-        everyone = (1 << of.ranks) - 1
-        block = max(1, of.chunks // of.ranks)
+    def _make_expected(self, rank: int) -> Callable[[int], int | None]:
+        """A function: chunk → the ranks that it must hold at the end; None: any."""
+        plan = self.schedule
+        all_ranks = (1 << plan.ranks) - 1
+        block = max(1, plan.chunks // plan.ranks)
         return {
-            "all_reduce": lambda chunk: everyone,
+            "all_reduce": lambda chunk: all_ranks,
             "all_gather": lambda chunk: 1 << (chunk // block),
-            "reduce_scatter": lambda chunk: everyone if chunk // block == rank else None,
-            "broadcast": lambda chunk: 1 << of.root,
-            "reduce": lambda chunk: everyone if rank == of.root else None,
-        }[of.op]
+            "reduce_scatter": lambda chunk: all_ranks if chunk // block == rank else None,
+            "broadcast": lambda chunk: 1 << plan.root,
+            "reduce": lambda chunk: all_ranks if rank == plan.root else None,
+        }[plan.op]
 
-    def _say_who_waits(self, stuck: list[int]) -> None:
-        """Name a rank, and whom it waits for: follow the waiting until someone who will never come, or a circle."""
-        rank, seen = stuck[0], []
-        while rank not in seen:
-            seen.append(rank)
-            peer = self.of.programs[rank][self.at[rank]].peer
-            if self.at[peer] >= len(self.of.programs[peer]):
+    def _report_deadlock(self, stuck: list[int]) -> None:
+        """Follow the waiting ranks to a rank that has no step left, or to a circle."""
+        rank, path = stuck[0], []
+        while rank not in path:
+            path.append(rank)
+            peer = self.schedule.programs[rank][self.position[rank]].peer
+            if self.position[peer] >= len(self.schedule.programs[peer]):
                 self._refute(rank, f"it waits for ever: rank {peer} has no step left that would answer")
             rank = peer
-        circle = seen[seen.index(rank) :]
+        circle = path[path.index(rank) :]
         self._refute(rank, f"ranks {' → '.join(map(str, [*circle, rank]))} wait for each other for ever (deadlock)")
 
-    def _refute(self, rank: int, what: str) -> NoReturn:
-        raise Refuted(self.of, rank, self.at[rank], what)
+    def _refute(self, rank: int, problem: str) -> NoReturn:
+        raise ProofError(self.schedule, rank, self.position[rank], problem)
 
 
-def _first(schedule: Schedule, rank: int, chunk: int) -> Held:
-    """What a chunk holds before the first step."""
+def _get_initial(schedule: Schedule, rank: int, chunk: int) -> Contributors:
+    """The contributors of a chunk before the first step."""
     if schedule.op == "all_gather":
         return 1 << rank if chunk // max(1, schedule.chunks // schedule.ranks) == rank else None
     if schedule.op == "broadcast":
@@ -199,5 +207,5 @@ def _first(schedule: Schedule, rank: int, chunk: int) -> Held:
     return 1 << rank
 
 
-def _lowest(bits: int) -> int:
+def _find_lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1

@@ -1,7 +1,7 @@
-"""How ranks of one host find each other: one of them listens, the rest knock, all get the same memory.
+"""Rendezvous: how the ranks of one host find each other and get the same shared memory.
 
-The address is an abstract socket name, the memory a memfd that travels by SCM_RIGHTS: neither lies in any folder, and
-both are gone with the last process.
+One rank listens, the others connect. The address is an abstract socket name, the memory is a memfd that is sent by
+SCM_RIGHTS: neither has a name in a folder, and both are gone with the last process.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from ridgeline.errors import FabricError
 from ridgeline.native import fabric_bytes
 
-PATIENCE_S = 120.0
-_WORDS = struct.Struct("<iii")  # rank, ranks, pid
+TIMEOUT_S = 120.0
+_GREETING = struct.Struct("<iii")  # rank, ranks, pid
 
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of one host and the memory they share."""
+    """The ranks of one host and their shared memory."""
 
     fd: int
     rank: int
@@ -34,74 +34,76 @@ class World:
         return len(self.pids)
 
 
-class Host:
-    """Listens until all ranks have come, then hands out the memory; a thread of its own."""
+class RendezvousServer:
+    """Listens until all ranks are connected, then sends them the memory; runs in a thread."""
 
-    def __init__(self, name: str, ranks: int, arena_bytes: int, patience: float = PATIENCE_S) -> None:
-        self._ranks, self._arena, self._until = ranks, arena_bytes, time.monotonic() + patience
+    def __init__(self, name: str, ranks: int, arena_bytes: int, timeout: float = TIMEOUT_S) -> None:
+        self._ranks, self._arena, self._deadline = ranks, arena_bytes, time.monotonic() + timeout
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + name)
         self._listener.listen(ranks)
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="fabric-meeting")
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="fabric-rendezvous")
         self._thread.start()
 
     def _serve(self) -> None:
-        lines: dict[int, tuple[socket.socket, int]] = {}
+        connections: dict[int, tuple[socket.socket, int]] = {}
         fd = os.memfd_create("ridgeline-fabric", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, fabric_bytes(self._ranks, self._arena))
-            while len(lines) < self._ranks:
-                self._listener.settimeout(max(0.01, self._until - time.monotonic()))
-                line, _ = self._listener.accept()
-                _, uid, _ = struct.unpack("iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                words = line.recv(_WORDS.size)
-                if uid != os.getuid() or len(words) != _WORDS.size:
-                    line.close()
+            while len(connections) < self._ranks:
+                self._listener.settimeout(max(0.01, self._deadline - time.monotonic()))
+                connection, _ = self._listener.accept()
+                _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                greeting = connection.recv(_GREETING.size)
+                if uid != os.getuid() or len(greeting) != _GREETING.size:
+                    connection.close()
                     continue
-                rank, ranks, pid = _WORDS.unpack(words)
+                rank, ranks, pid = _GREETING.unpack(greeting)
                 if ranks == self._ranks and 0 <= rank < ranks:
-                    lines[rank] = (line, pid)
-            pids = struct.pack(f"<q{self._ranks}i", self._arena, *(lines[r][1] for r in range(self._ranks)))
-            for line, _ in lines.values():
-                socket.send_fds(line, [pids], [fd])
+                    connections[rank] = (connection, pid)
+            pids = (connections[r][1] for r in range(self._ranks))
+            answer = struct.pack(f"<q{self._ranks}i", self._arena, *pids)
+            for connection, _ in connections.values():
+                socket.send_fds(connection, [answer], [fd])
         except OSError:
-            return  # those who wait hear the line close, and say who is missing
+            return  # the waiting ranks see the connection close and report the missing ranks
         finally:
             os.close(fd)
             self._listener.close()
-            for line, _ in lines.values():
-                line.close()
+            for connection, _ in connections.values():
+                connection.close()
 
     def close(self) -> None:
         self._listener.close()
 
 
-def join(name: str, rank: int, ranks: int, patience: float = PATIENCE_S) -> World:
-    """Knock, and wait until all have come."""
-    until = time.monotonic() + patience
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with line:
+def join_world(name: str, rank: int, ranks: int, timeout: float = TIMEOUT_S) -> World:
+    """Connect to the rendezvous and wait until all ranks are connected; raises FabricError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with connection:
         while True:
             try:
-                line.connect("\0" + name)
+                connection.connect("\0" + name)
                 break
             except (ConnectionRefusedError, FileNotFoundError):
-                if time.monotonic() >= until:
-                    raise FabricError(f"rank {rank}: rank 0 did not open the meeting within {patience:g} s.") from None
+                if time.monotonic() >= deadline:
+                    message = f"rank {rank}: rank 0 did not open the rendezvous within {timeout:g} s."
+                    raise FabricError(message) from None
                 time.sleep(0.005)
-        line.send(_WORDS.pack(rank, ranks, os.getpid()))
-        line.settimeout(max(0.01, until - time.monotonic()))
+        connection.send(_GREETING.pack(rank, ranks, os.getpid()))
+        connection.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            words, fds, _, _ = socket.recv_fds(line, 8 + 4 * ranks, 1, socket.MSG_CMSG_CLOEXEC)
+            answer, fds, _, _ = socket.recv_fds(connection, 8 + 4 * ranks, 1, socket.MSG_CMSG_CLOEXEC)
         except TimeoutError:
-            words, fds = b"", []
+            answer, fds = b"", []
     if not fds:
-        raise FabricError(f"rank {rank}: not all of {ranks} ranks came within {patience:g} s; start every one of them.")
-    arena, *pids = struct.unpack(f"<q{ranks}i", words)
+        raise FabricError(f"rank {rank}: not all of {ranks} ranks came within {timeout:g} s; start every one of them.")
+    arena, *pids = struct.unpack(f"<q{ranks}i", answer)
     return World(fds[0], rank, tuple(pids), arena)
 
 
-def arena_size(asked: int) -> int:
-    """Addresses, not memory: what is not touched costs nothing."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return -(-(asked or whole // 2) // (2 << 20)) * (2 << 20)
+def choose_arena_bytes(requested: int) -> int:
+    """The size of the arena of each rank; 0 requests half of the memory. Untouched pages cost nothing."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return -(-(requested or total // 2) // (2 << 20)) * (2 << 20)

@@ -1,7 +1,7 @@
-"""A whole training step, predicted: compute, and gradients summed in buckets while the backward pass goes on.
+"""The prediction of a training step: compute, and gradients summed in buckets during the backward pass.
 
-Buckets become ready evenly over the backward pass (two thirds of the compute), the last ones first; one all-reduce at
-a time. What is left when the compute ends is what the step waits for.
+Buckets become ready evenly over the backward pass (two thirds of the compute), the last layers first, with one
+all-reduce at a time. The step waits for the buckets that are left when the compute ends.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.fabric.networks import Network, network_of
+from ridgeline.fabric.networks import Network, load_network
 from ridgeline.fabric.prediction import predict
 from ridgeline.fabric.schedules import schedule
 
-BACKWARD = 2 / 3  # of the compute: two products of matrices where the forward pass has one
-BUCKET = 25 << 20  # what DDP uses
+BACKWARD = 2 / 3  # of the compute: two matrix products for each of the forward pass
+BUCKET = 25 << 20  # the default of DDP
 
 
 @dataclass(frozen=True)
 class Model:
-    """One data-parallel replica: what each of its ranks sums per step, and how long it computes.
+    """One data-parallel replica: the bytes that each rank sums per step, and its compute time.
 
-    A model too large for one rank has `replica` ranks. Those sum `inside_bytes` among `inside_ranks` neighbours of a
-    node `inside_calls` times per step (tensor parallelism), with nothing to hide it behind.
+    A model too large for one rank has `replica` ranks. Those sum `inside_bytes` among `inside_ranks` ranks of a node
+    `inside_calls` times per step (tensor parallelism), which no compute hides.
     """
 
     gradient_bytes: int  # of one rank
@@ -41,8 +41,8 @@ class Model:
 def _gpt_175b() -> Model:
     """GPT-3 (96 layers of 12,288, sequences of 2,048): 8 ranks a layer, 8 stages, steps of 1,536 sequences.
 
-    Compute is arithmetic, no table's: 8 flops per parameter and token (activations computed twice) at half of an A100's
-    312 Tflop/s, and the stages' filling and draining, 7 of 1,536 turns. Six sums per layer and sequence among 8 ranks.
+    The compute time is calculated: 8 flops per parameter and token (activations are computed twice) at half of the 312
+    Tflop/s of an A100, plus filling and draining of the stages, 7 of 1,536 turns. Six sums per layer and sequence.
     """
     parameters, layers, width, length, sequences, tensor, stages = 174_591_683_584, 96, 12_288, 2_048, 1_536, 8, 8
     flops = 8 * parameters * sequences * length / (tensor * stages)
@@ -58,8 +58,8 @@ def _gpt_175b() -> Model:
     )
 
 
-# Parameters as published, gradients in float32 (ResNet) and float16; compute from the one-node rows of the tables
-# these predictions stand beside (where they name no batch: 256 images), so that only the communication is ours.
+# Parameters as published, gradients in float32 (ResNet) and float16. The compute time comes from the one-node rows of
+# the published tables (without a given batch: 256 images), so that only the communication is predicted.
 MODELS = {
     "resnet-50": Model(25_557_032 * 4, 256 * 8 / 12_456, 256, "images"),
     "bert-large": Model(334_000_000 * 2, 8 * 8 / 89.2, 8, "samples"),
@@ -71,15 +71,17 @@ MODELS = {
 
 @dataclass(frozen=True)
 class TrainingStep:
+    """The predicted step of a data-parallel training."""
+
     model: str
     ranks: int
     nodes: int
     algorithm: str
     step_s: float
     compute_s: float
-    comm_s: float  # of all buckets, one after the other, and of sums inside a replica
-    exposed_s: float  # of which nothing is hidden behind the backward pass
-    efficiency: float  # items per second and rank, against a replica that has nothing to tell
+    comm_s: float  # of all buckets, one after the other, and of the sums inside a replica
+    exposed_s: float  # the part that the backward pass does not hide
+    efficiency: float  # items per second and rank, relative to a replica without communication
     comm_share: float  # exposed, of the step
     items_per_s: float
     kind: str = "predicted"
@@ -94,10 +96,15 @@ def training_step(
     bucket_bytes: int = BUCKET,
     algorithms: Sequence[str] = ("ring", "tree", "rabenseifner", "hierarchical"),
 ) -> TrainingStep:
-    """One step of data-parallel training, with the fastest of `algorithms`.
+    """Predict one step of data-parallel training, with the fastest of `algorithms`.
 
-    scaling  "weak": every replica has as much to compute as one alone; "strong": the work of one node (of one
-             replica, where that is larger) is shared by all
+    model         a name in `MODELS`, or a Model
+    network       the name of a preset, a YAML file, a mapping, or a Network
+    scaling       "weak": each replica computes as much as one alone; "strong": all share the work of one node (of one
+                  replica, if that is larger)
+    bucket_bytes  size of a gradient bucket (default: 25 MiB)
+
+    Raises InputError for unknown names and numbers of ranks that do not fit the model.
     """
     if isinstance(model, str) and model not in MODELS:
         raise unknown("model", model, MODELS)
@@ -105,43 +112,45 @@ def training_step(
         raise InputError(f"scaling is '{scaling}'; there are: weak, strong.")
     if ranks < 1 or bucket_bytes < 1:
         raise InputError(f"{ranks} ranks and buckets of {bucket_bytes} bytes; give 1 or more.")
-    name, it = (model, MODELS[model]) if isinstance(model, str) else ("own", model)
-    if ranks % it.replica:
-        raise InputError(f"{ranks} ranks of {name}: one replica takes {it.replica}; give a multiple of that.")
-    on = network_of(network)
-    per_node = min(on.per_node or ranks, ranks)
+    name, replica = (model, MODELS[model]) if isinstance(model, str) else ("own", model)
+    if ranks % replica.replica:
+        raise InputError(f"{ranks} ranks of {name}: one replica takes {replica.replica}; give a multiple of that.")
+    loaded = load_network(network)
+    per_node = min(loaded.per_node or ranks, ranks)
     nodes = -(-ranks // per_node)
-    replicas = ranks // it.replica
-    share = (nodes if it.replica == 1 else replicas) if scaling == "strong" else 1
-    compute = it.compute_s / share
-    buckets = -(-it.gradient_bytes // bucket_bytes)
-    best, each = _fastest(replicas, on if it.replica == 1 else _one_lane(on), it.gradient_bytes // buckets, algorithms)
-    inside = _fastest(it.inside_ranks, on, it.inside_bytes, algorithms)[1] * it.inside_calls / share
+    replicas = ranks // replica.replica
+    share = (nodes if replica.replica == 1 else replicas) if scaling == "strong" else 1
+    compute = replica.compute_s / share
+    buckets = -(-replica.gradient_bytes // bucket_bytes)
+    between = loaded if replica.replica == 1 else _take_one_lane(loaded)
+    best, bucket_s = _find_fastest(replicas, between, replica.gradient_bytes // buckets, algorithms)
+    inside_s = _find_fastest(replica.inside_ranks, loaded, replica.inside_bytes, algorithms)[1]
+    inside = inside_s * replica.inside_calls / share
     clock = compute * (1 - BACKWARD)
     for k in range(buckets):
         ready = compute * (1 - BACKWARD) + compute * BACKWARD * (k + 1) / buckets
-        clock = max(clock, ready) + each
+        clock = max(clock, ready) + bucket_s
     step = max(clock, compute) + inside
-    items = it.items * replicas / share
-    late = step - compute
-    rest = (compute, each * buckets + inside, late, compute / step, late / step, items / step)
+    items = replica.items * replicas / share
+    exposed = step - compute
+    rest = (compute, bucket_s * buckets + inside, exposed, compute / step, exposed / step, items / step)
     return TrainingStep(name, ranks, nodes, best, step, *rest)
 
 
-def _fastest(ranks: int, on: Network, nbytes: int, algorithms: Sequence[str]) -> tuple[str, float]:
-    """The algorithm that sums so many bytes among so many ranks soonest, and its seconds."""
+def _find_fastest(ranks: int, network: Network, nbytes: int, algorithms: Sequence[str]) -> tuple[str, float]:
+    """The fastest algorithm for a sum of `nbytes` among `ranks`, and its seconds."""
     if ranks == 1:
         return "none", 0.0
-    nodes = -(-ranks // min(on.per_node or ranks, ranks))
-    over = nodes if ranks % nodes == 0 else None
-    made = {a: schedule("all_reduce", a, ranks=ranks, nodes=over) for a in algorithms}
-    times = {a: predict(s, network=on, nbytes=nbytes).seconds for a, s in made.items()}
+    nodes = -(-ranks // min(network.per_node or ranks, ranks))
+    even_nodes = nodes if ranks % nodes == 0 else None
+    plans = {a: schedule("all_reduce", a, ranks=ranks, nodes=even_nodes) for a in algorithms}
+    times = {a: predict(plan, network=network, nbytes=nbytes).seconds for a, plan in plans.items()}
     best = min(times, key=lambda a: times[a])
     return best, times[best]
 
 
-def _one_lane(on: Network) -> Network:
-    """The network as one rank of every node sees it, while its neighbours do the same with their like elsewhere."""
-    if on.per_node is None:
-        return on
-    return replace(on, per_node=1, nic=on.nic * on.adapters / on.per_node, adapters=1)
+def _take_one_lane(network: Network) -> Network:
+    """The network for one rank of each node, while the other ranks of the node do the same."""
+    if network.per_node is None:
+        return network
+    return replace(network, per_node=1, nic=network.nic * network.adapters / network.per_node, adapters=1)

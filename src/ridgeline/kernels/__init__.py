@@ -1,1 +1,19 @@
-"""Triton: the GPU's hot loops, and nothing else. Importing this package imports neither triton nor torch."""
+"""Triton kernels: the GPU's hot loops, one folder per engine. Importing it loads neither torch nor triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.kernels.bandwidth import make_read_step as make_read_step
+    from ridgeline.kernels.launch import LaunchSequence as LaunchSequence
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "bandwidth": ["make_read_step"],
+        "launch": ["LaunchSequence"],
+    },
+)

@@ -1,8 +1,8 @@
-"""The contract: what a workload tells the lab, and nothing the lab must know about it.
+"""The contract between a workload and the lab.
 
-A workload lists the points of a sweep, counts the work that cannot be avoided, names its contenders, prepares
-one of them in that contender's own process, and checks what came out. From that the lab makes races, records,
-verdicts, rooflines and reports. CONTRIBUTING.md shows a whole one.
+A workload lists the cases of a sweep, counts the compulsory work of a case, names its contenders, prepares one
+contender in that contender's process, and checks its output. The lab makes races, records, verdicts, rooflines and
+reports from this. CONTRIBUTING.md shows a complete workload.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ BINARY = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 class Profile(StrEnum):
-    QUICK = "quick"  # minutes for everything: a report on this machine
-    FULL = "full"  # the numbers one publishes
+    """How many cases a benchmark measures."""
+
+    QUICK = "quick"  # all workloads in minutes: a report on this machine
+    FULL = "full"  # the cases for published numbers
 
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a sweep: its parameters, the device it runs on, how many ranks take part.
+    """One point of a sweep: the parameters, the device, and the number of ranks (processes) of a contender.
 
-    A workload leaves the device open ("any") unless a case makes sense on one kind only; the bench fills it in.
+    A workload leaves the device at "any" unless a case needs one kind of device; the benchmark chooses it.
     """
 
     params: Mapping[str, Scalar]
@@ -43,19 +45,22 @@ class Case:
 
     @property
     def label(self) -> str:
-        return label(self.to_json())
+        """The case as text for people: "bytes=64 MiB dtype=int8 · cpu"."""
+        return format_case(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
+        """Return the parameters, "device" and "ranks" as one dict."""
         return {**self.params, "device": self.device, "ranks": self.ranks}
 
 
 @dataclass(frozen=True)
 class Work:
-    """The compulsory work of one step: each input read once, each output written once, each product done once.
+    """The compulsory work of one step: read each input once, write each output once, compute each product once.
 
-    `bytes` is by medium: memory, pcie (to the device), pcie_back, wire. `mix`, `working_set` and `threads` choose the
-    memory ceiling the result is held against, `dtype` the compute ceiling. `launches` are the fewest kernels a GPU must
-    be given.
+    `items` and `unit`: how many items a step processes and their name. `flops`: floating-point operations.
+    `bytes`: bytes by medium: memory, pcie (to the device), pcie_back (from the device), wire.
+    `mix`, `working_set` (bytes) and `threads` choose the memory ceiling for the result; `dtype` chooses the compute
+    ceiling. `launches`: the smallest possible number of kernel launches on a GPU.
     """
 
     items: float
@@ -71,7 +76,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Check:
-    """Whether the timed output is right: a largest error, and qualities such as recall or F1 where they apply."""
+    """Whether the timed output is correct: `ok`, the largest `error`, and qualities such as recall or F1."""
 
     ok: bool
     error: float | None = None
@@ -81,36 +86,48 @@ class Check:
 
 @runtime_checkable
 class Run(Protocol):
-    """One contender, ready, in its own process."""
+    """One contender that is ready to run, in its own process."""
 
     def reset(self) -> None:
         """Rewrite the inputs (not timed)."""
 
     def step(self) -> Any:
-        """What is timed."""
+        """Do the work; the lab times this."""
 
     def result(self) -> Result:
-        """The output of the last step, from the timed buffers."""
+        """Return the output of the last step, from the timed buffers."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release memory and files."""
 
 
 class Workload(Protocol):
+    """What a workload file defines as `workload`. The functions below read its optional attributes."""
+
     name: str
 
-    def cases(self, profile: Profile) -> Iterable[Case]: ...
-    def work(self, case: Case) -> Work: ...
-    def contenders(self, case: Case) -> Sequence[str]: ...
-    def prepare(self, case: Case, contender: str, place: Placement) -> Run: ...
-    def check(self, case: Case, result: Result) -> Check: ...
+    def cases(self, profile: Profile) -> Iterable[Case]:
+        """List the cases of a profile, the main one first."""
+
+    def work(self, case: Case) -> Work:
+        """Count the compulsory work of one step."""
+
+    def contenders(self, case: Case) -> Sequence[str]:
+        """Name the contenders that are installed: "ridgeline" first, then its peers."""
+
+    def prepare(self, case: Case, contender: str, place: Placement) -> Run:
+        """Prepare one contender in this process, which is bound to `place`."""
+
+    def check(self, case: Case, result: Result) -> Check:
+        """Check a result of any contender."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """What starts all ranks of a contender at once, where they cannot be started one by one: mpirun."""
+    """A command that starts all ranks of a contender at once, for example mpirun."""
 
-    command: tuple[str, ...]  # the rank's own is put behind it
-    rank: str  # the environment variable in which a rank finds its number
+    command: tuple[str, ...]  # the command line of a rank follows it
+    rank: str  # the environment variable that holds the number of a rank
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -118,10 +135,11 @@ class Launcher:
 class Steps:
     """A Run made of plain functions, for workloads that need no class.
 
-    `settings` are what the contender was tuned to ("arithmetic" names the type it multiplies in, where that is not the
-    work's: the compute ceiling is then not its own); `extras` gives what it measured besides time. An extra of the form
-    "stages_ns": {stage: [ns of each step]} is shown stage by stage. A control whose settings have "does" and "lacks",
-    in words, tells what limits ours: the one if it takes half of our time, else the other.
+    `settings`: how the contender is tuned. "arithmetic" names the type it multiplies in if that differs from the
+    work's dtype; the compute ceiling then does not apply to it. A control (see `list_controls`) has the settings
+    "does" and "lacks" in words: if it takes at least half of our time, "does" limits us, else "lacks".
+    `extras`: returns what the contender measured besides time. Reports show the extra
+    "stages_ns": {stage: [nanoseconds of each step]} stage by stage.
     """
 
     step: Callable[[], Any]
@@ -130,126 +148,131 @@ class Steps:
     close: Callable[[], None] = lambda: None
     settings: Mapping[str, Any] = field(default_factory=dict)
     extras: Callable[[], Mapping[str, Any]] = dict
-    agree: Callable[[int], int] | None = None  # of a collective: the largest of what the ranks say
+    agree: Callable[[int], int] | None = None  # for a collective: returns the maximum over all ranks
 
 
-def label(case: Mapping[str, Any]) -> str:
-    """A case as people read it; sizes that are round in binary are written so.
+def format_case(case: Mapping[str, Any]) -> str:
+    """Format a case for people; exact multiples of KiB, MiB, GiB and TiB use that unit.
 
-    >>> label({"bytes": 67108864, "dtype": "int8", "device": "cpu", "ranks": 4})
+    >>> format_case({"bytes": 67108864, "dtype": "int8", "device": "cpu", "ranks": 4})
     'bytes=64 MiB dtype=int8 · cpu · 4 ranks'
     """
-    words = [f"{k}={_size(v) if k.endswith('bytes') else v}" for k, v in case.items() if k not in ("device", "ranks")]
+    words = [
+        f"{k}={_format_size(v) if k.endswith('bytes') else v}" for k, v in case.items() if k not in ("device", "ranks")
+    ]
     ranks = case.get("ranks", 1)
     parts = [" ".join(words), str(case.get("device", "cpu")), f"{ranks} ranks" if ranks > 1 else ""]
     return " · ".join(part for part in parts if part)
 
 
-def _size(value: Scalar) -> Scalar:
-    """Exact: 1025 KiB, never 1 MiB."""
+def _format_size(value: Scalar) -> Scalar:
+    """Keep the value exact: 1025 KiB, never 1 MiB."""
     for unit, size in reversed(BINARY.items()):
         if isinstance(value, int) and value and value % size == 0:
             return f"{value // size} {unit}"
     return value
 
 
-def devices_of(workload: Workload) -> Sequence[str]:
-    """The kinds of device a workload can run on ("cpu" unless it says more)."""
+def list_devices(workload: Workload) -> Sequence[str]:
+    """List the kinds of device a workload runs on (attribute `devices`; default: "cpu")."""
     return getattr(workload, "devices", ("cpu",))
 
 
-def default_device_of(workload: Workload) -> str:
-    """Where it runs if nothing is asked for and the machine has it: on a GPU, unless it says otherwise."""
+def get_default_device(workload: Workload) -> str:
+    """Return the device for "auto" (attribute `default_device`; default: "cuda" if the machine has one)."""
     return getattr(workload, "default_device", "cuda")
 
 
-def missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
-    """Peers that are not installed, each with the extra that brings it or, in words, with what does."""
-    tell = getattr(workload, "missing", None)
-    return tell(case) if tell else {}
+def list_missing_peers(workload: Workload, case: Case) -> Mapping[str, str]:
+    """Map each peer that is not installed to the extra that installs it, or to a hint in words (method `missing`)."""
+    find_missing = getattr(workload, "missing", None)
+    return find_missing(case) if find_missing else {}
 
 
-def cure(told: str) -> str:
-    """What a user does about a missing peer: an extra's name stands for its command, words for themselves.
+def format_install_hint(extra: str) -> str:
+    """Say how to install a missing peer: the command for the name of an extra, or the hint itself if it has words.
 
-    >>> cure("peers")
+    >>> format_install_hint("peers")
     "pip install 'ridgeline[peers]'"
     """
-    return told if " " in told else f"pip install 'ridgeline[{told}]'"
+    return extra if " " in extra else f"pip install 'ridgeline[{extra}]'"
 
 
-def only_ranks_of(workload: Workload) -> int | None:
-    """The one number of ranks that makes sense, where there is but one: a ping-pong is between two."""
+def get_required_ranks(workload: Workload) -> int | None:
+    """Return the only possible number of ranks (attribute `only_ranks`: a ping-pong needs 2), or None."""
     return getattr(workload, "only_ranks", None)
 
 
-def note_of(workload: Workload) -> str:
-    """What a reader of its numbers must know, in a sentence; most need none."""
+def get_note(workload: Workload) -> str:
+    """Return a sentence that every reader of the numbers needs (attribute `note`; default: empty)."""
     return getattr(workload, "note", "")
 
 
-def libraries_of(workload: Workload, case: Case, contender: str) -> Sequence[str]:
-    """Modules a contender imports anyway, and that take long: all contenders do it at once, before any is prepared."""
-    tell = getattr(workload, "libraries", None)
-    return tell(case, contender) if tell else ()
+def list_libraries(workload: Workload, case: Case, contender: str) -> Sequence[str]:
+    """List slow imports of a contender (method `libraries`): all contenders import them at once, before preparing."""
+    find_libraries = getattr(workload, "libraries", None)
+    return find_libraries(case, contender) if find_libraries else ()
 
 
-def weight_of(workload: Workload) -> float:
-    """How large a part of a bench's time it deserves beside the others; 1 unless it says more or less."""
+def get_weight(workload: Workload) -> float:
+    """Return the share of a benchmark's time relative to other workloads (attribute `weight`; default: 1)."""
     return float(getattr(workload, "weight", 1.0))
 
 
-def controls_of(workload: Workload) -> Sequence[str]:
-    """Contenders that are no peers: a bound, the work with a part left out, the lab's own test."""
+def list_controls(workload: Workload) -> Sequence[str]:
+    """List contenders that are not peers (attribute `controls`): a bound, a part of the work, a test of the lab."""
     return getattr(workload, "controls", ())
 
 
-def interpreters_of(workload: Workload) -> Mapping[str, str]:
-    """Contenders that need a Python of their own (clashing dependencies), and its path."""
+def map_interpreters(workload: Workload) -> Mapping[str, str]:
+    """Map contenders with conflicting dependencies to the path of another Python (attribute `interpreters`)."""
     return getattr(workload, "interpreters", {})
 
 
-def launcher_of(workload: Workload, case: Case, contender: str, interpreter: str) -> Launcher | None:
-    """How the ranks of a contender are started; None: by the lab, one by one."""
-    tell = getattr(workload, "launcher", None)
-    return tell(case, contender, interpreter) if tell else None
+def choose_launcher(workload: Workload, case: Case, contender: str, interpreter: str) -> Launcher | None:
+    """Return the launcher of a contender's ranks (method `launcher`); None: the lab starts them one by one."""
+    find_launcher = getattr(workload, "launcher", None)
+    return find_launcher(case, contender, interpreter) if find_launcher else None
 
 
 def installed(module: str) -> bool:
-    """Whether a peer can be imported, without importing it."""
+    """Whether `module` can be imported; does not import it."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
 
 
-def own_case(template: Case, words: str) -> Case:
-    """A case of the user's own: "bytes=1048576,dtype=float16" over a template's other parameters."""
+def parse_case(template: Case, text: str) -> Case:
+    """Parse "bytes=1048576,dtype=float16" from the command line; `template` supplies the other parameters.
+
+    Raises InputError for an unknown parameter or a value of another type.
+    """
     params = dict(template.params)
-    for word in filter(None, (w.strip() for w in words.split(","))):
+    for word in filter(None, (w.strip() for w in text.split(","))):
         name, equals, value = word.partition("=")
         if not equals:
             raise InputError(f"--case '{word}' is not of the form name=value.")
         if name not in params:
             raise InputError(f"this workload's cases have no '{name}'; they have: {', '.join(params)}.")
-        params[name] = _cast(name, value, params[name])
+        params[name] = _convert(name, value, params[name])
     return replace(template, params=params)
 
 
-def _cast(name: str, value: str, like: Scalar) -> Scalar:
+def _convert(name: str, value: str, example: Scalar) -> Scalar:
     try:
-        if isinstance(like, bool):
+        if isinstance(example, bool):
             return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
-        if isinstance(like, int):
+        if isinstance(example, int):
             number, unit = value.strip(), 1
             if number[-3:] in BINARY:
                 number, unit = number[:-3].strip(), BINARY[number[-3:]]
             return unit * (int(number.replace("_", ""), 0) if not _is_float(number) else int(float(number)))
-        return type(like)(value)
+        return type(example)(value)
     except (ValueError, KeyError, OverflowError):
-        raise InputError(f"--case {name}={value}: expected something like {like!r}.") from None
+        raise InputError(f"--case {name}={value}: expected something like {example!r}.") from None
 
 
 def _is_float(value: str) -> bool:
-    """1e6 is a fine way to write a size."""
+    """1e6 is a valid size."""
     return "e" in value.lower() and not value.lower().startswith("0x")

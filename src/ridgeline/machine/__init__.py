@@ -1,9 +1,9 @@
-"""What this computer is and where to stand in it: topology · placement · clock · ceilings.
+"""The hardware of this computer, placement of processes on it, timers, and measured ceilings.
 
 >>> from ridgeline import machine
->>> here = machine.topology()
->>> with machine.placed(machine.Placement(node=here.nodes[0].id)) as where:
-...     where.cpus == tuple(c for c in here.nodes[0].cpus if c in here.usable_cpus)
+>>> computer = machine.topology()
+>>> with machine.placed(machine.Placement(node=computer.nodes[0].id)) as where:
+...     where.cpus == tuple(c for c in computer.nodes[0].cpus if c in computer.usable_cpus)
 True
 """
 
@@ -14,97 +14,61 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.machine.ceiling import (
-        Ceiling as Ceiling,
-    )
-    from ridgeline.machine.ceiling import (
-        Ceilings as Ceilings,
-    )
-    from ridgeline.machine.ceiling import (
-        cached as cached,
-    )
-    from ridgeline.machine.ceiling import (
-        ceilings as ceilings,
-    )
-    from ridgeline.machine.ceiling import (
-        sharpen as sharpen,
-    )
-    from ridgeline.machine.clock import (
-        OVERHEAD_SHARE as OVERHEAD_SHARE,
-    )
-    from ridgeline.machine.clock import (
-        Timer as Timer,
-    )
-    from ridgeline.machine.clock import (
-        batch_for as batch_for,
-    )
-    from ridgeline.machine.clock import (
-        clock_cost_ns as clock_cost_ns,
-    )
-    from ridgeline.machine.clock import (
-        least_ns as least_ns,
-    )
-    from ridgeline.machine.clock import (
-        now_ns as now_ns,
-    )
-    from ridgeline.machine.clock import (
-        timer as timer,
-    )
-    from ridgeline.machine.device_name import device_named as device_named
-    from ridgeline.machine.hardware import (
-        Cache as Cache,
-    )
-    from ridgeline.machine.hardware import (
-        Cpu as Cpu,
-    )
-    from ridgeline.machine.hardware import (
-        Gpu as Gpu,
-    )
-    from ridgeline.machine.hardware import (
-        Nic as Nic,
-    )
-    from ridgeline.machine.hardware import (
-        Node as Node,
-    )
-    from ridgeline.machine.hardware import (
-        Topology as Topology,
-    )
-    from ridgeline.machine.hardware import (
-        topology as topology,
-    )
-    from ridgeline.machine.identity import facts as facts
+    from ridgeline.machine.ceiling_measurement import ceilings as ceilings
+    from ridgeline.machine.ceiling_measurement import measure_quick_ceilings as measure_quick_ceilings
+    from ridgeline.machine.ceiling_measurement import read_cached_ceilings as read_cached_ceilings
+    from ridgeline.machine.ceiling_measurement import remeasure_ceiling as remeasure_ceiling
+    from ridgeline.machine.ceiling_types import Ceiling as Ceiling
+    from ridgeline.machine.ceiling_types import Ceilings as Ceilings
+    from ridgeline.machine.clock import OVERHEAD_SHARE as OVERHEAD_SHARE
+    from ridgeline.machine.clock import Timer as Timer
+    from ridgeline.machine.clock import choose_calls as choose_calls
+    from ridgeline.machine.clock import make_timer as make_timer
+    from ridgeline.machine.clock import measure_clock_cost_ns as measure_clock_cost_ns
+    from ridgeline.machine.clock import measure_least_ns as measure_least_ns
+    from ridgeline.machine.clock import now_ns as now_ns
+    from ridgeline.machine.device_name import resolve_device as resolve_device
+    from ridgeline.machine.devices import Gpu as Gpu
+    from ridgeline.machine.devices import Nic as Nic
+    from ridgeline.machine.hardware import Cache as Cache
+    from ridgeline.machine.hardware import Cpu as Cpu
+    from ridgeline.machine.hardware import Node as Node
+    from ridgeline.machine.hardware import Topology as Topology
+    from ridgeline.machine.hardware import topology as topology
+    from ridgeline.machine.identity import describe_machine as describe_machine
     from ridgeline.machine.identity import fingerprint as fingerprint
-    from ridgeline.machine.load import weather as weather
-    from ridgeline.machine.numa import nodes_of as nodes_of
-    from ridgeline.machine.placement import (
-        Placed as Placed,
-    )
-    from ridgeline.machine.placement import (
-        Placement as Placement,
-    )
-    from ridgeline.machine.placement import (
-        placed as placed,
-    )
-    from ridgeline.machine.placement import (
-        resolve as resolve,
-    )
-    from ridgeline.machine.planning import nearest_gpus as nearest_gpus
-    from ridgeline.machine.planning import nearest_node as nearest_node
+    from ridgeline.machine.numa import count_pages_by_node as count_pages_by_node
+    from ridgeline.machine.numa import memory_policy_supported as memory_policy_supported
+    from ridgeline.machine.placement import Placed as Placed
+    from ridgeline.machine.placement import Placement as Placement
+    from ridgeline.machine.placement import placed as placed
+    from ridgeline.machine.placement import resolve_placement as resolve_placement
+    from ridgeline.machine.planning import find_nearest_gpus as find_nearest_gpus
+    from ridgeline.machine.planning import find_nearest_node as find_nearest_node
     from ridgeline.machine.planning import plan as plan
-    from ridgeline.machine.quick_ceilings import glance as glance
+    from ridgeline.machine.state import read_machine_state as read_machine_state
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "ceiling": ["Ceiling", "Ceilings", "cached", "ceilings", "sharpen"],
-        "clock": ["OVERHEAD_SHARE", "Timer", "batch_for", "clock_cost_ns", "least_ns", "now_ns", "timer"],
-        "device_name": ["device_named"],
-        "hardware": ["Cache", "Cpu", "Gpu", "Nic", "Node", "Topology", "topology"],
-        "identity": ["facts", "fingerprint"],
-        "load": ["weather"],
-        "numa": ["nodes_of"],
-        "placement": ["Placed", "Placement", "placed", "resolve"],
-        "planning": ["nearest_gpus", "nearest_node", "plan"],
-        "quick_ceilings": ["glance"],
+        "ceiling_measurement": ["ceilings", "measure_quick_ceilings", "read_cached_ceilings", "remeasure_ceiling"],
+        "ceiling_types": ["Ceiling", "Ceilings"],
+        "clock": [
+            "OVERHEAD_SHARE",
+            "Timer",
+            "choose_calls",
+            "make_timer",
+            "measure_clock_cost_ns",
+            "measure_least_ns",
+            "now_ns",
+        ],
+        "device_name": ["resolve_device"],
+        "devices": ["Gpu", "Nic"],
+        "hardware": ["Cache", "Cpu", "Node", "Topology", "topology"],
+        "identity": ["describe_machine", "fingerprint"],
+        "numa": ["count_pages_by_node", "memory_policy_supported"],
+        "placement": ["Placed", "Placement", "placed", "resolve_placement"],
+        "planning": ["find_nearest_gpus", "find_nearest_node", "plan"],
+        "state": ["read_machine_state"],
     },
 )

@@ -1,8 +1,8 @@
-"""The one home of timing.
+"""Timers: all timing in this package goes through here.
 
-A timer runs `step` a number of times and says how many nanoseconds passed: on the CPU by the monotonic
-clock, on a GPU by events on the stream, so that both ends of the measurement are on the device's own clock.
-`batch_for` finds how many calls one sample must hold so that reading the clock is no part of the result.
+A timer calls `step` a number of times and returns the nanoseconds that passed: on the CPU by the monotonic clock,
+on a GPU by events on the stream, so that start and end are read on the clock of the device. `choose_calls`
+returns the number of calls per sample at which reading the clock no longer affects the result.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from typing import Any, Protocol
 
 from ridgeline.errors import MissingExtra, unknown
 
-OVERHEAD_SHARE = 0.002  # the clock's own cost may be at most this part of a sample
-LOOKS = 3  # at a sample, before it is called long enough
-PREEMPTED_NS = 100_000_000  # no scheduler keeps a process waiting for longer, as a rule
+OVERHEAD_SHARE = 0.002  # reading the clock may cost at most this share of a sample
+MAX_REPEATS = 3  # measurements of one sample before it counts as long enough
+PREEMPTED_NS = 100_000_000  # a scheduler rarely stops a process for longer
 
 now_ns = time.perf_counter_ns
 
 
 class Timer(Protocol):
+    """Measures calls of a function on one device."""
+
     def time(self, step: Callable[[], object], calls: int) -> int:
         """Nanoseconds for `calls` calls of `step`."""
         ...
 
     def flush(self) -> None:
-        """Drive earlier data out of the caches."""
+        """Remove earlier data from the caches."""
         ...
 
 
-def clock_cost_ns(rounds: int = 2000) -> float:
-    """What one reading of the clock plus an empty loop turn costs here."""
+def measure_clock_cost_ns(rounds: int = 2000) -> float:
+    """Nanoseconds that one reading of the clock and one empty loop iteration cost."""
     best = float("inf")
     for _ in range(5):
         start = now_ns()
@@ -41,29 +43,29 @@ def clock_cost_ns(rounds: int = 2000) -> float:
     return best
 
 
-def batch_for(timer: Timer, step: Callable[[], object], at_least_ns: int, most: int = 1 << 20) -> int:
-    """Calls per sample so that a sample lasts `at_least_ns` (by doubling, so it is a power of two).
+def choose_calls(timer: Timer, step: Callable[[], object], at_least_ns: int, most: int = 1 << 20) -> int:
+    """Calls of `step` per sample so that a sample lasts `at_least_ns`: a power of two, at most `most`.
 
-    A call that was preempted looks long; so a sample that seems long enough is looked at again.
+    A preempted call looks long; so a sample that seems long enough is measured again.
     """
     calls = 1
-    while calls < most and least_ns(timer, step, calls, at_least_ns) < at_least_ns:
+    while calls < most and measure_least_ns(timer, step, calls, at_least_ns) < at_least_ns:
         calls *= 2
     return calls
 
 
-def least_ns(timer: Timer, step: Callable[[], object], calls: int, at_least_ns: int = 0) -> int:
-    """How long a sample lasts when nobody interrupts it; what is shorter than `at_least_ns` is looked at once only."""
-    took = timer.time(step, calls)
-    for _ in range(LOOKS - 1):
-        if not at_least_ns <= took < PREEMPTED_NS:
+def measure_least_ns(timer: Timer, step: Callable[[], object], calls: int, at_least_ns: int = 0) -> int:
+    """Nanoseconds of the shortest of up to three samples; a sample shorter than `at_least_ns` is measured once."""
+    elapsed_ns = timer.time(step, calls)
+    for _ in range(MAX_REPEATS - 1):
+        if not at_least_ns <= elapsed_ns < PREEMPTED_NS:
             break
-        took = min(took, timer.time(step, calls))
-    return took
+        elapsed_ns = min(elapsed_ns, timer.time(step, calls))
+    return elapsed_ns
 
 
-def timer(device: str = "cpu", cache_bytes: int = 64 << 20) -> Timer:
-    """The clock of a device: "cpu", "cuda" or "cuda:1"."""
+def make_timer(device: str = "cpu", cache_bytes: int = 64 << 20) -> Timer:
+    """Return the timer of a device ("cpu", "cuda" or "cuda:N"); raises InputError for other names."""
     if device == "cpu":
         return CpuTimer(cache_bytes)
     if device.partition(":")[0] == "cuda":
@@ -76,12 +78,12 @@ class CpuTimer:
 
     def __init__(self, cache_bytes: int = 64 << 20) -> None:
         self._cache_bytes = cache_bytes
-        self._evictor: Any = None
+        self._flush_buffer: Any = None
 
     def time(self, step: Callable[[], object], calls: int) -> int:
-        turns = range(calls)
+        repeats = range(calls)
         start = now_ns()
-        for _ in turns:
+        for _ in repeats:
             step()
         return now_ns() - start
 
@@ -89,11 +91,11 @@ class CpuTimer:
         """Write a buffer of twice the last-level cache."""
         from ridgeline.native import write
 
-        if self._evictor is None:
+        if self._flush_buffer is None:
             import numpy as np
 
-            self._evictor = np.empty(2 * self._cache_bytes, np.uint8)
-        write(self._evictor, now_ns())
+            self._flush_buffer = np.empty(2 * self._cache_bytes, np.uint8)
+        write(self._flush_buffer, now_ns())
 
 
 class CudaTimer:
@@ -108,7 +110,7 @@ class CudaTimer:
         self._device = torch.device(device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._evictor: Any = None
+        self._flush_buffer: Any = None
 
     def time(self, step: Callable[[], object], calls: int) -> int:
         with self._torch.cuda.device(self._device):
@@ -124,7 +126,7 @@ class CudaTimer:
     def flush(self) -> None:
         """Write a buffer of twice the L2 cache."""
         torch = self._torch
-        if self._evictor is None:
+        if self._flush_buffer is None:
             size = getattr(torch.cuda.get_device_properties(self._device), "L2_cache_size", 64 << 20)
-            self._evictor = torch.empty(2 * size, dtype=torch.uint8, device=self._device)
-        self._evictor.fill_(now_ns() & 0x7F)
+            self._flush_buffer = torch.empty(2 * size, dtype=torch.uint8, device=self._device)
+        self._flush_buffer.fill_(now_ns() & 0x7F)

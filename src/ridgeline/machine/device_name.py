@@ -1,4 +1,4 @@
-"""Which device a caller means: "auto", "cpu", "cuda" or "cuda:N"."""
+"""Device names: "auto", "cpu", "cuda" or "cuda:N"."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from pathlib import Path
 from ridgeline.errors import InputError, MissingExtra, unknown
 
 NAMES = ("auto", "cpu", "cuda", "cuda:N")
-DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # as Linux has it, and Linux under Windows
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # on Linux, and on Linux under Windows
 
 
-def device_named(device: object) -> str:
-    """cpu, cuda (the one that is current where it is used) or cuda:N; auto is cuda where there is one.
+def resolve_device(device: object) -> str:
+    """Return "cpu", "cuda" (the current GPU of the caller) or "cuda:N"; "auto" becomes "cuda" if torch has a GPU.
 
-    What is no such name, and what is not to be had here, is refused. A torch.device is as good as its name.
+    device  a name or a torch.device
 
-    >>> device_named("cpu")
+    Raises InputError for an unknown name or a GPU that does not exist, MissingExtra for a GPU without torch.
+
+    >>> resolve_device("cpu")
     'cpu'
-    >>> device_named("gpu")
+    >>> resolve_device("gpu")
     Traceback (most recent call last):
     ridgeline.errors.InputError: there is no device 'gpu'; did you mean 'cpu'? There are: auto, cpu, cuda, cuda:N.
     """
-    name = "cpu" if str(device) == "cpu:0" else str(device)  # torch numbers it, too
+    name = "cpu" if str(device) == "cpu:0" else str(device)  # torch numbers the CPU, too
     number = name.removeprefix("cuda:")
     if name not in ("auto", "cpu", "cuda") and not (name != number and number.isdecimal()):
         raise unknown("device", name, NAMES)
     if name == "cpu":
         return name
-    gpus = gpus_ready()
+    gpus = count_gpus()
     if name == "auto":
         return "cuda" if gpus else "cpu"
     if find_spec("torch") is None:
         raise MissingExtra(f"device {name}", "torch")
     if not gpus:
-        raise InputError(f"device {name}: no GPU is to be seen here; use cpu.")
+        raise InputError(f"device {name}: this process sees no GPU; use cpu.")
     if name == "cuda":
         return name
     if int(number) >= gpus:
@@ -43,8 +45,8 @@ def device_named(device: object) -> str:
     return f"cuda:{int(number)}"
 
 
-def gpus_ready() -> int:
-    """How many GPUs torch can use. It is imported for that, which takes a second, only where there is a driver."""
+def count_gpus() -> int:
+    """Count the GPUs that torch can use. torch is imported (a second) only where a driver exists."""
     if find_spec("torch") is None or ("torch" not in sys.modules and not any(d.exists() for d in DRIVERS)):
         return 0
     import torch

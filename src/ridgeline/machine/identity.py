@@ -1,7 +1,7 @@
-"""Which machine is this? A fingerprint to key caches and comparisons by, and the facts beside it.
+"""The identity of a machine: a fingerprint for caches and comparisons, and a description for records.
 
-The fingerprint tells kinds of machine apart, not single ones: two cloud instances of one type are the same
-kind and may be compared. Memory size is left out, for it changes while a virtual machine runs.
+A fingerprint identifies a kind of machine, not a single one: two cloud instances of one type have the same
+fingerprint and may be compared. Memory size is not part of it, because it changes while a virtual machine runs.
 """
 
 from __future__ import annotations
@@ -12,42 +12,44 @@ import platform
 from typing import Any
 
 from ridgeline.machine.hardware import Topology, topology
-from ridgeline.machine.nvml import driver_version
+from ridgeline.machine.nvml import read_driver_version
 
 
 def fingerprint(on: Topology | None = None) -> str:
-    """Sixteen hex digits of this kind of machine."""
-    here = on or topology()
+    """Return sixteen hex digits that identify this kind of machine, or the kind of `on`."""
+    machine = on or topology()
     kind = {
         "architecture": platform.machine(),
-        "cpu": here.model,
-        "usable_cpus": len(here.usable_cpus),
-        "quota": here.limits.cpu_quota,
-        "nodes": [[n.id, len(n.cpus)] for n in here.nodes],
-        "caches": sorted({(c.level, c.bytes, len(c.cpus)) for c in here.caches}),
-        "gpus": [g.name for g in here.gpus],
+        "cpu": machine.model,
+        "usable_cpus": len(machine.usable_cpus),
+        "quota": machine.limits.cpu_quota,
+        "nodes": [[n.id, len(n.cpus)] for n in machine.nodes],
+        "caches": sorted({(c.level, c.bytes, len(c.cpus)) for c in machine.caches}),
+        "gpus": [g.name for g in machine.gpus],
     }
     return hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def facts(on: Topology | None = None) -> dict[str, Any]:
-    """What a record should say about the machine it was made on."""
-    here = on or topology()
+def describe_machine(on: Topology | None = None) -> dict[str, Any]:
+    """Return the description of this machine, or of `on`, that a record holds, as JSON values."""
+    machine = on or topology()
     return {
-        "fingerprint": fingerprint(here),
+        "fingerprint": fingerprint(machine),
         "architecture": platform.machine(),
-        "cpu": here.model,
-        "usable_cpus": len(here.usable_cpus),
-        "cpu_quota": here.limits.cpu_quota,
+        "cpu": machine.model,
+        "usable_cpus": len(machine.usable_cpus),
+        "cpu_quota": machine.limits.cpu_quota,
         "nodes": [
             {"id": n.id, "cpus": list(n.cpus), "memory_bytes": n.memory_bytes, "distances": n.distances}
-            for n in here.nodes
+            for n in machine.nodes
         ],
-        "llc_domains": [list(d) for d in here.llc_domains()],
-        "memory_bytes": here.usable_memory_bytes,
-        "gpus": [{"name": g.name, "link": g.link, "node": g.node, "memory_bytes": g.memory_bytes} for g in here.gpus],
-        "nics": [{"name": n.name, "node": n.node, "speed": n.speed} for n in here.nics],
-        "driver": driver_version(),
+        "llc_domains": [list(d) for d in machine.llc_domains()],
+        "memory_bytes": machine.usable_memory_bytes,
+        "gpus": [
+            {"name": g.name, "link": g.link, "node": g.node, "memory_bytes": g.memory_bytes} for g in machine.gpus
+        ],
+        "nics": [{"name": n.name, "node": n.node, "speed": n.speed} for n in machine.nics],
+        "driver": read_driver_version(),
         "kernel": platform.release(),
         "python": platform.python_version(),
     }

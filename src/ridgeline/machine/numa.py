@@ -1,6 +1,6 @@
-"""The kernel's memory-policy calls, straight through ctypes: no libnuma to install.
+"""The memory-policy calls of the kernel, through ctypes, so that libnuma is not needed.
 
-`move_pages` with no target asks where pages are; it is how a binding is proved rather than believed.
+`move_pages` without a target returns the node of each page: it verifies a binding.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _NUMBERS = {
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(PlacementError):
-    """The kernel does not know a call, or does not let this process use it."""
+class PolicyRefused(PlacementError):
+    """The kernel does not have a memory-policy call, or forbids it to this process."""
 
 
-def supported() -> bool:
-    """Whether this kernel knows memory policies and lets this process use them."""
+def memory_policy_supported() -> bool:
+    """Whether this kernel has memory policies and allows this process to use them."""
     try:
         get_policy()
-    except Refused:
+    except PolicyRefused:
         return False
     return True
 
 
 def get_policy() -> tuple[int, frozenset[int]]:
-    """The calling thread's memory policy: (mode, nodes)."""
+    """Return the memory policy of the calling thread: (mode, nodes)."""
     mode = ctypes.c_int()
     mask = _mask(frozenset())
     _call("get_mempolicy", ctypes.byref(mode), mask, ctypes.c_ulong(MAX_NODES), None, ctypes.c_ulong(0))
@@ -53,55 +53,58 @@ def get_policy() -> tuple[int, frozenset[int]]:
 
 
 def set_policy(mode: int, nodes: frozenset[int]) -> None:
-    """Set the calling thread's memory policy; threads it starts inherit it."""
+    """Set the memory policy of the calling thread; threads that it starts inherit it."""
     if mode in (DEFAULT, LOCAL):
         _call("set_mempolicy", ctypes.c_int(mode), None, ctypes.c_ulong(0))
     else:
-        # The kernel reads one bit less than it is told (a wart as old as the call).
+        # The kernel reads one bit less than this argument (an old bug of the call).
         _call("set_mempolicy", ctypes.c_int(mode), _mask(nodes), ctypes.c_ulong(MAX_NODES + 1))
 
 
-def page_nodes(address: int, pages: int, page_bytes: int = mmap.PAGESIZE) -> list[int]:
-    """The node each of `pages` touched pages from `address` lies on."""
+def find_page_nodes(address: int, pages: int, page_bytes: int = mmap.PAGESIZE) -> list[int]:
+    """The node of each of `pages` touched pages from `address` on."""
     addresses = (ctypes.c_void_p * pages)(*(address + i * page_bytes for i in range(pages)))
     status = (ctypes.c_int * pages)()
     _call("move_pages", 0, ctypes.c_ulong(pages), addresses, None, status, 0)
     return list(status)
 
 
-def nodes_of(address: int, size: int, most: int = 4096) -> dict[int, int]:
-    """Of touched memory: each node and how many of its pages lie there; of long stretches `most` even samples.
+def count_pages_by_node(address: int, size: int, most: int = 4096) -> dict[int, int]:
+    """Count the pages of touched memory by node; in long ranges, count about `most` pages at equal distances.
 
-    Empty where the kernel does not tell.
+    address  start of the memory
+    size     its bytes
+
+    Returns {node: pages}, empty if the kernel does not report nodes.
     """
     first = address // mmap.PAGESIZE
     pages = (address + size - 1) // mmap.PAGESIZE - first + 1
     step = max(1, pages // most)
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     try:
-        for node in page_nodes(first * mmap.PAGESIZE, len(range(0, pages, step)), step * mmap.PAGESIZE):
-            found[node] = found.get(node, 0) + 1
-    except Refused:
+        for node in find_page_nodes(first * mmap.PAGESIZE, len(range(0, pages, step)), step * mmap.PAGESIZE):
+            counts[node] = counts.get(node, 0) + 1
+    except PolicyRefused:
         return {}
-    return found
+    return counts
 
 
-def fresh_pages_nodes(pages: int = 1) -> list[int]:
-    """Map fresh memory under the current policy, touch it, and say which nodes it came from."""
+def probe_fresh_pages(pages: int = 1) -> list[int]:
+    """Map fresh memory under the current policy, touch it, and return the node of each page."""
     with mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for i in range(pages):
             memory[i * mmap.PAGESIZE] = 1
         anchor = ctypes.c_char.from_buffer(memory)
         try:
-            return page_nodes(ctypes.addressof(anchor), pages)
+            return find_page_nodes(ctypes.addressof(anchor), pages)
         finally:
-            del anchor  # else the map cannot be closed
+            del anchor  # the map cannot be closed while it exists
 
 
 def _call(name: str, *arguments: object) -> None:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
-        raise Refused(f"memory cannot be bound here: no {name} known for {platform.machine()}.")
+        raise PolicyRefused(f"memory cannot be bound: the number of {name} is unknown for {platform.machine()}.")
     ctypes.set_errno(0)
     if _libc.syscall(ctypes.c_long(numbers[name]), *arguments) < 0:
         code = ctypes.get_errno()
@@ -110,7 +113,7 @@ def _call(name: str, *arguments: object) -> None:
             errno.EPERM: "the container forbids it; start it with --cap-add SYS_NICE, or use memory='local'",
             errno.EINVAL: "the node has no memory or is outside this process's cpuset",
         }.get(code, os.strerror(code))
-        raise Refused(f"{name} was refused: {cure}.")
+        raise PolicyRefused(f"{name} was refused: {cure}.")
 
 
 def _mask(nodes: frozenset[int]) -> ctypes.Array[ctypes.c_ulong]:

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's own facts, through NVML. No driver, no library: no GPUs, and no error."""
+"""What the NVIDIA driver reports, through NVML. Without a driver or the library: no GPUs, and no error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NvmlGpu:
+    """One GPU as the driver lists it."""
+
     uuid: str
     name: str
     pci: str  # 0000:01:00.0, as sysfs writes it
@@ -18,7 +20,7 @@ class NvmlGpu:
 
 
 @dataclass(frozen=True)
-class GpuWeather:
+class GpuState:
     """The state of a GPU at one moment, as the lab writes it beside its samples."""
 
     sm_mhz: int | None
@@ -26,7 +28,7 @@ class GpuWeather:
     max_sm_mhz: int | None
     temperature_c: int | None
     power_w: float | None
-    throttle_reasons: tuple[str, ...]  # only those that slow work down; an idle clock is none
+    throttle_reasons: tuple[str, ...]  # only those that slow work down; an idle clock does not count
 
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that mean "slower than it could be".
@@ -39,47 +41,47 @@ THROTTLE_BITS = {
 }
 
 
-def installed_gpus() -> list[NvmlGpu]:
-    """All GPUs the driver knows, in PCI order, before CUDA_VISIBLE_DEVICES."""
-    with _session() as nvml:
+def list_installed_gpus() -> list[NvmlGpu]:
+    """All GPUs of the driver, in PCI order, before CUDA_VISIBLE_DEVICES applies."""
+    with _open_nvml() as nvml:
         if nvml is None:
             return []
-        # A GPU that fell off the bus or is kept from this process cannot be opened: CUDA has none there either.
-        opened = [_ask(nvml, nvml.nvmlDeviceGetHandleByIndex, i) for i in range(nvml.nvmlDeviceGetCount())]
-        return sorted((_gpu(nvml, h) for h in opened if h is not None), key=lambda g: g.pci)
+        # A GPU that is off the bus or forbidden to this process cannot be opened; CUDA does not list it either.
+        handles = [_query(nvml, nvml.nvmlDeviceGetHandleByIndex, i) for i in range(nvml.nvmlDeviceGetCount())]
+        return sorted((_read_gpu(nvml, h) for h in handles if h is not None), key=lambda g: g.pci)
 
 
-def gpu_weather(uuid: str) -> GpuWeather | None:
-    """Clocks, temperature and throttle reasons of one GPU now; None where it cannot be asked."""
-    with _session() as nvml:
-        gpu = _ask(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid) if nvml is not None else None
+def read_gpu_state(uuid: str) -> GpuState | None:
+    """Clocks, temperature and throttle reasons of one GPU now; None if NVML cannot reach it."""
+    with _open_nvml() as nvml:
+        gpu = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid) if nvml is not None else None
         if gpu is None:
             return None
-        reasons = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
-        power = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, gpu)
-        return GpuWeather(
-            sm_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            memory_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
-            max_sm_mhz=_ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+        reasons = _query(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
+        power = _query(nvml, nvml.nvmlDeviceGetPowerUsage, gpu)
+        return GpuState(
+            sm_mhz=_query(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            memory_mhz=_query(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+            max_sm_mhz=_query(nvml, nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            temperature_c=_query(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
             power_w=power / 1000 if power is not None else None,
             throttle_reasons=tuple(word for bit, word in THROTTLE_BITS.items() if reasons & bit),
         )
 
 
-def driver_version() -> str | None:
-    with _session() as nvml:
+def read_driver_version() -> str | None:
+    with _open_nvml() as nvml:
         return _text(nvml.nvmlSystemGetDriverVersion()) if nvml is not None else None
 
 
 @contextmanager
-def _session() -> Iterator[Any]:
+def _open_nvml() -> Iterator[Any]:
     """NVML, or None where there is no library, no driver or no permission."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # any failure here means the same: no GPUs to be had
+    except Exception:  # every failure means the same: no usable GPU
         yield None
         return
     try:
@@ -88,10 +90,10 @@ def _session() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    generation = _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
-    width = _ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+def _read_gpu(nvml: Any, handle: Any) -> NvmlGpu:
+    memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    generation = _query(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    width = _query(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
     return NvmlGpu(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         name=_text(nvml.nvmlDeviceGetName(handle)),
@@ -101,10 +103,10 @@ def _gpu(nvml: Any, handle: Any) -> NvmlGpu:
     )
 
 
-def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """Not every board answers every question; virtual GPUs answer few."""
+def _query(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return None if the board does not support the query; virtual GPUs support few."""
     try:
-        return question(*arguments)
+        return function(*arguments)
     except nvml.NVMLError:
         return None
 

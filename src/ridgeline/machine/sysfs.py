@@ -1,9 +1,9 @@
-"""Reading the kernel's small text files, live or from a recorded tree.
+"""Read the small text files of the kernel, live or from a recorded tree.
 
     Tree("/").text("sys/devices/system/node/online")
 
-A file that is missing, unreadable or that the driver refuses to answer (EINVAL is common for link speeds)
-reads as None: absence is a fact here, never an error.
+A file that is missing, unreadable or refused by the driver (EINVAL is common for link speeds) reads as None, never
+as an error.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CpuSet = frozenset[int]
-MOST_CPUS = 1 << 16  # far above what any kernel is built for; a larger number is a broken file
+MOST_CPUS = 1 << 16  # far above the limit of any kernel; a larger number is a broken file
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 
 
 def parse_list(text: str) -> CpuSet:
-    """The kernel's list form.
+    """Parse the list form of the kernel.
 
     >>> sorted(parse_list("0-3,8,10-14:2"))
     [0, 1, 2, 3, 8, 10, 12, 14]
     """
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         part = part.strip()
         if not part:
@@ -32,13 +32,13 @@ def parse_list(text: str) -> CpuSet:
         low, _, high = span.partition("-")
         last = int(high or low)
         if last >= MOST_CPUS:
-            raise ValueError(f"'{part}' names more CPUs than there can be")
-        found.update(range(int(low), last + 1, int(stride.partition("/")[0] or 1)))
-    return frozenset(found)
+            raise ValueError(f"'{part}' names more CPUs than a machine can have")
+        cpus.update(range(int(low), last + 1, int(stride.partition("/")[0] or 1)))
+    return frozenset(cpus)
 
 
 def parse_mask(text: str) -> CpuSet:
-    """The kernel's mask form, 32-bit words with the highest first.
+    """Parse the mask form of the kernel: 32-bit words with the highest first.
 
     >>> sorted(parse_mask("1,0000000a"))
     [1, 3, 32]
@@ -64,7 +64,7 @@ class Tree:
 
     def text(self, *parts: str) -> str | None:
         try:
-            # Recordings made through a fixed buffer end in NULs.
+            # Files recorded through a fixed buffer end in NULs.
             return self.path(*parts).read_text(errors="replace").replace("\0", "").strip()
         except OSError:
             return None
@@ -76,10 +76,10 @@ class Tree:
         except ValueError:
             return None
 
-    def numbered(self, folder: str, prefix: str) -> list[int]:
-        """The numbers n for which folder/prefix<n> is there, rising.
+    def list_numbers(self, folder: str, prefix: str) -> list[int]:
+        """The numbers n for which folder/prefix<n> exists, in ascending order.
 
-        A name that points nowhere does not count: hwloc's recorded trees link offline CPUs that way.
+        A broken link does not count: the recorded trees of hwloc mark offline CPUs that way.
         """
         try:
             names = [p.name for p in self.path(folder).iterdir() if p.exists()]
@@ -87,16 +87,16 @@ class Tree:
             return []
         return sorted(int(m[1]) for n in names if (m := re.fullmatch(rf"{prefix}(\d+)", n)))
 
-    def listed(self, *parts: str) -> CpuSet | None:
-        """A file in list form; None when it is missing, empty or garbled."""
+    def read_list(self, *parts: str) -> CpuSet | None:
+        """A file in list form; None when it is missing, empty or invalid."""
         try:
             return parse_list(self.text(*parts) or "") or None
         except ValueError:
             return None
 
-    def cpus(self, folder: str, mask: str, listed: str) -> CpuSet | None:
-        """A CPU set kept as mask and as list; the mask is the older and, in trimmed recordings, the truer."""
-        for name, parse in ((mask, parse_mask), (listed, parse_list)):
+    def cpus(self, folder: str, mask: str, list_name: str) -> CpuSet | None:
+        """A CPU set that exists as mask and as list; the mask comes first: trimmed recordings may have wrong lists."""
+        for name, parse in ((mask, parse_mask), (list_name, parse_list)):
             text = self.text(folder, name)
             if text:
                 try:
@@ -106,9 +106,9 @@ class Tree:
         return None
 
     def pci_address(self, *parts: str) -> str | None:
-        """The PCI function a device link leads to: the last address on its resolved path."""
+        """The PCI function of a device link: the last address on its resolved path."""
         try:
-            found = PCI_ADDRESS.findall(str(self.path(*parts).resolve()))
+            addresses = PCI_ADDRESS.findall(str(self.path(*parts).resolve()))
         except (OSError, RuntimeError):
             return None
-        return found[-1].lower() if found else None
+        return addresses[-1].lower() if addresses else None

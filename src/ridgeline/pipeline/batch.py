@@ -1,4 +1,4 @@
-"""What may come in and go out of a stream, and who is to blame when something else does."""
+"""Batches: what may enter and leave a stream, and the error that names the batch if something else does."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Out = Callable[[int], Mapping[str, Any] | None]
 Take = Callable[[int, Tensors], Any]
 
 
-class blamed:  # reads as a sentence after `with`
-    """Whatever is raised inside comes out as a BatchError that names the batch."""
+class WrapErrors:
+    """A context that turns any exception inside into a BatchError with the batch number."""
 
-    __slots__ = ("index", "who")
+    __slots__ = ("index", "source")
 
-    def __init__(self, index: int, who: str) -> None:
-        self.index, self.who = index, who
+    def __init__(self, index: int, source: str) -> None:
+        self.index, self.source = index, source
 
     def __enter__(self) -> None:
         pass
@@ -28,96 +28,97 @@ class blamed:  # reads as a sentence after `with`
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, BatchError):
-            raise blaming(self.index, self.who, error) from error
+            raise make_batch_error(self.index, self.source, error) from error
 
 
-def blaming(index: int, who: str, error: Exception) -> BatchError:
-    """The same for a `try`, which costs a batch nothing where a context does."""
-    return BatchError(index, f"{who} raised {type(error).__name__}: {error}")
+def make_batch_error(index: int, source: str, error: Exception) -> BatchError:
+    """The same for a `try`: it costs a batch nothing, a context does."""
+    return BatchError(index, f"{source} raised {type(error).__name__}: {error}")
 
 
-def numbered(batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Tensors]]:
-    """(index, tensors in host memory), one at a time; arrays are seen as tensors, not copied."""
+def enumerate_batches(batches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Tensors]]:
+    """Yield (index, tensors in host memory), one batch at a time; arrays become tensors without a copy."""
     end, index = object(), 0
-    with blamed(0, "the source"):
+    with WrapErrors(0, "the source"):
         source = iter(batches)
     while True:
         try:
             batch: Any = next(source, end)
             if batch is end:
                 return
-            given = _tensors(index, batch)
+            tensors = _convert_batch(index, batch)
         except BatchError:
             raise
         except Exception as error:
-            raise blaming(index, "the source", error) from error
+            raise make_batch_error(index, "the source", error) from error
         del batch
-        yield index, given
-        del given  # while the next one is made, this one is not ours to hold
+        yield index, tensors
+        del tensors  # the source may reuse this memory for the next batch
         index += 1
 
 
-def answered(index: int, answer: Any, device: Any) -> Tensors:
-    """fn's answer, checked: named tensors on the device."""
+def check_result(index: int, result: Any, device: Any) -> Tensors:
+    """Check that the result of fn is a dict of tensors on the device, and detach them."""
     import torch
 
-    if type(answer) is not dict and not isinstance(answer, Mapping):  # asking an abstract class takes longer
-        raise BatchError(index, f"fn gave a {type(answer).__name__}; give a dict of tensors")
-    for name, tensor in answer.items():
+    if type(result) is not dict and not isinstance(result, Mapping):  # isinstance of an abstract class is slow
+        raise BatchError(index, f"fn gave a {type(result).__name__}; give a dict of tensors")
+    for name, tensor in result.items():
         if not isinstance(tensor, torch.Tensor):
             raise BatchError(index, f"fn gave '{name}' as {type(tensor).__name__}; give a tensor")
         if tensor.device != device:
             raise BatchError(index, f"fn gave '{name}' on {tensor.device}; leave it on {device}")
-    return {name: tensor.detach() for name, tensor in answer.items()}
+    return {name: tensor.detach() for name, tensor in result.items()}
 
 
-def refuse_reuse(index: int, answer: Tensors, held: set[int]) -> None:
-    """An answer in the memory of an earlier one would be overwritten while that one is still wanted."""
-    for name, tensor in answer.items():
-        if memory(tensor) in held:
-            raise reused(index, name)
+def refuse_reuse(index: int, result: Tensors, busy_addresses: set[int]) -> None:
+    """Raise if the result lies in the memory of an earlier result that is still in use: it would be overwritten."""
+    for name, tensor in result.items():
+        if get_storage_address(tensor) in busy_addresses:
+            raise make_reuse_error(index, name)
 
 
-def reused(index: int, name: str) -> BatchError:
+def make_reuse_error(index: int, name: str) -> BatchError:
     return BatchError(index, f"fn gave '{name}' in the memory of an earlier result; give fresh tensors (clone)")
 
 
-def targets(index: int, out: Out | None, answer: Tensors) -> Tensors:
-    """Where the caller wants the results: by name, those it gave room for."""
+def get_out_tensors(index: int, out: Out | None, result: Tensors) -> Tensors:
+    """The caller's tensors for this result, by name; not every name needs one."""
     if out is None:
         return {}
     try:
-        room = dict(out(index) or {})
+        targets = dict(out(index) or {})
     except Exception as error:
-        raise blaming(index, "out", error) from error
-    for name, target in room.items():
-        if name not in answer:
-            raise BatchError(index, f"out gave room for '{name}', fn gives {', '.join(answer) or 'nothing'}")
-        wanted = answer[name]
-        if target.shape != wanted.shape or target.dtype != wanted.dtype or target.device.type != "cpu":
-            gave = f"{_words(target)} on {target.device}"
-            raise BatchError(index, f"out gave '{name}' as {gave}; the result is {_words(wanted)}, for the host")
-    return room
+        raise make_batch_error(index, "out", error) from error
+    for name, target in targets.items():
+        if name not in result:
+            raise BatchError(index, f"out gave a tensor for '{name}', fn gives {', '.join(result) or 'nothing'}")
+        tensor = result[name]
+        if target.shape != tensor.shape or target.dtype != tensor.dtype or target.device.type != "cpu":
+            actual = f"{_describe(target)} on {target.device}"
+            raise BatchError(index, f"out gave '{name}' as {actual}; the result is {_describe(tensor)}, for the host")
+    return targets
 
 
-def memory(tensor: Any) -> int:
-    """Where a tensor's storage begins; unlike every other one's while it lives. 0 is no memory at all."""
+def get_storage_address(tensor: Any) -> int:
+    """The start of a tensor's storage: unique while the tensor lives. An empty tensor has a negative number."""
     return int(tensor.untyped_storage().data_ptr()) or -id(tensor)
 
 
-def _tensors(index: int, batch: Any) -> Tensors:
+def _convert_batch(index: int, batch: Any) -> Tensors:
     if type(batch) is not dict and not isinstance(batch, Mapping):
         raise BatchError(index, f"the source gave a {type(batch).__name__}; give dicts of tensors or arrays")
-    return {name: _tensor(index, name, value) for name, value in batch.items()}
+    return {name: _convert_tensor(index, name, value) for name, value in batch.items()}
 
 
-def _tensor(index: int, name: str, value: Any) -> Any:
+def _convert_tensor(index: int, name: str, value: Any) -> Any:
     import numpy as np
     import torch
 
     if isinstance(value, np.ndarray):
-        plain = value.flags.writeable and not any(step < 0 for step in value.strides)
-        return torch.from_numpy(value if plain else value.copy())  # torch knows neither read-only nor backwards
+        shareable = value.flags.writeable and not any(step < 0 for step in value.strides)
+        # torch supports neither read-only arrays nor negative strides
+        return torch.from_numpy(value if shareable else value.copy())
     if not isinstance(value, torch.Tensor):
         raise BatchError(index, f"the source gave '{name}' as {type(value).__name__}; give a tensor or an array")
     if value.device.type != "cpu":
@@ -125,5 +126,5 @@ def _tensor(index: int, name: str, value: Any) -> Any:
     return value.detach() if value.requires_grad else value
 
 
-def _words(tensor: Any) -> str:
+def _describe(tensor: Any) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,6 +1,6 @@
-"""A worker's own process: stands where it was told, makes its function, then computes chunk after chunk.
+"""The worker process: it binds itself to its placement, makes its function, then computes chunk after chunk.
 
-Started by `pipeline.post`; it leaves when the line closes, and the kernel ends it when its parent is gone.
+`worker_process.py` starts it. It ends when its connection closes, and the kernel kills it when its parent is gone.
 """
 
 from __future__ import annotations
@@ -22,43 +22,48 @@ from io import BytesIO
 from typing import Any
 
 from ridgeline.machine import placed
-from ridgeline.pipeline.shared import Parcel, pack, receive, send
+from ridgeline.pipeline.shared_memory import Payload, pack, receive, send
 
-LONGEST = 16 << 10  # characters of a traceback that are sent home
+MAX_TRACEBACK = 16 << 10  # characters of a traceback that are sent to the parent
 
-importing_main = False  # while the user's script is imported for what it defines, it may not start pools itself
+_importing_main = False
 
 
-def main(line_fd: int, lifeline: int, parent: int) -> None:
+def is_importing_main() -> bool:
+    """Whether this process is a worker that is importing the user's script: it must not start processes then."""
+    return _importing_main
+
+
+def main(connection_fd: int, lifeline: int, parent: int) -> None:
     die_with_parent(lifeline, parent)
     faulthandler.enable()
-    line = socket.socket(fileno=line_fd)
-    for fd in (line_fd, lifeline):
+    connection = socket.socket(fileno=connection_fd)
+    for fd in (connection_fd, lifeline):
         os.set_inheritable(fd, False)
     with ExitStack() as stack:
         try:
-            _, parcel = receive(line)
-            placement, device, home, factory = parcel.open(own=True)
-            parcel.close()
-            # First the place, then the libraries: threads and memory they make while loading stay near too.
+            _, payload = receive(connection)
+            placement, device, script, factory = payload.unpack(exclusive=True)
+            payload.close()
+            # The placement comes before the libraries: threads and memory of their import are then placed as well.
             where = stack.enter_context(placed(placement)) if placement else None
-            load = Loader(home)
-            _use(device)
-            fn = load(memoryview(factory), ())(device)
+            loader = Loader(script)
+            _select_device(device)
+            fn = loader(memoryview(factory), ())(device)
         except EOFError:
             return
-        except BaseException as error:  # whatever it is, the parent must hear it
-            send(line, ("refused", *_words(error)))
+        except BaseException as error:  # every error goes to the parent
+            send(connection, ("refused", *_describe_error(error)))
             return
-        send(line, ("ready", where))
-        _serve(line, fn, load)
+        send(connection, ("ready", where))
+        _serve(connection, fn, loader)
 
 
 class Loader:
-    """Unpickles; imports the parent's script if something is defined there, and only then."""
+    """Unpickles objects; imports the parent's script only if an object is defined there."""
 
-    def __init__(self, home: dict[str, Any]) -> None:
-        self._home: dict[str, Any] | None = home
+    def __init__(self, script: dict[str, Any]) -> None:
+        self._script: dict[str, Any] | None = script
 
     def __call__(self, head: memoryview, buffers: Sequence[memoryview]) -> Any:
         loader = self
@@ -72,65 +77,67 @@ class Loader:
         return Unpickler(BytesIO(head), buffers=buffers).load()
 
     def import_main(self) -> None:
-        global importing_main
-        home, self._home = self._home, None
-        if home:
+        global _importing_main
+        script, self._script = self._script, None
+        if script:
             from multiprocessing import spawn
 
-            importing_main = True
+            _importing_main = True
             try:
-                spawn.prepare(home)
+                spawn.prepare(script)
             finally:
-                importing_main = False
+                _importing_main = False
 
 
-def _serve(line: socket.socket, fn: Callable[[Any], Any], load: Loader) -> None:
-    inbox: deque[tuple[int, Parcel]] = deque()
+def _serve(connection: socket.socket, fn: Callable[[Any], Any], loader: Loader) -> None:
+    queue: deque[tuple[int, Payload]] = deque()
     while True:
         try:
-            # Orders may overtake chunks that wait here.
-            while not inbox or select.select([line], [], [], 0)[0]:
-                (what, ticket), parcel = receive(line)
-                if what == "chunk":
-                    inbox.append((ticket, parcel))
+            # A "drop" message may arrive after the chunk that it names, so read all messages first.
+            while not queue or select.select([connection], [], [], 0)[0]:
+                (kind, ticket), payload = receive(connection)
+                if kind == "chunk":
+                    queue.append((ticket, payload))
                 else:
-                    _drop(line, inbox, ticket)
-            _answer(line, *inbox.popleft(), fn, load)
+                    _drop_chunk(connection, queue, ticket)
+            _compute_chunk(connection, *queue.popleft(), fn, loader)
         except (EOFError, ConnectionError):
             return
 
 
-def _answer(line: socket.socket, ticket: int, parcel: Parcel, fn: Callable[[Any], Any], load: Loader) -> None:
-    began = time.monotonic()
+def _compute_chunk(
+    connection: socket.socket, ticket: int, payload: Payload, fn: Callable[[Any], Any], loader: Loader
+) -> None:
+    start = time.monotonic()
     try:
-        chunk = parcel.open(own=False, load=load)
-        parcel.close()
-        answer = pack(fn(chunk))
+        chunk = payload.unpack(exclusive=False, load=loader)
+        payload.close()
+        result = pack(fn(chunk))
     except BaseException as error:
-        send(line, ("failed", ticket, began, time.monotonic(), *_words(error)))
+        send(connection, ("failed", ticket, start, time.monotonic(), *_describe_error(error)))
         return
     try:
-        send(line, ("done", ticket, began, time.monotonic()), answer)
+        send(connection, ("done", ticket, start, time.monotonic()), result)
     finally:
-        answer.close()
+        result.close()
 
 
-def _drop(line: socket.socket, inbox: deque[tuple[int, Parcel]], ticket: int) -> None:
-    for waiting in list(inbox):
-        if waiting[0] == ticket:
-            inbox.remove(waiting)
-            waiting[1].close()
-            send(line, ("dropped", ticket))
+def _drop_chunk(connection: socket.socket, queue: deque[tuple[int, Payload]], ticket: int) -> None:
+    for entry in list(queue):
+        if entry[0] == ticket:
+            queue.remove(entry)
+            entry[1].close()
+            send(connection, ("dropped", ticket))
 
 
-def _words(error: BaseException) -> tuple[str, str, str]:
-    """(type, message, traceback), as text: an exception of any library may not survive the journey itself."""
+def _describe_error(error: BaseException) -> tuple[str, str, str]:
+    """(type, message, traceback) as text: the exception object of a library may not survive pickling."""
     text = "".join(traceback.format_exception(error))
-    return type(error).__name__, str(error)[:LONGEST], text[-LONGEST:]
+    return type(error).__name__, str(error)[:MAX_TRACEBACK], text[-MAX_TRACEBACK:]
 
 
-def _use(device: str) -> None:
-    """Make the worker's GPU the current one: what names none (a kernel's launch, a graph) would go to GPU 0."""
+def _select_device(device: str) -> None:
+    """Make the GPU of the worker the current one: kernels and graphs without a device would use GPU 0."""
     if device.startswith("cuda"):
         import torch
 
@@ -138,13 +145,16 @@ def _use(device: str) -> None:
 
 
 def die_with_parent(lifeline: int, parent: int) -> None:
-    """Have the kernel kill this process when the parent's end of the pipe closes, whatever runs here then.
+    """Let the kernel kill this process when the parent's end of a pipe closes, whatever runs here then.
 
-    A thread that watches would need the interpreter's lock, which a library can hold for hours. PR_SET_PDEATHSIG
-    looks at the parent's *thread*, which may end while the pool lives on.
+    lifeline  the read end of a pipe; the parent holds the write end
+    parent    the process id of the parent; if it is gone already, this process exits with code 1
+
+    A watching thread would need the interpreter lock, which a library can hold for hours. PR_SET_PDEATHSIG follows the
+    parent's *thread*, which may end while the pool lives on.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if os.getppid() != parent:  # it was gone before we asked
+    if os.getppid() != parent:  # the parent ended before the calls above
         sys.exit(1)

@@ -1,9 +1,9 @@
-"""Ratings and texts → recommendations, with metrics that can be believed.
+"""Ratings and texts → recommendations, with tested metrics.
 
 data = read("ml-latest-small")
 with Embedder() as embedder:
     model = Recommender.fit(data, embedder)
-model.recommend(1)
+model.recommend(1, Options(k=10))
 """
 
 from __future__ import annotations
@@ -13,72 +13,66 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.recommend.all_users import write_all as write_all
     from ridgeline.recommend.data import Catalogue as Catalogue
     from ridgeline.recommend.data import Dataset as Dataset
+    from ridgeline.recommend.data import Histories as Histories
     from ridgeline.recommend.data import Ratings as Ratings
-    from ridgeline.recommend.demo import shown as shown
-    from ridgeline.recommend.evaluation import Settings as Settings
+    from ridgeline.recommend.demo import run_demo as run_demo
+    from ridgeline.recommend.evaluation import EvaluationSettings as EvaluationSettings
+    from ridgeline.recommend.evaluation import Split as Split
     from ridgeline.recommend.evaluation import evaluate as evaluate
-    from ridgeline.recommend.evaluation import masked as masked
-    from ridgeline.recommend.evaluation_page import report as report
-    from ridgeline.recommend.histories import Histories as Histories
-    from ridgeline.recommend.http_service import service as service
-    from ridgeline.recommend.metrics import best as best
-    from ridgeline.recommend.metrics import checked_metrics as checked_metrics
-    from ridgeline.recommend.metrics import measured as measured
-    from ridgeline.recommend.ranking import (
-        FEW_USERS as FEW_USERS,
-    )
-    from ridgeline.recommend.ranking import (
-        ByEase as ByEase,
-    )
-    from ridgeline.recommend.ranking import (
-        ByVectors as ByVectors,
-    )
-    from ridgeline.recommend.ranking import (
-        Done as Done,
-    )
+    from ridgeline.recommend.evaluation import mask_scores as mask_scores
+    from ridgeline.recommend.evaluation import measure as measure
+    from ridgeline.recommend.evaluation import parse_metrics as parse_metrics
+    from ridgeline.recommend.evaluation import split_dataset as split_dataset
+    from ridgeline.recommend.evaluation import split_likes as split_likes
+    from ridgeline.recommend.evaluation_page import render_report as render_report
+    from ridgeline.recommend.http_service import create_app as create_app
+    from ridgeline.recommend.item_vectors import TEMPLATE as TEMPLATE
+    from ridgeline.recommend.item_vectors import check_vectors as check_vectors
+    from ridgeline.recommend.item_vectors import encode_cached as encode_cached
+    from ridgeline.recommend.item_vectors import export_vectors as export_vectors
+    from ridgeline.recommend.item_vectors import is_repeatable as is_repeatable
+    from ridgeline.recommend.item_vectors import item_texts as item_texts
+    from ridgeline.recommend.ranking import SMALL_BATCH_USERS as SMALL_BATCH_USERS
+    from ridgeline.recommend.ranking import EaseRanker as EaseRanker
+    from ridgeline.recommend.ranking import StageCallback as StageCallback
+    from ridgeline.recommend.ranking import VectorRanker as VectorRanker
+    from ridgeline.recommend.ranking import top_k as top_k
     from ridgeline.recommend.readers import read as read
-    from ridgeline.recommend.recommender import (
-        Answer as Answer,
-    )
-    from ridgeline.recommend.recommender import (
-        Recommender as Recommender,
-    )
-    from ridgeline.recommend.recommender import (
-        Wish as Wish,
-    )
-    from ridgeline.recommend.recommender import (
-        years_of as years_of,
-    )
-    from ridgeline.recommend.splits import Split as Split
-    from ridgeline.recommend.splits import divided as divided
-    from ridgeline.recommend.splits import split_of as split_of
-    from ridgeline.recommend.texts import TEMPLATE as TEMPLATE
-    from ridgeline.recommend.texts import item_texts as item_texts
-    from ridgeline.recommend.vector_cache import encode_kept as encode_kept
-    from ridgeline.recommend.vectors import export as export
-    from ridgeline.recommend.vectors import integrity as integrity
-    from ridgeline.recommend.vectors import repeatable as repeatable
+    from ridgeline.recommend.recommender import Options as Options
+    from ridgeline.recommend.recommender import Recommendation as Recommendation
+    from ridgeline.recommend.recommender import Recommender as Recommender
+    from ridgeline.recommend.recommender import parse_years as parse_years
+    from ridgeline.recommend.recommender import write_recommendations as write_recommendations
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "all_users": ["write_all"],
-        "data": ["Catalogue", "Dataset", "Ratings"],
-        "demo": ["shown"],
-        "evaluation": ["Settings", "evaluate", "masked"],
-        "evaluation_page": ["report"],
-        "histories": ["Histories"],
-        "http_service": ["service"],
-        "metrics": ["best", "checked_metrics", "measured"],
-        "ranking": ["ByEase", "ByVectors", "Done", "FEW_USERS"],
+        "data": ["Catalogue", "Dataset", "Histories", "Ratings"],
+        "demo": ["run_demo"],
+        "evaluation": [
+            "EvaluationSettings",
+            "Split",
+            "evaluate",
+            "mask_scores",
+            "measure",
+            "parse_metrics",
+            "split_dataset",
+            "split_likes",
+        ],
+        "evaluation_page": ["render_report"],
+        "http_service": ["create_app"],
+        "item_vectors": [
+            "TEMPLATE",
+            "check_vectors",
+            "encode_cached",
+            "export_vectors",
+            "is_repeatable",
+            "item_texts",
+        ],
+        "ranking": ["SMALL_BATCH_USERS", "EaseRanker", "StageCallback", "VectorRanker", "top_k"],
         "readers": ["read"],
-        "recommender": ["Answer", "Recommender", "Wish", "years_of"],
-        "splits": ["Split", "divided", "split_of"],
-        "texts": ["TEMPLATE", "item_texts"],
-        "vector_cache": ["encode_kept"],
-        "vectors": ["export", "integrity", "repeatable"],
+        "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
     },
 )

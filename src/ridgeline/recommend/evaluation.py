@@ -1,44 +1,59 @@
-"""The published protocol: the whole catalogue ranked, training items masked, every model on the same users.
+"""Evaluate models: split the likes, rank the complete catalogue, and measure every model on the same users.
 
     ridgeline recommend evaluate ml-latest-small --split temporal-user
 
-Nothing is tuned on what is held out: EASE's λ and kNN's neighbours are fixed, the hybrid's weights are learnt on a part
-of the training data that is split off in the same way (`_blend`). Intervals are 95 %, by bootstrap over users; the
-paired difference to EASE is over the same users.
+Splits have a fixed seed. A like is a rating of `min_rating` or more; a user needs MIN_LIKES of them, an item one.
+
+random           holds out 20 % of each user's likes (rounded, at least 1), drawn at random
+temporal-user    holds out the latest 20 % of each user's likes
+temporal-global  holds out all likes after one moment; 80 % of the likes are before it
+strong           20 % of the users are not in the training data: 80 % of their likes are the input, the latest 20 % are
+                 held out
+cold-items       20 % of the items are not in the training data; they are ranked among themselves
+
+Metrics over the complete catalogue, one value per user:
+
+recall@k   share of the held-out items among the first k
+ndcg@k     gains discounted by log2 of the rank; the ideal ranking has at most k items
+mrr        1 / rank of the first held-out item, in the full ranking
+coverage   share of the items that are among the first 10 of any user (one value for all users)
+
+Ties go by the item's row, so that a ranking is the same every time. No parameter is tuned on held-out likes: EASE's λ
+and kNN's neighbours are fixed, and `learn_blend` learns the hybrid's weights on a second split of the training data.
+Intervals are 95 %, by bootstrap over users; the paired difference to EASE is over the same users.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.errors import InputError
-from ridgeline.recommend.data import Dataset, Ratings, Real
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.metrics import COVERED, interval, measured
+from ridgeline.errors import InputError, unknown
+from ridgeline.recommend.data import Dataset, Floats, Histories, Ints, Ratings, build_histories
+from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
 from ridgeline.recommend.models import (
-    Chance,
     Ease,
-    Era,
     Hybrid,
     ItemKnn,
     Model,
     Popularity,
+    RandomModel,
+    RecentPopularity,
     Semantic,
     Tfidf,
 )
-from ridgeline.recommend.splits import LEAST, SHARE, Split, divided, split_of
-from ridgeline.recommend.texts import TEMPLATE, item_texts
+from ridgeline.recommend.ranking import top_k
 
-USERS = 2_048  # scored at a time: [USERS, items] float32 stays in memory
-LEARNT_ON = 4_000  # users that the blend looks at, fewer
-HELD = 50_000_000  # where [users, items] would have more numbers than this
+USER_BLOCK = 2_048  # users per block of scores [users, items] float32
+MAX_BLEND_USERS = 4_000  # users for learning the blend; fewer if their scores exceed MAX_SCORES numbers
+MAX_SCORES = 50_000_000
 OBJECTIVE = ("ndcg@10", "ndcg@100")
-WORDS = {
+SPLIT_TEXTS = {
     "random": "each user's 20 % at random",
     "temporal-user": "each user's latest 20 %",
     "temporal-global": "all after the moment that has 80 % of the likes before it; items liked before it",
@@ -46,12 +61,19 @@ WORDS = {
     "cold-items": "20 % of the items, from which nothing was learnt, ranked among themselves",
 }
 
-Tell = Callable[[str], object]
+Progress = Callable[[str], object]
 Encode = Callable[[Sequence[str]], NDArray[Any]]
+SPLITS = ("random", "temporal-user", "temporal-global", "strong", "cold-items")
+MIN_LIKES = 5
+TEST_SHARE = 0.2
+COVERAGE_DEPTH = 10
+_METRIC = re.compile(r"(recall|ndcg)@([1-9]\d{0,4})|mrr|coverage")
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
+    """The settings of an evaluation; likes are ratings of `min_rating` or more, `penalty` is EASE's λ."""
+
     split: str = "random"
     min_rating: float = 4.0
     metrics: Sequence[str] = ("recall@20", "ndcg@10")
@@ -61,26 +83,32 @@ class Settings:
     device: str = "cpu"
 
 
-def evaluate(dataset: Dataset, encode: Encode, settings: Settings, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """`{"protocol": …, "models": {name: {metric: {"mean", "ci"}, "paired_vs_ease": …}}}`."""
+def evaluate(
+    dataset: Dataset, encode: Encode, settings: EvaluationSettings, progress: Progress = lambda _: None
+) -> dict[str, Any]:
+    """Evaluate every model on one split of a dataset.
+
+    `encode` turns item texts into vectors [N, dim]; `progress` receives the name of each stage. Returns {"protocol": …,
+    "models": {name: {metric: {"mean", "ci"}, "paired_vs_ease": …}}}; raises InputError if the split is impossible.
+    """
     if not settings.metrics:
-        raise InputError("no metric was named; give some of recall@K, ndcg@K, mrr, coverage.")
-    split = split_of(dataset, settings.split, settings.min_rating, settings.seed)
-    known = dataset.without_themes() if split.bare else dataset
-    tell("item texts")
+        raise InputError("no metric is given; give some of recall@K, ndcg@K, mrr, coverage.")
+    split = split_dataset(dataset, settings.split, settings.min_rating, settings.seed)
+    known = dataset.without_themes() if split.without_themes else dataset
+    progress("item texts")
     texts = item_texts(known.catalogue, settings.template)
     texts = [texts[row] for row in split.items.tolist()]
     vectors = np.asarray(encode(texts), np.float32)
     years = dataset.catalogue.years[split.items]
 
-    inner = _inner(split, settings)
-    tell("the hybrid's weights, on a part of the training data")
-    weights = blend(inner, vectors, years, settings.penalty, settings.device)
+    inner = _split_training(split, settings)
+    progress("the hybrid's weights, on a part of the training data")
+    weights = learn_blend(inner, vectors, years, settings.penalty, settings.device)
 
-    tell("the models")
-    hybrid = _parts(vectors, years, settings.penalty, settings.device, weights).fit(split.train)
+    progress("the models")
+    hybrid = _build_hybrid(vectors, years, settings.penalty, settings.device, weights).fit(split.train)
     models: list[Model] = [
-        Chance(settings.seed),
+        RandomModel(settings.seed),
         hybrid.popularity,
         hybrid.itemknn,
         hybrid.ease,
@@ -91,88 +119,229 @@ def evaluate(dataset: Dataset, encode: Encode, settings: Settings, tell: Tell = 
     values: dict[str, dict[str, NDArray[Any]]] = {}
     covered: dict[str, float] = {}
     for model in models:
-        tell(f"ranking by {model.name}")
-        values[model.name], covered[model.name] = _valued(model, split, settings.metrics)
+        progress(f"ranking by {model.name}")
+        values[model.name], covered[model.name] = _evaluate_model(model, split, settings.metrics)
     return {
         "protocol": _protocol(dataset, split, settings, weights),
-        "models": {name: _summed(name, values, covered, settings) for name in values},
+        "models": {name: _summarize(name, values, covered, settings) for name in values},
     }
 
 
-def blend(split: Split, vectors: Real, years: NDArray[np.int64], penalty: float, device: str) -> dict[str, float]:
-    """The hybrid's weights, learnt on one split."""
-    hybrid = _parts(vectors, years, penalty, device, None).fit(split.train)
-    most = min(LEARNT_ON, len(split.test), max(1, HELD // len(split.items)))
+@dataclass(frozen=True)
+class Split:
+    """Models learn from `train`. `history` (the input) and `test` (the held-out likes) have one row per evaluated user.
+
+    `items` are rows of the catalogue.
+
+    `candidates` bool [items]: items that may be recommended. `without_themes`: item texts must not use users' tags.
+    """
+
+    train: Histories
+    history: Histories
+    test: Histories
+    items: NDArray[np.int64]
+    candidates: NDArray[np.bool_]
+    without_themes: bool = False
+
+
+def split_dataset(dataset: Dataset, kind: str, min_rating: float, seed: int = 0) -> Split:
+    if kind not in SPLITS:
+        raise unknown("split", kind, SPLITS)
+    likes, items, users = select_likes(dataset, min_rating)
+    if "temporal" in kind and not likes.times.any():
+        raise InputError(f"'{dataset.name}' has no times, so a temporal split is impossible; use --split random.")
+    if kind == "cold-items":
+        # Ties go by row, and MovieLens numbers its films roughly by popularity, which would help a model that knows
+        # nothing about cold items. Shuffle the rows.
+        order = np.random.default_rng([seed, 1]).permutation(len(items))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        likes, items = replace(likes, items=place[likes.items]), items[order]
+    return split_likes(likes, items, users, kind, seed)
+
+
+def split_likes(likes: Ratings, items: NDArray[np.int64], users: int, kind: str, seed: int) -> Split:
+    width = len(items)
+    all_items = np.ones(width, bool)
+    rng = np.random.default_rng(seed)
+    if kind in ("random", "temporal-user"):
+        held_out = mark_held_out(likes, users, rng if kind == "random" else None)
+        train = build_histories(likes.select(np.flatnonzero(~held_out)), users, width)
+        test = build_histories(likes.select(np.flatnonzero(held_out)), users, width)
+        return _select_users(train, train, test, items, all_items)
+    if kind == "temporal-global":
+        cut = int(np.quantile(likes.times, 1 - TEST_SHARE, method="lower"))
+        before = likes.times < cut
+        train = build_histories(likes.select(np.flatnonzero(before)), users, width).at_moment(cut)
+        test = build_histories(likes.select(np.flatnonzero(~before)), users, width)
+        known = np.bincount(train.items, minlength=width) > 0
+        return _select_users(train, train, _select_items(test, known), items, known, without_themes=True)
+    if kind == "strong":
+        hidden = np.zeros(users, bool)
+        hidden[rng.permutation(users)[: max(1, round(TEST_SHARE * users))]] = True
+        held_out = mark_held_out(likes, users, None)
+        of_hidden_users = hidden[likes.users]
+        train = build_histories(likes.select(np.flatnonzero(~of_hidden_users)), users, width)
+        history = build_histories(likes.select(np.flatnonzero(of_hidden_users & ~held_out)), users, width)
+        test = build_histories(likes.select(np.flatnonzero(of_hidden_users & held_out)), users, width)
+        return _select_users(train, history, test, items, all_items)
+    cold = np.zeros(width, bool)
+    cold[rng.permutation(width)[: max(1, round(TEST_SHARE * width))]] = True
+    held_out = cold[likes.items]
+    train = build_histories(likes.select(np.flatnonzero(~held_out)), users, width)
+    test = build_histories(likes.select(np.flatnonzero(held_out)), users, width)
+    return _select_users(train, train, test, items, cold, without_themes=True)
+
+
+def select_likes(dataset: Dataset, min_rating: float) -> tuple[Ratings, NDArray[np.int64], int]:
+    """Return (likes with new user and item rows, the items' rows in the catalogue, the number of users)."""
+    r = dataset.ratings
+    likes = r.select(np.flatnonzero(r.stars >= min_rating))
+    enough = np.bincount(likes.users, minlength=len(dataset.user_ids)) >= MIN_LIKES
+    likes = likes.select(np.flatnonzero(enough[likes.users]))
+    if not len(likes):
+        raise InputError(
+            f"no user of '{dataset.name}' has {MIN_LIKES} ratings of {min_rating:g} or more; lower --min-rating."
+        )
+    users, user_rows = np.unique(likes.users, return_inverse=True)
+    items, item_rows = np.unique(likes.items, return_inverse=True)
+    return Ratings(user_rows.astype(np.int64), item_rows.astype(np.int64), likes.stars, likes.times), items, len(users)
+
+
+def mark_held_out(likes: Ratings, users: int, rng: np.random.Generator | None) -> NDArray[np.bool_]:
+    """Return bool per like: the last 20 % of each user by time, or 20 % at random with `rng`."""
+    held_out = np.zeros(len(likes), bool)
+    order = np.lexsort((likes.times, likes.users))
+    starts = np.r_[0, np.cumsum(np.bincount(likes.users, minlength=users))]
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if last > first:
+            user_likes: NDArray[Any] = order[first:last]
+            user_likes = user_likes if rng is None else rng.permutation(user_likes)
+            held_out[user_likes[-max(1, round(TEST_SHARE * len(user_likes))) :]] = True
+    return held_out
+
+
+def parse_metrics(text: str) -> list[str]:
+    """Parse a list of metrics such as 'recall@20,ndcg@10'."""
+    names = [w.strip().lower() for w in text.split(",") if w.strip()]
+    for name in names:
+        if not _METRIC.fullmatch(name):
+            raise InputError(f"there is no metric '{name}'; there are recall@K, ndcg@K, mrr and coverage.")
+    if not names:
+        raise InputError("no metric is given; give some of recall@K, ndcg@K, mrr, coverage.")
+    return list(dict.fromkeys(names))
+
+
+def measure(scores: Floats, test: Histories, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], Ints]:
+    """Return ({metric: values per user [n]} without coverage, the first items [n, k]). Masked `scores` are −inf."""
+    depth = max([COVERAGE_DEPTH, *(int(n.partition("@")[2]) for n in names if "@" in n)])
+    top = top_k(scores, depth)
+    relevant = np.zeros(scores.shape, bool)
+    relevant[test.users, test.items] = True
+    hits = np.take_along_axis(relevant, np.maximum(top, 0), axis=1) & (top >= 0)
+    count = test.lengths
+    discount = 1.0 / np.log2(np.arange(2, depth + 2))
+    ideal = np.cumsum(discount)
+    values: dict[str, NDArray[Any]] = {}
+    for name in names:
+        kind, _, cut = name.partition("@")
+        if kind == "recall":
+            values[name] = hits[:, : int(cut)].sum(1) / count
+        elif kind == "ndcg":
+            k = min(int(cut), depth)
+            values[name] = (hits[:, :k] * discount[: hits[:, :k].shape[1]]).sum(1) / ideal[np.minimum(count, k) - 1]
+        elif kind == "mrr":
+            values[name] = 1.0 / _first_ranks(scores, test)
+    return values, top
+
+
+def bootstrap_interval(values: NDArray[Any], seed: int = 0, draws: int = 1000) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the mean over users; the fixed seed gives every metric the same draws."""
+    count = len(values)
+    rng = np.random.default_rng(seed)
+    means = np.array([values[rng.integers(0, count, count)].mean() for _ in range(draws)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def learn_blend(
+    split: Split, vectors: Floats, years: NDArray[np.int64], penalty: float, device: str
+) -> dict[str, float]:
+    """Learn the hybrid's weights on one split."""
+    hybrid = _build_hybrid(vectors, years, penalty, device, None).fit(split.train)
+    most = min(MAX_BLEND_USERS, len(split.test), max(1, MAX_SCORES // len(split.items)))
     some = np.linspace(0, len(split.test) - 1, most).astype(np.int64)
-    shown, test = split.shown.taken(some), split.test.taken(some)
+    history, test = split.history.select(some), split.test.select(some)
 
-    def objective(scores: Real) -> float:
-        found, _ = measured(masked(scores.copy(), shown, split.candidates), test, OBJECTIVE)
-        return float(np.mean([found[name].mean() for name in OBJECTIVE]))
+    def objective(scores: Floats) -> float:
+        values, _ = measure(mask_scores(scores.copy(), history, split.candidates), test, OBJECTIVE)
+        return float(np.mean([values[name].mean() for name in OBJECTIVE]))
 
-    return hybrid.learn(shown, objective).weights
+    return hybrid.learn(history, objective).weights
 
 
-def masked(scores: Real, shown: Histories, candidates: NDArray[np.bool_]) -> Real:
-    """In place: −inf for what the user has seen and for what is no candidate."""
+def mask_scores(scores: Floats, history: Histories, candidates: NDArray[np.bool_]) -> Floats:
+    """Set the scores of the users' histories and of items that are no candidates to −inf, in place."""
     scores[:, ~candidates] = -np.inf
-    scores[shown.users, shown.items] = -np.inf
+    scores[history.users, history.items] = -np.inf
     return scores
 
 
-def _parts(
-    vectors: Real, years: NDArray[np.int64], penalty: float, device: str, weights: dict[str, float] | None
+def _build_hybrid(
+    vectors: Floats, years: NDArray[np.int64], penalty: float, device: str, weights: dict[str, float] | None
 ) -> Hybrid:
     ease = Ease(penalty, device=device)
-    return Hybrid(ease, Semantic(vectors), Popularity(), ItemKnn(), Era(years), weights)
+    return Hybrid(ease, Semantic(vectors), Popularity(), ItemKnn(), RecentPopularity(years), weights)
 
 
-def _inner(split: Split, settings: Settings) -> Split:
+def _split_training(split: Split, settings: EvaluationSettings) -> Split:
     train = split.train
     likes = Ratings(train.users, train.items, train.stars, train.times)
     kind = "temporal-user" if settings.split == "strong" else settings.split
-    return divided(likes, split.items, len(train), kind, settings.seed + 1)
+    return split_likes(likes, split.items, len(train), kind, settings.seed + 1)
 
 
-def _valued(model: Model, split: Split, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], float]:
+def _evaluate_model(model: Model, split: Split, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], float]:
     parts: list[dict[str, NDArray[Any]]] = []
-    shown_to_anybody = np.zeros(split.train.width, bool)
-    for start in range(0, len(split.test), USERS):
-        users = np.arange(start, min(start + USERS, len(split.test)))
-        shown, test = split.shown.taken(users), split.test.taken(users)
-        found, top = measured(masked(model.scores(shown), shown, split.candidates), test, names)
-        parts.append(found)
-        first = top[:, :COVERED]
-        shown_to_anybody[first[first >= 0]] = True
+    covered = np.zeros(split.train.width, bool)
+    for start in range(0, len(split.test), USER_BLOCK):
+        users = np.arange(start, min(start + USER_BLOCK, len(split.test)))
+        history, test = split.history.select(users), split.test.select(users)
+        values, top = measure(mask_scores(model.scores(history), history, split.candidates), test, names)
+        parts.append(values)
+        first = top[:, :COVERAGE_DEPTH]
+        covered[first[first >= 0]] = True
     joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    return joined, float(shown_to_anybody.sum() / split.candidates.sum())
+    return joined, float(covered.sum() / split.candidates.sum())
 
 
-def _summed(
-    name: str, values: dict[str, dict[str, NDArray[Any]]], covered: dict[str, float], settings: Settings
+def _summarize(
+    name: str, values: dict[str, dict[str, NDArray[Any]]], covered: dict[str, float], settings: EvaluationSettings
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     paired = {}
     for metric in settings.metrics:
         if metric == "coverage":
-            told[metric] = {"mean": covered[name], "ci": None}
+            summary[metric] = {"mean": covered[name], "ci": None}
             continue
-        found = values[name][metric]
-        told[metric] = {"mean": float(found.mean()), "ci": interval(found)}
-        difference = found - values["ease"][metric]
-        paired[metric] = {"mean": float(difference.mean()), "ci": interval(difference)}
-    return told if name == "ease" else {**told, "paired_vs_ease": paired}
+        per_user = values[name][metric]
+        summary[metric] = {"mean": float(per_user.mean()), "ci": bootstrap_interval(per_user)}
+        difference = per_user - values["ease"][metric]
+        paired[metric] = {"mean": float(difference.mean()), "ci": bootstrap_interval(difference)}
+    return summary if name == "ease" else {**summary, "paired_vs_ease": paired}
 
 
-def _protocol(dataset: Dataset, split: Split, settings: Settings, weights: dict[str, float]) -> dict[str, Any]:
+def _protocol(
+    dataset: Dataset, split: Split, settings: EvaluationSettings, weights: dict[str, float]
+) -> dict[str, Any]:
     return {
         "dataset": dataset.name,
         "split": settings.split,
-        "held_out": WORDS[settings.split],
-        "share": SHARE,
+        "held_out": SPLIT_TEXTS[settings.split],
+        "share": TEST_SHARE,
         "seed": settings.seed,
         "min_rating": settings.min_rating,
-        "least_likes": LEAST,
+        "least_likes": MIN_LIKES,
         "users": len(split.test),
         "items": len(split.items),
         "candidates": int(split.candidates.sum()),
@@ -183,7 +352,34 @@ def _protocol(dataset: Dataset, split: Split, settings: Settings, weights: dict[
         "ease_lambda": settings.penalty,
         "itemknn_neighbours": ItemKnn().neighbours,
         "hybrid_weights": weights,
-        "texts": "title, year, genres" if split.bare else "title, year, genres, themes",
+        "texts": "title, year, genres" if split.without_themes else "title, year, genres, themes",
         "intervals": "95 %, bootstrap over users, 1000 draws",
         "left_out": dict(dataset.problems.counts),
     }
+
+
+def _select_users(
+    train: Histories, history: Histories, test: Histories, items: Any, candidates: Any, without_themes: bool = False
+) -> Split:
+    """Select the users with both a history and held-out likes."""
+    users = np.flatnonzero((test.lengths > 0) & (history.lengths > 0))
+    if not len(users):
+        raise InputError("after this split no user has both likes to learn from and held-out likes; use more data.")
+    return Split(train, history.select(users), test.select(users), items, candidates, without_themes)
+
+
+def _select_items(test: Histories, known: NDArray[np.bool_]) -> Histories:
+    rows = np.flatnonzero(known[test.items])
+    ratings = Ratings(test.users[rows], test.items[rows], test.stars[rows], test.times[rows])
+    return build_histories(ratings, len(test), test.width)
+
+
+def _first_ranks(scores: Floats, test: Histories) -> NDArray[Any]:
+    ranks = np.empty(len(test))
+    for row in range(len(test)):
+        relevant = test.items[test.starts[row] : test.starts[row + 1]]
+        values = scores[row, relevant]
+        high = values.max()
+        first = relevant[values == high].min()
+        ranks[row] = 1 + (scores[row] > high).sum() + (scores[row, :first] == high).sum()
+    return ranks

@@ -1,19 +1,19 @@
-"""What an evaluation found, as one page: the protocol, a table, and every metric with its intervals."""
+"""The HTML page of an evaluation: the protocol, a table, and every metric with its intervals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.web import Axis, Bar, bars, page, render
+from ridgeline.web import Axis, Bar, build_page, draw_bars, render_template
 
 
-def report(found: dict[str, Any]) -> str:
-    """The whole HTML document for what `evaluate` gave."""
-    protocol, models = found["protocol"], found["models"]
+def render_report(evaluation: dict[str, Any]) -> str:
+    """Return the HTML document for the result of `evaluate`."""
+    protocol, models = evaluation["protocol"], evaluation["models"]
     metrics = [name for name in models["ease"] if name != "paired_vs_ease"]
     charts = [
-        bars(
-            [Bar(m, told[metric]["mean"], _ends(told[metric]["ci"])) for m, told in models.items()],
+        draw_bars(
+            [Bar(m, result[metric]["mean"], _interval_ends(result[metric]["ci"])) for m, result in models.items()],
             title=metric,
             axis=Axis(metric),
             caption="Means over users with 95 % intervals." if metric != "coverage" else "One value for all users.",
@@ -21,21 +21,21 @@ def report(found: dict[str, Any]) -> str:
         for metric in metrics
     ]
     paired = [
-        bars(
+        draw_bars(
             [
-                Bar(m, told["paired_vs_ease"][metric]["mean"], _ends(told["paired_vs_ease"][metric]["ci"]))
-                for m, told in models.items()
-                if "paired_vs_ease" in told and m != "random"
+                Bar(m, result["paired_vs_ease"][metric]["mean"], _interval_ends(result["paired_vs_ease"][metric]["ci"]))
+                for m, result in models.items()
+                if "paired_vs_ease" in result and m != "random"
             ],
             title=f"{metric}: difference to EASE, same users",
             axis=Axis(metric),
-            caption="An interval that holds 0 means: no difference was shown.",
+            caption="An interval that contains 0 shows no difference.",
         )
         for metric in metrics
         if metric in models["hybrid"]["paired_vs_ease"]
     ]
-    rows = [(m, [_cell(told[metric]) for metric in metrics]) for m, told in models.items()]
-    body = render(
+    rows = [(m, [_format_cell(result[metric]) for metric in metrics]) for m, result in models.items()]
+    body = render_template(
         "evaluation.html",
         templates="ridgeline.recommend",
         protocol={key.replace("_", " "): value for key, value in protocol.items()},
@@ -44,13 +44,13 @@ def report(found: dict[str, Any]) -> str:
         charts=[*charts, *paired],
         title=f"{protocol['dataset']}: {protocol['split']}",
     )
-    return page(f"Recommenders on {protocol['dataset']}", body)
+    return build_page(f"Recommenders on {protocol['dataset']}", body)
 
 
-def _ends(ci: Any) -> tuple[float, float] | None:
+def _interval_ends(ci: Any) -> tuple[float, float] | None:
     return None if ci is None else (float(ci[0]), float(ci[1]))
 
 
-def _cell(told: dict[str, Any]) -> str:
-    ci = told["ci"]
-    return f"{told['mean']:.4f}" if ci is None else f"{told['mean']:.4f} [{ci[0]:.4f}, {ci[1]:.4f}]"
+def _format_cell(result: dict[str, Any]) -> str:
+    ci = result["ci"]
+    return f"{result['mean']:.4f}" if ci is None else f"{result['mean']:.4f} [{ci[0]:.4f}, {ci[1]:.4f}]"

@@ -1,4 +1,4 @@
-"""A model behind REST and a page: type, click films you like, see the recommendations change.
+"""A REST service and a web page for a model: the page recommends films for the films that a user clicks.
 
     ridgeline recommend serve MODEL
 
@@ -24,38 +24,38 @@ import numpy as np
 
 from ridgeline import web
 from ridgeline.errors import InputError
-from ridgeline.recommend.data import user_row
-from ridgeline.recommend.recommender import Recommender, Wish, years_of
+from ridgeline.recommend.data import find_user_row
+from ridgeline.recommend.recommender import Options, Recommender, parse_years
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-MOST = 200  # answers to one question
-MOST_USERS = 1_000  # of one batch
-MOST_LIKED = 200
-MOST_TEXT = 2_000  # characters
+MAX_RESULTS = 200  # of one request
+MAX_USERS = 1_000  # of one batch
+MAX_LIKED = 200
+MAX_TEXT_CHARS = 2_000  # characters
 
-_HERE = "ridgeline.recommend"
+_PACKAGE = "ridgeline.recommend"
 
 
-def service(model: Recommender, *, token: str | None = None) -> web.App:
-    """The routes, guarded by `web`: on loopback without a token, elsewhere with one."""
+def create_app(model: Recommender, *, token: str | None = None) -> web.App:
+    """Create the web application; on an address other than loopback it requires a token."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    document = web.page(
+    document = web.build_page(
         f"Recommend: {model.name}",
-        web.render("serve.html", templates=_HERE, name=model.name, items=len(model.catalogue)),
-        styles=[web.asset("serve.css", _HERE)],
-        scripts=[web.asset("serve.js", _HERE)],
+        web.render_template("serve.html", templates=_PACKAGE, name=model.name, items=len(model.catalogue)),
+        styles=[web.read_asset("serve.css", _PACKAGE)],
+        scripts=[web.read_asset("serve.js", _PACKAGE)],
         live=True,
     )
 
-    def answered(work: Callable[[Request, dict[str, Any]], Any]) -> Callable[[Request], Any]:
+    def answer_with(work: Callable[[Request, dict[str, Any]], Any]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
-            body = await _body(request) if request.method == "POST" else {}
+            body = await _read_body(request) if request.method == "POST" else {}
             return JSONResponse(await run_in_threadpool(work, request, body))
 
         return handle
@@ -72,37 +72,39 @@ def service(model: Recommender, *, token: str | None = None) -> web.App:
         }
 
     def search(request: Request, _: dict[str, Any]) -> Any:
-        return _told(model.search(_text(request.query_params.get("q", "")), _wish(request.query_params)))
+        return _to_json(
+            model.search(_check_text(request.query_params.get("q", "")), _parse_options(request.query_params))
+        )
 
     def similar(request: Request, _: dict[str, Any]) -> Any:
         item = request.query_params.get("item")
-        wish = _wish(request.query_params)
+        options = _parse_options(request.query_params)
         if item is not None:
-            return _told(model.similar_to(int(_rows(model, [item])[0]), wish))
-        return _told(model.similar(_text(request.query_params.get("title", "")), wish)[2])
+            return _to_json(model.similar_to(int(_find_item_rows(model, [item])[0]), options))
+        return _to_json(model.similar(_check_text(request.query_params.get("title", "")), options)[2])
 
     def recommend(request: Request, _: dict[str, Any]) -> Any:
         user = request.query_params.get("user")
         if user is None:
-            raise InputError("no user was named; ask for ?user=ID.")
-        return _told(model.recommend(user, _wish(request.query_params)))
+            raise InputError("no user is given; use ?user=ID.")
+        return _to_json(model.recommend(user, _parse_options(request.query_params)))
 
     def new(request: Request, body: dict[str, Any]) -> Any:
-        titles, items = _list(body, "liked", MOST_LIKED), _list(body, "items", MOST_LIKED)
-        text = _text(body.get("text", ""))
+        titles, items = _parse_list(body, "liked", MAX_LIKED), _parse_list(body, "items", MAX_LIKED)
+        text = _check_text(body.get("text", ""))
         if not titles and not items and not text.strip():
-            raise InputError("a new user needs something to go by; give liked, items or text.")
-        found = [model.titles.find(str(title))[0] for title in titles]
-        rows = np.array([*found, *_rows(model, items)], np.int64)
-        return _told(model.for_items(rows, text, _wish(body)))
+            raise InputError("a new user needs liked titles, items or a text; give one of them.")
+        title_rows = [model.titles.find(str(title))[0] for title in titles]
+        rows = np.array([*title_rows, *_find_item_rows(model, items)], np.int64)
+        return _to_json(model.for_items(rows, text, _parse_options(body)))
 
     def batch(request: Request, body: dict[str, Any]) -> Any:
-        users = _list(body, "users", MOST_USERS)
-        wish = _wish(body)
-        rows = np.array([user_row(model.user_ids, user) for user in users], np.int64)
+        users = _parse_list(body, "users", MAX_USERS)
+        options = _parse_options(body)
+        rows = np.array([find_user_row(model.user_ids, user) for user in users], np.int64)
         if not len(rows):
             return {}
-        items, scores = model.top(rows, wish.k)
+        items, scores = model.top(rows, options.k)
         ids = model.catalogue.ids
         return {
             str(user): [{"item": ids[i].item(), "score": float(s)} for i, s in zip(line, value, strict=True) if i >= 0]
@@ -110,7 +112,7 @@ def service(model: Recommender, *, token: str | None = None) -> web.App:
         }
 
     async def page(request: Request) -> Response:
-        return web.page_response(document)
+        return web.create_page_response(document)
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(_openapi(model.name))
@@ -120,24 +122,24 @@ def service(model: Recommender, *, token: str | None = None) -> web.App:
 
     reading = {"stats": stats, "search": search, "similar": similar, "recommend": recommend}
     writing = {"new": new, "batch": batch}
-    return web.app(
+    return web.create_app(
         [
             Route("/", page),
             Route("/openapi.json", openapi),
             Route("/api/health", health),
-            *(Route(f"/api/{name}", answered(work)) for name, work in reading.items()),
-            *(Route(f"/api/{name}", answered(work), methods=["POST"]) for name, work in writing.items()),
+            *(Route(f"/api/{name}", answer_with(work)) for name, work in reading.items()),
+            *(Route(f"/api/{name}", answer_with(work), methods=["POST"]) for name, work in writing.items()),
         ],
         token=token,
     )
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.body())
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InputError("the body holds half a character, such as \\ud800; send whole ones.") from None
+        raise InputError("the body holds half a character, such as \\ud800; send complete characters.") from None
     except (ValueError, RecursionError):
         raise InputError('the body is no JSON; send an object such as {"liked": ["Alien"]}.') from None
     if not isinstance(body, dict):
@@ -145,52 +147,52 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _wish(given: Any) -> Wish:
+def _parse_options(parameters: Any) -> Options:
     try:
-        k = int(given.get("k", 10))
+        k = int(parameters.get("k", 10))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"k is {given.get('k')!r}; give a whole number.") from None
-    if not 1 <= k <= MOST:
-        raise InputError(f"k is {k}; give 1 to {MOST}.")
-    genre, year = given.get("genre") or None, given.get("year") or None
+        raise InputError(f"k is {parameters.get('k')!r}; give a whole number.") from None
+    if not 1 <= k <= MAX_RESULTS:
+        raise InputError(f"k is {k}; give 1 to {MAX_RESULTS}.")
+    genre, year = parameters.get("genre") or None, parameters.get("year") or None
     if not isinstance(genre, str | None) or not isinstance(year, str | None):
         raise InputError("genre and year are texts, such as 'Drama' and '1980-1989'.")
-    return Wish(k, genre, years_of(year))
+    return Options(k, genre, parse_years(year))
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise InputError(f"the text is {type(given).__name__}; give a string.")
-    if len(given) > MOST_TEXT:
-        raise InputError(f"the text has {len(given):,} characters; give up to {MOST_TEXT:,}.")
-    return given
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"the text is {type(value).__name__}; give a string.")
+    if len(value) > MAX_TEXT_CHARS:
+        raise InputError(f"the text has {len(value):,} characters; give up to {MAX_TEXT_CHARS:,}.")
+    return value
 
 
-def _list(body: dict[str, Any], name: str, most: int) -> list[Any]:
-    found = body.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(v, str | int) for v in found):
+def _parse_list(body: dict[str, Any], name: str, limit: int) -> list[Any]:
+    entries = body.get(name, [])
+    if not isinstance(entries, list) or not all(isinstance(v, str | int) for v in entries):
         raise InputError(f"{name} is no list of names or numbers.")
-    if len(found) > most:
-        raise InputError(f"{name} has {len(found):,} entries; give up to {most:,}.")
-    longest = max((len(v) for v in found if isinstance(v, str)), default=0)
-    if longest > MOST_TEXT:
-        raise InputError(f"{name} has an entry of {longest:,} characters; give up to {MOST_TEXT:,}.")
-    return found
+    if len(entries) > limit:
+        raise InputError(f"{name} has {len(entries):,} entries; give up to {limit:,}.")
+    longest = max((len(v) for v in entries if isinstance(v, str)), default=0)
+    if longest > MAX_TEXT_CHARS:
+        raise InputError(f"{name} has an entry of {longest:,} characters; give up to {MAX_TEXT_CHARS:,}.")
+    return entries
 
 
-def _rows(model: Recommender, items: list[Any]) -> list[int]:
+def _find_item_rows(model: Recommender, items: list[Any]) -> list[int]:
     ids = model.catalogue.ids.astype(str)
     rows = []
     for item in items:
-        found = np.flatnonzero(ids == str(item))
-        if not len(found):
+        matches = np.flatnonzero(ids == str(item))
+        if not len(matches):
             raise InputError(f"there is no item '{item}'; /api/search finds some.")
-        rows.append(int(found[0]))
+        rows.append(int(matches[0]))
     return rows
 
 
-def _told(found: list[Any]) -> list[dict[str, Any]]:
-    return [a.to_json() for a in found]
+def _to_json(recommendations: list[Any]) -> list[dict[str, Any]]:
+    return [a.to_json() for a in recommendations]
 
 
 def _openapi(name: str) -> dict[str, Any]:
@@ -207,12 +209,12 @@ def _openapi(name: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": f"ridgeline recommend: {name}", "version": "1"},
         "paths": {
-            "/api/health": get("whether it lives"),
+            "/api/health": get("whether the service runs"),
             "/api/stats": get("what the model holds"),
             "/api/search": get("items by what a text means", "q", *kind),
             "/api/similar": get("items like a title or an item", "title", "item", *kind),
             "/api/recommend": get("for a user of the data", "user", *kind),
-            "/api/new": post("for somebody new: liked (titles), items (ids), text, k, genre, year"),
+            "/api/new": post("for a new user: liked (titles), items (ids), text, k, genre, year"),
             "/api/batch": post("for many users: users (ids), k"),
         },
     }

@@ -1,13 +1,13 @@
-"""The best k items of very many users: scored, masked and ranked on the device, a block of users at a time.
+"""The k best items of many users: scored, masked and ranked on the device, a block of users at a time.
 
     ranker = ByVectors(semantic.items, "cuda")
-    items, scores = ranker.best(ranker.users(histories), histories, 10)
+    items, scores = ranker.top_items(ranker.embed_users(histories), histories, 10)
 
-What items are (vectors, EASE's weights) goes to the device once, histories as row and column numbers, never as a
-matrix; only the answers come back. On a GPU products in float16 find a few more items than asked, and products in
-float32 decide between those. For a few users a GPU would wait for the host more than it works: the host makes their
-profiles and decides, and the device is asked one thing, once. On a CPU the threads of torch or BLAS would take longer
-to meet than to work: native loops and NumPy do all of it.
+Item vectors or EASE's weights go to the device once, histories as row and column numbers, never as a matrix; only the
+results come back. On a GPU, products in float16 find a few more items than requested, and products in float32 choose
+between them. For a small batch of users the host computes the profiles and the final choice, so that the device gets
+one request: otherwise it would wait for the host most of the time. On a CPU, native loops and NumPy do all the work,
+because synchronizing the threads of torch or BLAS takes longer than the work.
 """
 
 from __future__ import annotations
@@ -22,266 +22,303 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.native import dot_floats
-from ridgeline.recommend.data import Real, Whole
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.models.profile import HALF, LEAST, taste
+from ridgeline.recommend.data import Floats, Histories, Ints
+from ridgeline.recommend.models.content import HALF_LIFE, MIN_STARS, preference_weights
 
-BLOCK = {"cpu": 1_024, "cuda": 8_192}  # users: [BLOCK, items] scores are held
-MORE = 6  # items found beyond k where float16 is not sure of the last ones
-FEW = 10_000  # entries of histories whose weights the CPU has sooner than a GPU
-FEW_USERS, FEW_LIKES = 4, 1_000  # and users, with so many entries, whose profiles it has sooner
+USER_BLOCKS = {"cpu": 1_024, "cuda": 8_192}  # users per block of scores [users, items]
+EXTRA_CANDIDATES = 6  # items beyond k, because float16 may misorder the last ones
+SMALL_HISTORY = 10_000  # entries; the CPU computes their weights faster than a GPU
+SMALL_BATCH_USERS, SMALL_BATCH_LIKES = 4, 1_000  # limits of a batch whose profiles the CPU computes faster
 
-Found = tuple[Whole, Real]
-Done = Callable[[str], None]  # hears of each stage when it ends; what a GPU was told to do may still be under way
-
-
-def _unheard(_stage: str) -> None:
-    """Nobody listens."""
+TopItems = tuple[Ints, Floats]
+StageCallback = Callable[[str], None]  # called after each stage; a GPU may still be working on it
 
 
-class ByVectors:
-    """Items by their vectors, float32 [items, dim] of unit length; `dtype`: what the products are made in."""
+def _ignore_stage(_stage: str) -> None:
+    """Do nothing."""
+
+
+class VectorRanker:
+    """Ranks by item vectors, float32 [items, dim] of unit length; `dtype` is the type of the products."""
 
     def __init__(self, items: NDArray[Any], device: str = "cpu", dtype: Any = None) -> None:
         import torch
 
-        self.device, self._host = device, np.ascontiguousarray(items, np.float32)
-        self._items = _sent(self._host, device)
-        self._right = self._items.to(dtype or (torch.float16 if _gpu(device) else torch.float32)).T
+        self.device, self._host_items = device, np.ascontiguousarray(items, np.float32)
+        self._items = _to_device(self._host_items, device)
+        self._transposed = self._items.to(dtype or (torch.float16 if _is_gpu(device) else torch.float32)).T
 
-    def users(self, liked: Histories) -> Any:
-        """The weighted means of what they liked: float32 [n, dim] of unit length, 0 without likes. On the device, but
-        for a few users, whose answers begin here."""
-        if _few(liked) and (self._narrow or not _gpu(self.device)):
-            return _profiles(self._host, liked)
+    def embed_users(self, liked: Histories) -> Any:
+        """Return the weighted means of liked items: [n, dim] float32 of unit length, 0 without likes. They are on the
+        device, except for a small batch."""
+        if _is_small_batch(liked) and (self._approximate or not _is_gpu(self.device)):
+            return _profiles(self._host_items, liked)
         import torch
         from torch.nn.functional import embedding_bag
 
-        rows, starts = self._there(liked.items), self._there(liked.starts)
-        weights = self._there(taste(liked)) if len(liked.items) <= FEW else _taste(self._there(liked.stars), starts)
+        rows, starts = self._send(liked.items), self._send(liked.starts)
+        weights = (
+            self._send(preference_weights(liked))
+            if len(liked.items) <= SMALL_HISTORY
+            else _device_weights(self._send(liked.stars), starts)
+        )
         summed = embedding_bag(rows, self._items, starts[:-1], mode="sum", per_sample_weights=weights)
         length = torch.linalg.vector_norm(summed, dim=1, keepdim=True)
         return torch.where(length > 1e-12, summed / length.clamp_min(1e-12), 0.0)
 
-    def best(self, users: Any, seen: Histories, k: int, done: Done = _unheard) -> Found:
-        """(items int64 [n, k], scores float32 [n, k]) by products; seen ones left out, −1 where none is left."""
+    def top_items(self, users: Any, seen: Histories, k: int, on_stage: StageCallback = _ignore_stage) -> TopItems:
+        """Return (items int64 [n, k], scores float32 [n, k]) without seen items; −1 if no item remains."""
         import torch
 
-        if _few(seen) and isinstance(users, np.ndarray):
-            if not _gpu(self.device):
-                return self._best_here(users, seen, k, done)
-            if self._narrow:
-                return self._best_of_few(users, seen, k, done)
-        left = self._there(users) if isinstance(users, np.ndarray) else users
+        if _is_small_batch(seen) and isinstance(users, np.ndarray):
+            if not _is_gpu(self.device):
+                return self._top_on_cpu(users, seen, k, on_stage)
+            if self._approximate:
+                return self._top_small_batch(users, seen, k, on_stage)
+        left = self._send(users) if isinstance(users, np.ndarray) else users
 
         def scores(first: int, last: int) -> Any:
-            return left[first:last].to(self._right.dtype) @ self._right
+            return left[first:last].to(self._transposed.dtype) @ self._transposed
 
         def exact(first: int, last: int, rows: Any) -> Any:
             return torch.einsum("ukd,ud->uk", self._items[rows], left[first:last])
 
-        return _ranked(scores, exact if self._narrow else None, len(left), seen, k, self.device, done)
+        return _rank_blocks(scores, exact if self._approximate else None, len(left), seen, k, self.device, on_stage)
 
-    def _best_here(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
-        """On a CPU."""
-        _checked(len(users), seen, k)
-        k, crew = min(k, seen.width), len(os.sched_getaffinity(0))
-        scores = np.empty((len(users), len(self._host)), np.float32)
+    def _top_on_cpu(self, users: NDArray[Any], seen: Histories, k: int, on_stage: StageCallback) -> TopItems:
+        """Rank with native loops and NumPy."""
+        _check_request(len(users), seen, k)
+        k, threads = min(k, seen.width), len(os.sched_getaffinity(0))
+        scores = np.empty((len(users), len(self._host_items)), np.float32)
         for user, out in zip(np.ascontiguousarray(users, np.float32), scores, strict=True):
-            dot_floats(user, self._host, out, crew)
-        done("products with all items")
+            dot_floats(user, self._host_items, out, threads)
+        on_stage("products with all items")
         scores[seen.users, seen.items] = -np.inf
-        done("masking what was seen")
+        on_stage("masking what was seen")
         rows = np.argpartition(scores, seen.width - k, axis=1)[:, seen.width - k :]
         values = np.take_along_axis(scores, rows, 1)
         order = np.argsort(-values, axis=1, kind="stable")
         rows, values = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
-        done("top-k")
+        on_stage("top-k")
         return np.where(np.isneginf(values), -1, rows), values
 
-    def _best_of_few(self, users: NDArray[Any], seen: Histories, k: int, done: Done) -> Found:
-        """One way there, one back: what the device finds is scored here."""
+    def _top_small_batch(self, users: NDArray[Any], seen: Histories, k: int, on_stage: StageCallback) -> TopItems:
+        """Rank a small batch on a GPU with one copy to it and one back; the host computes the final scores."""
         import torch
 
-        _checked(len(users), seen, k)
-        k, wide = min(k, seen.width), min(k + MORE, seen.width)
+        _check_request(len(users), seen, k)
+        k, candidate_count = min(k, seen.width), min(k + EXTRA_CANDIDATES, seen.width)
         users, hidden = np.ascontiguousarray(users, np.float32), seen.users * seen.width + seen.items
-        told = np.concatenate([hidden.view(np.uint8), users.reshape(-1).view(np.uint8)])
-        there = self._there(told)
-        done("h2d")
-        left = there[hidden.nbytes :].view(torch.float32).view(users.shape).to(self._right.dtype)
-        scores = left @ self._right
-        done("products with all items")
-        scores.view(-1).index_fill_(0, there[: hidden.nbytes].view(torch.int64), -torch.inf)
-        done("masking what was seen")
-        best, at = scores.topk(wide, dim=1, sorted=False)
-        done("top-k")
-        rows, gone = at.cpu().numpy(), np.isneginf(best.cpu().numpy())
-        done("d2h")
-        values = np.einsum("ukd,ud->uk", self._host[rows], users)
-        values[gone] = -np.inf
+        payload = np.concatenate([hidden.view(np.uint8), users.reshape(-1).view(np.uint8)])
+        device_payload = self._send(payload)
+        on_stage("h2d")
+        left = device_payload[hidden.nbytes :].view(torch.float32).view(users.shape).to(self._transposed.dtype)
+        scores = left @ self._transposed
+        on_stage("products with all items")
+        scores.view(-1).index_fill_(0, device_payload[: hidden.nbytes].view(torch.int64), -torch.inf)
+        on_stage("masking what was seen")
+        best, at = scores.topk(candidate_count, dim=1, sorted=False)
+        on_stage("top-k")
+        rows, hidden_rows = at.cpu().numpy(), np.isneginf(best.cpu().numpy())
+        on_stage("d2h")
+        values = np.einsum("ukd,ud->uk", self._host_items[rows], users)
+        values[hidden_rows] = -np.inf
         order = np.argsort(-values, axis=1, kind="stable")[:, :k]
         rows, values = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
-        done("deciding in float32")
+        on_stage("deciding in float32")
         return np.where(np.isneginf(values), -1, rows), values
 
     @property
-    def _narrow(self) -> bool:
-        """Whether what the products find must be looked at again."""
-        return bool(self._right.dtype.itemsize < 4)
+    def _approximate(self) -> bool:
+        """Whether the products need a second pass in float32."""
+        return bool(self._transposed.dtype.itemsize < 4)
 
-    def _there(self, array: NDArray[Any]) -> Any:
-        return _sent(array, self.device)
+    def _send(self, array: NDArray[Any]) -> Any:
+        return _to_device(array, self.device)
 
 
-class ByEase:
-    """EASE's weights [K, K] over the items `kept`; the other items score 0."""
+class EaseRanker:
+    """Ranks by EASE's weights [K, K] over the items `item_rows`; other items score 0."""
 
-    def __init__(self, kept: NDArray[Any], weights: NDArray[Any], device: str = "cpu") -> None:
-        self.device, self._kept, self._weights = device, np.asarray(kept, np.int64), np.asarray(weights, np.float32)
-        self._rows = _sent(self._weights, device)
-        self._columns = _sent(self._kept, device)
+    def __init__(self, item_rows: NDArray[Any], weights: NDArray[Any], device: str = "cpu") -> None:
+        self.device, self._item_rows, self._weights = (
+            device,
+            np.asarray(item_rows, np.int64),
+            np.asarray(weights, np.float32),
+        )
+        self._rows = _to_device(self._weights, device)
+        self._columns = _to_device(self._item_rows, device)
 
-    def best(
-        self, liked: Histories, seen: Histories, k: int, sparse: bool | None = None, done: Done = _unheard
-    ) -> Found:
-        """As `ByVectors.best`; `sparse`: by SciPy's product, which is the quick one on a CPU, else by sums of rows."""
+    def top_items(
+        self,
+        liked: Histories,
+        seen: Histories,
+        k: int,
+        sparse: bool | None = None,
+        on_stage: StageCallback = _ignore_stage,
+    ) -> TopItems:
+        """As `VectorRanker.top_items`. `sparse`: use SciPy's product (default on a CPU), else sums of rows."""
         import torch
 
-        sparse = not _gpu(self.device) if sparse is None else sparse
+        sparse = not _is_gpu(self.device) if sparse is None else sparse
         part = self._by_scipy(liked) if sparse else self._by_rows(liked)
-        whole = np.array_equal(self._kept, np.arange(liked.width))
-        done("sending histories")  # or making a matrix of them
+        covers_all = np.array_equal(self._item_rows, np.arange(liked.width))
+        on_stage("sending histories")
 
         def scores(first: int, last: int) -> Any:
-            found = part(first, last)
-            if whole:
-                return found
-            return torch.zeros((last - first, liked.width), device=self.device).index_copy_(1, self._columns, found)
+            block_scores = part(first, last)
+            if covers_all:
+                return block_scores
+            return torch.zeros((last - first, liked.width), device=self.device).index_copy_(
+                1, self._columns, block_scores
+            )
 
-        return _ranked(scores, None, len(liked), seen, k, self.device, done)
+        return _rank_blocks(scores, None, len(liked), seen, k, self.device, on_stage)
 
     def _by_scipy(self, liked: Histories) -> Callable[[int, int], Any]:
-        matrix = liked.matrix()[:, self._kept].tocsr()
-        return lambda first, last: _sent(np.asarray(matrix[first:last] @ self._weights), self.device)
+        matrix = liked.matrix()[:, self._item_rows].tocsr()
+        return lambda first, last: _to_device(np.asarray(matrix[first:last] @ self._weights), self.device)
 
     def _by_rows(self, liked: Histories) -> Callable[[int, int], Any]:
-        """The weights' rows of what a user liked, added up: no matrix of histories is made."""
+        """Sum the weights' rows of liked items, without a matrix of histories."""
         import torch
         from torch.nn.functional import embedding_bag, pad
 
         place = torch.full((liked.width,), -1, dtype=torch.int64, device=self.device)
-        place[self._columns] = torch.arange(len(self._kept), device=self.device)
-        rows, starts = place[_sent(liked.items, self.device)], _sent(liked.starts, self.device)
-        there = rows >= 0
-        starts = pad(there.cumsum(0), (1, 0))[starts]
-        rows, begins = rows[there], starts.cpu().numpy()
+        place[self._columns] = torch.arange(len(self._item_rows), device=self.device)
+        rows, starts = place[_to_device(liked.items, self.device)], _to_device(liked.starts, self.device)
+        included = rows >= 0
+        starts = pad(included.cumsum(0), (1, 0))[starts]
+        rows, begins = rows[included], starts.cpu().numpy()
 
         def part(first: int, last: int) -> Any:
-            mine = rows[int(begins[first]) : int(begins[last])]
-            if not len(mine):
-                return torch.zeros((last - first, len(self._kept)), device=self.device)
-            return embedding_bag(mine, self._rows, starts[first:last] - starts[first], mode="sum")
+            block_rows = rows[int(begins[first]) : int(begins[last])]
+            if not len(block_rows):
+                return torch.zeros((last - first, len(self._item_rows)), device=self.device)
+            return embedding_bag(block_rows, self._rows, starts[first:last] - starts[first], mode="sum")
 
         return part
 
 
-def rank_vectors(users: NDArray[Any], items: NDArray[Any], seen: Histories, k: int, device: str = "cpu") -> Found:
-    """One answer by `ByVectors`, for vectors of users."""
-    return ByVectors(items, device).best(users, seen, k)
+def top_k(scores: Floats, k: int) -> Ints:
+    """Return the columns of the k highest scores, int64 [n, k], best first, ties by column; −1 for −inf scores."""
+    k = min(k, scores.shape[1])
+    if k == scores.shape[1]:
+        order = np.argsort(-scores, axis=1, kind="stable")
+    else:
+        # Candidates have at least the k-th value; ties can make more than k candidates.
+        edge = np.partition(scores, -k, axis=1)[:, -k:][:, :1]
+        candidates = scores >= edge
+        order = np.empty((len(scores), k), np.int64)
+        without_ties = np.count_nonzero(candidates, axis=1) == k
+        columns = (np.flatnonzero(candidates[without_ties]) % scores.shape[1]).reshape(-1, k)
+        values = np.take_along_axis(scores[without_ties], columns, axis=1)
+        order[without_ties] = np.take_along_axis(columns, np.argsort(-values, axis=1, kind="stable"), axis=1)
+        for row in np.flatnonzero(~without_ties):
+            columns = np.flatnonzero(candidates[row])
+            order[row] = columns[np.argsort(-scores[row, columns], kind="stable")[:k]]
+    rows = np.where(np.isneginf(np.take_along_axis(scores, order, axis=1)), -1, order)
+    return np.asarray(rows, np.int64)
+
+
+def rank_vectors(users: NDArray[Any], items: NDArray[Any], seen: Histories, k: int, device: str = "cpu") -> TopItems:
+    """Rank once by `VectorRanker`, for user vectors."""
+    return VectorRanker(items, device).top_items(users, seen, k)
 
 
 def rank_ease(
-    liked: Histories, kept: NDArray[Any], weights: NDArray[Any], seen: Histories, k: int, device: str = "cpu"
-) -> Found:
-    """One answer by `ByEase`."""
-    return ByEase(kept, weights, device).best(liked, seen, k)
+    liked: Histories, item_rows: NDArray[Any], weights: NDArray[Any], seen: Histories, k: int, device: str = "cpu"
+) -> TopItems:
+    """Rank once by `EaseRanker`."""
+    return EaseRanker(item_rows, weights, device).top_items(liked, seen, k)
 
 
-def _ranked(
+def _rank_blocks(
     scores: Callable[[int, int], Any],
     exact: Callable[[int, int, Any], Any] | None,
     count: int,
     seen: Histories,
     k: int,
     device: str,
-    done: Done,
-) -> Found:
+    on_stage: StageCallback,
+) -> TopItems:
     import torch
 
-    _checked(count, seen, k)
-    block = BLOCK["cuda" if _gpu(device) else "cpu"]
+    _check_request(count, seen, k)
+    block = USER_BLOCKS["cuda" if _is_gpu(device) else "cpu"]
     k = min(k, seen.width)
-    wide = k if exact is None else min(k + MORE, seen.width)
-    hidden, owners = _sent(seen.items, device), _owners(seen, device)
+    candidate_count = k if exact is None else min(k + EXTRA_CANDIDATES, seen.width)
+    hidden, owners = _to_device(seen.items, device), _entry_users(seen, device)
     rows = torch.empty((count, k), dtype=torch.int64, device=device)
     values = torch.empty((count, k), dtype=torch.float32, device=device)
-    done("sending histories")
+    on_stage("sending histories")
     for first in range(0, count, block):
         last = min(first + block, count)
-        found = scores(first, last)
-        done("products with all items")
-        mine = slice(int(seen.starts[first]), int(seen.starts[last]))
-        found[owners[mine] - first, hidden[mine]] = -torch.inf
-        done("masking what was seen")
-        best, at = found.topk(wide, dim=1, sorted=exact is None)
-        done("top-k")
+        block_scores = scores(first, last)
+        on_stage("products with all items")
+        entries = slice(int(seen.starts[first]), int(seen.starts[last]))
+        block_scores[owners[entries] - first, hidden[entries]] = -torch.inf
+        on_stage("masking what was seen")
+        best, at = block_scores.topk(candidate_count, dim=1, sorted=exact is None)
+        on_stage("top-k")
         if exact is not None:
             best, order = torch.where(best == -torch.inf, -torch.inf, exact(first, last, at)).topk(k, dim=1)
             at = at.gather(1, order)
-            done("deciding in float32")
+            on_stage("deciding in float32")
         values[first:last], rows[first:last] = best, at
     rows.masked_fill_(values == -torch.inf, -1)
-    found = rows.cpu().numpy(), values.cpu().numpy()
-    done("answers")
-    return found
+    block_scores = rows.cpu().numpy(), values.cpu().numpy()
+    on_stage("answers")
+    return block_scores
 
 
-def _checked(count: int, seen: Histories, k: int) -> None:
+def _check_request(count: int, seen: Histories, k: int) -> None:
     if len(seen) != count:
         raise InputError(f"{len(seen)} histories of seen items for {count} users; give one for each.")
     if k < 1:
-        raise InputError(f"k is {k}; ask for 1 or more.")
+        raise InputError(f"k is {k}; give 1 or more.")
 
 
-def _few(users: Histories) -> bool:
-    return 0 < len(users) <= FEW_USERS and len(users.items) <= FEW_LIKES
+def _is_small_batch(users: Histories) -> bool:
+    return 0 < len(users) <= SMALL_BATCH_USERS and len(users.items) <= SMALL_BATCH_LIKES
 
 
-def _profiles(items: NDArray[Any], liked: Histories) -> Real:
-    """`ByVectors.users` by the host."""
-    weights, bounds = taste(liked), liked.starts
-    found = np.stack([(weights[a:b, None] * items[liked.items[a:b]]).sum(0) for a, b in pairwise(bounds)])
-    length = np.linalg.norm(found, axis=1, keepdims=True)
-    return np.asarray(np.where(length > 1e-12, found / np.maximum(length, 1e-12), 0.0), np.float32)
+def _profiles(items: NDArray[Any], liked: Histories) -> Floats:
+    """Compute `VectorRanker.embed_users` on the host."""
+    weights, bounds = preference_weights(liked), liked.starts
+    sums = np.stack([(weights[a:b, None] * items[liked.items[a:b]]).sum(0) for a, b in pairwise(bounds)])
+    length = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.asarray(np.where(length > 1e-12, sums / np.maximum(length, 1e-12), 0.0), np.float32)
 
 
-def _taste(stars: Any, starts: Any) -> Any:
-    """`taste` on the device: there are millions of entries where there are many users."""
+def _device_weights(stars: Any, starts: Any) -> Any:
+    """Compute `preference_weights` on the device: many users have millions of entries."""
     import torch
 
-    each = torch.arange(len(stars), device=stars.device)
+    entries = torch.arange(len(stars), device=stars.device)
     users = torch.arange(len(starts) - 1, device=stars.device)
-    whose = torch.repeat_interleave(users, starts.diff(), output_size=len(stars))
-    most = torch.full((len(users),), LEAST, device=stars.device).scatter_reduce_(0, whose, stars, "amax")
-    return (0.5 + 0.5 * (stars / most[whose]).clamp(0.0, 1.0)) * torch.exp2((each + 1 - starts[1:][whose]) / HALF)
+    entry_users = torch.repeat_interleave(users, starts.diff(), output_size=len(stars))
+    max_stars = torch.full((len(users),), MIN_STARS, device=stars.device).scatter_reduce_(0, entry_users, stars, "amax")
+    return (0.5 + 0.5 * (stars / max_stars[entry_users]).clamp(0.0, 1.0)) * torch.exp2(
+        (entries + 1 - starts[1:][entry_users]) / HALF_LIFE
+    )
 
 
-def _owners(seen: Histories, device: str) -> Any:
-    """The user of every entry."""
+def _entry_users(seen: Histories, device: str) -> Any:
+    """Return the user row of every entry."""
     import torch
 
-    if len(seen.items) <= FEW:
-        return _sent(seen.users, device)
-    lengths = _sent(seen.lengths, device)
+    if len(seen.items) <= SMALL_HISTORY:
+        return _to_device(seen.users, device)
+    lengths = _to_device(seen.lengths, device)
     return torch.repeat_interleave(torch.arange(len(seen), device=device), lengths, output_size=len(seen.items))
 
 
-def _sent(array: NDArray[Any], device: str) -> Any:
-    from ridgeline.search import seen
+def _to_device(array: NDArray[Any], device: str) -> Any:
+    from ridgeline.search import view_as_tensor
 
-    return seen(np.ascontiguousarray(array)).to(device)
+    return view_as_tensor(np.ascontiguousarray(array)).to(device)
 
 
-def _gpu(device: str) -> bool:
+def _is_gpu(device: str) -> bool:
     return device.startswith("cuda")

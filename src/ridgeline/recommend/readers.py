@@ -1,4 +1,4 @@
-"""Read a folder of ratings, whichever form it has.
+"""Read a folder of ratings in one of five formats.
 
     ridgeline recommend describe ml-latest-small
 
@@ -10,14 +10,16 @@
 | inter   | NAME.inter NAME.item                                     | RecBole's atomic files            |
 | generic | items.(csv|parquet) interactions.(csv|parquet)           | anything else                     |
 
-The generic columns: item, title [year, genres and tags parted by '|'] and user, item [rating, time]. Times are seconds
-since 1970; in Parquet they may be timestamps or dates.
+Generic columns: item, title [year, genres and tags separated by '|'] and user, item [rating, time]. Times are seconds
+since 1970; in Parquet they may be timestamps or dates. An item's themes are its most relevant tags of the genome, else
+the most frequent tags of users.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,103 +28,21 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Catalogue, Dataset, Problems, Ratings
-from ridgeline.recommend.tables import ID, MOMENT, REAL, TEXT, TOO_MANY, WHOLE, WORDS, read_columns
-from ridgeline.recommend.themes import from_genome, from_tags
-from ridgeline.recommend.titles import year_of
+from ridgeline.recommend.tables import FLOAT, ID, INTEGER, MAX_BAD_SHARE, MOMENT, TEXT, WORDS, read_columns
+from ridgeline.recommend.titles import parse_year
 
 NO_GENRES = ("(no genres listed)", "unknown", "")
-STARS = (0.5, 5.0)  # of every MovieLens
-# First the file that tells the form, then the other that it cannot do without.
+STARS = (0.5, 5.0)  # range of every MovieLens dataset
+# The two required files of each format: items, ratings.
 FORMS = {
     "csv": ("movies.csv", "ratings.csv"),
     "dat": ("movies.dat", "ratings.dat"),
     "100k": ("u.item", "u.data"),
 }
-RATED = {"user": WHOLE, "item": WHOLE, "rating": REAL, "time": MOMENT}
-LAST = 253_402_300_799  # the last second of the year 9999: a larger time is not in seconds
-FINER = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-
-
-def read(folder: str | os.PathLike[str]) -> Dataset:
-    """A dataset from a folder; what is wrong in it is counted and named in `problems`, or an InputError."""
-    root = Path(folder)
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise InputError(f"'{root}' {what}; give the folder that a MovieLens download was extracted to.")
-    problems = Problems()
-    for form, pair in FORMS.items():
-        there = [(root / name).is_file() for name in pair]
-        if any(there):
-            if not all(there):
-                lacking, has = pair[there.index(False)], pair[there.index(True)]
-                raise InputError(f"'{root}' has {has} but no {lacking}; extract the whole download again.")
-            items, rated = {"csv": _csv, "dat": _dat, "100k": _100k}[form](root, problems)
-            return _checked(root.name, form, items, root / pair[1], rated, STARS, problems)
-    inter = sorted(root.glob("*.inter"))
-    if inter:
-        items, rated = _inter(inter[0], problems)
-        return _checked(root.name, "inter", items, inter[0], rated, None, problems)
-    generic = [next((p for e in ("parquet", "csv") if (p := root / f"{n}.{e}").is_file()), None) for n in GENERIC]
-    if any(generic):
-        if generic[0] is None or generic[1] is None:
-            lacking = GENERIC[generic.index(None)]
-            raise InputError(f"'{root}' has no {lacking}.csv or {lacking}.parquet; both files of a pair are needed.")
-        items, rated = _generic(generic[0], generic[1], problems)
-        return _checked(root.name, "generic", items, generic[1], rated, None, problems)
-    known = ", ".join(" + ".join(pair) for pair in FORMS.values())
-    raise InputError(
-        f"'{root}' holds no ratings that are known here; expected {known}, *.inter or items + interactions."
-    )
-
-
+RATED = {"user": INTEGER, "item": INTEGER, "rating": FLOAT, "time": MOMENT}
+MAX_TIME = 253_402_300_799  # the last second of the year 9999; a larger time is not in seconds
+FINER_UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 GENERIC = ("items", "interactions")
-
-
-def _csv(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
-    films = read_columns(root / "movies.csv", {"movieId": WHOLE, "title": TEXT, "genres": TEXT}, problems)
-    names = {"userId": WHOLE, "movieId": WHOLE, "rating": REAL, "timestamp": WHOLE}
-    rated = read_columns(root / "ratings.csv", names, problems)
-    ids = films["movieId"].to_numpy()
-    themes, genome = from_genome(root, ids, problems)
-    if (root / "tags.csv").is_file():
-        tags = read_columns(root / "tags.csv", {"movieId": WHOLE, "tag": TEXT}, Problems(), needed=False)
-        themes = from_tags(ids, tags["movieId"].to_numpy(), tags["tag"].to_pylist(), themes)
-    items = _catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes, genome=genome)
-    return items, dict(zip(RATED, rated.values(), strict=True))
-
-
-def _dat(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
-    how: dict[str, Any] = {"delimiter": "::", "encoding": "latin-1", "quoted": False}
-    columns = {"item": WHOLE, "title": TEXT, "genres": TEXT}
-    films = read_columns(root / "movies.dat", columns, problems, names=list(columns), **how)
-    rated = read_columns(root / "ratings.dat", RATED, problems, names=list(RATED), **how)
-    ids = films["item"].to_numpy()
-    themes: list[tuple[str, ...]] = [()] * len(ids)
-    if (root / "tags.dat").is_file():
-        wanted = {"item": WHOLE, "tag": TEXT}
-        names = ["user", "item", "tag", "time"]
-        tags = read_columns(root / "tags.dat", wanted, Problems(), names=names, needed=False, **how)
-        themes = from_tags(ids, tags["item"].to_numpy(), tags["tag"].to_pylist(), themes)
-    return _catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes), rated
-
-
-def _100k(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
-    how: dict[str, Any] = {"delimiter": "|", "encoding": "latin-1", "quoted": False}
-    genres = [f"g{n}" for n in range(19)]
-    kinds = {"item": WHOLE, "title": TEXT, **dict.fromkeys(genres, TEXT)}
-    names = ["item", "title", "released", "video", "link", *genres]
-    films = read_columns(root / "u.item", kinds, problems, names=names, **how)
-    words = GENRES_100K
-    if (root / "u.genre").is_file():
-        told = read_columns(root / "u.genre", {"genre": TEXT, "row": TEXT}, Problems(), names=["genre", "row"], **how)
-        words = told["genre"].to_pylist() if len(told["genre"]) == len(genres) else words
-    flags = np.array([films[g].to_pylist() for g in genres]) == "1"  # [19, I]
-    joined = ["|".join(w for w, on in zip(words, column, strict=True) if on) for column in flags.T]
-    rated = read_columns(root / "u.data", RATED, problems, names=list(RATED), delimiter="\t")
-    ids = films["item"].to_numpy()
-    return _catalogue(ids, films["title"].to_pylist(), joined, [()] * len(ids)), rated
-
-
 GENRES_100K = [
     *(
         "unknown",
@@ -138,44 +58,168 @@ GENRES_100K = [
     ),
     *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
 ]
+MAX_THEMES = 10
 
 
-def _inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
-    how: dict[str, Any] = {"delimiter": "\t", "quoted": False}
-    kinds = {"user_id": TEXT, "item_id": TEXT, "rating": REAL, "timestamp": REAL}
-    rated = read_columns(path, kinds, problems, optional=("rating", "timestamp"), **how)
+def read(folder: str | os.PathLike[str]) -> Dataset:
+    """Read a dataset from a folder. Its `problems` count bad rows; a folder without ratings raises InputError."""
+    root = Path(folder)
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise InputError(f"'{root}' {what}; give the folder that a MovieLens download was extracted to.")
+    problems = Problems()
+    for form, file_pair in FORMS.items():
+        present = [(root / name).is_file() for name in file_pair]
+        if any(present):
+            if not all(present):
+                missing, existing = file_pair[present.index(False)], file_pair[present.index(True)]
+                raise InputError(f"'{root}' has {existing} but no {missing}; extract the whole download again.")
+            items, rated = {"csv": _read_csv, "dat": _read_dat, "100k": _read_100k}[form](root, problems)
+            return _build_dataset(root.name, form, items, root / file_pair[1], rated, STARS, problems)
+    inter = sorted(root.glob("*.inter"))
+    if inter:
+        items, rated = _read_inter(inter[0], problems)
+        return _build_dataset(root.name, "inter", items, inter[0], rated, None, problems)
+    generic = [next((p for e in ("parquet", "csv") if (p := root / f"{n}.{e}").is_file()), None) for n in GENERIC]
+    if any(generic):
+        if generic[0] is None or generic[1] is None:
+            missing = GENERIC[generic.index(None)]
+            raise InputError(f"'{root}' has no {missing}.csv or {missing}.parquet; both files are required.")
+        items, rated = _read_generic(generic[0], generic[1], problems)
+        return _build_dataset(root.name, "generic", items, generic[1], rated, None, problems)
+    known = ", ".join(" + ".join(file_pair) for file_pair in FORMS.values())
+    raise InputError(f"'{root}' holds no known ratings; expected {known}, *.inter or items + interactions.")
+
+
+def themes_from_genome(root: Path, ids: NDArray[Any], problems: Problems) -> tuple[list[tuple[str, ...]], int]:
+    """Return the `MAX_THEMES` highest-scored genome tags of each item, and the number of items with tags."""
+    no_themes: list[tuple[str, ...]] = [()] * len(ids)
+    if not (root / "genome-scores.csv").is_file():
+        return no_themes, 0
+    words = read_columns(root / "genome-tags.csv", {"tagId": INTEGER, "tag": TEXT}, problems)
+    names = dict(zip(words["tagId"].to_pylist(), words["tag"].to_pylist(), strict=True))
+    scores = read_columns(
+        root / "genome-scores.csv", {"movieId": INTEGER, "tagId": INTEGER, "relevance": FLOAT}, problems
+    )
+    items, tags, relevance = (np.asarray(c.to_numpy()) for c in scores.values())
+    order = np.lexsort((tags, -relevance, items))
+    items, tags = items[order], tags[order]
+    starts = np.flatnonzero(np.r_[True, items[1:] != items[:-1]]) if len(items) else np.zeros(0, int)
+    rows = {int(item): row for row, item in enumerate(ids.tolist())}
+    themes_by_row = list(no_themes)
+    for start, stop in zip(starts, np.r_[starts[1:], len(items)], strict=True):
+        row = rows.get(int(items[start]))
+        if row is not None:
+            themes_by_row[row] = tuple(
+                names[t] for t in tags[start : min(stop, start + MAX_THEMES)].tolist() if t in names
+            )
+    return themes_by_row, sum(map(bool, themes_by_row))
+
+
+def themes_from_tags(
+    ids: NDArray[Any], items: NDArray[Any], tags: Sequence[str], themes: Sequence[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
+    """Give items without themes the `MAX_THEMES` most frequent user tags, in lower case, ties in alphabetical order."""
+    rows = {int(item): row for row, item in enumerate(ids.tolist())}
+    counts: dict[int, Counter[str]] = {}
+    for item, tag in zip(items.tolist(), tags, strict=True):
+        row = rows.get(item)
+        word = " ".join(tag.lower().split())
+        if row is not None and word and not themes[row]:
+            counts.setdefault(row, Counter())[word] += 1
+    themes_by_row = list(themes)
+    for row, tag_counts in counts.items():
+        themes_by_row[row] = tuple(
+            w for w, _ in sorted(tag_counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_THEMES]
+        )
+    return themes_by_row
+
+
+def _read_csv(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+    films = read_columns(root / "movies.csv", {"movieId": INTEGER, "title": TEXT, "genres": TEXT}, problems)
+    names = {"userId": INTEGER, "movieId": INTEGER, "rating": FLOAT, "timestamp": INTEGER}
+    rated = read_columns(root / "ratings.csv", names, problems)
+    ids = films["movieId"].to_numpy()
+    themes, genome = themes_from_genome(root, ids, problems)
+    if (root / "tags.csv").is_file():
+        tags = read_columns(root / "tags.csv", {"movieId": INTEGER, "tag": TEXT}, Problems(), required=False)
+        themes = themes_from_tags(ids, tags["movieId"].to_numpy(), tags["tag"].to_pylist(), themes)
+    items = _build_catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes, genome=genome)
+    return items, dict(zip(RATED, rated.values(), strict=True))
+
+
+def _read_dat(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+    options: dict[str, Any] = {"delimiter": "::", "encoding": "latin-1", "quoted": False}
+    columns = {"item": INTEGER, "title": TEXT, "genres": TEXT}
+    films = read_columns(root / "movies.dat", columns, problems, names=list(columns), **options)
+    rated = read_columns(root / "ratings.dat", RATED, problems, names=list(RATED), **options)
+    ids = films["item"].to_numpy()
+    themes: list[tuple[str, ...]] = [()] * len(ids)
+    if (root / "tags.dat").is_file():
+        tag_columns = {"item": INTEGER, "tag": TEXT}
+        names = ["user", "item", "tag", "time"]
+        tags = read_columns(root / "tags.dat", tag_columns, Problems(), names=names, required=False, **options)
+        themes = themes_from_tags(ids, tags["item"].to_numpy(), tags["tag"].to_pylist(), themes)
+    return _build_catalogue(ids, films["title"].to_pylist(), films["genres"].to_pylist(), themes), rated
+
+
+def _read_100k(root: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+    options: dict[str, Any] = {"delimiter": "|", "encoding": "latin-1", "quoted": False}
+    genres = [f"g{n}" for n in range(19)]
+    kinds = {"item": INTEGER, "title": TEXT, **dict.fromkeys(genres, TEXT)}
+    names = ["item", "title", "released", "video", "link", *genres]
+    films = read_columns(root / "u.item", kinds, problems, names=names, **options)
+    genre_names = GENRES_100K
+    if (root / "u.genre").is_file():
+        genre_table = read_columns(
+            root / "u.genre", {"genre": TEXT, "row": TEXT}, Problems(), names=["genre", "row"], **options
+        )
+        genre_names = genre_table["genre"].to_pylist() if len(genre_table["genre"]) == len(genres) else genre_names
+    flags = np.array([films[g].to_pylist() for g in genres]) == "1"  # [19, I]
+    joined = ["|".join(w for w, on in zip(genre_names, column, strict=True) if on) for column in flags.T]
+    rated = read_columns(root / "u.data", RATED, problems, names=list(RATED), delimiter="\t")
+    ids = films["item"].to_numpy()
+    return _build_catalogue(ids, films["title"].to_pylist(), joined, [()] * len(ids)), rated
+
+
+def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+    options: dict[str, Any] = {"delimiter": "\t", "quoted": False}
+    kinds = {"user_id": TEXT, "item_id": TEXT, "rating": FLOAT, "timestamp": FLOAT}
+    rated = read_columns(path, kinds, problems, optional=("rating", "timestamp"), **options)
     text = ("movie_title", "title", "release_year", "class", "genre")
     names = {"item_id": TEXT, **dict.fromkeys(text, TEXT)}
-    films = read_columns(path.with_suffix(".item"), names, problems, optional=text, **how)
+    films = read_columns(path.with_suffix(".item"), names, problems, optional=text, **options)
     titles = films.get("movie_title", films.get("title", films["item_id"])).to_pylist()
     if "release_year" in films:
         years = films["release_year"].to_pylist()
         pairs = zip(titles, years, strict=True)
-        titles = [t if year_of(t) or not y.strip().isdigit() else f"{t} ({y.strip()})" for t, y in pairs]
+        titles = [t if parse_year(t) or not y.strip().isdigit() else f"{t} ({y.strip()})" for t, y in pairs]
     genres = films.get("class", films.get("genre"))
-    parted = [g.strip().replace(" ", "|") for g in genres.to_pylist()] if genres is not None else [""] * len(titles)
-    ids = _ids(films["item_id"])
-    items = _catalogue(ids, titles, parted, [()] * len(ids))
-    found = {"user": rated["user_id"], "item": rated["item_id"]}
-    return items, found | {
+    genre_texts = (
+        [g.strip().replace(" ", "|") for g in genres.to_pylist()] if genres is not None else [""] * len(titles)
+    )
+    ids = _parse_ids(films["item_id"])
+    items = _build_catalogue(ids, titles, genre_texts, [()] * len(ids))
+    columns = {"user": rated["user_id"], "item": rated["item_id"]}
+    return items, columns | {
         new: rated[old] for new, old in (("rating", "rating"), ("time", "timestamp")) if old in rated
     }
 
 
-def _generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
+def _read_generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
     more = ("year", "genres", "tags")
-    kinds = {"item": ID, "title": TEXT, "year": WHOLE, "genres": WORDS, "tags": WORDS}
+    kinds = {"item": ID, "title": TEXT, "year": INTEGER, "genres": WORDS, "tags": WORDS}
     films = read_columns(first, kinds, problems, optional=more)
     rated = read_columns(second, {**RATED, "user": ID, "item": ID}, problems, optional=("rating", "time"))
-    ids = _ids(films["item"])
+    ids = _parse_ids(films["item"])
     empty = [""] * len(ids)
-    tags = [_parted(t) for t in (films["tags"].to_pylist() if "tags" in films else empty)]
+    tags = [_split_words(t) for t in (films["tags"].to_pylist() if "tags" in films else empty)]
     genres = films["genres"].to_pylist() if "genres" in films else empty
     years = films["year"].to_numpy() if "year" in films else None
-    return _catalogue(ids, films["title"].to_pylist(), genres, tags, years=years), rated
+    return _build_catalogue(ids, films["title"].to_pylist(), genres, tags, years=years), rated
 
 
-def _catalogue(
+def _build_catalogue(
     ids: NDArray[Any],
     titles: list[str],
     genres: list[Any],
@@ -188,30 +232,32 @@ def _catalogue(
         raise InputError("the file of items has no rows; extract the whole download again.")
     known, counts = np.unique(ids, return_counts=True)
     if len(known) != len(ids):
-        raise InputError(f"item {known[counts > 1][0]} stands more than once in the file of items; keep one row of it.")
-    found = np.array([year_of(t) for t in titles], np.int64) if years is None else np.asarray(years, np.int64)
-    return Catalogue(ids, titles, found, [_parted(g) for g in genres], themes, genome)
+        raise InputError(f"item {known[counts > 1][0]} occurs more than once in the file of items; keep one row of it.")
+    release_years = (
+        np.array([parse_year(t) for t in titles], np.int64) if years is None else np.asarray(years, np.int64)
+    )
+    return Catalogue(ids, titles, release_years, [_split_words(g) for g in genres], themes, genome)
 
 
-def _parted(words: Any) -> tuple[str, ...]:
+def _split_words(words: Any) -> tuple[str, ...]:
     parts = words if isinstance(words, list) else str(words).split("|")
     bare = (str(w).strip() for w in parts if w is not None)
     return tuple(w for w in bare if w not in NO_GENRES)
 
 
-def _ids(column: Any) -> NDArray[Any]:
-    """Ids as numbers where all are, else as text."""
+def _parse_ids(column: Any) -> NDArray[Any]:
+    """Return ids as int64 if all are numbers, else as text."""
     import pyarrow as pa
 
     if pa.types.is_integer(column.type):
         return np.asarray(column.to_numpy(), np.int64)
     text = np.array(column.to_pylist(), dtype=str)
-    # '007' is not 7: only what a number would be written as again may become one.
+    # '007' is not 7: an id becomes a number only if the number prints the same text.
     plain = all(t.isascii() and t.isdigit() and (t == "0" or t[0] != "0") and len(t) < 19 for t in text.tolist())
     return text.astype(np.int64) if plain and len(text) else text
 
 
-def _checked(
+def _build_dataset(
     name: str,
     form: str,
     items: Catalogue,
@@ -220,80 +266,84 @@ def _checked(
     stars: tuple[float, float] | None,
     problems: Problems,
 ) -> Dataset:
-    users, wanted = _ids(rated["user"]), _ids(rated["item"])
+    users, rated_items = _parse_ids(rated["user"]), _parse_ids(rated["item"])
     count = len(users)
     if not count:
         raise InputError(f"'{name}' has no ratings; extract the whole download again.")
     values = np.asarray(rated["rating"].to_numpy(), np.float32) if "rating" in rated else np.full(count, 5, np.float32)
-    times, timed = _moments(file, users, wanted, rated.get("time"))
-    if wanted.dtype.kind != items.ids.dtype.kind:
-        wanted = wanted.astype(str)
+    times, valid_time = _read_times(file, users, rated_items, rated.get("time"))
+    if rated_items.dtype.kind != items.ids.dtype.kind:
+        rated_items = rated_items.astype(str)
         items_ids = items.ids.astype(str)
     else:
         items_ids = items.ids
     order = np.argsort(items_ids, kind="stable")
-    at = np.minimum(np.searchsorted(items_ids, wanted, sorter=order), len(order) - 1)
+    at = np.minimum(np.searchsorted(items_ids, rated_items, sorter=order), len(order) - 1)
     rows = order[at]
-    there = items_ids[rows] == wanted
-    for row in np.flatnonzero(~there)[:5]:
-        problems.add("unknown item", f"user {users[row]} rated item {wanted[row]}, which is not in the catalogue", 0)
-    if not there.all():
-        problems.counts["unknown item"] = int((~there).sum())
+    known = items_ids[rows] == rated_items
+    for row in np.flatnonzero(~known)[:5]:
+        problems.add(
+            "unknown item", f"user {users[row]} rated item {rated_items[row]}, which is not in the catalogue", 0
+        )
+    if not known.all():
+        problems.counts["unknown item"] = int((~known).sum())
     low, high = stars or (-np.inf, np.inf)
-    fit = np.isfinite(values) & (values >= low) & (values <= high)
-    for row in np.flatnonzero(~fit & there)[:5]:
-        told = f"user {users[row]} gave item {wanted[row]} {values[row]:g}, not {low:g} to {high:g}"
-        problems.add("rating out of range", told, 0)
-    if (~fit & there).any():
-        problems.counts["rating out of range"] = int((~fit & there).sum())
-    late = np.flatnonzero(~timed & there & fit)
+    in_range = np.isfinite(values) & (values >= low) & (values <= high)
+    for row in np.flatnonzero(~in_range & known)[:5]:
+        sentence = f"user {users[row]} gave item {rated_items[row]} {values[row]:g}, not {low:g} to {high:g}"
+        problems.add("rating out of range", sentence, 0)
+    if (~in_range & known).any():
+        problems.counts["rating out of range"] = int((~in_range & known).sum())
+    late = np.flatnonzero(~valid_time & known & in_range)
     for row in late[:5]:
-        problems.add("time out of range", _mistimed(users[row], wanted[row], rated["time"][int(row)].as_py()), 0)
+        problems.add(
+            "time out of range", _describe_bad_time(users[row], rated_items[row], rated["time"][int(row)].as_py()), 0
+        )
     if len(late):
         problems.counts["time out of range"] = len(late)
-    good = np.flatnonzero(there & fit & timed)
-    if not len(good):
+    usable = np.flatnonzero(known & in_range & valid_time)
+    if not len(usable):
         raise InputError(f"no rating of '{name}' can be used: {problems.lines()[0]}; is this the right folder?")
-    user_ids, user_rows = np.unique(users[good], return_inverse=True)
-    found = Ratings(user_rows.astype(np.int64), rows[good].astype(np.int64), values[good], times[good])
-    return Dataset(name, form, items, user_ids, _latest(found, user_ids, items, problems), problems)
+    user_ids, user_rows = np.unique(users[usable], return_inverse=True)
+    ratings = Ratings(user_rows.astype(np.int64), rows[usable].astype(np.int64), values[usable], times[usable])
+    return Dataset(name, form, items, user_ids, _keep_latest(ratings, user_ids, items, problems), problems)
 
 
-def _moments(
+def _read_times(
     file: Path, users: NDArray[Any], items: NDArray[Any], column: Any
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(seconds since 1970 by row, 0 where there are none; which of them can be seconds); refused where many cannot."""
+    """Return (seconds since 1970 by row, 0 without times; which rows have valid times); too many bad ones raise."""
     if column is None:
         return np.zeros(len(users), np.int64), np.ones(len(users), bool)
-    given = np.asarray(column.to_numpy(), np.float64)
-    fit = np.abs(given) <= LAST  # what is not a number is not
+    values = np.asarray(column.to_numpy(), np.float64)
+    fit = np.abs(values) <= MAX_TIME  # False for NaN
     wrong = np.flatnonzero(~fit)
-    if len(wrong) > max(1, TOO_MANY * len(given)):
+    if len(wrong) > max(1, MAX_BAD_SHARE * len(values)):
         row = int(wrong[0])
-        told = _mistimed(users[row], items[row], column[row].as_py())
-        raise InputError(f"{file}: {len(wrong):,} of {len(given):,} times are not in seconds since 1970: {told}.")
-    return np.where(fit, given, 0.0).astype(np.int64), fit
+        sentence = _describe_bad_time(users[row], items[row], column[row].as_py())
+        raise InputError(f"{file}: {len(wrong):,} of {len(values):,} times are not in seconds since 1970: {sentence}.")
+    return np.where(fit, values, 0.0).astype(np.int64), fit
 
 
-def _mistimed(user: Any, item: Any, time: float) -> str:
-    """The time of a rating that cannot be in seconds, and what it may be in."""
-    told = f"user {user} rated item {item} at {time}"
-    if not abs(time) <= LAST * max(FINER.values()):
-        return f"{told}, which is no time; give seconds"
-    unit = next(name for name, parts in FINER.items() if abs(time) <= LAST * parts)
-    return f"{told}, which looks like {unit}; divide by {FINER[unit]}"
+def _describe_bad_time(user: Any, item: Any, time: float) -> str:
+    """Describe the time of a rating that cannot be in seconds, and its likely unit."""
+    sentence = f"user {user} rated item {item} at {time}"
+    if not abs(time) <= MAX_TIME * max(FINER_UNITS.values()):
+        return f"{sentence}, which is no time; give seconds"
+    unit = next(name for name, parts in FINER_UNITS.items() if abs(time) <= MAX_TIME * parts)
+    return f"{sentence}, which looks like {unit}; divide by {FINER_UNITS[unit]}"
 
 
-def _latest(ratings: Ratings, user_ids: NDArray[Any], items: Catalogue, problems: Problems) -> Ratings:
-    """One rating per user and item: of several the latest."""
+def _keep_latest(ratings: Ratings, user_ids: NDArray[Any], items: Catalogue, problems: Problems) -> Ratings:
+    """Keep one rating per user and item, the latest."""
     pair = ratings.users * len(items) + ratings.items
     order = np.lexsort((ratings.times, pair))
     last = np.ones(len(order), bool)
     last[:-1] = pair[order][1:] != pair[order][:-1]
-    again = order[~last]
-    for row in again[:5]:
-        told = f"user {user_ids[ratings.users[row]]} rated item {items.ids[ratings.items[row]]} more than once"
-        problems.add("duplicate", told, 0)
-    if len(again):
-        problems.counts["duplicate"] = len(again)
-    return ratings.taken(np.sort(order[last]))
+    repeated = order[~last]
+    for row in repeated[:5]:
+        sentence = f"user {user_ids[ratings.users[row]]} rated item {items.ids[ratings.items[row]]} more than once"
+        problems.add("duplicate", sentence, 0)
+    if len(repeated):
+        problems.counts["duplicate"] = len(repeated)
+    return ratings.select(np.sort(order[last]))

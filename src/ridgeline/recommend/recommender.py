@@ -1,9 +1,10 @@
-"""`Recommender`: fitted once, answers for users, new users, titles and texts.
+"""`Recommender`: recommends for users, new users, titles and texts; saves, loads, and writes results for all users.
 
     with Recommender.load("model") as model:
-        model.recommend(1, k=10)
+        model.recommend(1, Options(k=10))
 
-Every answer is a list of `Answer`, best first; what the user has rated is never among them.
+Results are lists of `Recommendation`, best first, without items that the user rated. A saved model is a folder: arrays
+as `.npy` (memory-mapped on load), items as Parquet, a manifest with checksums.
 """
 
 from __future__ import annotations
@@ -11,36 +12,49 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.errors import InputError
-from ridgeline.recommend.data import Catalogue, Dataset, Real, user_row
-from ridgeline.recommend.evaluation import Encode, blend
-from ridgeline.recommend.histories import Histories, histories_of, one_history
-from ridgeline.recommend.metrics import best
-from ridgeline.recommend.models import Ease, Era, Hybrid, ItemKnn, Popularity, Semantic
-from ridgeline.recommend.models.hybrid import standard
-from ridgeline.recommend.splits import divided, likes_of
-from ridgeline.recommend.texts import TEMPLATE, item_texts
-from ridgeline.recommend.titles import Titles, spoken
+from ridgeline import store
+from ridgeline.errors import InputError, StoreError
+from ridgeline.recommend.data import (
+    Catalogue,
+    Dataset,
+    Floats,
+    Histories,
+    build_histories,
+    build_single_history,
+    find_user_row,
+)
+from ridgeline.recommend.evaluation import Encode, learn_blend, select_likes, split_likes
+from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
+from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic
+from ridgeline.recommend.models.hybrid import standardize
+from ridgeline.recommend.ranking import top_k
+from ridgeline.recommend.titles import TitleIndex, move_article_first
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
     from ridgeline.search import Index
 
-REASONS = 2  # items of the user's own that an answer is explained by
-USERS = 1_024  # ranked at a time by `all`
-TEXT_WEIGHT = 1.5  # of a new user's own words beside the items they named, in deviations
 
-Tell = Callable[[str], object]
+MAX_REASONS = 2  # liked items that explain a recommendation
+TEXT_WEIGHT = 1.5  # of a new user's text relative to the liked items, in standard deviations
+
+Progress = Callable[[str], object]
+MODEL_KIND, MODEL_FORMAT = "ridgeline recommender", 1
+ITEMS_FILE = "items.parquet"
+USER_BLOCK = 1_024  # users per block of scores [users, items] float32
 
 
 @dataclass(frozen=True)
-class Answer:
+class Recommendation:
+    """A recommended item; `why` names liked titles that are similar to it."""
+
     item: Any
     title: str
     genres: list[str]
@@ -52,8 +66,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How many, and of what kind."""
+class Options:
+    """The options of a recommendation: `k` results, of one genre and of a span of years (first, last)."""
 
     k: int = 10
     genre: str | None = None
@@ -61,30 +75,30 @@ class Wish:
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise InputError(f"k is {self.k}; ask for 1 or more.")
+            raise InputError(f"k is {self.k}; give 1 or more.")
 
 
-ANYTHING = Wish()
+DEFAULT_OPTIONS = Options()
 
 
-def years_of(words: str | None) -> tuple[int, int] | None:
-    """'1980-1989', '1999', '2000-' or '-1960' as a span."""
-    if words is None:
+def parse_years(text: str | None) -> tuple[int, int] | None:
+    """Parse '1980-1989', '1999', '2000-' or '-1960' as a span of years."""
+    if text is None:
         return None
-    first, dash, last = (w.strip() for w in words.partition("-"))
+    first, dash, last = (w.strip() for w in text.partition("-"))
     try:
         span = (int(first or 1), int(last or 9999) if dash else int(first))
     except ValueError:
-        raise InputError(f"'{words}' is no span of years; write 1980-1989, 1999 or 2000-.") from None
+        raise InputError(f"'{text}' is no span of years; write 1980-1989, 1999 or 2000-.") from None
     if span[0] > span[1]:
-        raise InputError(f"the years '{words}' end before they begin; write {span[1]}-{span[0]}.")
+        raise InputError(f"the years '{text}' end before they begin; write {span[1]}-{span[0]}.")
     return span
 
 
 class Recommender:
-    """Holds a fitted hybrid, the item vectors in an `Index`, and what every user has seen.
+    """A fitted hybrid model with the item vectors in an `Index` and the rated items of every user.
 
-    The encoder is loaded when the first text comes; everything else answers without it.
+    The encoder loads with the first text; all other requests work without it. Close it, or use it in a `with` block.
     """
 
     def __init__(
@@ -94,7 +108,7 @@ class Recommender:
         likes: Histories,
         seen: Histories,
         hybrid: Hybrid,
-        vectors: Real,
+        vectors: Floats,
         *,
         encoder: str,
         device: str = "cpu",
@@ -110,7 +124,7 @@ class Recommender:
         self.min_rating, self.template = min_rating, template
         self.latest = int(seen.times.max(initial=0))
         known = np.bincount(seen.items, minlength=len(catalogue))
-        self.titles = Titles(catalogue.titles, known.astype(float).tolist())
+        self.titles = TitleIndex(catalogue.titles, known.astype(float).tolist())
         self.index: Index = Index("Flat", metric="cosine", device=device, model=encoder)
         self.index.add(vectors)
         self._embedder: Embedder | None = None
@@ -125,34 +139,38 @@ class Recommender:
         penalty: float = 100.0,
         template: str = TEMPLATE,
         encode: Encode | None = None,
-        tell: Tell = lambda _: None,
+        progress: Progress = lambda _: None,
     ) -> Recommender:
-        """Learn from all ratings; the blend's weights on each user's latest likes, held back for that only.
+        """Fit on all ratings; learn the blend's weights on each user's latest likes.
 
-        `encode` makes the item vectors instead of the embedder, from vectors that are kept, for example (`kept.py`).
+        min_rating  ratings from this on are likes
+        penalty     EASE's λ
+        template    text of an item: {title}, {year}, {genres}, {themes}
+        encode      encodes the item texts instead of `embedder.encode`, for example with a cache (`encode_cached`)
+        progress    receives the name of each stage
         """
         device = embedder.device
         solver = device if device.startswith("cuda") else "cpu"
         width, users = len(dataset.catalogue), len(dataset.user_ids)
-        tell(f"embedding {width:,} item texts")
+        progress(f"embedding {width:,} item texts")
         vectors = np.asarray((encode or embedder.encode)(item_texts(dataset.catalogue, template)), np.float32)
-        tell("learning the blend")
-        kept, items, enough = likes_of(dataset, min_rating)
-        inner = divided(kept, items, enough, "temporal-user" if kept.times.any() else "random", 0)
-        weights = blend(inner, vectors[items], dataset.catalogue.years[items], penalty, solver)
-        tell("fitting")
+        progress("learning the blend")
+        selected, items, user_count = select_likes(dataset, min_rating)
+        inner = split_likes(selected, items, user_count, "temporal-user" if selected.times.any() else "random", 0)
+        weights = learn_blend(inner, vectors[items], dataset.catalogue.years[items], penalty, solver)
+        progress("fitting")
         r = dataset.ratings
-        seen = histories_of(r, users, width)
-        likes = histories_of(r.taken(np.flatnonzero(r.stars >= min_rating)), users, width)
+        seen = build_histories(r, users, width)
+        likes = build_histories(r.select(np.flatnonzero(r.stars >= min_rating)), users, width)
         hybrid = Hybrid(
             Ease(penalty, device=solver),
             Semantic(vectors),
             Popularity(),
             ItemKnn() if "itemknn" in weights else ItemKnn(0),
-            Era(dataset.catalogue.years),
+            RecentPopularity(dataset.catalogue.years),
             weights,
         ).fit(likes)
-        made = cls(
+        model = cls(
             dataset.catalogue,
             dataset.user_ids,
             likes,
@@ -165,74 +183,75 @@ class Recommender:
             min_rating=min_rating,
             template=template,
         )
-        made._embedder = embedder
-        return made
+        model._embedder = embedder
+        return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Publish the model as a folder, whole or not at all."""
-        from ridgeline.recommend.files import save
-
-        save(self, path)
+        """Write the model as a folder; it appears complete or not at all."""
+        save_model(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str = "cpu", verify: bool = False) -> Recommender:
-        from ridgeline.recommend.files import load
+        """Load a saved model; `verify` checks all checksums. Raises StoreError for a folder that is no model."""
+        return load_model(cls, path, device=device, verify=verify)
 
-        return load(cls, path, device=device, verify=verify)
+    def recommend(
+        self, user: object, options: Options = DEFAULT_OPTIONS, *, explain: bool = True
+    ) -> list[Recommendation]:
+        """Recommend for a user of the data, by id, at the time of the dataset's latest rating."""
+        row = np.array([find_user_row(self.user_ids, user)])
+        liked, seen = self.likes.select(row).at_moment(self.latest), self.seen.select(row)
+        if not len(liked.items):  # without likes, recommend what others like
+            liked = build_single_history(np.zeros(0), np.zeros(0), len(self.catalogue), self.latest)
+        return self._rank(self.hybrid.scores(liked)[0], seen.items, options, liked if explain else None)
 
-    def recommend(self, user: object, wish: Wish = ANYTHING, *, explain: bool = True) -> list[Answer]:
-        """For a user of the data, by id: as of the latest rating there is."""
-        row = np.array([user_row(self.user_ids, user)])
-        liked, seen = self.likes.taken(row).asked_at(self.latest), self.seen.taken(row)
-        if not len(liked.items):  # rated, but liked nothing: what others like is the honest answer
-            liked = one_history(np.zeros(0), np.zeros(0), len(self.catalogue), self.latest)
-        return self._answers(self.hybrid.scores(liked)[0], seen.items, wish, liked if explain else None)
-
-    def new(self, liked: Sequence[str], text: str = "", wish: Wish = ANYTHING) -> list[Answer]:
-        """For somebody who is not in the data: titles they like, or words, or both; nothing is refitted."""
+    def new(self, liked: Sequence[str], text: str = "", options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
+        """Recommend for a new user by liked titles, by a text, or both, without a new fit."""
         if not liked and not text.strip():
-            raise InputError("a new user needs something to go by; give titles they like, or a text.")
+            raise InputError("a new user needs liked titles or a text; give one of them.")
         rows = np.array([self.titles.find(title)[0] for title in liked], np.int64)
-        return self.for_items(rows, text, wish)
+        return self.for_items(rows, text, options)
 
-    def for_items(self, rows: NDArray[np.int64], text: str = "", wish: Wish = ANYTHING) -> list[Answer]:
+    def for_items(
+        self, rows: NDArray[np.int64], text: str = "", options: Options = DEFAULT_OPTIONS
+    ) -> list[Recommendation]:
         rows = np.asarray(list(dict.fromkeys(rows.tolist())), np.int64)
-        history = one_history(rows, np.full(len(rows), 5.0), len(self.catalogue), self.latest)
+        history = build_single_history(rows, np.full(len(rows), 5.0), len(self.catalogue), self.latest)
         scores = self.hybrid.scores(history)[0] if len(rows) else np.zeros(len(self.catalogue), np.float32)
         if text.strip():
-            meant = self.hybrid.semantic.items @ self.hybrid.semantic.query(self.embedder.encode_one(text))
-            scores = scores + np.float32(TEXT_WEIGHT) * standard(meant[None])[0]
-        return self._answers(scores, rows, wish, history)
+            text_scores = self.hybrid.semantic.items @ self.hybrid.semantic.embed_query(self.embedder.encode_one(text))
+            scores = scores + np.float32(TEXT_WEIGHT) * standardize(text_scores[None])[0]
+        return self._rank(scores, rows, options, history)
 
-    def similar(self, title: str, wish: Wish = ANYTHING) -> tuple[str, bool, list[Answer]]:
-        """(the title that was meant, whether it was written so, items like it)."""
+    def similar(self, title: str, options: Options = DEFAULT_OPTIONS) -> tuple[str, bool, list[Recommendation]]:
+        """Return (the matched title, whether the spelling was exact, similar items)."""
         row, exact = self.titles.find(title)
-        return self.catalogue.titles[row], exact, self.similar_to(row, wish)
+        return self.catalogue.titles[row], exact, self.similar_to(row, options)
 
-    def similar_to(self, row: int, wish: Wish = ANYTHING) -> list[Answer]:
-        return self._answers(self.hybrid.similar(row), np.array([row]), wish, None)
+    def similar_to(self, row: int, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
+        return self._rank(self.hybrid.similar(row), np.array([row]), options, None)
 
-    def search(self, text: str, wish: Wish = ANYTHING) -> list[Answer]:
-        """Items by what a text means."""
+    def search(self, text: str, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
+        """Find items by the meaning of a text."""
         if not text.strip():
-            raise InputError("the text is empty; say what the film should be about.")
-        keep = self.catalogue.allowed(wish.genre, wish.years)
+            raise InputError("the text is empty; describe the film.")
+        keep = self.catalogue.find_allowed(options.genre, options.years)
         if not keep.any():
             return []
         vector = self.embedder.encode_one(text)
         where = None if keep.all() else keep
         scores, rows = self.index.search(
-            np.asarray(vector, np.float32)[None], min(wish.k, int(keep.sum())), where=where
+            np.asarray(vector, np.float32)[None], min(options.k, int(keep.sum())), where=where
         )
         pairs = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
-        return [self._answer(row, score, []) for row, score in pairs if row >= 0]
+        return [self._describe(row, score, []) for row, score in pairs if row >= 0]
 
-    def top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Real]:
-        """(rows of items int64 [n, k], scores): for rows of users, seen left out; −1 where there are no more."""
-        liked, seen = self.likes.taken(users).asked_at(self.latest), self.seen.taken(users)
+    def top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats]:
+        """Return (item rows int64 [n, k], scores) for user rows, without rated items; −1 if no item remains."""
+        liked, seen = self.likes.select(users).at_moment(self.latest), self.seen.select(users)
         scores = self.hybrid.scores(liked)
         scores[seen.users, seen.items] = -np.inf
-        order = best(scores, k)
+        order = top_k(scores, k)
         return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1)
 
     @property
@@ -244,7 +263,7 @@ class Recommender:
             if self._embedder.dim != self.vectors.shape[1]:
                 raise InputError(
                     f"'{self.encoder}' makes {self._embedder.dim} dimensions and the model has "
-                    f"{self.vectors.shape[1]}; fit it anew with this encoder."
+                    f"{self.vectors.shape[1]}; fit it again with this encoder."
                 )
         return self._embedder
 
@@ -261,33 +280,194 @@ class Recommender:
     ) -> None:
         self.close()
 
-    def _answers(self, scores: Real, hidden: NDArray[Any], wish: Wish, liked: Histories | None) -> list[Answer]:
-        scores = np.where(self.catalogue.allowed(wish.genre, wish.years), scores, -np.inf).astype(np.float32)
+    def _rank(
+        self, scores: Floats, hidden: NDArray[Any], options: Options, liked: Histories | None
+    ) -> list[Recommendation]:
+        scores = np.where(self.catalogue.find_allowed(options.genre, options.years), scores, -np.inf).astype(np.float32)
         scores[hidden] = -np.inf
-        rows = best(scores[None], wish.k)[0]
+        rows = top_k(scores[None], options.k)[0]
         rows = rows[rows >= 0]
-        why = self._reasons(rows, liked) if liked is not None else [[] for _ in rows]
-        return [self._answer(row, float(scores[row]), told) for row, told in zip(rows.tolist(), why, strict=True)]
+        reasons_by_row = self._explain(rows, liked) if liked is not None else [[] for _ in rows]
+        return [
+            self._describe(row, float(scores[row]), reasons)
+            for row, reasons in zip(rows.tolist(), reasons_by_row, strict=True)
+        ]
 
-    def _reasons(self, rows: NDArray[np.int64], liked: Histories) -> list[list[str]]:
-        """For each item the nearest of what the user liked, by taste where both are known, and by meaning."""
-        own = np.unique(liked.items)
-        if not len(own):
+    def _explain(self, rows: NDArray[np.int64], liked: Histories) -> list[list[str]]:
+        """Return for each item the most similar liked items, by EASE's weights if known and by text vectors."""
+        liked_items = np.unique(liked.items)
+        if not len(liked_items):
             return [[] for _ in rows]
         semantic, ease = self.hybrid.semantic.items, self.hybrid.ease
-        near = semantic[rows] @ semantic[own].T
-        at = np.searchsorted(ease.kept, own)
-        known = (at < len(ease.kept)) & (ease.kept[np.minimum(at, len(ease.kept) - 1)] == own)
+        similarity = semantic[rows] @ semantic[liked_items].T
+        at = np.searchsorted(ease.item_rows, liked_items)
+        known = (at < len(ease.item_rows)) & (ease.item_rows[np.minimum(at, len(ease.item_rows) - 1)] == liked_items)
         for number, row in enumerate(rows.tolist()):
-            place = np.searchsorted(ease.kept, row)
-            if place < len(ease.kept) and ease.kept[place] == row and known.any():
-                taste = np.zeros(len(own), np.float32)
-                taste[known] = ease.weights[at[known], place]
-                near[number] = standard(near[number][None])[0] + standard(taste[None])[0]
-        first = best(near, REASONS)
-        return [[spoken(self.catalogue.titles[own[i]]) for i in line if i >= 0] for line in first.tolist()]
+            place = np.searchsorted(ease.item_rows, row)
+            if place < len(ease.item_rows) and ease.item_rows[place] == row and known.any():
+                ease_weights = np.zeros(len(liked_items), np.float32)
+                ease_weights[known] = ease.weights[at[known], place]
+                similarity[number] = standardize(similarity[number][None])[0] + standardize(ease_weights[None])[0]
+        first = top_k(similarity, MAX_REASONS)
+        return [
+            [move_article_first(self.catalogue.titles[liked_items[i]]) for i in line if i >= 0]
+            for line in first.tolist()
+        ]
 
-    def _answer(self, row: int, score: float, why: list[str]) -> Answer:
+    def _describe(self, row: int, score: float, why: list[str]) -> Recommendation:
         item = self.catalogue.ids[row]
         known = item.item() if hasattr(item, "item") else item
-        return Answer(known, self.catalogue.titles[row], list(self.catalogue.genres[row]), score, why)
+        return Recommendation(known, self.catalogue.titles[row], list(self.catalogue.genres[row]), score, why)
+
+
+def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    c, ease, similarities = model.catalogue, model.hybrid.ease, model.hybrid.itemknn.similarities
+    meta: dict[str, Any] = {
+        "kind": MODEL_KIND,
+        "format": MODEL_FORMAT,
+        "name": model.name,
+        "encoder": model.encoder,
+        "template": model.template,
+        "min_rating": model.min_rating,
+        "penalty": ease.penalty,
+        "neighbours": model.hybrid.itemknn.neighbours,
+        "weights": model.hybrid.weights,
+        "genome": c.genome,
+        "users": len(model.user_ids),
+        "items": len(c),
+    }
+    arrays = {
+        "users": model.user_ids,
+        "vectors": model.vectors,
+        "ease_items": ease.item_rows,
+        "ease_weights": ease.weights,
+        "knn_values": similarities.data,
+        "knn_items": similarities.indices,
+        "knn_starts": similarities.indptr,
+        **_name_arrays("likes", model.likes),
+        **_name_arrays("seen", model.seen),
+    }
+    columns = {
+        "item": pa.array(c.ids.tolist()),
+        "title": pa.array(list(c.titles)),
+        "year": pa.array(c.years),
+        "genres": pa.array([list(g) for g in c.genres], pa.list_(pa.string())),
+        "themes": pa.array([list(t) for t in c.themes], pa.list_(pa.string())),
+    }
+    with store.publish_dir(path, meta) as folder:
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        pq.write_table(pa.table(columns), folder / ITEMS_FILE)
+
+
+def load_model(cls: type[Recommender], path: str | os.PathLike[str], *, device: str, verify: bool) -> Recommender:
+    import pyarrow.parquet as pq
+    from scipy.sparse import csr_matrix
+
+    folder = Path(path)
+    meta = store.verify(folder, quick=not verify).meta
+    if meta.get("kind") != MODEL_KIND:
+        raise StoreError(f"{folder} is no recommender; give a folder that `ridgeline recommend fit` wrote.")
+    if meta["format"] != MODEL_FORMAT:
+        raise StoreError(
+            f"{folder} has format {meta['format']}, and this version reads {MODEL_FORMAT}; "
+            "fit it again, or use the version that wrote it."
+        )
+
+    def array(name: str) -> Any:
+        try:
+            mapped = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            return np.asarray(mapped).view(np.ndarray)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{folder}/{name}.npy cannot be read: {error}; fit the model again.") from None
+
+    table = pq.read_table(folder / ITEMS_FILE)
+    catalogue = Catalogue(
+        np.array(table["item"].to_pylist()),
+        table["title"].to_pylist(),
+        table["year"].to_numpy(),
+        [tuple(g) for g in table["genres"].to_pylist()],
+        [tuple(t) for t in table["themes"].to_pylist()],
+        meta["genome"],
+    )
+    width = len(catalogue)
+    likes, seen = (_load_history(array, name, width) for name in ("likes", "seen"))
+    ease = Ease(meta["penalty"], device="cpu")
+    ease.item_rows, ease.weights, ease.width = array("ease_items"), array("ease_weights"), width
+    knn = ItemKnn(meta["neighbours"])
+    knn.similarities = csr_matrix((array("knn_values"), array("knn_items"), array("knn_starts")), shape=(width, width))
+    vectors = array("vectors")
+    recent = RecentPopularity(catalogue.years).fit(likes)
+    hybrid = Hybrid(ease, Semantic(vectors), Popularity().fit(likes), knn, recent, meta["weights"])
+    return cls(
+        catalogue,
+        array("users"),
+        likes,
+        seen,
+        hybrid,
+        vectors,
+        encoder=meta["encoder"],
+        device=device,
+        name=meta["name"],
+        min_rating=meta["min_rating"],
+        template=meta["template"],
+    )
+
+
+def _name_arrays(name: str, histories: Histories) -> dict[str, Any]:
+    return {
+        f"{name}_starts": histories.starts,
+        f"{name}_items": histories.items,
+        f"{name}_stars": histories.stars,
+        f"{name}_times": histories.times,
+        f"{name}_now": histories.now,
+    }
+
+
+def _load_history(array: Any, name: str, width: int) -> Histories:
+    starts, items, stars, times, now = (
+        array(f"{name}_{part}") for part in ("starts", "items", "stars", "times", "now")
+    )
+    return Histories(starts, items, stars, times, width, now)
+
+
+def write_recommendations(
+    model: Recommender, out: Path, k: int, progress: Callable[[str], object] = lambda _: None
+) -> int:
+    """Write the k best items of every user to a Parquet file: user, rank (from 1), item, title, score.
+
+    Returns the number of rows. The file appears complete or not at all.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    titles = np.array(model.catalogue.titles, dtype=object)
+    rows = 0
+    with store.publish(out) as tmp:
+        writer = None
+        for start in range(0, len(model.user_ids), USER_BLOCK):
+            users = np.arange(start, min(start + USER_BLOCK, len(model.user_ids)))
+            items, scores = model.top(users, k)
+            present = items >= 0
+            ranks = np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[present]
+            user_column = np.broadcast_to(model.user_ids[users][:, None], items.shape)[present]
+            item_rows = items[present]
+            table = pa.table(
+                {
+                    "user": user_column,
+                    "rank": ranks.astype(np.int32),
+                    "item": model.catalogue.ids[item_rows],
+                    "title": pa.array(titles[item_rows].tolist(), pa.string()),
+                    "score": scores[present].astype(np.float32),
+                }
+            )
+            writer = writer or pq.ParquetWriter(tmp, table.schema)
+            writer.write_table(table)
+            rows += len(table)
+            progress(f"{users[-1] + 1:,} of {len(model.user_ids):,} users")
+        if writer is not None:
+            writer.close()
+    return rows

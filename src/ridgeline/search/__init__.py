@@ -1,4 +1,4 @@
-"""Vectors → nearest vectors: exact at the speed of memory, honest where it approximates.
+"""Vectors → nearest vectors: exact at the speed of memory, and with measured recall where it approximates.
 
 >>> import numpy as np
 >>> from ridgeline.search import Index
@@ -16,20 +16,19 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.search.index import Index as Index
+    from ridgeline.search.index import ShardedIndex as ShardedIndex
     from ridgeline.search.recall import Curve as Curve
     from ridgeline.search.recall import Point as Point
-    from ridgeline.search.sharded import ShardedIndex as ShardedIndex
-    from ridgeline.search.tensors import seen as seen
+    from ridgeline.search.tensors import view_as_tensor as view_as_tensor
     from ridgeline.search.vector_files import read_vectors as read_vectors
     from ridgeline.search.where import rows_where as rows_where
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "index": ["Index"],
+        "index": ["Index", "ShardedIndex"],
         "recall": ["Curve", "Point"],
-        "sharded": ["ShardedIndex"],
-        "tensors": ["seen"],
+        "tensors": ["view_as_tensor"],
         "vector_files": ["read_vectors"],
         "where": ["rows_where"],
     },

@@ -1,4 +1,4 @@
-"""The kinds of array search speaks of, and one that grows without disturbing those who read it."""
+"""Array types of the search package, and an array that grows while other threads read it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Wide = NDArray[np.float64]
-Whole = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Flags = NDArray[np.uint8]
 Array = NDArray[Any]
 
-LEAST_ROOM = 64  # rows; below, every add would copy
+MIN_CAPACITY = 64  # rows; a smaller buffer would be copied on every append
 
 
 @dataclass(frozen=True)
-class Grown:
-    """The first `count` rows of a buffer that may be longer.
+class GrowableArray:
+    """The first `count` rows of a buffer that can be longer.
 
-    Rows are only ever written behind `count`, so whoever holds an older one goes on reading what it had. There must
-    be one writer at a time, and each must go on from the latest.
+    New rows are written only after `count`, so a reader of an older object keeps its rows. There must be one writer at
+    a time, and each write must start from the latest object.
     """
 
     buffer: Array
@@ -33,23 +33,25 @@ class Grown:
     def rows(self) -> Array:
         return self.buffer[: self.count]
 
-    def appended(self, more: Array) -> Grown:
-        """With `more` behind; copies only when the buffer is full, and then makes room for as much again."""
+    def append(self, more: Array) -> GrowableArray:
+        """Return the rows followed by `more`; a full buffer is copied into one half as large again."""
         count = self.count + len(more)
         buffer = self.buffer
         if count > len(buffer) or not buffer.flags.writeable:
-            room = max(count, LEAST_ROOM) if not self.count else max(count, self.count + self.count // 2, LEAST_ROOM)
-            buffer = np.empty((room, *buffer.shape[1:]), buffer.dtype)
+            capacity = (
+                max(count, MIN_CAPACITY) if not self.count else max(count, self.count + self.count // 2, MIN_CAPACITY)
+            )
+            buffer = np.empty((capacity, *buffer.shape[1:]), buffer.dtype)
             buffer[: self.count] = self.rows
         buffer[self.count : count] = more
-        return Grown(buffer, count)
+        return GrowableArray(buffer, count)
 
 
-def grown(rows: Array) -> Grown:
-    """What is there already, taken as it is."""
-    return Grown(rows, len(rows))
+def wrap_rows(rows: Array) -> GrowableArray:
+    """Use an existing array as a growable one, without a copy."""
+    return GrowableArray(rows, len(rows))
 
 
-def threads() -> int:
-    """As many as may run here."""
+def count_threads() -> int:
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
-"""How a vector is kept: as it is, in bytes, or as the numbers of the nearest parts.
+"""Codecs: how a vector is stored. Flat keeps the values, SQ8 a byte per dimension, PQ a byte per part.
 
-The *stored values* of a row are `decode(codes)` in float32, whichever engine reads them: exactness, reconstruction
-and refinement speak of those.
+The *stored values* of a row are `decode(codes)` in float32. Exact search, reconstruction and refinement use them on
+every device.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.search.arrays import Array, Floats
-from ridgeline.search.kmeans import kmeans, nearest
+from ridgeline.search.kmeans import find_nearest_centres, train_centres
 
-LEVELS = 255  # steps between the least and the greatest value of a dimension
-WORDS = 256  # of a PQ part
-PQ_SAMPLE = 64 * WORDS
+LEVELS = 255  # steps between the lowest and the highest value of a dimension
+CODEBOOK_SIZE = 256  # codewords of a PQ part
+PQ_SAMPLE = 64 * CODEBOOK_SIZE
 PQ_ROUNDS = 12
 
 
 class Codec(Protocol):
+    """Encode vectors as codes and decode them."""
+
     @property
     def name(self) -> str: ...
 
     def encode(self, vectors: Floats) -> Array: ...
     def decode(self, codes: Array) -> Floats: ...
     def empty(self) -> Array:
-        """Codes of no rows: their width and type."""
+        """Codes without rows: their width and type."""
 
     def arrays(self) -> Mapping[str, Array]:
-        """What it learnt, to be kept in files."""
+        """The trained arrays, by the names of their files."""
 
 
 @dataclass(frozen=True)
 class FlatCodec:
+    """The values themselves, in float32 or float16."""
+
     dim: int
     dtype: str = "float32"  # or float16
     name: str = "Flat"
@@ -63,7 +67,7 @@ class FlatCodec:
 
 @dataclass(frozen=True)
 class ByteCodec:
-    """SQ8: a byte per dimension, 256 even steps between the least and the greatest value seen in training."""
+    """SQ8: a byte per dimension, 255 even steps between the lowest and the highest value of the training vectors."""
 
     base: Floats  # [d] the value of code 0
     step: Floats  # [d]
@@ -90,14 +94,15 @@ class ByteCodec:
         return {"base": self.base, "step": self.step}
 
 
-def trained_bytes(vectors: Floats) -> ByteCodec:
+def train_byte_codec(vectors: Floats) -> ByteCodec:
+    """Train SQ8 from vectors [n, d]."""
     low, high = vectors.min(0), vectors.max(0)
     return ByteCodec(low.astype(np.float32), ((high.astype(np.float64) - low) / LEVELS).astype(np.float32))
 
 
 @dataclass(frozen=True)
-class PartCodec:
-    """PQ: each of `parts` equal slices is replaced by the nearest of 256 words learnt for it."""
+class ProductCodec:
+    """PQ: each of `parts` equal slices is replaced by the nearest of 256 codewords."""
 
     words: Floats  # [parts, 256, d / parts]
     name: str = "PQ"
@@ -111,16 +116,16 @@ class PartCodec:
         width = self.words.shape[2]
         for part in range(self.parts):
             slices = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
-            codes[:, part] = nearest(slices, self.words[part])
+            codes[:, part] = find_nearest_centres(slices, self.words[part])
         return codes
 
     def decode(self, codes: Array) -> Floats:
-        width = self.parts * self.words.shape[2]  # said, for there may be no codes to find it from
+        width = self.parts * self.words.shape[2]  # explicit, because there may be no codes
         values: Floats = self.words[np.arange(self.parts), codes].reshape(len(codes), width)
         return values
 
     def tables(self, queries: Floats) -> Floats:
-        """q·word for every word, [queries, parts, 256]."""
+        """The product of each query with every codeword, [queries, parts, 256]."""
         slices = queries.reshape(len(queries), self.parts, -1)
         return np.ascontiguousarray(np.einsum("qps,pws->qpw", slices, self.words, optimize=True), np.float32)
 
@@ -131,14 +136,14 @@ class PartCodec:
         return {"words": self.words}
 
 
-def trained_parts(vectors: Floats, parts: int, seed: int) -> PartCodec:
-    """Learn the words from a sample; with fewer vectors than words, some words repeat."""
+def train_product_codec(vectors: Floats, parts: int, seed: int) -> ProductCodec:
+    """Train the codewords from a sample; with fewer vectors than codewords, some repeat."""
     width = vectors.shape[1] // parts
     if len(vectors) > PQ_SAMPLE:
         vectors = vectors[np.random.default_rng(seed).choice(len(vectors), PQ_SAMPLE, replace=False)]
-    words = np.empty((parts, WORDS, width), np.float32)
+    words = np.empty((parts, CODEBOOK_SIZE, width), np.float32)
     for part in range(parts):
         slices = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
-        learnt = kmeans(slices, min(WORDS, len(slices)), seed=seed + part, rounds=PQ_ROUNDS)
-        words[part] = np.resize(learnt, (WORDS, width))
-    return PartCodec(words)
+        learnt = train_centres(slices, min(CODEBOOK_SIZE, len(slices)), seed=seed + part, rounds=PQ_ROUNDS)
+        words[part] = np.resize(learnt, (CODEBOOK_SIZE, width))
+    return ProductCodec(words)

@@ -9,160 +9,173 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.search import blocks
-from ridgeline.search.arrays import Array, Floats, Grown, Whole, Wide, grown
-from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, PartCodec, trained_bytes, trained_parts
-from ridgeline.search.engine import Ask, Recipe
-from ridgeline.search.inputs import finite_norms, is_tensor, matrix
-from ridgeline.search.kmeans import kmeans, nearest
-from ridgeline.search.lists import Lists, Segment
-from ridgeline.search.metric import norms, unit
-from ridgeline.search.one_query import OnLists
-from ridgeline.search.scan import Scan
-from ridgeline.search.spec import fitting
+from ridgeline.search import ranking as ranking
+from ridgeline.search.arrays import Array, Doubles, Floats, GrowableArray, Integers, wrap_rows
+from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec, train_byte_codec, train_product_codec
+from ridgeline.search.engine import EngineConfig, SearchOptions
+from ridgeline.search.flat import FlatRows
+from ridgeline.search.inputs import as_matrix, compute_finite_norms, is_tensor
+from ridgeline.search.inverted_lists import InvertedLists, OneQuerySearch, Segment
+from ridgeline.search.kmeans import find_nearest_centres, train_centres
+from ridgeline.search.metric import compute_norms, normalize
+from ridgeline.search.spec import check_dimension
 
 
 @dataclass(frozen=True)
 class Refiner:
-    """The same rows, kept finer: candidates are ranked by these values."""
+    """The same rows with a finer codec, which ranks the candidates."""
 
     codec: Codec
-    codes: Grown
+    codes: GrowableArray
 
     @property
-    def values(self) -> blocks.Decoded:
-        return blocks.Decoded(self.codec, self.codes.rows)
+    def values(self) -> ranking.CodeValues:
+        return ranking.CodeValues(self.codec, self.codes.rows)
 
 
 @dataclass(frozen=True)
 class CpuEngine:
-    recipe: Recipe
-    family: Scan | Lists
+    """Vectors on the CPU."""
+
+    config: EngineConfig
+    row_scorer: FlatRows | InvertedLists
     refiner: Refiner | None
 
     @property
     def count(self) -> int:
-        return self.family.count
+        return self.row_scorer.count
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays().values())
 
-    def added(self, vectors: Floats) -> CpuEngine:
+    def append(self, vectors: Floats) -> CpuEngine:
         refiner = self.refiner
         if refiner is not None:
-            refiner = replace(refiner, codes=refiner.codes.appended(refiner.codec.encode(vectors)))
-        return replace(self, family=self.family.added(vectors), refiner=refiner)
+            refiner = replace(refiner, codes=refiner.codes.append(refiner.codec.encode(vectors)))
+        return replace(self, row_scorer=self.row_scorer.append(vectors), refiner=refiner)
 
-    def taken(self, rows: Whole) -> CpuEngine:
+    def select_rows(self, rows: Integers) -> CpuEngine:
         refiner = self.refiner
         if refiner is not None:
-            refiner = replace(refiner, codes=grown(refiner.codes.rows[rows]))
-        return replace(self, family=self.family.taken(rows), refiner=refiner)
+            refiner = replace(refiner, codes=wrap_rows(refiner.codes.rows[rows]))
+        return replace(self, row_scorer=self.row_scorer.select_rows(rows), refiner=refiner)
 
-    def search(self, queries: Floats, ask: Ask) -> tuple[Wide, Whole]:
-        wanted = ask.k * ask.depth if self.refiner is not None else ask.k
+    def search(self, queries: Floats, options: SearchOptions) -> tuple[Doubles, Integers]:
+        candidate_count = options.k * options.depth if self.refiner is not None else options.k
         parts = []
-        for piece, slack in self._pieces(queries):
-            offsets, rows = blocks.candidates(self.family, piece, slack, wanted, ask.nprobe, ask.allowed)
-            scores = blocks.rescored(self._finest, piece, offsets, rows, self._squared)
-            parts.append(blocks.ranked(offsets, rows, scores, ask.k, self._squared, ask.ids))
+        for part, slack in self._split_queries(queries):
+            offsets, rows = ranking.find_candidates(
+                self.row_scorer, part, slack, candidate_count, options.nprobe, options.allowed
+            )
+            scores = ranking.rescore_candidates(self._finest, part, offsets, rows, self._squared)
+            parts.append(ranking.rank_candidates(offsets, rows, scores, options.k, self._squared, options.ids))
         if len(parts) == 1:
             return parts[0]
-        empty = (np.empty((0, ask.k)), np.empty((0, ask.k), np.int64))
+        empty = (np.empty((0, options.k)), np.empty((0, options.k), np.int64))
         return np.concatenate([s for s, _ in [empty, *parts]]), np.concatenate([r for _, r in [empty, *parts]])
 
-    def door(self, queries: Floats, ask: Ask) -> OnLists | None:
-        """A shorter way for the next query like this one."""
-        family = self.family
+    def get_fast_path(self, queries: Floats, options: SearchOptions) -> OneQuerySearch | None:
+        """Return a faster search for the next query of this shape, or None."""
+        row_scorer = self.row_scorer
         if len(queries) != 1 or self.refiner is not None:
             return None
-        if not isinstance(family, Lists) or not OnLists.fits(family, ask):
+        if not isinstance(row_scorer, InvertedLists) or not OneQuerySearch.supports(row_scorer, options):
             return None
-        metric = self.recipe.metric
+        metric = self.config.metric
 
-        def otherwise(query: Any) -> tuple[Wide, Whole]:
-            return self.search(Cpu().take_in(query, self.recipe.dim, metric, "queries"), ask)
+        def fallback(query: Any) -> tuple[Doubles, Integers]:
+            return self.search(CpuBackend().prepare_vectors(query, self.config.dim, metric, "queries"), options)
 
-        return OnLists(family, metric, ask, otherwise)
+        return OneQuerySearch(row_scorer, metric, options, fallback)
 
-    def within(self, queries: Floats, radius: float, ask: Ask) -> tuple[Whole, Wide, Whole]:
-        """With a refiner, what the coarse codes find is held against the radius by the finer values."""
-        limits: list[Whole] = [np.zeros(1, np.int64)]
-        scores: list[Wide] = [np.zeros(0)]
-        rows: list[Whole] = [np.zeros(0, np.int64)]
-        for piece, slack in self._pieces(queries):
-            least = self._least(piece, radius)
-            offsets, near = blocks.candidates_within(self.family, piece, slack, least, ask.nprobe, ask.allowed)
-            values = blocks.rescored(self._finest, piece, offsets, near, self._squared)
-            ends, best, found = blocks.nearer(offsets, near, values, radius, self._squared, ask.ids)
+    def search_radius(
+        self, queries: Floats, radius: float, options: SearchOptions
+    ) -> tuple[Integers, Doubles, Integers]:
+        """Search by radius; with a refiner, its values decide which candidates of the coarse codes are near enough."""
+        limits: list[Integers] = [np.zeros(1, np.int64)]
+        scores: list[Doubles] = [np.zeros(0)]
+        rows: list[Integers] = [np.zeros(0, np.int64)]
+        for part, slack in self._split_queries(queries):
+            min_scores = self._min_scores(part, radius)
+            offsets, candidate_rows = ranking.find_candidates_within(
+                self.row_scorer, part, slack, min_scores, options.nprobe, options.allowed
+            )
+            values = ranking.rescore_candidates(self._finest, part, offsets, candidate_rows, self._squared)
+            ends, best, best_rows = ranking.select_within_radius(
+                offsets, candidate_rows, values, radius, self._squared, options.ids
+            )
             limits.append(ends[1:] + limits[-1][-1])
             scores.append(best)
-            rows.append(found)
+            rows.append(best_rows)
         return np.concatenate(limits), np.concatenate(scores), np.concatenate(rows)
 
-    def vectors(self, rows: Whole) -> Floats:
-        plain = self._finest.plain()
-        return plain[rows] if plain is not None else self._finest.decoded(rows)
+    def vectors(self, rows: Integers) -> Floats:
+        plain = self._finest.as_float32()
+        return plain[rows] if plain is not None else self._finest.decode_rows(rows)
 
     def arrays(self) -> Mapping[str, Array]:
-        family, kept = self.family, dict(self.family.codec.arrays())
-        if isinstance(family, Lists):
-            whole = family.taken(np.arange(family.count)) if len(family.segments) != 1 else family
-            segment = whole.segments[0]
-            kept |= {"codes": segment.codes, "rows": segment.rows, "offsets": segment.offsets}
-            kept |= {"centres": family.centres}
-            kept |= {} if segment.biases is None else {"biases": segment.biases}
+        row_scorer, arrays = self.row_scorer, dict(self.row_scorer.codec.arrays())
+        if isinstance(row_scorer, InvertedLists):
+            merged = (
+                row_scorer.select_rows(np.arange(row_scorer.count)) if len(row_scorer.segments) != 1 else row_scorer
+            )
+            segment = merged.segments[0]
+            arrays |= {"codes": segment.codes, "rows": segment.rows, "offsets": segment.offsets}
+            arrays |= {"centres": row_scorer.centres}
+            arrays |= {} if segment.biases is None else {"biases": segment.biases}
         else:
-            kept["codes"] = family.codes.rows
-            kept |= {} if family.biases is None else {"biases": family.biases.rows}
+            arrays["codes"] = row_scorer.codes.rows
+            arrays |= {} if row_scorer.biases is None else {"biases": row_scorer.biases.rows}
         if self.refiner is not None:
-            kept["refine_codes"] = self.refiner.codes.rows
-            kept |= {f"refine_{name}": array for name, array in self.refiner.codec.arrays().items()}
-        kept["longest"] = np.array([family.longest])
-        return kept
+            arrays["refine_codes"] = self.refiner.codes.rows
+            arrays |= {f"refine_{name}": array for name, array in self.refiner.codec.arrays().items()}
+        arrays["longest"] = np.array([row_scorer.longest])
+        return arrays
 
     @property
     def _squared(self) -> bool:
-        return self.recipe.metric == "l2"
+        return self.config.metric == "l2"
 
     @property
-    def _finest(self) -> blocks.Values:
-        return self.refiner.values if self.refiner is not None else self.family.values
+    def _finest(self) -> ranking.StoredValues:
+        return self.refiner.values if self.refiner is not None else self.row_scorer.values
 
-    def _pieces(self, queries: Floats) -> list[tuple[Floats, Wide]]:
-        """Queries at a time, with their slack; alone, where float32 will not do and all rows are candidates."""
-        slack = self.family.slack(queries)
-        step = blocks.QUERIES if np.isfinite(slack).all() else 1
+    def _split_queries(self, queries: Floats) -> list[tuple[Floats, Doubles]]:
+        """Split queries into parts with their slack; into single queries if float32 cannot hold the scores."""
+        slack = self.row_scorer.slack(queries)
+        step = ranking.MAX_QUERIES if np.isfinite(slack).all() else 1
         return [(queries[at : at + step], slack[at : at + step]) for at in range(0, len(queries), step)]
 
-    def _least(self, queries: Floats, radius: float) -> Wide:
-        """The score that a row nearer than `radius` has at least."""
+    def _min_scores(self, queries: Floats, radius: float) -> Doubles:
+        """The lowest score of a row that is nearer than `radius`."""
         if not self._squared:
             return np.full(len(queries), radius)
-        squares = norms(queries) ** 2
+        squares = compute_norms(queries) ** 2
         return (squares - radius) / 2 - 1e-12 * (squares + abs(radius))
 
 
 @dataclass(frozen=True)
-class Cpu:
+class CpuBackend:
+    """Makes engines on the CPU."""
+
     device: str = "cpu"
 
-    def take_in(self, vectors: Any, dim: int | None, metric: str, what: str) -> Floats:
-        values = matrix(vectors, dim, what)
-        lengths = finite_norms(values, what)
-        return unit(values, lengths) if metric == "cosine" else values
+    def prepare_vectors(self, vectors: Any, dim: int | None, metric: str, what: str) -> Floats:
+        values = as_matrix(vectors, dim, what)
+        norms = compute_finite_norms(values, what)
+        return normalize(values, norms) if metric == "cosine" else values
 
-    def give_back(self, values: Array, like: Any) -> Any:
+    def convert_like(self, values: Array, like: Any) -> Any:
         if not is_tensor(like):
             return values
         import torch
 
         return torch.from_numpy(np.ascontiguousarray(values)).to(like.device)
 
-    def trained(self, recipe: Recipe, vectors: Floats, seed: int = 0) -> CpuEngine:
-        spec, metric = recipe.spec, recipe.metric
-        fitting(spec, recipe.dim)
+    def train_engine(self, config: EngineConfig, vectors: Floats, seed: int = 0) -> CpuEngine:
+        spec, metric = config.spec, config.metric
+        check_dimension(spec, config.dim)
         centres = None
         if spec.trains and not len(vectors):
             raise InputError(f"'{spec}' cannot learn from no vectors; train with some that are like those to come.")
@@ -172,61 +185,61 @@ class Cpu:
                     f"'{spec}' needs {spec.lists} vectors or more to learn from and was given {len(vectors)}; "
                     "give more or use fewer lists."
                 )
-            centres = kmeans(vectors, spec.lists, seed=seed, spherical=metric == "cosine")
+            centres = train_centres(vectors, spec.lists, seed=seed, spherical=metric == "cosine")
         residual = vectors
         if spec.codec == "PQ" and centres is not None:
             sample = vectors
             if len(sample) > 65_536:
                 sample = sample[np.random.default_rng(seed).choice(len(sample), 65_536, replace=False)]
-            residual = sample - centres[nearest(sample, centres)]
-        codec = _codec(recipe, spec.codec, residual, seed)
+            residual = sample - centres[find_nearest_centres(sample, centres)]
+        codec = _train_codec(config, spec.codec, residual, seed)
         refiner = None
         if spec.refine is not None:
-            finer = _codec(recipe, spec.refine, vectors, seed)
-            refiner = Refiner(finer, grown(finer.empty()))
-        return CpuEngine(recipe, _empty(recipe, codec, centres), refiner)
+            refine_codec = _train_codec(config, spec.refine, vectors, seed)
+            refiner = Refiner(refine_codec, wrap_rows(refine_codec.empty()))
+        return CpuEngine(config, _make_empty_rows(config, codec, centres), refiner)
 
-    def restored(self, recipe: Recipe, arrays: Mapping[str, Array]) -> CpuEngine:
-        spec = recipe.spec
-        codec = _known(recipe, spec.codec, arrays, "")
-        family: Scan | Lists = _empty(recipe, codec, arrays.get("centres"))
+    def restore_engine(self, config: EngineConfig, arrays: Mapping[str, Array]) -> CpuEngine:
+        spec = config.spec
+        codec = _restore_codec(config, spec.codec, arrays, "")
+        row_scorer: FlatRows | InvertedLists = _make_empty_rows(config, codec, arrays.get("centres"))
         longest = float(arrays["longest"][0])
         biases = arrays.get("biases")
-        if isinstance(family, Lists):
+        if isinstance(row_scorer, InvertedLists):
             segment = Segment(0, arrays["rows"], arrays["offsets"], arrays["codes"], biases)
-            family = replace(family, segments=(segment,), longest=longest)
+            row_scorer = replace(row_scorer, segments=(segment,), longest=longest)
         else:
-            kept = None if biases is None else grown(biases)
-            family = replace(family, codes=grown(arrays["codes"]), biases=kept, longest=longest)
+            row_biases = None if biases is None else wrap_rows(biases)
+            row_scorer = replace(row_scorer, codes=wrap_rows(arrays["codes"]), biases=row_biases, longest=longest)
         refiner = None
         if spec.refine is not None:
-            finer = _known(recipe, spec.refine, arrays, "refine_")
-            refiner = Refiner(finer, grown(arrays["refine_codes"]))
-        return CpuEngine(recipe, family, refiner)
+            refine_codec = _restore_codec(config, spec.refine, arrays, "refine_")
+            refiner = Refiner(refine_codec, wrap_rows(arrays["refine_codes"]))
+        return CpuEngine(config, row_scorer, refiner)
 
 
-def open_place(device: str) -> Cpu:
-    return Cpu()
+def open_backend(device: str) -> CpuBackend:
+    return CpuBackend()
 
 
-def _empty(recipe: Recipe, codec: Codec, centres: Floats | None) -> Scan | Lists:
-    distances = recipe.metric == "l2"
+def _make_empty_rows(config: EngineConfig, codec: Codec, centres: Floats | None) -> FlatRows | InvertedLists:
+    distances = config.metric == "l2"
     if centres is not None:
-        return Lists(codec, centres, (), distances)
-    return Scan(codec, grown(codec.empty()), grown(np.empty(0, np.float32)) if distances else None)
+        return InvertedLists(codec, centres, (), distances)
+    return FlatRows(codec, wrap_rows(codec.empty()), wrap_rows(np.empty(0, np.float32)) if distances else None)
 
 
-def _codec(recipe: Recipe, name: str, vectors: Floats, seed: int) -> Codec:
+def _train_codec(config: EngineConfig, name: str, vectors: Floats, seed: int) -> Codec:
     if name == "SQ8":
-        return trained_bytes(vectors)
+        return train_byte_codec(vectors)
     if name == "PQ":
-        return trained_parts(vectors, recipe.spec.parts or 1, seed)
-    return FlatCodec(recipe.dim, recipe.dtype)
+        return train_product_codec(vectors, config.spec.parts or 1, seed)
+    return FlatCodec(config.dim, config.dtype)
 
 
-def _known(recipe: Recipe, name: str, arrays: Mapping[str, Array], prefix: str) -> Codec:
+def _restore_codec(config: EngineConfig, name: str, arrays: Mapping[str, Array], prefix: str) -> Codec:
     if name == "SQ8":
         return ByteCodec(arrays[f"{prefix}base"], arrays[f"{prefix}step"])
     if name == "PQ":
-        return PartCodec(arrays[f"{prefix}words"])
-    return FlatCodec(recipe.dim, recipe.dtype)
+        return ProductCodec(arrays[f"{prefix}words"])
+    return FlatCodec(config.dim, config.dtype)

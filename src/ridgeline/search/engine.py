@@ -1,10 +1,11 @@
-"""What an index asks of the machine it lives on: a *place* makes engines, an *engine* holds vectors and finds them.
+"""Interfaces between an index and a device: a backend makes engines, an engine stores vectors and searches them.
 
-An engine never changes: `added` and `taken` give a new one that shares what it can, so a search goes on over the one
-it began with. Rows are counted from 0 in the order they came; ids, filters and removals are the index's business.
+An engine never changes: `append` and `select_rows` return a new engine that shares memory with the old one, so a
+search continues on the engine it started with. Rows are numbered from 0 in the order they were added; the index
+handles ids, filters and removals.
 
-A place for GPUs is a module of its own, named in `PLACES`; vectors, queries and answers are then tensors of that GPU,
-and nothing here or in index.py looks inside them.
+The backend of a device is a module, listed in `BACKENDS`. On a GPU vectors, queries and results are tensors of that
+GPU; index.py never looks inside them.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from ridgeline.machine import device_named
+from ridgeline.machine import resolve_device
 from ridgeline.search.arrays import Array
 from ridgeline.search.spec import Spec
 
-PLACES = {"cpu": "ridgeline.search.cpu", "cuda": "ridgeline.search.cuda"}
+BACKENDS = {"cpu": "ridgeline.search.cpu", "cuda": "ridgeline.search.cuda"}
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One search: how many, how thoroughly, among which rows."""
+class SearchOptions:
+    """One search: how many results, how many lists and candidates, which rows."""
 
     k: int
-    nprobe: int = 1  # lists looked at
-    depth: int = 1  # times k candidates are ranked again by the refining codec
-    allowed: Array | None = None  # uint8 [rows], on the CPU: 1 where a row may be found
+    nprobe: int = 1  # lists to read
+    depth: int = 1  # depth · k candidates are ranked again by the refiner
+    allowed: Array | None = None  # uint8 [rows], on the CPU: 1 where a row may be returned
     ids: Array | None = None  # int64 [rows], on the CPU: equal scores go by it; None: by row
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What every engine of an index is made by."""
+class EngineConfig:
+    """The settings that all engines of an index share."""
 
     spec: Spec
     metric: str
@@ -43,49 +44,55 @@ class Recipe:
 
 
 class Engine(Protocol):
+    """Vectors on one device."""
+
     @property
-    def recipe(self) -> Recipe: ...
+    def config(self) -> EngineConfig: ...
     @property
     def count(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Of all it holds."""
+        """The size of all arrays."""
 
-    def added(self, vectors: Any) -> Engine: ...
-    def taken(self, rows: Array) -> Engine:
-        """Of these rows only, in this order."""
+    def append(self, vectors: Any) -> Engine: ...
+    def select_rows(self, rows: Array) -> Engine:
+        """Return an engine with these rows only, in this order."""
 
-    def search(self, queries: Any, ask: Ask) -> tuple[Any, Any]:
-        """(scores [q, k], rows [q, k]), best first; cosine and ip high, l2 squared distances; rows −1 where none is."""
+    def search(self, queries: Any, options: SearchOptions) -> tuple[Any, Any]:
+        """(scores [q, k], rows [q, k]), best first; cosine and ip: high is near, l2: squared distances; missing rows
+        are −1.
+        """
 
-    def within(self, queries: Any, radius: float, ask: Ask) -> tuple[Any, Any, Any]:
+    def search_radius(self, queries: Any, radius: float, options: SearchOptions) -> tuple[Any, Any, Any]:
         """(limits [q + 1], scores, rows): all rows nearer than `radius`, best first for each query."""
 
     def vectors(self, rows: Array) -> Any:
-        """float32 [n, d]: the stored values, by the finest codec there is."""
+        """float32 [n, d]: the stored values, by the finest codec of the index."""
 
     def arrays(self) -> Mapping[str, Array]:
-        """All it holds and learnt, as NumPy arrays to be kept in files."""
+        """All stored and trained data as NumPy arrays, by the names of their files."""
 
 
-class Place(Protocol):
+class Backend(Protocol):
+    """Makes engines on one device."""
+
     @property
     def device(self) -> str: ...
 
-    def take_in(self, vectors: Any, dim: int | None, metric: str, what: str) -> Any:
-        """Vectors as its engines want them, finite, of unit length for cosine; an InputError names a bad row."""
+    def prepare_vectors(self, vectors: Any, dim: int | None, metric: str, what: str) -> Any:
+        """Return vectors as the engines need them: finite, of unit length for cosine; an InputError names a bad row."""
 
-    def give_back(self, values: Any, like: Any) -> Any:
-        """An answer in the kind of `like`: NumPy for NumPy, a tensor on the same device for a tensor."""
+    def convert_like(self, values: Any, like: Any) -> Any:
+        """Return a result in the type of `like`: NumPy for NumPy, a tensor on the same device for a tensor."""
 
-    def trained(self, recipe: Recipe, vectors: Any, seed: int) -> Engine:
-        """An engine that learnt from `vectors` and holds none."""
+    def train_engine(self, config: EngineConfig, vectors: Any, seed: int) -> Engine:
+        """Return an engine that is trained on `vectors` and stores none of them."""
 
-    def restored(self, recipe: Recipe, arrays: Mapping[str, Array]) -> Engine: ...
+    def restore_engine(self, config: EngineConfig, arrays: Mapping[str, Array]) -> Engine: ...
 
 
-def place_of(device: str) -> Place:
-    """The place of that name; auto is the GPU where torch and a GPU are there, else the CPU."""
-    named = device_named(device)
-    place: Place = import_module(PLACES[named.partition(":")[0]]).open_place(named)
-    return place
+def find_backend(device: str) -> Backend:
+    """Return the backend of a device; "auto" is the GPU if torch and a GPU are available, else the CPU."""
+    name = resolve_device(device)
+    backend: Backend = import_module(BACKENDS[name.partition(":")[0]]).open_backend(name)
+    return backend

@@ -14,44 +14,43 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.search import recall as recalls
-from ridgeline.search.arrays import Flags, Whole
-from ridgeline.search.engine import Ask, Engine, Place, Recipe, place_of
-from ridgeline.search.inputs import is_tensor, numbers, refuse_shape
-from ridgeline.search.masks import allowed_rows
-from ridgeline.search.metric import checked_metric
-from ridgeline.search.recall import Curve
-from ridgeline.search.rows import no_rows
-from ridgeline.search.spec import Spec, chosen, fitting, parse
-from ridgeline.search.state import State, ids_of, open_door, swept
-
-if TYPE_CHECKING:
-    from ridgeline.search.sharded import ShardedIndex
+from ridgeline.search.arrays import Flags, Integers
+from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions, find_backend
+from ridgeline.search.index_files import open_index, read_snapshot, write_index
+from ridgeline.search.inputs import as_ids, as_matrix, check_shape, is_tensor
+from ridgeline.search.metric import check_metric
+from ridgeline.search.recall import Curve, choose_settings, measure_curve
+from ridgeline.search.rows import make_empty_rows, make_row_mask, make_table
+from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows, map_ids
+from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
 
 DTYPES = ("auto", "float32", "float16")
-DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # where neither depth nor recall is asked for: what a codec loses
-MOST = 2**32  # neighbours in one answer: 48 GiB, mostly of rows that are not there
-SWEEP = 0.25  # share of removed rows at which they are swept away
+DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
+MAX_RESULTS = 2**32  # in one search: 48 GiB
+MAX_REMOVED_SHARE = 0.25  # a larger share of removed rows is dropped from the engine
 
 
 class Index:
-    """Vectors with ids, found by nearness.
+    """Vectors with ids, searched by similarity.
 
-    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8, IVFn,PQm, each with ,Refine(Flat|SQ8) if wanted; Auto
-    dim     taken from the first vectors where not given
-    metric  cosine (vectors are kept at length 1) or ip: high is near; l2: squared distance, low is near
+    spec    Flat, SQ8, IVFn,Flat, IVFn,SQ8 or IVFn,PQm, each with optional ,Refine(Flat) or ,Refine(SQ8); or Auto
+    dim     components of a vector; by default those of the first vectors
+    metric  cosine (vectors are scaled to length 1) or ip: high is near; l2: squared distance, low is near
     device  auto, cpu, cuda, cuda:N
     dtype   of Flat values: float32 or float16; auto is float32 on a CPU, float16 on a GPU
-    model   the name of the model that made the vectors, kept with them
+    model   the name of the model that made the vectors, saved with them
 
-    Safe to use from several threads: a search sees all of an add or nothing of it.
+    Safe to use from several threads: a search sees all vectors of an `add` or none of them.
     """
 
     def __init__(
@@ -64,123 +63,134 @@ class Index:
         dtype: str = "auto",
         model: str | None = None,
     ) -> None:
-        self._asked = parse(spec)
-        self.metric = checked_metric(metric)
+        self._requested_spec = parse_spec(spec)
+        self.metric = check_metric(metric)
         if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1):
             raise InputError(f"dim is {dim!r}; give the number of a vector's components, 1 or more.")
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
-        if dim is not None and self._asked is not None:
-            fitting(self._asked, dim)
+        if dim is not None and self._requested_spec is not None:
+            check_dimension(self._requested_spec, dim)
         self.model = model
         self._dim = None if dim is None else int(dim)
-        self._place: Place = place_of(device)
-        kind = self._place.device.partition(":")[0]
-        self.dtype = dtype if dtype != "auto" else "float16" if kind == "cuda" else "float32"
+        self._backend: Backend = find_backend(device)
+        device_type = self._backend.device.partition(":")[0]
+        self.dtype = dtype if dtype != "auto" else "float16" if device_type == "cuda" else "float32"
         self._lock = threading.Lock()
-        self._state = State(no_rows())
+        self._snapshot = Snapshot(make_empty_rows())
         self._warned: set[str] = set()
 
     @classmethod
     def sharded(cls, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> ShardedIndex:
-        """One index over several devices, each with a share of the rows; answers are merged exactly."""
-        from ridgeline.search.sharded import ShardedIndex
-
+        """Return one index over several devices, each with a share of the rows; results are merged exactly."""
         return ShardedIndex(devices, spec, **settings)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], verify: bool = False, *, device: str = "cpu", mmap: bool = True
     ) -> Index:
-        """An index that was saved; `verify` holds every file against its checksum and names the one that differs."""
-        from ridgeline.search.files import load
-
-        return load(cls, path, verify=verify, device=device, mmap=mmap)
+        """Load a saved index. `verify` compares every file with its checksum and names the one that differs; `mmap`
+        maps the arrays instead of reading them. Raises StoreError if the folder is not a complete index.
+        """
+        folder = open_index(path, verify)
+        meta = folder.meta
+        index = cls(meta["spec"], metric=meta["metric"], device=device, dtype=meta["dtype"], model=meta["model"])
+        index._snapshot = read_snapshot(folder, index._backend, mmap)
+        return index
 
     @property
     def spec(self) -> str:
-        engine = self._state.engine
-        known = engine.recipe.spec if engine is not None else self._asked
-        return str(known) if known is not None else "Auto"
+        engine = self._snapshot.engine
+        spec = engine.config.spec if engine is not None else self._requested_spec
+        return str(spec) if spec is not None else "Auto"
 
     @property
     def dim(self) -> int | None:
-        engine = self._state.engine
-        return self._dim if engine is None else engine.recipe.dim
+        engine = self._snapshot.engine
+        return self._dim if engine is None else engine.config.dim
 
     @property
     def device(self) -> str:
-        return self._place.device
+        return self._backend.device
 
     @property
     def trained(self) -> bool:
-        return self._state.engine is not None or (self._asked is not None and not self._asked.trains)
+        return self._snapshot.engine is not None or (
+            self._requested_spec is not None and not self._requested_spec.trains
+        )
 
     @property
-    def ids(self) -> Whole:
-        """Of all rows, in the order they were added."""
-        rows = self._state.rows
+    def ids(self) -> Integers:
+        """The ids of all rows, int64 [n], in the order they were added."""
+        rows = self._snapshot.rows
         return rows.ids.rows[rows.live_rows].copy()
 
     @property
     def meta(self) -> Any:
-        """What was given with the rows, as a pyarrow Table in the order of `ids`; None where nothing was."""
-        rows = self._state.rows
+        """The columns of the rows as a pyarrow Table in the order of `ids`; None if there are none."""
+        rows = self._snapshot.rows
         return None if rows.meta is None else rows.meta if rows.alive is None else rows.meta.take(rows.live_rows)
 
     @property
     def exact(self) -> bool:
-        """Whether every search looks at every value that was given."""
-        engine = self._state.engine
-        known = engine.recipe.spec if engine is not None else self._asked
-        return known is not None and known.exact
+        """Whether every search compares every vector at full precision."""
+        engine = self._snapshot.engine
+        spec = engine.config.spec if engine is not None else self._requested_spec
+        return spec is not None and spec.exact
 
-    def rows_of(self, ids: Any) -> Whole:
-        """Where these ids stand in `ids` and `meta`."""
-        rows = self._state.rows
-        found = rows.found(numbers(ids), "ask only for")
-        return found if rows.alive is None else np.searchsorted(rows.live_rows, found)
+    def find_rows(self, ids: Any) -> Integers:
+        """Return the positions of these ids in `ids` and `meta`; raises InputError for an unknown id."""
+        rows = self._snapshot.rows
+        matches = rows.find_existing(as_ids(ids), "ask only for")
+        return matches if rows.alive is None else np.searchsorted(rows.live_rows, matches)
 
     @property
     def curve(self) -> Curve | None:
-        """What `measure_recall` found."""
-        return self._state.curve
+        """The result of `measure_recall`, or None."""
+        return self._snapshot.curve
 
     def __len__(self) -> int:
-        return self._state.rows.live
+        return self._snapshot.rows.live
 
     def train(self, vectors: Any, *, seed: int = 0) -> None:
-        """Learn lists and codes from vectors like those to come; needed once, before `add`, where the spec has any."""
+        """Train lists and codes on vectors [n, dim] like those to be added; needed once, before `add`, if the spec has
+        any.
+        """
         with self._lock:
-            if len(self._state.rows.ids.rows):
-                raise InputError(f"the index holds {len(self)} rows and is trained; make a new one to train anew.")
-            given = self._place.take_in(vectors, self.dim, self.metric, "training vectors")
-            self._state = replace(self._state, engine=self._made(given, seed))
+            if len(self._snapshot.rows.ids.rows):
+                raise InputError(f"the index holds {len(self)} rows and is trained; make a new index to train again.")
+            prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "training vectors")
+            self._snapshot = replace(self._snapshot, engine=self._train_engine(prepared, seed))
 
     def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:
-        """Take in vectors [n, dim], with ids of their own (else counted on) and columns to filter by."""
+        """Add vectors [n, dim], with `ids` [n] (by default the next numbers) and `meta`, columns to filter by.
+
+        Raises InputError if a vector is not finite, an id is not new, or the columns differ from those of earlier rows.
+        """
         with self._lock:
-            state = self._state
-            given = self._place.take_in(vectors, self.dim, self.metric, "vectors")
-            if state.engine is None and self._asked is not None and self._asked.trains:
+            snapshot = self._snapshot
+            prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "vectors")
+            if snapshot.engine is None and self._requested_spec is not None and self._requested_spec.trains:
                 raise InputError(f"'{self.spec}' must be trained before add; call train with vectors like these.")
-            rows = state.rows.added(len(given), ids, meta)
-            engine = state.engine or self._made(given, 0)
-            self._state = replace(state, rows=rows, engine=engine.added(given))
+            rows = snapshot.rows.append(len(prepared), ids, meta)
+            engine = snapshot.engine or self._train_engine(prepared, 0)
+            self._snapshot = replace(snapshot, rows=rows, engine=engine.append(prepared))
 
     def remove(self, ids: Any) -> int:
-        """Take rows out; the number of them. An id that is not there is an error, and nothing is removed."""
+        """Remove rows and return their number. An id that is not in the index is an InputError, and then nothing is
+        removed.
+        """
         with self._lock:
-            state = self._state
-            gone = np.unique(state.rows.found(numbers(ids), "remove only"))
-            if not len(gone):
+            snapshot = self._snapshot
+            removed_rows = np.unique(snapshot.rows.find_existing(as_ids(ids), "remove only"))
+            if not len(removed_rows):
                 return 0
-            rows = state.rows.removed(gone)
-            if rows.count - rows.live > SWEEP * rows.count:
-                self._state = swept(replace(state, rows=rows))
+            rows = snapshot.rows.mark_removed(removed_rows)
+            if rows.count - rows.live > MAX_REMOVED_SHARE * rows.count:
+                self._snapshot = drop_removed_rows(replace(snapshot, rows=rows))
             else:
-                self._state = replace(state, rows=rows)
-            return len(gone)
+                self._snapshot = replace(snapshot, rows=rows)
+            return len(removed_rows)
 
     def search(
         self,
@@ -192,168 +202,340 @@ class Index:
         recall: float | None = None,
         where: Any = None,
     ) -> tuple[Any, Any]:
-        """(scores float32 [q, k], ids int64 [q, k]), best first; where fewer than k are there, ids end in −1.
+        """Return (scores float32 [q, k], ids int64 [q, k]), best first; missing results have id −1.
 
-        nprobe  lists to look at; by default the square root of their number
-        depth   with Refine: times k candidates ranked again; by default 2 for SQ8, 8 for PQ
-        recall  instead of both: the quickest setting that `measure_recall` found to reach it
-        where   "year >= 90", a mask [len(index)], or ids (masks.py)
+        queries [q, dim]
+        nprobe  lists to read; by default the square root of their number
+        depth   with Refine: rank depth · k candidates again; by default 2 for SQ8, 8 for PQ
+        recall  instead of both: use the fastest setting that `measure_recall` found to reach it
+        where   "year >= 90", a mask [len(index)], or ids
 
-        Queries on a GPU are not waited for, and so not refused: one that is not finite finds nothing (nan and −1).
+        Queries on a GPU are not checked, so that nothing waits: one that is not finite has no results (nan and −1).
         """
-        state, words = self._state, None
+        snapshot, key = self._snapshot, None
         if where is None and (type(queries) is np.ndarray or is_tensor(queries)):
-            words = (queries.shape, queries.dtype, getattr(queries, "device", None), k, nprobe, depth, recall)
-            door = state.doors.get(words)
-            if door is not None:
-                return door(queries)  # type: ignore[no-any-return]
-        scores, ids = self._search(state, queries, k, nprobe, depth, recall, where, words)
+            key = (queries.shape, queries.dtype, getattr(queries, "device", None), k, nprobe, depth, recall)
+            fast_path = snapshot.fast_paths.get(key)
+            if fast_path is not None:
+                return fast_path(queries)  # type: ignore[no-any-return]
+        scores, ids = self._search(snapshot, queries, k, nprobe, depth, recall, where, key)
         with np.errstate(over="ignore"):
             scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
-        return self._place.give_back(scores, queries), self._place.give_back(ids, queries)
+        return self._backend.convert_like(scores, queries), self._backend.convert_like(ids, queries)
 
     def range_search(
         self, queries: Any, radius: float, *, nprobe: int | None = None, where: Any = None
     ) -> tuple[Any, Any, Any]:
-        """(limits [q + 1], scores, ids): all rows above `radius` (cosine, ip) or below it (l2), best first.
+        """Return (limits [q + 1], scores, ids): all rows above `radius` (cosine, ip) or below it (l2), best first.
 
-        Those of query i lie at limits[i]:limits[i + 1].
+        The results of query i are at limits[i]:limits[i + 1].
         """
-        back = self._place.give_back
-        limits, scores, ids = self._within(self._state, queries, radius, nprobe, where)
-        return back(limits, queries), back(scores, queries), back(ids, queries)
+        convert = self._backend.convert_like
+        limits, scores, ids = self._search_radius(self._snapshot, queries, radius, nprobe, where)
+        return convert(limits, queries), convert(scores, queries), convert(ids, queries)
 
     def reconstruct(self, ids: Any) -> Any:
-        """float32 [n, dim]: the stored values of these ids (cosine: at length 1)."""
-        state = self._state
-        rows = state.rows.found(numbers(ids), "reconstruct only")
-        if state.engine is None:
+        """Return float32 [n, dim]: the stored values of these ids (cosine: at length 1)."""
+        snapshot = self._snapshot
+        rows = snapshot.rows.find_existing(as_ids(ids), "reconstruct only")
+        if snapshot.engine is None:
             return np.zeros((0, self.dim or 0), np.float32)
-        return self._place.give_back(state.engine.vectors(rows), ids)
+        return self._backend.convert_like(snapshot.engine.vectors(rows), ids)
 
     def measure_recall(self, sample: int = 1000, k: int = 10, *, originals: Any = None, seed: int = 0) -> Curve:
-        """Find out how much each setting finds of the true k nearest, and keep it (recall.py).
+        """Measure how many of the true k nearest each setting finds, on `sample` rows, and keep the curve (recall.py).
 
-        originals  the vectors as they were added, in the order of `ids`: the truth for codes that lost something
+        originals  the vectors as they were added, in the order of `ids`: the truth for codes that lost precision
         """
         if k < 1 or sample < 1:
             raise InputError(f"sample is {sample} and k is {k}; both must be 1 or more.")
         with self._lock:
-            state = swept(self._state)
-            self._state = state
-        engine = state.engine
+            snapshot = drop_removed_rows(self._snapshot)
+            self._snapshot = snapshot
+        engine = snapshot.engine
         if engine is None or not len(self):
             raise InputError("the index is empty, so there is nothing to measure; add vectors first.")
-        curve = recalls.curve_of(self._place, engine, min(sample, engine.count), k, originals, seed)
+        curve = measure_curve(self._backend, engine, min(sample, engine.count), k, originals, seed)
         with self._lock:
-            self._state = replace(self._state, curve=curve)
+            self._snapshot = replace(self._snapshot, curve=curve)
             self._warned.clear()
         return curve
 
     def stats(self) -> dict[str, Any]:
-        """What it is, what it holds and what that takes."""
-        state = self._state
-        size = state.engine.nbytes if state.engine is not None else 0
+        """Return the settings, the number of rows, and the size in bytes."""
+        snapshot = self._snapshot
+        size = snapshot.engine.nbytes if snapshot.engine is not None else 0
         return {
             "spec": self.spec,
             "metric": self.metric,
             "dim": self.dim,
             "dtype": self.dtype,
             "device": self.device,
-            "count": state.rows.live,
-            "removed": state.rows.count - state.rows.live,
+            "count": snapshot.rows.live,
+            "removed": snapshot.rows.count - snapshot.rows.live,
             "trained": self.trained,
             "bytes": size,
-            "columns": [] if state.rows.meta is None else list(state.rows.meta.column_names),
+            "columns": [] if snapshot.rows.meta is None else list(snapshot.rows.meta.column_names),
             "model": self.model,
-            "recall": None if state.curve is None else state.curve.to_json(),
+            "recall": None if snapshot.curve is None else snapshot.curve.to_json(),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a folder that is whole or not there; an older one is replaced in one step."""
-        from ridgeline.search.files import save
-
-        save(self, self._swept_state(), path)
+        """Write a folder, in one step: it is complete or absent, and an older one is replaced."""
+        write_index(self._drop_removed(), self.model, path)
 
     def export_faiss(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `faiss.read_index`."""
-        from ridgeline.search.export import export_faiss
+        from ridgeline.search.faiss_export import export_faiss
 
-        export_faiss(self._swept_state(), path)
+        export_faiss(self._drop_removed(), path)
 
     def __repr__(self) -> str:
         return f"Index('{self.spec}', dim={self.dim}, metric='{self.metric}', device='{self.device}', rows={len(self)})"
 
-    def _swept_state(self) -> State:
-        state = swept(self._state)
-        if state.engine is None:
+    def _drop_removed(self) -> Snapshot:
+        snapshot = drop_removed_rows(self._snapshot)
+        if snapshot.engine is None:
             raise InputError("the index holds nothing yet; train it or add vectors first.")
-        return state
+        return snapshot
 
-    def _made(self, given: Any, seed: int) -> Engine:
-        dim = self._dim or int(given.shape[1])
-        spec = self._asked if self._asked is not None else chosen(len(given))
-        fitting(spec, dim)
-        return self._place.trained(Recipe(spec, self.metric, dim, self.dtype), given, seed)
+    def _train_engine(self, vectors: Any, seed: int) -> Engine:
+        dim = self._dim or int(vectors.shape[1])
+        spec = self._requested_spec if self._requested_spec is not None else choose_spec(len(vectors))
+        check_dimension(spec, dim)
+        return self._backend.train_engine(EngineConfig(spec, self.metric, dim, self.dtype), vectors, seed)
 
-    def _queries(self, state: State, queries: Any) -> Any:
-        if state.engine is None and self._asked is not None and self._asked.trains:
+    def _prepare_queries(self, snapshot: Snapshot, queries: Any) -> Any:
+        if snapshot.engine is None and self._requested_spec is not None and self._requested_spec.trains:
             raise InputError(f"'{self.spec}' must be trained before search; call train, then add.")
         if hasattr(queries, "shape"):
-            refuse_shape(tuple(queries.shape), self.dim, "queries")
-        return self._place.take_in(queries, self.dim, self.metric, "queries")
+            check_shape(tuple(queries.shape), self.dim, "queries")
+        return self._backend.prepare_vectors(queries, self.dim, self.metric, "queries")
 
     def _search(
         self,
-        state: State,
+        snapshot: Snapshot,
         queries: Any,
         k: int,
         nprobe: int | None,
         depth: int | None,
         recall: float | None,
         where: Any,
-        words: Any = None,
+        key: Any = None,
     ) -> tuple[Any, Any]:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise InputError(f"k is {k!r}; ask for 1 neighbour or more.")
-        given = self._queries(state, queries)
-        if len(given) * int(k) > MOST:
-            raise InputError(f"{len(given)} × {k} neighbours are too many; there are {state.rows.live} rows, lower k.")
+        prepared = self._prepare_queries(snapshot, queries)
+        if len(prepared) * int(k) > MAX_RESULTS:
+            raise InputError(
+                f"{len(prepared)} × {k} neighbours are too many; there are {snapshot.rows.live} rows, lower k."
+            )
         if recall is not None:
             if nprobe is not None or depth is not None:
                 raise InputError("recall= chooses nprobe and depth; give it or them, not both.")
-            nprobe, depth = recalls.reaching(state, recall, self._warned)
-        allowed = allowed_rows(state.rows, where)
-        if state.engine is None:
-            nothing = np.inf if self.metric == "l2" else -np.inf
-            return np.full((len(given), k), nothing), np.full((len(given), k), -1, np.int64)
-        ask = self._ask(state, int(k), nprobe, depth, allowed)
-        scores, rows = state.engine.search(given, ask)
-        if words is not None and (type(queries) is np.ndarray or str(queries.device) == self._place.device):
-            open_door(state, words, given, ask)
-        return scores, ids_of(state.rows, rows)
+            spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
+            nprobe, depth = choose_settings(recall, spec, snapshot.curve, snapshot.rows.live, self._warned)
+        allowed = make_row_mask(snapshot.rows, where)
+        if snapshot.engine is None:
+            no_score = np.inf if self.metric == "l2" else -np.inf
+            return np.full((len(prepared), k), no_score), np.full((len(prepared), k), -1, np.int64)
+        options = self._make_options(snapshot, int(k), nprobe, depth, allowed)
+        scores, rows = snapshot.engine.search(prepared, options)
+        if key is not None and (type(queries) is np.ndarray or str(queries.device) == self._backend.device):
+            add_fast_path(snapshot, key, prepared, options)
+        return scores, map_ids(snapshot.rows, rows)
 
-    def _within(
-        self, state: State, queries: Any, radius: float, nprobe: int | None, where: Any
+    def _search_radius(
+        self, snapshot: Snapshot, queries: Any, radius: float, nprobe: int | None, where: Any
     ) -> tuple[Any, Any, Any]:
         if not isinstance(radius, int | float | np.number) or np.isnan(radius):
             raise InputError(f"radius is {radius!r}; give a number.")
-        given = self._queries(state, queries)
-        if state.engine is None:
-            return np.zeros(len(given) + 1, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
-        ask = self._ask(state, 1, nprobe, None, allowed_rows(state.rows, where))
-        limits, scores, found = state.engine.within(given, float(radius), ask)
+        prepared = self._prepare_queries(snapshot, queries)
+        if snapshot.engine is None:
+            return np.zeros(len(prepared) + 1, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
+        options = self._make_options(snapshot, 1, nprobe, None, make_row_mask(snapshot.rows, where))
+        limits, scores, rows = snapshot.engine.search_radius(prepared, float(radius), options)
         with np.errstate(over="ignore"):
             scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
-        return limits, scores, ids_of(state.rows, found)
+        return limits, scores, map_ids(snapshot.rows, rows)
 
-    def _ask(self, state: State, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None) -> Ask:
-        spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
+    def _make_options(
+        self, snapshot: Snapshot, k: int, nprobe: int | None, depth: int | None, allowed: Flags | None
+    ) -> SearchOptions:
+        spec = snapshot.engine.config.spec if snapshot.engine is not None else Spec("Flat")
         for name, value in (("nprobe", nprobe), ("depth", depth)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise InputError(f"{name} is {value!r}; give a whole number, 1 or more.")
         lists = spec.lists or 1
         nprobe = min(lists, int(nprobe)) if nprobe is not None else max(1, round(lists**0.5))
         depth = (int(depth) if depth is not None else DEPTHS[spec.codec]) if spec.refine else 1
-        ids = None if state.rows.rising else state.rows.names
-        return Ask(k, nprobe, depth, allowed, ids)
+        ids = None if snapshot.rows.rising else snapshot.rows.id_array
+        return SearchOptions(k, nprobe, depth, allowed, ids)
+
+
+class ShardedIndex:
+    """One index over several devices, with the methods of `Index`: `Index.sharded(["cuda:0", "cuda:1"], "Flat")`.
+
+    Each shard stores a share of the rows and searches it; the results are merged. The merge is exact: shards return
+    float64 scores (on a GPU float32), and the best k of all are among the best k of each. Specs with training are
+    trained on the same vectors with the same seed, so every shard has the same lists.
+    """
+
+    def __init__(self, devices: Sequence[str], spec: str = "Flat", **settings: Any) -> None:
+        if isinstance(devices, str) or not len(devices):
+            raise InputError(f"devices is {devices!r}; give a list of them, like ['cuda:0', 'cuda:1'].")
+        if "device" in settings:
+            raise InputError("an index over several devices takes devices=, not device=.")
+        self.shards = [Index(spec, device=device, **settings) for device in devices]
+        self.metric = self.shards[0].metric
+        self._lock = threading.Lock()
+        self._snapshot = tuple(shard._snapshot for shard in self.shards)
+        self._all_rows = make_empty_rows()  # all ids in the order they were added, for masks and duplicates
+        self._pool = ThreadPoolExecutor(len(self.shards), "ridgeline-shard")
+
+    def __len__(self) -> int:
+        return sum(snapshot.rows.live for snapshot in self._snapshot)
+
+    @property
+    def dim(self) -> int | None:
+        return next((shard.dim for shard in self.shards if shard.dim is not None), None)
+
+    @property
+    def ids(self) -> Integers:
+        return self._all_rows.ids.rows[self._all_rows.live_rows].copy()
+
+    def train(self, vectors: Any, *, seed: int = 0) -> None:
+        with self._change_shards():
+            for shard in self.shards:
+                shard.train(vectors, seed=seed)
+
+    def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:
+        """Add rows in equal runs to the shards; a search sees all of them or none."""
+        with self._change_shards():
+            values = vectors if is_tensor(vectors) else as_matrix(vectors, self.dim, "vectors")
+            self.shards[0]._backend.prepare_vectors(
+                values, self.dim, self.metric, "vectors"
+            )  # raises while row numbers are those of the caller
+            table = None if meta is None else make_table(meta, len(values))
+            all_rows = self._all_rows.append(len(values), ids, None)
+            new_ids = all_rows.ids.rows[self._all_rows.count :]
+            bounds = np.linspace(0, len(values), len(self.shards) + 1).astype(int)
+            for shard, low, high in zip(self.shards, bounds[:-1], bounds[1:], strict=True):
+                part = None if table is None else table.slice(low, high - low)
+                try:
+                    shard.add(values[low:high], new_ids[low:high], part)
+                except InputError as error:
+                    raise InputError(f"of rows {low} to {high - 1}, counted from {low}: {error}") from None
+            self._all_rows = all_rows
+
+    def remove(self, ids: Any) -> int:
+        with self._change_shards():
+            removed_ids = np.unique(as_ids(ids))
+            rows = self._all_rows.find_existing(removed_ids, "remove only")
+            for shard in self.shards:
+                shard.remove(removed_ids[shard._snapshot.rows.find(removed_ids) >= 0])
+            self._all_rows = self._all_rows.mark_removed(rows)
+            return len(rows)
+
+    def search(
+        self,
+        queries: Any,
+        k: int,
+        *,
+        nprobe: int | None = None,
+        depth: int | None = None,
+        recall: float | None = None,
+        where: Any = None,
+    ) -> tuple[Any, Any]:
+        """Like `Index.search`; equal scores go by id across all shards."""
+        where = self._mask_to_ids(where)
+        snapshots = self._snapshot
+
+        def search_shard(number: int) -> tuple[Any, Any]:
+            result = self.shards[number]._search(snapshots[number], queries, k, nprobe, depth, recall, where)
+            return _to_host(result[0]), _to_host(result[1])
+
+        parts = list(self._pool.map(search_shard, range(len(self.shards))))
+        scores = np.concatenate([s for s, _ in parts], 1).astype(np.float64)
+        ids = np.concatenate([i for _, i in parts], 1)
+        keys = scores if self.metric == "l2" else -scores
+        # Missing results come last.
+        order = np.lexsort((np.where(ids < 0, np.iinfo(np.int64).max, ids), keys), axis=1)[:, :k]
+        backend = self.shards[0]._backend
+        with np.errstate(over="ignore"):
+            best = np.take_along_axis(scores, order, 1).astype(np.float32)
+        return backend.convert_like(best, queries), backend.convert_like(np.take_along_axis(ids, order, 1), queries)
+
+    def range_search(
+        self, queries: Any, radius: float, *, nprobe: int | None = None, where: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """Like `Index.range_search`, over all shards."""
+        where = self._mask_to_ids(where)
+        pairs = zip(self.shards, self._snapshot, strict=True)
+        parts = [shard._search_radius(snapshot, queries, radius, nprobe, where) for shard, snapshot in pairs]
+        limits, scores, ids = ([_to_host(part[n]) for part in parts] for n in range(3))
+        query_ids = np.concatenate([np.repeat(np.arange(len(ends) - 1), np.diff(ends)) for ends in limits])
+        score, all_ids = np.concatenate(scores), np.concatenate(ids)
+        order = np.lexsort((all_ids, score if self.metric == "l2" else -score, query_ids))
+        ends = np.searchsorted(query_ids[order], np.arange(len(limits[0]))).astype(np.int64)
+        convert = self.shards[0]._backend.convert_like
+        return convert(ends, queries), convert(score[order], queries), convert(all_ids[order], queries)
+
+    def reconstruct(self, ids: Any) -> Any:
+        """Return float32 [n, dim]: the stored values of these ids."""
+        requested_ids = as_ids(ids)
+        self._all_rows.find_existing(requested_ids, "reconstruct only")
+        out = np.zeros((len(requested_ids), self.dim or 0), np.float32)
+        for shard in self.shards:
+            in_shard = shard._snapshot.rows.find(requested_ids) >= 0
+            if in_shard.any():
+                out[in_shard] = _to_host(shard.reconstruct(requested_ids[in_shard]))
+        return self.shards[0]._backend.convert_like(out, ids)
+
+    def measure_recall(self, sample: int = 1000, k: int = 10, *, seed: int = 0) -> list[Any]:
+        """Measure each shard on its own rows; return the curves in the order of the shards."""
+        with self._change_shards():
+            return [shard.measure_recall(sample, k, seed=seed) for shard in self.shards]
+
+    def stats(self) -> dict[str, Any]:
+        return {"count": len(self), "shards": [shard.stats() for shard in self.shards]}
+
+    def close(self) -> None:
+        """Stop the threads; safe to call twice."""
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _change_shards(self) -> Iterator[None]:
+        """Change all shards: searches see the complete change, or nothing of it if it fails."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                for shard, snapshot in zip(self.shards, self._snapshot, strict=True):
+                    shard._snapshot = snapshot
+                raise
+            self._snapshot = tuple(shard._snapshot for shard in self.shards)
+
+    def _mask_to_ids(self, where: Any) -> Any:
+        """Turn a mask over all rows into ids, which a shard understands."""
+        if where is None or isinstance(where, str):
+            return where
+        values = where.detach().cpu().numpy() if is_tensor(where) else np.asarray(where)
+        if values.dtype != np.bool_:
+            return values
+        ids = self.ids
+        if values.shape != ids.shape:
+            raise InputError(f"where is a mask of shape {values.shape} for {len(ids)} rows; give one per row.")
+        return ids[values]
+
+
+def _to_host(values: Any) -> Any:
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Vectors as they come: NumPy arrays, lists, torch tensors of any device; refused with the row that is wrong."""
+"""Convert and check vectors and ids: NumPy arrays, lists, torch tensors of any device. An error names the wrong row."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.search.arrays import Floats, Whole, Wide
-from ridgeline.search.metric import norms
+from ridgeline.search.arrays import Doubles, Floats, Integers
+from ridgeline.search.metric import compute_norms
 
 KINDS = "biuf"
 
 
 def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    torch = sys.modules.get("torch")  # a caller with a tensor has imported torch
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def matrix(vectors: Any, dim: int | None, what: str) -> Floats:
-    """float32 [n, dim], contiguous; the caller's own memory where it is that already."""
+def as_matrix(vectors: Any, dim: int | None, what: str) -> Floats:
+    """Return vectors as float32 [n, dim], contiguous; without a copy if they already are."""
     if is_tensor(vectors):
         vectors = vectors.detach().float().cpu().numpy()
     try:
@@ -29,12 +29,12 @@ def matrix(vectors: Any, dim: int | None, what: str) -> Floats:
         raise InputError(f"the {what} are no matrix: {error}.") from None
     if values.dtype.kind not in KINDS:
         raise InputError(f"the {what} are of type {values.dtype}; give numbers.")
-    refuse_shape(values.shape, dim, what)
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused as that
+    check_shape(values.shape, dim, what)
+    with np.errstate(over="ignore"):  # overflow becomes inf, which the check of norms refuses
         return np.ascontiguousarray(values, np.float32)
 
 
-def refuse_shape(shape: tuple[int, ...], dim: int | None, what: str) -> None:
+def check_shape(shape: tuple[int, ...], dim: int | None, what: str) -> None:
     if len(shape) == 1:
         raise InputError(f"the {what} have shape {shape}; give [n, dim], one vector as vector[None].")
     if len(shape) != 2 or not shape[1]:
@@ -43,20 +43,20 @@ def refuse_shape(shape: tuple[int, ...], dim: int | None, what: str) -> None:
         raise InputError(f"the {what} have {shape[1]} dimensions, the index has {dim}; use the same model for both.")
 
 
-def finite_norms(vectors: Floats, what: str) -> Wide:
-    """‖x‖ of every row, or an InputError naming the first that is not finite."""
-    lengths = norms(vectors)
+def compute_finite_norms(vectors: Floats, what: str) -> Doubles:
+    """‖x‖ of every row; raises an InputError that names the first row that is not finite."""
+    lengths = compute_norms(vectors)
     if not np.isfinite(lengths).all():
         row = int(np.flatnonzero(~np.isfinite(lengths))[0])
         column = int(np.flatnonzero(~np.isfinite(vectors[row]))[0])
         raise InputError(
-            f"row {row} of the {what} holds {vectors[row, column]} in column {column}; remove or mend it first."
+            f"row {row} of the {what} holds {vectors[row, column]} in column {column}; remove or correct it first."
         )
     return lengths
 
 
-def numbers(ids: Any, what: str = "ids") -> Whole:
-    """int64 [n]."""
+def as_ids(ids: Any, what: str = "ids") -> Integers:
+    """Return ids as int64 [n]."""
     if is_tensor(ids):
         ids = ids.detach().cpu().numpy()
     values = np.asarray(ids)

@@ -1,9 +1,8 @@
-"""How much of the truth an index finds, measured on itself, and the settings that reach what is asked.
+"""Measure the recall of an index on its own rows, and choose settings that reach a recall.
 
-Queries are rows of the index; each is left out of its own answers, in the search and in the truth, because finding
-oneself is no art. The truth is an exact search over the finest values the index holds: with Refine(Flat) or
-IVFn,Flat those are the vectors themselves; with SQ8 or PQ alone they are the codes, so that give `originals` to
-measure what the codes lost as well.
+Queries are rows of the index. Each query is removed from its own results, in the search and in the truth, because
+every search finds it. The truth is an exact search over the finest values in the index: with Refine(Flat) or IVFn,Flat
+those are the vectors; with SQ8 or PQ alone they are the codes. Give `originals` to measure the loss of the codes too.
 """
 
 from __future__ import annotations
@@ -12,27 +11,24 @@ import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.search.arrays import Whole
-from ridgeline.search.engine import Ask, Engine, Place, Recipe
+from ridgeline.search.arrays import Integers
+from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions
 from ridgeline.search.spec import Spec
 
-if TYPE_CHECKING:
-    from ridgeline.search.state import State
-
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
-ENOUGH = 0.9995  # more lists cannot be told from the truth by such a sample
-ALIKE = 1.2  # times that differ by less are the machine's weather
-TRIES = 3  # timings of a setting; the least counts
+COMPLETE_RECALL = 0.9995  # a sample cannot show that more lists find more
+SIMILAR_TIMES = 1.2  # times that differ by a smaller factor are noise
+TRIES = 3  # timings of a setting; the shortest counts
 
 
 @dataclass(frozen=True)
 class Point:
-    """One setting, what it found and what it took."""
+    """One setting with its recall and its time."""
 
     nprobe: int
     depth: int
@@ -45,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured: k neighbours of `sample` rows among `rows`."""
+    """The recall of all measured settings: k neighbours of `sample` rows among `rows`."""
 
     k: int
     sample: int
@@ -54,33 +50,38 @@ class Curve:
     points: tuple[Point, ...]
 
     def pick(self, recall: float) -> Point | None:
-        """The quickest setting that found that much; of those about as quick, the one that looks at least."""
+        """Return the fastest setting with this recall; of similarly fast ones, the one that reads least. None: no
+        setting has it.
+        """
         good = [p for p in self.points if p.recall >= recall]
         if not good:
             return None
         least = min(p.seconds for p in good)
-        return min((p for p in good if p.seconds <= ALIKE * least), key=lambda p: (p.nprobe * p.depth, p.seconds))
+        return min(
+            (p for p in good if p.seconds <= SIMILAR_TIMES * least), key=lambda p: (p.nprobe * p.depth, p.seconds)
+        )
 
     def best(self) -> Point:
+        """Return the setting with the highest recall."""
         return max(self.points, key=lambda p: (p.recall, -p.seconds))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
-    def from_json(told: dict[str, Any]) -> Curve:
-        return Curve(**{**told, "points": tuple(Point(**p) for p in told["points"])})
+    def from_json(data: dict[str, Any]) -> Curve:
+        return Curve(**{**data, "points": tuple(Point(**p) for p in data["points"])})
 
     def __str__(self) -> str:
-        """Only the settings worth having: those that no quicker one reaches."""
-        shown: list[Point] = []
+        """Only the settings that no faster setting reaches."""
+        pareto: list[Point] = []
         for point in sorted(self.points, key=lambda p: (p.seconds, -p.recall)):
-            if not shown or point.recall > shown[-1].recall:
-                shown.append(point)
-        return f"recall@{self.k} against the {self.truth}: " + "; ".join(map(str, shown))
+            if not pareto or point.recall > pareto[-1].recall:
+                pareto.append(point)
+        return f"recall@{self.k} against the {self.truth}: " + "; ".join(map(str, pareto))
 
 
-def grid(spec: Spec) -> list[list[tuple[int, int]]]:
+def list_settings(spec: Spec) -> list[list[tuple[int, int]]]:
     """(nprobe, depth), in runs along which only nprobe grows."""
     lists = spec.lists or 1
     probes = [1 << n for n in range(lists.bit_length()) if 1 << n < lists] + [lists]
@@ -88,75 +89,83 @@ def grid(spec: Spec) -> list[list[tuple[int, int]]]:
     return [[(nprobe, depth) for nprobe in probes] for depth in depths]
 
 
-def measured(search: Any, spec: Spec, truth: Whole, own: Whole, k: int) -> list[Point]:
-    """`search(nprobe, depth, k)` gives rows [q, k]; `truth` [q, k] may end in −1; `own` [q] is left out."""
+def measure_settings(search: Any, spec: Spec, truth: Integers, own_rows: Integers, k: int) -> list[Point]:
+    """Measure recall and time of each setting.
+
+    `search(nprobe, depth, k)` returns rows [q, k]; `truth` [q, k] can end in −1; `own_rows` [q] are removed from
+    results.
+    """
     points: list[Point] = []
-    for run in grid(spec):
+    for run in list_settings(spec):
         for nprobe, depth in run:
-            taken, found = float("inf"), truth
+            elapsed_s, rows = float("inf"), truth
             for _ in range(TRIES):
-                began = time.perf_counter()
-                found = search(nprobe, depth, k + 1)
-                taken = min(taken, time.perf_counter() - began)
-                if taken > 1:
+                start = time.perf_counter()
+                rows = search(nprobe, depth, k + 1)
+                elapsed_s = min(elapsed_s, time.perf_counter() - start)
+                if elapsed_s > 1:
                     break
-            recall = recall_of(without(found, own, k), truth)
-            points.append(Point(nprobe, depth, recall, taken / max(1, len(truth))))
-            if recall >= ENOUGH:
+            recall = compute_recall(drop_own_rows(rows, own_rows, k), truth)
+            points.append(Point(nprobe, depth, recall, elapsed_s / max(1, len(truth))))
+            if recall >= COMPLETE_RECALL:
                 break
     return points
 
 
-def recall_of(found: Whole, truth: Whole) -> float:
-    """The share of `truth` [q, k] that `found` holds; −1 is no neighbour."""
-    there = truth >= 0
-    if not there.any():
+def compute_recall(rows: Integers, truth: Integers) -> float:
+    """Return the share of `truth` [q, k] that is in `rows` [q, k]; −1 is no neighbour."""
+    valid = truth >= 0
+    if not valid.any():
         return 1.0
-    hit = (truth[:, :, None] == found[:, None, :]).any(2) & there
-    return float(hit.sum() / there.sum())
+    hit = (truth[:, :, None] == rows[:, None, :]).any(2) & valid
+    return float(hit.sum() / valid.sum())
 
 
-def without(found: Whole, own: Whole, k: int) -> Whole:
-    """Answers [q, k + 1] less each query's own row: [q, k]."""
-    keep = found != own[:, None]
-    order = np.argsort(~keep, axis=1, kind="stable")  # own row last, the others as they stood
-    return np.take_along_axis(np.where(keep, found, -1), order, 1)[:, :k]
+def drop_own_rows(rows: Integers, own_rows: Integers, k: int) -> Integers:
+    """Remove the row of each query from its results [q, k + 1]: [q, k]."""
+    keep = rows != own_rows[:, None]
+    order = np.argsort(~keep, axis=1, kind="stable")  # own row last, the others in their order
+    return np.take_along_axis(np.where(keep, rows, -1), order, 1)[:, :k]
 
 
-def curve_of(place: Place, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
-    """Measure an engine on `sample` of its own rows; `originals` are what they were before they were coded."""
-    recipe, count = engine.recipe, engine.count
-    own = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
-    whole = None
+def measure_curve(backend: Backend, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
+    """Measure an engine on `sample` of its own rows; `originals` are the vectors before they were encoded."""
+    config, count = engine.config, engine.count
+    own_rows = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
+    originals_prepared = None
     if originals is not None:
-        whole = place.take_in(originals, recipe.dim, recipe.metric, "originals")
-        if len(whole) != count:
-            raise InputError(f"{len(whole)} originals for {count} rows; give one for each, in the order of ids.")
-    queries = engine.vectors(own) if whole is None else whole[own]
-    if whole is None and recipe.spec == Spec("Flat", lists=recipe.spec.lists):
-        truth = engine.search(queries, Ask(k + 1, nprobe=recipe.spec.lists or 1))[1]
+        originals_prepared = backend.prepare_vectors(originals, config.dim, config.metric, "originals")
+        if len(originals_prepared) != count:
+            raise InputError(
+                f"{len(originals_prepared)} originals for {count} rows; give one for each, in the order of ids."
+            )
+    queries = engine.vectors(own_rows) if originals_prepared is None else originals_prepared[own_rows]
+    if originals_prepared is None and config.spec == Spec("Flat", lists=config.spec.lists):
+        truth = engine.search(queries, SearchOptions(k + 1, nprobe=config.spec.lists or 1))[1]
     else:
-        values = engine.vectors(np.arange(count)) if whole is None else whole
-        plain = Recipe(Spec("Flat"), recipe.metric, recipe.dim, "float32")
-        truth = place.trained(plain, values[:0], 0).added(values).search(queries, Ask(k + 1))[1]
-    finest = "vectors" if whole is not None or (recipe.spec.refine or recipe.spec.codec) == "Flat" else "codes"
+        values = engine.vectors(np.arange(count)) if originals_prepared is None else originals_prepared
+        exact_config = EngineConfig(Spec("Flat"), config.metric, config.dim, "float32")
+        truth = (
+            backend.train_engine(exact_config, values[:0], 0).append(values).search(queries, SearchOptions(k + 1))[1]
+        )
+    truth_kind = (
+        "vectors" if originals_prepared is not None or (config.spec.refine or config.spec.codec) == "Flat" else "codes"
+    )
 
-    def search(nprobe: int, depth: int, wanted: int) -> Whole:
-        return _numpy(engine.search(queries, Ask(wanted, nprobe, depth))[1])
+    def search(nprobe: int, depth: int, result_count: int) -> Integers:
+        return _to_numpy(engine.search(queries, SearchOptions(result_count, nprobe, depth))[1])
 
-    found = measured(search, recipe.spec, without(_numpy(truth), own, k), own, k)
-    return Curve(k, sample, count, finest, tuple(found))
+    points = measure_settings(search, config.spec, drop_own_rows(_to_numpy(truth), own_rows, k), own_rows, k)
+    return Curve(k, sample, count, truth_kind, tuple(points))
 
 
-def reaching(state: State, recall: float, warned: set[str]) -> tuple[int, int]:
-    """nprobe and depth of the measured setting that reaches a recall; said once where there is none."""
+def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, warned: set[str]) -> tuple[int, int]:
+    """Return nprobe and depth of the measured setting that reaches `recall`; warn once if none does."""
     if not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
-    spec = state.engine.recipe.spec if state.engine is not None else Spec("Flat")
-    most = (spec.lists or 1, DEPTHS[-1])
-    curve = state.curve
-    if spec.exact or state.engine is None:
-        return most
+    slowest = (spec.lists or 1, DEPTHS[-1])
+    if spec.exact:
+        return slowest
 
     def warn(sentence: str) -> None:
         if sentence not in warned:
@@ -165,24 +174,21 @@ def reaching(state: State, recall: float, warned: set[str]) -> tuple[int, int]:
 
     if curve is None:
         warn(
-            f"recall={recall} was asked of '{spec}', but no recall was measured, so all lists are searched; "
+            f"recall={recall} was requested of '{spec}', but no recall was measured, so all lists are searched; "
             "call measure_recall() once."
         )
-        return most
-    if not curve.rows / 1.5 <= state.rows.live <= curve.rows * 1.5:
-        warn(
-            f"recall was measured over {curve.rows} rows and the index has {state.rows.live}; "
-            "call measure_recall() again."
-        )
+        return slowest
+    if not curve.rows / 1.5 <= rows <= curve.rows * 1.5:
+        warn(f"recall was measured over {curve.rows} rows and the index has {rows}; call measure_recall() again.")
     point = curve.pick(recall)
     if point is None:
         point = curve.best()
         warn(
-            f"recall={recall} was asked of '{spec}', and the most that was measured is {point}, "
+            f"recall={recall} was requested of '{spec}', and the highest measured one is {point}, "
             "which is used; a finer codec or Refine(Flat) reaches more."
         )
     return point.nprobe, point.depth
 
 
-def _numpy(values: Any) -> Whole:
+def _to_numpy(values: Any) -> Integers:
     return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy())

@@ -1,4 +1,4 @@
-"""Tensors that grow without disturbing those who read them: `arrays.Grown`, on a GPU. And arrays as tensors."""
+"""`arrays.GrowableArray` for torch tensors, and NumPy arrays as tensors without a copy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-LEAST_ROOM = 1024  # rows
+MIN_CAPACITY = 1024  # rows
 
 
-def seen(array: NDArray[Any]) -> torch.Tensor:
-    """The array's own memory, to be read: of a file that is mapped torch warns that it must not be written."""
+def view_as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor that shares the memory of `array`, for reading only.
+
+    torch warns about arrays that are not writable, such as mapped files; the warning is suppressed.
+    """
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -22,8 +25,8 @@ def seen(array: NDArray[Any]) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Grown:
-    """The first `count` rows of a buffer that may be longer; rows are only ever written behind `count`."""
+class GrowableTensor:
+    """The first `count` rows of a buffer that can be longer; new rows are written only after `count`."""
 
     buffer: torch.Tensor
     count: int
@@ -32,14 +35,17 @@ class Grown:
     def rows(self) -> torch.Tensor:
         return self.buffer[: self.count]
 
-    def appended(self, more: torch.Tensor) -> Grown:
-        """With `more` behind. The first rows are taken as they are: memory on a GPU is dear, and many add only once."""
+    def append(self, more: torch.Tensor) -> GrowableTensor:
+        """Return the rows followed by `more`.
+
+        The first rows are used without a copy: GPU memory is scarce, and many callers add only once.
+        """
         if not self.count:
-            return Grown(more, len(more))
+            return GrowableTensor(more, len(more))
         count, buffer = self.count + len(more), self.buffer
         if count > len(buffer):
-            room = max(count, self.count + self.count // 2, LEAST_ROOM)
-            buffer = buffer.new_empty((room, *buffer.shape[1:]))
+            capacity = max(count, self.count + self.count // 2, MIN_CAPACITY)
+            buffer = buffer.new_empty((capacity, *buffer.shape[1:]))
             buffer[: self.count] = self.rows
         buffer[self.count : count] = more
-        return Grown(buffer, count)
+        return GrowableTensor(buffer, count)

@@ -1,4 +1,4 @@
-"""Vectors in files: `.npy` [n, dim], or `.parquet` with a column of lists and others beside it."""
+"""Read vectors from files: `.npy` [n, dim], or `.parquet` with a column of lists and other columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ VECTOR = "vector"  # the column that `ridgeline embed` writes
 
 
 def read_vectors(path: Path, column: str = VECTOR) -> tuple[Array, Any]:
-    """(vectors [n, dim], the other columns as a pyarrow Table or None)."""
+    """Read (vectors [n, dim], the other columns as a pyarrow Table or None) from .npy or .parquet."""
     if not path.is_file():
         raise InputError(f"there is no file '{path}'; give vectors as .npy or .parquet.")
     if path.suffix not in FORMS:
         raise unknown(f"reader for '{path.name}': suffix", path.suffix, FORMS)
-    return _npy(path) if path.suffix == ".npy" else _parquet(path, column)
+    return _read_npy(path) if path.suffix == ".npy" else _read_parquet(path, column)
 
 
-def _npy(path: Path) -> tuple[Array, None]:
+def _read_npy(path: Path) -> tuple[Array, None]:
     try:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -35,7 +35,7 @@ def _npy(path: Path) -> tuple[Array, None]:
     return np.asarray(vectors), None
 
 
-def _parquet(path: Path, column: str) -> tuple[Array, Any]:
+def _read_parquet(path: Path, column: str) -> tuple[Array, Any]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -57,15 +57,15 @@ def _parquet(path: Path, column: str) -> tuple[Array, Any]:
         raise InputError(f"row {row} of '{path}' has no vector; remove it first.")
     flat = lists.flatten()
     if flat.null_count or not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
-        raise InputError(f"column '{column}' of '{path}' holds {lists.type} with gaps or no numbers; mend it first.")
+        raise InputError(f"column '{column}' of '{path}' holds {lists.type} with gaps or no numbers; correct it first.")
     rest = table.drop_columns([column])
-    beside = rest if rest.column_names else None
+    other_columns = rest if rest.column_names else None
     if pa.types.is_fixed_size_list(lists.type):
-        return np.asarray(flat).reshape(len(lists), lists.type.list_size), beside
+        return np.asarray(flat).reshape(len(lists), lists.type.list_size), other_columns
     if not len(lists):
         raise InputError(f"'{path}' has no rows, and its column '{column}' does not say how long a vector is.")
     widths = np.diff(np.asarray(lists.offsets))
     if len(np.unique(widths)) > 1:
         row = int(np.flatnonzero(widths != widths[0])[0])
         raise InputError(f"row {row} of '{path}' has {widths[row]} components, row 0 has {widths[0]}; give equal ones.")
-    return np.asarray(flat).reshape(len(lists), -1), beside
+    return np.asarray(flat).reshape(len(lists), -1), other_columns

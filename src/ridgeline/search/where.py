@@ -1,252 +1,192 @@
-"""A small language for filters: `year >= 90 and source == 'dbus'`.
+"""Conditions over the columns of a table: which rows pass `--where`.
 
-    condition   column (== | != | < | <= | > | >=) value
-                column [not] in (value, value, …)      column is [not] null      column      (a truth value)
-    joined by   and, or, not, ( )
-    values      90   -1.5   'text' or "text"   true   false
-    dates       as text: '2001-09-09', '2001-09-09T01:46+02:00'; without a zone they are UTC
-    columns     as they are called; `odd names` between backquotes
-
-It becomes a pyarrow expression, so comparisons follow Arrow: a null is never equal to anything. An error shows the
-place:
+The language is `ridgeline.store.parse_where`. A condition becomes a pyarrow expression, so comparisons follow Arrow: a
+null is neither equal nor unequal to anything, and `not` of an unknown result is unknown. Columns have types, so a
+comparison that can never hold is an error. Texts that are compared with a date or a timestamp are dates:
+'2001-09-09', '2001-09-09T01:46+02:00'; without a zone they are UTC.
 
 >>> import pyarrow as pa
 >>> rows_where("year >= 90", pa.table({"year": [85, 93, 90]})).tolist()
 [1, 2]
->>> parse("year >> 90")
-Traceback (most recent call last):
-...
-ridgeline.errors.PointedError: where: a value was expected here, like 90 or 'text':
-  year >> 90
-        ^
 """
 
 from __future__ import annotations
 
-import operator
-import re
-from dataclasses import dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, date, datetime
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import InputError, MissingExtra, PointedError
-from ridgeline.search.arrays import Whole
-
-COMPARE = {
-    "==": operator.eq,
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
-DEEPEST = 50  # parentheses and nots within each other
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
-    |(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<quoted>`[^`]+`)
-    |(?P<word>[^\W\d]\w*(?:\.\w+)*)
-    |(?P<sign><=|>=|==|!=|<|>|=|\(|\)|,))""",
-    re.VERBOSE,
+from ridgeline.errors import MissingExtra
+from ridgeline.search.arrays import Integers
+from ridgeline.store import (
+    COMPARE,
+    And,
+    Compare,
+    Field,
+    IsNull,
+    Items,
+    Literal,
+    Node,
+    Not,
+    Or,
+    TextTest,
+    Where,
+    compile_test,
+    parse_where,
 )
 
-
-@dataclass(frozen=True)
-class Token:
-    kind: str  # number, string, column, keyword, sign or end
-    text: str
-    at: int
+_ROW = " row"  # a condition cannot name a column that begins with a blank
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_TEXT_TESTS = {"startswith": "starts_with", "endswith": "ends_with", "contains": "match_substring"}
 
 
-def parse(text: str, table: Any = None) -> Any:
-    """The pyarrow expression that `text` writes; with a table, its columns and their types are checked too."""
+def rows_where(text: str, table: Any) -> Integers:
+    """Return the numbers of the rows of `table` (a pyarrow.Table) for which the condition holds, ascending.
+
+    Raises:
+        PointedError: the condition cannot be read, names no column, or does not fit the type of a column.
+        MissingExtra: pyarrow is not installed.
+    """
     try:
         import pyarrow as pa
-        import pyarrow.compute as pc
     except ImportError:
         raise MissingExtra("where", "parquet") from None
-    return _Parser(text, table, pa, pc).whole()
-
-
-def rows_where(text: str, table: Any) -> Whole:
-    """The rows of `table` for which it holds, rising."""
-    expression = parse(text, table)
-    import pyarrow as pa
-
-    numbered = pa.table({**{n: table[n] for n in table.column_names}, _ROW: pa.array(np.arange(table.num_rows))})
+    where = parse_where(text, table.column_names)
+    builder = _Builder(where, table)
+    expression = builder.build(where.condition)
+    columns = {name: table[name] for name in table.column_names} | builder.filters
+    numbered = pa.table({**columns, _ROW: pa.array(np.arange(table.num_rows))})
     return np.asarray(numbered.filter(expression)[_ROW].to_numpy(), np.int64)
 
 
-_ROW = " row"  # no column of a user begins with a blank and survives the language
+class _Builder:
+    """Turns a condition into a pyarrow expression over one table."""
 
+    def __init__(self, where: Where, table: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-class _Parser:
-    def __init__(self, text: str, table: Any, pa: Any, pc: Any) -> None:
-        if not isinstance(text, str):
-            raise InputError(f'where is {type(text).__name__}; give a condition like "year >= 90".')
-        self.text, self.table, self.pa, self.pc = text, table, pa, pc
-        self.tokens = self._split()
-        self.at = 0
-        self.depth = 0
+        self._where, self._table, self._pa, self._pc = where, table, pa, pc
+        self.filters: dict[str, Any] = {}  # conditions that Arrow cannot express, as columns of truth values
 
-    def whole(self) -> Any:
-        if self._peek().kind == "end":
-            raise self._error("a condition was expected, like year >= 90", self._peek())
-        found = self._either()
-        if self._peek().kind != "end":
-            raise self._error("'and' or 'or' was expected here, or the end", self._peek())
-        return found
+    def build(self, node: Node) -> Any:
+        match node:
+            case Or(parts=parts):
+                result = self.build(parts[0])
+                for part in parts[1:]:
+                    result = result | self.build(part)
+                return result
+            case And(parts=parts):
+                result = self.build(parts[0])
+                for part in parts[1:]:
+                    result = result & self.build(part)
+                return result
+            case Not(part=part):
+                return ~self.build(part)
+            case Field():
+                return self._check(self._field(node) == self._pc.scalar(True), node)
+            case Literal(value=bool() as value):
+                return self._pc.scalar(value)
+            case IsNull(value=Field() as field):
+                return self._field(field).is_null()
+            case TextTest(value=Field() as field, name=name, argument=Literal(value=str() as text)):
+                return self._check(getattr(self._pc, _TEXT_TESTS[name])(self._field(field), text), field)
+            case Compare(left=Field(), sign="in" | "not in", right=right):
+                return self._build_choice(node, right)
+            case Compare(left=Literal() as value, sign=sign, right=Field() as field) if sign in _FLIPPED:
+                return self._build_comparison(field, _FLIPPED[sign], value)
+            case Compare(left=Field() as field, sign=sign, right=Literal() as value) if sign in _FLIPPED:
+                return self._build_comparison(field, sign, value)
+            case Compare(left=Field() as field, sign=sign, right=Field() as other) if sign in _FLIPPED:
+                return self._check(COMPARE[sign](self._field(field), self._field(other)), field)
+            case Literal() | Items():
+                raise self._where.error("the name of a column was expected here", node.at)
+        return self._build_by_row(node)
 
-    def _either(self) -> Any:
-        found = self._both()
-        while self._skip("or"):
-            found = found | self._both()
-        return found
+    def _build_comparison(self, field: Field, sign: str, literal: Literal) -> Any:
+        column = self._field(field)
+        if literal.value is None and sign in ("==", "!="):
+            return column.is_null() if sign == "==" else column.is_valid()
+        value = self._pc.scalar(self._value(literal, field))
+        return self._check(COMPARE[sign](column, value), field)
 
-    def _both(self) -> Any:
-        found = self._one()
-        while self._skip("and"):
-            found = found & self._one()
-        return found
-
-    def _one(self) -> Any:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise self._error(f"this is the {self.depth}th nesting; write it with fewer", self._peek())
+    def _build_choice(self, node: Compare, right: Node) -> Any:
+        """`column in (…)`, and its opposite, which leaves out nulls too."""
+        if isinstance(right, Literal):
+            raise self._where.error("'(' was expected here, as in: in (1, 2)", right.at)
+        if not isinstance(right, Items) or not isinstance(node.left, Field):
+            return self._build_by_row(node)
+        if not right.values:
+            raise self._where.error("a value was expected here, like 90 or 'text'", right.end)
+        literals = [value for value in right.values if isinstance(value, Literal)]
+        if len(literals) < len(right.values):
+            return self._build_by_row(node)
+        values = [self._value(literal, node.left) for literal in literals if literal.value is not None]
+        column = self._field(node.left)
         try:
-            if self._skip("not"):
-                return ~self._one()
-            if self._skip("("):
-                found = self._either()
-                if not self._skip(")"):
-                    raise self._error("')' was expected here", self._peek())
-                return found
-            return self._condition()
-        finally:
-            self.depth -= 1
+            result = self._check(column.isin(self._pa.array(values)), node.left)
+        except (self._pa.ArrowInvalid, self._pa.ArrowTypeError):
+            raise self._where.error(
+                "these values are of different kinds; give numbers only, or texts only", literals[0].at
+            ) from None
+        return result if node.sign == "in" else ~result & column.is_valid()
 
-    def _condition(self) -> Any:
-        column = self._next()
-        if column.kind != "column":
-            raise self._error("the name of a column was expected here", column)
-        field = self._field(column)
-        sign = self._peek()
-        if sign.text in COMPARE and sign.kind == "sign":
-            self._next()
-            value = self._value(column)
-            return self._tried(COMPARE[sign.text](field, self.pc.scalar(value)), column)
-        if self._skip("is"):
-            turned = self._skip("not")
-            if not self._skip("null"):
-                raise self._error("'null' or 'not null' was expected here", self._peek())
-            return field.is_valid() if turned else field.is_null()
-        turned = self._skip("not")
-        if self._skip("in"):
-            found = self._tried(self._among(field, column), column)
-            return ~found & field.is_valid() if turned else found
-        if turned:
-            raise self._error("'in' was expected here", self._peek())
-        return self._tried(field == self.pc.scalar(True), column)
+    def _build_by_row(self, node: Node) -> Any:
+        """A condition that Arrow cannot express, evaluated row by row."""
+        names: dict[str, None] = {}
+        test = compile_test(Where(self._where.text, _flatten(node, names)))
+        columns = [self._table[name].to_pylist() for name in names]
+        rows = zip(*columns, strict=True) if columns else [()] * self._table.num_rows
+        mask = [test(dict(zip(names, row, strict=True))) for row in rows]
+        name = f" condition {len(self.filters)}"
+        self.filters[name] = self._pa.array(mask, self._pa.bool_())
+        return self._pc.field(name)
 
-    def _among(self, field: Any, column: Token) -> Any:
-        if not self._skip("("):
-            raise self._error("'(' was expected here, as in: in (1, 2)", self._peek())
-        start = self._peek()
-        values = [self._value(column)]
-        while self._skip(","):
-            values.append(self._value(column))
-        if not self._skip(")"):
-            raise self._error("',' or ')' was expected here", self._peek())
-        try:
-            return field.isin(self.pa.array(values))
-        except (self.pa.ArrowInvalid, self.pa.ArrowTypeError):
-            raise self._error("these values are of different kinds; give numbers only, or texts only", start) from None
+    def _field(self, field: Field) -> Any:
+        return self._pc.field(field.name)
 
-    def _field(self, token: Token) -> Any:
-        if self.table is not None and token.text not in self.table.column_names:
-            near = get_close_matches(token.text, self.table.column_names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.table.column_names) or 'none'}"
-            raise self._error(f"there is no column '{token.text}'; {hint}", token)
-        return self.pc.field(token.text)
+    def _value(self, literal: Literal, field: Field) -> Any:
+        """The value as the column's type needs it."""
+        value = literal.value
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise self._where.error("this number does not fit 64 bits", literal.at)
+        if isinstance(value, str):
+            kind = self._table.schema.field(field.name).type
+            if self._pa.types.is_timestamp(kind) or self._pa.types.is_date(kind):
+                return self._moment(value, kind, literal.at)
+        return value
 
-    def _value(self, column: Token) -> Any:
-        token = self._next()
-        if token.kind == "number":
-            plain = token.text.lstrip("+-").isdecimal()
-            value = int(token.text) if plain else float(token.text)
-            if isinstance(value, int) and not -(2**63) <= value < 2**64:
-                raise self._error("this number does not fit 64 bits", token)
-            return value
-        if token.kind == "string":
-            text = re.sub(r"\\(.)", r"\1", token.text[1:-1])
-            kind = None if self.table is None else self.table.schema.field(column.text).type
-            dated = kind is not None and (self.pa.types.is_timestamp(kind) or self.pa.types.is_date(kind))
-            return self._date(text, kind, token) if dated else text
-        if token.text.lower() in ("true", "false") and token.kind == "keyword":
-            return token.text.lower() == "true"
-        raise self._error("a value was expected here, like 90 or 'text'", token)
-
-    def _date(self, text: str, kind: Any, token: Token) -> Any:
-        """A moment of the column's own type; one without a zone is UTC."""
+    def _moment(self, text: str, kind: Any, at: int) -> Any:
+        """A date or a time of the column's type; one without a zone is UTC."""
         try:
             when = datetime.fromisoformat(text)
-            if self.pa.types.is_date(kind):
-                return self.pa.scalar(date.fromisoformat(text), kind)
+            if self._pa.types.is_date(kind):
+                return self._pa.scalar(date.fromisoformat(text), kind)
         except ValueError:
-            raise self._error(f"this is no moment of {kind}, like '2001-09-09' or '2001-09-09T01:46'", token) from None
+            problem = f"this is no moment of {kind}, like '2001-09-09' or '2001-09-09T01:46'"
+            raise self._where.error(problem, at) from None
         when = when.astimezone(UTC) if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        return self.pa.scalar(when if kind.tz is not None else when.replace(tzinfo=None), kind)
+        return self._pa.scalar(when if kind.tz is not None else when.replace(tzinfo=None), kind)
 
-    def _tried(self, expression: Any, token: Token) -> Any:
-        """Arrow says only when it runs that a text is no number: run it over no rows, while the place is known."""
-        if self.table is not None:
-            try:
-                self.table.schema.empty_table().filter(expression)
-            except (self.pa.ArrowInvalid, self.pa.ArrowNotImplementedError, self.pa.ArrowTypeError):
-                kind = self.table.schema.field(token.text).type
-                raise self._error(f"'{token.text}' is {kind}, and cannot be compared with that", token) from None
+    def _check(self, expression: Any, field: Field) -> Any:
+        """Arrow checks types only when it runs: run it over no rows, while the place in the text is known."""
+        try:
+            self._table.schema.empty_table().filter(expression)
+        except (self._pa.ArrowInvalid, self._pa.ArrowNotImplementedError, self._pa.ArrowTypeError):
+            kind = self._table.schema.field(field.name).type
+            raise self._where.error(f"'{field.name}' is {kind}, and cannot be compared with that", field.at) from None
         return expression
 
-    def _split(self) -> list[Token]:
-        found, at = [], 0
-        while at < len(self.text.rstrip()):
-            match = _TOKEN.match(self.text, at)
-            if match is None:
-                at += len(self.text[at:]) - len(self.text[at:].lstrip())
-                what = (
-                    "this text has no end" if self.text[at] in "'\"`" else f"'{self.text[at]}' is not understood here"
-                )
-                raise self._error(what, Token("", "", at))
-            kind = match.lastgroup or ""
-            word = match[kind]
-            if kind == "word":
-                kind = "keyword" if word.lower() in KEYWORDS else "column"
-            elif kind == "quoted":
-                kind, word = "column", word[1:-1]
-            found.append(Token(kind, word, match.start(match.lastgroup or 0)))
-            at = match.end()
-        return [*found, Token("end", "", len(self.text.rstrip()))]
 
-    def _peek(self) -> Token:
-        return self.tokens[self.at]
-
-    def _next(self) -> Token:
-        token = self.tokens[self.at]
-        self.at = min(self.at + 1, len(self.tokens) - 1)
-        return token
-
-    def _skip(self, text: str) -> bool:
-        token = self._peek()
-        if token.kind in ("keyword", "sign") and token.text.lower() == text:
-            self.at += 1
-            return True
-        return False
-
-    def _error(self, what: str, token: Token) -> PointedError:
-        line = self.text.replace("\n", " ").replace("\t", " ")
-        return PointedError(f"where: {what}:\n  {line}\n  {' ' * token.at}^")
+def _flatten(node: Any, names: dict[str, None]) -> Any:
+    """The condition with every `a.b` as the column of that name; `names` collects the columns."""
+    if isinstance(node, Field):
+        names[node.name] = None
+        return Field((node.name,), node.at)
+    if isinstance(node, tuple):
+        return tuple(_flatten(part, names) for part in node)
+    if not is_dataclass(node) or isinstance(node, type):
+        return node
+    return replace(node, **{part.name: _flatten(getattr(node, part.name), names) for part in fields(node)})

@@ -1,21 +1,22 @@
-"""Files that are whole or not there, through crashes, full disks and `kill -9`.
+"""Atomic files and folders, journals, resumable jobs and locks that survive crashes, full disks and `kill -9`.
 
 >>> import tempfile
 >>> from pathlib import Path
+>>> from ridgeline.store import ChunkSet, append_lines, lock, publish, publish_dir, read_lines, verify
 >>> folder = Path(tempfile.mkdtemp())
 
-One file, or one folder with its manifest, appears in a single step:
+A file, or a folder with its manifest, appears in a single step:
 
 >>> with publish(folder / "note.txt") as tmp:
-...     _ = tmp.write_text("whole")
+...     _ = tmp.write_text("complete")
 >>> (folder / "note.txt").read_text()
-'whole'
+'complete'
 >>> with publish_dir(folder / "index", meta={"dim": 3}) as tmp:
 ...     _ = (tmp / "vectors.bin").write_bytes(bytes(12))
 >>> verify(folder / "index").meta["dim"]
 3
 
-A long job keeps the chunks it has:
+A long job resumes with the chunks it has:
 
 >>> with ChunkSet(folder / "job", key="v1", total=3) as chunks:
 ...     chunks.put(1, b"b")
@@ -26,11 +27,11 @@ A long job keeps the chunks it has:
 >>> (folder / "joined").read_bytes()
 b'abc'
 
-A journal keeps every line it acknowledged, and a lock dies with its owner:
+A journal keeps every line that it acknowledged, and a lock ends with its owner:
 
 >>> with lock(folder / "lock"):
 ...     append_lines(folder / "runs.jsonl", [{"run": 1}, {"run": 2}])
-Appended(lines=2, torn_bytes=0)
+AppendResult(lines=2, torn_bytes=0)
 >>> read_lines(folder / "runs.jsonl").objects[-1]
 {'run': 2}
 """
@@ -45,16 +46,16 @@ if TYPE_CHECKING:
     from ridgeline.store.chunks import ChunkSet as ChunkSet
     from ridgeline.store.chunks import concatenate as concatenate
     from ridgeline.store.disk import (
-        NO_ROOM as NO_ROOM,
+        NO_SPACE as NO_SPACE,
     )
     from ridgeline.store.disk import (
         StrPath as StrPath,
     )
     from ridgeline.store.disk import (
-        explain as explain,
+        explain_error as explain_error,
     )
     from ridgeline.store.disk import (
-        explained as explained,
+        explain_errors as explain_errors,
     )
     from ridgeline.store.disk import (
         start_writing as start_writing,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from ridgeline.store.folders import discard_dir as discard_dir
     from ridgeline.store.folders import publish_dir as publish_dir
     from ridgeline.store.journal import (
-        Appended as Appended,
+        AppendResult as AppendResult,
     )
     from ridgeline.store.journal import (
         Journal as Journal,
@@ -81,10 +82,10 @@ if TYPE_CHECKING:
         read_lines as read_lines,
     )
     from ridgeline.store.locks import Owner as Owner
-    from ridgeline.store.locks import grip as grip
+    from ridgeline.store.locks import get_owner as get_owner
     from ridgeline.store.locks import lock as lock
-    from ridgeline.store.locks import owner as owner
     from ridgeline.store.locks import release as release
+    from ridgeline.store.locks import try_lock as try_lock
     from ridgeline.store.manifest import (
         Entry as Entry,
     )
@@ -92,10 +93,10 @@ if TYPE_CHECKING:
         Manifest as Manifest,
     )
     from ridgeline.store.manifest import (
-        read_manifest as read_manifest,
+        hash_file as hash_file,
     )
     from ridgeline.store.manifest import (
-        sha256_of as sha256_of,
+        read_manifest as read_manifest,
     )
     from ridgeline.store.manifest import (
         verify as verify,
@@ -103,18 +104,76 @@ if TYPE_CHECKING:
     from ridgeline.store.manifest import (
         write_manifest as write_manifest,
     )
+    from ridgeline.store.where import (
+        COMPARE as COMPARE,
+    )
+    from ridgeline.store.where import (
+        And as And,
+    )
+    from ridgeline.store.where import (
+        Compare as Compare,
+    )
+    from ridgeline.store.where import (
+        Field as Field,
+    )
+    from ridgeline.store.where import (
+        IsNull as IsNull,
+    )
+    from ridgeline.store.where import (
+        Items as Items,
+    )
+    from ridgeline.store.where import (
+        Literal as Literal,
+    )
+    from ridgeline.store.where import (
+        Node as Node,
+    )
+    from ridgeline.store.where import (
+        Not as Not,
+    )
+    from ridgeline.store.where import (
+        Or as Or,
+    )
+    from ridgeline.store.where import (
+        TextTest as TextTest,
+    )
+    from ridgeline.store.where import (
+        Where as Where,
+    )
+    from ridgeline.store.where import (
+        compile_test as compile_test,
+    )
+    from ridgeline.store.where import (
+        parse_where as parse_where,
+    )
     from ridgeline.store.workspace import recover as recover
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "chunks": ["ChunkSet", "concatenate"],
-        "disk": ["NO_ROOM", "StrPath", "explain", "explained", "start_writing", "sync_file", "sync_folder"],
+        "disk": ["NO_SPACE", "StrPath", "explain_error", "explain_errors", "start_writing", "sync_file", "sync_folder"],
         "files": ["publish"],
         "folders": ["discard_dir", "publish_dir"],
-        "journal": ["Appended", "Journal", "append_lines", "read_lines"],
-        "locks": ["Owner", "grip", "lock", "owner", "release"],
-        "manifest": ["Entry", "Manifest", "read_manifest", "sha256_of", "verify", "write_manifest"],
+        "journal": ["AppendResult", "Journal", "append_lines", "read_lines"],
+        "locks": ["Owner", "try_lock", "lock", "get_owner", "release"],
+        "manifest": ["Entry", "Manifest", "read_manifest", "hash_file", "verify", "write_manifest"],
+        "where": [
+            "COMPARE",
+            "And",
+            "Compare",
+            "Field",
+            "IsNull",
+            "Items",
+            "Literal",
+            "Node",
+            "Not",
+            "Or",
+            "TextTest",
+            "Where",
+            "compile_test",
+            "parse_where",
+        ],
         "workspace": ["recover"],
     },
 )

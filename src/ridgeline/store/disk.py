@@ -1,8 +1,7 @@
-"""What the kernel offers for files that are whole or not there: fsync, exchange, and its errors in words.
+"""Durable writes: fsync, atomic exchange of two names, and operating-system errors as sentences.
 
-A rename is atomic, but it lasts through a power cut only after the *directory* was synced; and the new name
-must never last longer than the bytes under it, so files are synced first. The order is always: files, rename,
-directory.
+A rename is atomic, but it survives a power cut only after the *directory* is synced. The new name must not survive
+without its bytes, so files are synced first. The order is always: files, rename, directory.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from ridgeline.errors import StoreError
 
 StrPath = str | os.PathLike[str]
 
-# By number, because musl and older glibc carry no wrapper; the numbers hold for 64-bit processes only.
+# System call numbers, because musl and older glibc have no wrapper; they are valid for 64-bit processes only.
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347}
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-# An old kernel, a filesystem without exchange, a sandbox that forbids it: all mean "take the other way".
+# An old kernel, a filesystem without exchange, a sandbox that forbids it: use two renames instead.
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP}
 
 _WRITE_RANGE = 2  # SYNC_FILE_RANGE_WRITE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-NO_ROOM = {*_FULL, errno.EFBIG}  # on the disk, or within what a process may write
+NO_SPACE = {*_FULL, errno.EFBIG}  # no space on the disk, or more than the process may write
 
 
 def sync_file(path: Path) -> None:
     """Wait until the bytes and the mode of `path` are on the disk."""
-    # Opened for reading: fsync flushes the inode, whoever wrote it, and a file may be published read-only.
+    # Open for reading: fsync flushes the inode, and a published file may be read-only.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.fsync(fd)
@@ -50,7 +49,7 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network filesystems sync no folders; their names are durable at once
+        if error.errno != errno.EINVAL:  # some network filesystems do not sync folders; their names are durable at once
             raise
     finally:
         os.close(fd)
@@ -58,18 +57,18 @@ def sync_folder(path: Path) -> None:
 
 def sync_tree(path: Path) -> None:
     """Wait until everything below `path`, and `path` itself, is on the disk."""
-    for here, _, names in os.walk(path, onerror=_raise):
+    for folder, _, names in os.walk(path, onerror=_raise):
         for name in names:
-            file = Path(here, name)
+            file = Path(folder, name)
             if stat.S_ISREG(file.lstat().st_mode):
                 sync_file(file)
-        sync_folder(Path(here))
+        sync_folder(Path(folder))
 
 
 def start_writing(paths: Iterable[Path]) -> None:
-    """Have the kernel begin to write files out, without waiting: many of them then reach the disk together.
+    """Ask the kernel to start writing files to the disk, without waiting, so that many are written together.
 
-    A hint only. Where the system has no such call, the syncs that follow do all the work.
+    This is only a hint. Without such a system call, the later syncs do all the work.
     """
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
@@ -84,7 +83,7 @@ def start_writing(paths: Iterable[Path]) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two names in a single step; False where kernel or filesystem cannot."""
+    """Exchange two names in a single step; return False if kernel or filesystem cannot."""
     number = _RENAMEAT2.get(platform.machine())
     if not sys.platform.startswith("linux") or sys.maxsize <= 2**32 or number is None:
         return False
@@ -97,8 +96,8 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def explain(error: OSError, path: StrPath) -> StoreError:
-    """The sentence for an operating-system error met while writing or reading `path`."""
+def explain_error(error: OSError, path: StrPath) -> StoreError:
+    """Return the error message for an operating-system error on `path`."""
     if error.errno in _FULL:
         return StoreError(f"the disk is full, so {path} was not written; free some space and run it again.")
     if error.errno == errno.EFBIG:
@@ -121,27 +120,27 @@ def explain(error: OSError, path: StrPath) -> StoreError:
 
 
 @contextmanager
-def explained(path: StrPath) -> Iterator[None]:
-    """Turn every OSError of the block into a sentence about `path`."""
+def explain_errors(path: StrPath) -> Iterator[None]:
+    """Turn every OSError of the block into a StoreError about `path`."""
     try:
         yield
     except OSError as error:
-        raise explain(error, path) from error
+        raise explain_error(error, path) from error
 
 
 @contextmanager
-def explained_within(folder: Path, path: StrPath) -> Iterator[None]:
-    """Turn an OSError of the caller's own block into a sentence, but only if it is about our disk.
+def explain_errors_within(folder: Path, path: StrPath) -> Iterator[None]:
+    """Turn an OSError of the block into a StoreError if it concerns `folder` or disk space.
 
-    The caller may well read other files there; an error about those is not ours to rename.
+    The block may also read other files; errors about those stay as they are.
     """
     try:
         yield
     except OSError as error:
-        named = error.filename
-        ours = isinstance(named, str | os.PathLike) and folder in Path(named).parents
-        if ours or error.errno in NO_ROOM:
-            raise explain(error, path) from error
+        filename = error.filename
+        is_target = isinstance(filename, str | os.PathLike) and folder in Path(filename).parents
+        if is_target or error.errno in NO_SPACE:
+            raise explain_error(error, path) from error
         raise
 
 

@@ -1,15 +1,14 @@
-"""Locks that die with their owner.
+"""Locks that end with their owner.
 
-The lock is `flock` on an open file, so the kernel frees it the moment the owner is gone, whatever killed it;
-no stale pid is ever judged. The file itself stays (removing it would let two owners in) and names the owner
-while there is one:
+The lock is `flock` on an open file, so the kernel frees it when the owner ends, for whatever reason; there are no stale
+pids. The file itself remains (removing it would allow two owners) and names the current owner:
 
     with lock("runs/night/lock", timeout=5):
         ...
 
-`flock` belongs to the open file, which a forked child shares. Left alone, a worker that outlives its killed
-parent would keep the lock. So the descriptor closes on exec, and children forked by Python close it at once
-and, leaving the block, neither free nor wipe what is their parent's.
+`flock` belongs to the open file, which a forked child shares, so a worker that outlives its parent would keep the lock.
+Therefore the descriptor closes on exec, children forked by Python close it at once, and a child that leaves the block
+neither frees the lock nor erases the name of its parent.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ridgeline.errors import Locked, StoreError
-from ridgeline.store.disk import StrPath, explained
+from ridgeline.store.disk import StrPath, explain_errors
 
-# A peek (`owner`) or a process between fork and exec may hold the lock for a moment: that is not an owner.
+# `get_owner` and a process between fork and exec may hold the lock for a moment; they are not owners.
 _GRACE_S = 0.05
 _COMMAND_CHARS = 200
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock, as the holder wrote it down."""
+    """The process that holds a lock, as written in the lock file."""
 
     pid: int
     host: str
@@ -50,34 +49,34 @@ class Owner:
 
 
 @dataclass(frozen=True, eq=False)
-class Grip:
-    """One held flock, known by identity: a descriptor's number may be reused after a fork."""
+class FileLock:
+    """One acquired flock, compared by identity: a descriptor number may be reused after a fork."""
 
     fd: int
 
 
 @contextmanager
 def lock(path: StrPath, timeout: float | None = 0.0) -> Iterator[Owner]:
-    """Hold the lock file `path`, made if need be; `timeout` in seconds, None waits for ever.
+    """Hold the lock file `path` and create it if needed; `timeout` is in seconds, None waits for ever.
 
-    A lock that stays taken is a StoreError that names its owner.
+    If the lock is not free in time, raise `Locked`, which names the owner.
     """
-    with explained(path):
-        held = _wait(Path(path), timeout)
+    with explain_errors(path):
+        file_lock = _wait_for_lock(Path(path), timeout)
     command = shlex.join(sys.argv)[:_COMMAND_CHARS]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = Owner(os.getpid(), socket.gethostname(), command, now)
     try:
-        with suppress(OSError):  # on a full disk the lock still holds, only without a name
-            os.ftruncate(held.fd, 0)
-            os.pwrite(held.fd, json.dumps(asdict(mine)).encode(), 0)
+        with suppress(OSError):  # on a full disk the lock works without the name
+            os.ftruncate(file_lock.fd, 0)
+            os.pwrite(file_lock.fd, json.dumps(asdict(mine)).encode(), 0)
         yield mine
     finally:
-        release(held, wipe=True)
+        release(file_lock, wipe=True)
 
 
-def owner(path: StrPath) -> Owner | None:
-    """Who holds the lock file `path` now; None if it is free or not there."""
+def get_owner(path: StrPath) -> Owner | None:
+    """Return the owner of the lock file `path`; None if it is free or does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -88,82 +87,82 @@ def owner(path: StrPath) -> Owner | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(fd, fcntl.LOCK_UN)
     except BlockingIOError:
-        return _written(fd)
+        return _read_owner(fd)
     finally:
         os.close(fd)
     return None
 
 
-def grip(path: Path) -> Grip | None:
-    """Try once to flock the file `path`, made if need be; None while someone else holds it."""
-    with _guard:
+def try_lock(path: Path) -> FileLock | None:
+    """Try once to flock the file `path`, and create it if needed; return None if another owner holds it."""
+    with _fork_mutex:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file may have been removed between open and flock: that lock would exclude nobody.
-            held = Grip(fd) if os.path.samestat(os.fstat(fd), os.stat(path)) else None
+            # The file may have been removed between open and flock: such a lock would be useless.
+            file_lock = FileLock(fd) if os.path.samestat(os.fstat(fd), os.stat(path)) else None
         except (BlockingIOError, FileNotFoundError):
-            held = None
+            file_lock = None
         except BaseException:
             os.close(fd)
             raise
-        if held is None:
+        if file_lock is None:
             os.close(fd)
         else:
-            _grips.add(held)
-        return held
+            _locks.add(file_lock)
+        return file_lock
 
 
-def release(held: Grip, *, wipe: bool = False) -> None:
-    """Let go of a grip, unless this is a forked child, which never had it."""
-    with _guard:
-        if held not in _grips:
+def release(file_lock: FileLock, *, wipe: bool = False) -> None:
+    """Release a lock; in a forked child, which does not own it, do nothing."""
+    with _fork_mutex:
+        if file_lock not in _locks:
             return
-        _grips.discard(held)
+        _locks.discard(file_lock)
         try:
             if wipe:
-                os.ftruncate(held.fd, 0)
-            # Said aloud, not left to close: a child forked by foreign C code may still share the open file.
-            fcntl.flock(held.fd, fcntl.LOCK_UN)
+                os.ftruncate(file_lock.fd, 0)
+            # Unlock explicitly: a child forked by other C code may still share the open file.
+            fcntl.flock(file_lock.fd, fcntl.LOCK_UN)
         finally:
-            os.close(held.fd)
+            os.close(file_lock.fd)
 
 
-def _wait(path: Path, timeout: float | None) -> Grip:
+def _wait_for_lock(path: Path, timeout: float | None) -> FileLock:
     start = time.monotonic()
     pause = 0.005
     while True:
-        held = grip(path)
-        if held is not None:
-            return held
+        file_lock = try_lock(path)
+        if file_lock is not None:
+            return file_lock
         waited = time.monotonic() - start
         if timeout is not None and waited >= max(timeout, _GRACE_S):
-            by = owner(path)
-            who = by if by is not None and by.pid else "another process"
-            raise Locked(f"{path} is locked by {who}; wait for it to end, or stop it, and run again.")
+            current_owner = get_owner(path)
+            owner_text = current_owner if current_owner is not None and current_owner.pid else "another process"
+            raise Locked(f"{path} is locked by {owner_text}; wait for it to end, or stop it, and run again.")
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
 
 
-def _written(fd: int) -> Owner:
+def _read_owner(fd: int) -> Owner:
     try:
-        found = json.loads(os.pread(fd, 64 * 1024, 0))
-        return Owner(int(found["pid"]), str(found["host"]), str(found["command"]), str(found["since"]))
+        fields = json.loads(os.pread(fd, 64 * 1024, 0))
+        return Owner(int(fields["pid"]), str(fields["host"]), str(fields["command"]), str(fields["since"]))
     except (ValueError, KeyError, TypeError):
-        return Owner(0, "?", "?", "?")  # the holder has not signed yet
+        return Owner(0, "?", "?", "?")  # the owner has not written its name yet
 
 
-_grips: set[Grip] = set()
-# Reentrant, because a signal handler may fork while its own thread is inside.
-_guard = threading.RLock()
+_locks: set[FileLock] = set()
+# Reentrant, because a signal handler may fork while its thread holds the mutex.
+_fork_mutex = threading.RLock()
 
 
 def _forget_in_child() -> None:
-    for held in _grips:
-        os.close(held.fd)
-    _grips.clear()
-    _guard.release()
+    for file_lock in _locks:
+        os.close(file_lock.fd)
+    _locks.clear()
+    _fork_mutex.release()
 
 
-# The guard is held across every fork, so no thread can be between opening a lock and noting it down.
-os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget_in_child)
+# The mutex is held across every fork, so no thread is between opening a lock file and recording it.
+os.register_at_fork(before=_fork_mutex.acquire, after_in_parent=_fork_mutex.release, after_in_child=_forget_in_child)

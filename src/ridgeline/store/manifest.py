@@ -1,9 +1,9 @@
-"""The manifest of a folder: every file with its size and SHA-256, and what its maker had to say about it.
+"""The manifest of a folder: every file with its size and SHA-256, and metadata.
 
     write_manifest("index", {"kind": "Flat", "dim": 384})
     verify("index").meta["dim"]
 
-It finds damage, not deceit: whoever can change a file can also write a new manifest.
+It detects damage, not fraud: a user who can change a file can also write a new manifest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.store.disk import StrPath, explained
+from ridgeline.store.disk import StrPath, explain_errors
 from ridgeline.store.files import publish
 from ridgeline.store.workspace import recover
 
 MANIFEST = "manifest.json"
 _SCHEMA = 1
-_NAMED = 3  # files named in a sentence before the rest is counted
+_MAX_NAMES = 3  # file names in a message; the rest is counted
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder by relative path (with `/`), and the maker's own words."""
+    """The files of a folder by relative path (with `/`), and the metadata of its writer."""
 
     files: Mapping[str, Entry]
     meta: Mapping[str, Any]
 
 
 def write_manifest(folder: StrPath, meta: Mapping[str, Any] | None = None) -> Manifest:
-    """Take stock of `folder` and publish its manifest; `meta` is anything JSON can hold."""
+    """Hash the files of `folder` and publish its manifest; `meta` holds JSON values."""
     root = Path(folder)
-    text, manifest = _take_stock(root, meta)
+    text, manifest = _collect_files(root, meta)
     with publish(root / MANIFEST) as tmp:
         tmp.write_bytes(text)
     return manifest
 
 
 def read_manifest(folder: StrPath) -> Manifest:
-    """The manifest of `folder`, itself checked, without looking at the files."""
+    """Read and check the manifest of `folder`, without checking the files."""
     path = Path(folder, MANIFEST)
-    with explained(folder):
-        there = Path(folder).is_dir() or recover(folder)
+    with explain_errors(folder):
+        exists = Path(folder).is_dir() or recover(folder)
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "has no manifest.json" if there else "does not exist"
+        what = "has no manifest.json" if exists else "does not exist"
         raise StoreError(f"{folder} {what}; it was not finished or not made by ridgeline, make it anew.") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; check its mode and the disk.") from error
@@ -70,7 +70,7 @@ def read_manifest(folder: StrPath) -> Manifest:
         if schema == _SCHEMA:
             files = {name: Entry(e["size"], e["sha256"]) for name, e in body["files"].items()}
             manifest = Manifest(files, body["meta"])
-            # Written one way only, so a single changed byte anywhere shows, even in the blanks.
+            # There is one way to write it, so any changed byte is detected, even in white space.
             if _render(manifest) == text:
                 return manifest
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -83,23 +83,23 @@ def read_manifest(folder: StrPath) -> Manifest:
 def verify(folder: StrPath, *, quick: bool = False) -> Manifest:
     """Check every file of `folder` against its manifest; `quick` compares sizes only.
 
-    A StoreError names what is damaged, missing or extra.
+    Raises `StoreError` with the damaged, missing and extra files.
     """
     manifest = read_manifest(folder)
     root = Path(folder)
-    with explained(folder):
-        found = dict(_plain_files(root))
+    with explain_errors(folder):
+        files = dict(_list_files(root))
         damaged = [
             name
             for name, entry in manifest.files.items()
-            if name in found and not _same(found[name], entry, quick=quick)
+            if name in files and not _matches(files[name], entry, quick=quick)
         ]
-    missing = [name for name in manifest.files if name not in found]
-    extra = [name for name in found if name not in manifest.files]
+    missing = [name for name in manifest.files if name not in files]
+    extra = [name for name in files if name not in manifest.files]
     complaints = [
-        *_complain(damaged, "differs from its manifest", "differ from their manifest"),
-        *_complain(missing, "is missing", "are missing"),
-        *_complain(extra, "is not in the manifest", "are not in the manifest"),
+        *_describe_names(damaged, "differs from its manifest", "differ from their manifest"),
+        *_describe_names(missing, "is missing", "are missing"),
+        *_describe_names(extra, "is not in the manifest", "are not in the manifest"),
     ]
     if complaints:
         raise StoreError(f"{folder} is not as it was written: {', '.join(complaints)}; make it anew or restore it.")
@@ -107,46 +107,46 @@ def verify(folder: StrPath, *, quick: bool = False) -> Manifest:
 
 
 def write_manifest_unpublished(folder: Path, meta: Mapping[str, Any] | None) -> Manifest:
-    """For a folder that nobody can see yet: the manifest as a plain file, not yet synced."""
-    text, manifest = _take_stock(folder, meta)
+    """Write the manifest of a folder that is not published yet, without syncing it."""
+    text, manifest = _collect_files(folder, meta)
     (folder / MANIFEST).write_bytes(text)
     return manifest
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def plain(meta: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """`meta` as JSON will give it back (tuples become lists), or an InputError that says why not."""
+    """Return `meta` as JSON returns it (tuples become lists); raise `InputError` if JSON cannot hold it."""
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(meta), allow_nan=False))
+        copy: dict[str, Any] = json.loads(json.dumps(dict(meta), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} must hold plain JSON values only: {error}.") from error
-    return found
+    return copy
 
 
-def _take_stock(root: Path, meta: Mapping[str, Any] | None) -> tuple[bytes, Manifest]:
+def _collect_files(root: Path, meta: Mapping[str, Any] | None) -> tuple[bytes, Manifest]:
     if not os.path.isdir(root):
         raise StoreError(f"{root} is not a folder, so it can have no manifest; create it first.")
-    words = plain({} if meta is None else meta, f"the meta of {root}")
-    with explained(root):
-        files = {name: Entry(path.stat().st_size, sha256_of(path)) for name, path in _plain_files(root)}
-    manifest = Manifest(files, words)
+    json_meta = plain({} if meta is None else meta, f"the meta of {root}")
+    with explain_errors(root):
+        files = {name: Entry(path.stat().st_size, hash_file(path)) for name, path in _list_files(root)}
+    manifest = Manifest(files, json_meta)
     return _render(manifest), manifest
 
 
-def _plain_files(root: Path) -> Iterator[tuple[str, Path]]:
+def _list_files(root: Path) -> Iterator[tuple[str, Path]]:
     def stop(error: OSError) -> None:
         raise error
 
-    for here, folders, names in os.walk(root, onerror=stop):
-        # What a killed write_manifest left is no part of the folder; the next one removes it.
+    for current, folders, names in os.walk(root, onerror=stop):
+        # Ignore leftovers of a killed write_manifest; the next one removes them.
         folders[:] = sorted(set(folders) - {f".{MANIFEST}.tmp"})
-        for name in sorted([*names, *(f for f in folders if Path(here, f).is_symlink())]):
-            path = Path(here, name)
+        for name in sorted([*names, *(f for f in folders if Path(current, f).is_symlink())]):
+            path = Path(current, name)
             relative = path.relative_to(root).as_posix()
             if relative == MANIFEST:
                 continue
@@ -155,8 +155,8 @@ def _plain_files(root: Path) -> Iterator[tuple[str, Path]]:
             yield relative, path
 
 
-def _same(path: Path, entry: Entry, *, quick: bool) -> bool:
-    return path.stat().st_size == entry.size and (quick or sha256_of(path) == entry.sha256)
+def _matches(path: Path, entry: Entry, *, quick: bool) -> bool:
+    return path.stat().st_size == entry.size and (quick or hash_file(path) == entry.sha256)
 
 
 def _render(manifest: Manifest) -> bytes:
@@ -165,12 +165,12 @@ def _render(manifest: Manifest) -> bytes:
         "meta": manifest.meta,
         "files": {name: {"size": e.size, "sha256": e.sha256} for name, e in manifest.files.items()},
     }
-    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return (json.dumps({**body, "seal": seal}, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({**body, "seal": checksum}, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _complain(names: list[str], one: str, several: str) -> list[str]:
+def _describe_names(names: list[str], one: str, several: str) -> list[str]:
     if not names:
         return []
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [f"{', '.join(names[:_NAMED])}{rest} {one if len(names) == 1 else several}"]
+    rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return [f"{', '.join(names[:_MAX_NAMES])}{rest} {one if len(names) == 1 else several}"]

@@ -13,35 +13,31 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.trajectory.batch import Batch as Batch
-    from ridgeline.trajectory.collation import collate as collate
-    from ridgeline.trajectory.convert import Done as Done
+    from ridgeline.trajectory.batch import collate as collate
+    from ridgeline.trajectory.batch import on_device as on_device
+    from ridgeline.trajectory.conversion import ConversionResult as ConversionResult
+    from ridgeline.trajectory.conversion import ConversionSettings as ConversionSettings
+    from ridgeline.trajectory.conversion import convert as convert
+    from ridgeline.trajectory.conversion import convert_many as convert_many
+    from ridgeline.trajectory.dataset import Share as Share
     from ridgeline.trajectory.dataset import TrajectoryDataset as TrajectoryDataset
-    from ridgeline.trajectory.guess import pair as pair
-    from ridgeline.trajectory.prefetch import on_device as on_device
     from ridgeline.trajectory.resampling import resample as resample
     from ridgeline.trajectory.sample import Sample as Sample
-    from ridgeline.trajectory.share import Share as Share
+    from ridgeline.trajectory.stream import SPANS as SPANS
     from ridgeline.trajectory.stream import Aligned as Aligned
     from ridgeline.trajectory.stream import Stream as Stream
+    from ridgeline.trajectory.stream import StreamStats as StreamStats
     from ridgeline.trajectory.stream import align as align
-    from ridgeline.trajectory.surveying import Survey as Survey
-    from ridgeline.trajectory.surveying import survey as survey
-    from ridgeline.trajectory.timeline import SPANS as SPANS
+    from ridgeline.trajectory.stream import describe_stream as describe_stream
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "batch": ["Batch"],
-        "collation": ["collate"],
-        "convert": ["Done"],
-        "dataset": ["TrajectoryDataset"],
-        "guess": ["pair"],
-        "prefetch": ["on_device"],
+        "batch": ["Batch", "collate", "on_device"],
+        "conversion": ["ConversionResult", "ConversionSettings", "convert", "convert_many"],
+        "dataset": ["Share", "TrajectoryDataset"],
         "resampling": ["resample"],
         "sample": ["Sample"],
-        "share": ["Share"],
-        "stream": ["Aligned", "Stream", "align"],
-        "surveying": ["Survey", "survey"],
-        "timeline": ["SPANS"],
+        "stream": ["SPANS", "Aligned", "Stream", "StreamStats", "align", "describe_stream"],
     },
 )

@@ -1,4 +1,4 @@
-"""What a caller says beside the arrays, refused in one sentence where it is not what it should be."""
+"""Checks of the arguments beside the arrays: counts, gaps, rates, lengths of time. An error is one sentence."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import numpy as np
 
 from ridgeline.errors import InputError
 
-SLACK = {"float64": 1e-9, "float32": 1e-5}  # of a gap, for stamps of that type
-LONGEST = 2**63 - 1  # what an int64 clock can tell apart
+GAP_SLACK = {"float64": 1e-9, "float32": 1e-5}  # relative rounding error of a gap between stamps of this type
+INT64_MAX = 2**63 - 1
 
 
-def plain(name: str, given: Any) -> Any:
-    """As an array in this machine's own order of bytes."""
-    if isinstance(given, np.ma.MaskedArray) and np.any(given.mask):
+def as_native_array(name: str, data: Any) -> Any:
+    """Return `data` as an array in this machine's byte order; masked entries are an error."""
+    if isinstance(data, np.ma.MaskedArray) and np.any(data.mask):
         cure = "fill them with NaN" if name.endswith("values") else "leave them out"
-        raise InputError(f"{name} is a masked array, and {np.sum(given.mask)} of it are masked; {cure}.")
-    array = np.asarray(given)
+        raise InputError(f"{name} is a masked array with {np.sum(data.mask)} masked entries; {cure}.")
+    array = np.asarray(data)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def counts(name: str, given: Any) -> Any:
-    """lengths, at_lengths or offsets as int64; floats if they are whole.
+def as_counts(name: str, data: Any) -> Any:
+    """Return lengths, at_lengths or offsets as int64. Floats must be whole numbers.
 
-    >>> counts("lengths", [3, 4.0])
+    >>> as_counts("lengths", [3, 4.0])
     array([3, 4])
     """
-    if given is None:
+    if data is None:
         return None
-    numbers = np.asarray(given)
+    numbers = np.asarray(data)
     if numbers.dtype.kind == "f":
-        odd = np.flatnonzero(numbers != np.trunc(numbers))
-        if odd.size:
-            raise InputError(f"{name}[{odd[0]}] is {numbers.reshape(-1)[odd[0]]}; give whole numbers.")
+        fractional = np.flatnonzero(numbers != np.trunc(numbers))
+        if fractional.size:
+            raise InputError(f"{name}[{fractional[0]}] is {numbers.reshape(-1)[fractional[0]]}; give whole numbers.")
     elif numbers.dtype.kind not in "iu" and numbers.size:
         raise InputError(f"{name} are {numbers.dtype}; give whole numbers.")
     return np.ascontiguousarray(numbers, np.int64)
 
 
-def gap(max_gap: Any, whole: bool, slack: float = 1e-9) -> Any:
-    """max_gap as the clock counts, in whole numbers or not; None where there is none.
+def as_clock_gap(max_gap: Any, integer: bool, slack: float = 1e-9) -> Any:
+    """Return max_gap in the type of the clock (`integer` or float), or None.
 
-    What is no whole number has some slack, as a part of it: 0.3 - 0.2 is a little more than 0.1.
+    A float gap grows by the relative `slack`, because 0.3 - 0.2 is a little more than 0.1.
 
-    >>> gap(0.5, whole=False), gap(1e9, whole=True)
+    >>> as_clock_gap(0.5, integer=False), as_clock_gap(1e9, integer=True)
     (0.5000000005, 1000000000)
     """
     if max_gap is None:
@@ -56,36 +56,36 @@ def gap(max_gap: Any, whole: bool, slack: float = 1e-9) -> Any:
         length = -1
     if isinstance(max_gap, str | bytes) or not length >= 0:
         raise InputError(f"max_gap is {max_gap}; give a length of time, 0 or more.")
-    return int(min(length, LONGEST)) if whole else float(length) * (1 + slack)
+    return int(min(length, INT64_MAX)) if integer else float(length) * (1 + slack)
 
 
-def room(out: Any, kind: type) -> None:
-    """`out` is what the result would be, or none."""
+def check_out(out: Any, kind: type) -> None:
+    """Check that `out` is None or an array of the result's class."""
     if out is not None and not isinstance(out, kind):
         raise InputError(f"out is a {type(out).__name__}; give a {kind.__module__}.{kind.__name__} like the result.")
 
 
-def number(given: Any) -> bool:
-    """Whether it is one, of Python's or numpy's."""
-    return isinstance(given, Real)
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real number of Python or NumPy."""
+    return isinstance(value, Real)
 
 
-def rate(hz: Any) -> None:
-    """Ticks per second, or none."""
-    if hz is not None and not (number(hz) and 0 < hz <= 1e9):
+def check_rate(hz: Any) -> None:
+    """Check that `hz` is None or a rate in ticks per second."""
+    if hz is not None and not (is_number(hz) and 0 < hz <= 1e9):
         raise InputError(f"hz={hz} is no rate; give a number above 0, like 50.")
 
 
-def seconds(name: str, length: Any) -> None:
-    """A length of time, or none."""
-    if length is not None and not (number(length) and length >= 0):
+def check_seconds(name: str, length: Any) -> None:
+    """Check that `length` is None or a length of time in seconds."""
+    if length is not None and not (is_number(length) and length >= 0):
         raise InputError(f"{name}={length} is no length of time; give seconds, 0 or more.")
 
 
-def limit_ns(length: float) -> int:
-    """A limit in seconds, however long, as an int64 clock has it.
+def to_limit_ns(length: float) -> int:
+    """Convert a limit in seconds to int64 nanoseconds; a limit beyond int64 becomes its largest number.
 
-    >>> limit_ns(0.1), limit_ns(float("inf")) == LONGEST
+    >>> to_limit_ns(0.1), to_limit_ns(float("inf")) == INT64_MAX
     (100000000, True)
     """
-    return round(min(length * 1e9, LONGEST))
+    return round(min(length * 1e9, INT64_MAX))

@@ -1,4 +1,4 @@
-"""Which channels are resampled how, and how they are scaled on the way out."""
+"""The interpolation kind of every channel, and the scaling of the results (`normalize=`)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Kinds = str | Sequence[tuple[slice, str]]
 Group = tuple[int, int, str]  # start, stop, kind
 
 
-def groups(kind: Kinds, channels: int) -> tuple[Group, ...]:
-    """The channels in order, each under one kind; what a list of (slice, kind) leaves out is linear.
+def resolve_kinds(kind: Kinds, channels: int) -> tuple[Group, ...]:
+    """Return (start, stop, kind) for all channels, in order; channels that `kind` does not name are linear.
 
-    >>> groups([(slice(3, 7), "slerp")], 8)
+    >>> resolve_kinds([(slice(3, 7), "slerp")], 8)
     ((0, 3, 'linear'), (3, 7, 'slerp'), (7, 8, 'linear'))
     """
     if isinstance(kind, str):
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
-        named = [(0, channels, kind)] if channels else []
+        parts = [(0, channels, kind)] if channels else []
     elif isinstance(kind, Iterable):
-        named = sorted(_named(part, channels) for part in kind)
+        parts = sorted(_parse_slice(part, channels) for part in kind)
     else:
         raise InputError(f"kind is {kind!r}; give one of {', '.join(KINDS)}, or (slice, kind) pairs.")
     out: list[Group] = []
     done = 0
-    for start, stop, name in named:
+    for start, stop, name in parts:
         if start < done:
-            raise InputError(f"channel {start} is given two kinds; let the slices of kind= not overlap.")
+            raise InputError(f"channel {start} has two kinds; the slices of kind= must not overlap.")
         if start > done:
             out.append((done, start, "linear"))
         if name == "slerp" and (stop - start) % 4:
@@ -46,11 +46,11 @@ def groups(kind: Kinds, channels: int) -> tuple[Group, ...]:
     return tuple(out)
 
 
-def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any] | None:
-    """normalize= as one multiplication and one addition per channel, float64 [D]; None when nothing is asked.
+def compute_scaling(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any] | None:
+    """Turn normalize= into (scale, shift), float64 [D] each; None without normalize=.
 
-    {"mean", "std"} gives (x − mean) / std, {"q01", "q99"} maps that range to [−1, 1]. A channel without spread
-    comes out 0, not infinite.
+    {"mean", "std"} gives (x − mean) / std; {"q01", "q99"} maps that range to [−1, 1]. A channel without spread
+    becomes 0, not infinite.
     """
     import numpy as np
 
@@ -58,17 +58,16 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
         return None
     if not isinstance(normalize, Mapping):
         raise InputError(
-            "normalize= wants {'mean': …, 'std': …} or {'q01': …, 'q99': …}; "
-            f"it was given a {type(normalize).__name__}."
+            f"normalize= wants {{'mean': …, 'std': …}} or {{'q01': …, 'q99': …}}; it is a {type(normalize).__name__}."
         )
     keys = set(normalize)
     if keys not in ({"mean", "std"}, {"q01", "q99"}):
         has = ", ".join(sorted(map(str, keys))) or "nothing"
         raise InputError(f"normalize= wants mean and std, or q01 and q99; it has {has}.")
     low, high = (_numbers(k, normalize[k]) for k in sorted(keys))
-    for name, given in zip(sorted(keys), (low, high), strict=True):
-        if given.shape not in ((1,), (channels,)):
-            raise InputError(f"normalize[{name!r}] has {given.size} numbers for {channels} channels.")
+    for name, numbers in zip(sorted(keys), (low, high), strict=True):
+        if numbers.shape not in ((1,), (channels,)):
+            raise InputError(f"normalize[{name!r}] has {numbers.size} numbers for {channels} channels.")
     low, high = (a if a.size == channels else np.full(channels, a[0]) for a in (low, high))
     with np.errstate(divide="ignore", invalid="ignore"):
         if "mean" in keys:
@@ -78,25 +77,25 @@ def affine(normalize: Mapping[str, Any] | None, channels: int) -> tuple[Any, Any
         return scale, np.where(high == low, 0.0, -low * scale - 1)
 
 
-def _numbers(name: str, given: Any) -> Any:
+def _numbers(name: str, data: Any) -> Any:
     import numpy as np
 
-    if hasattr(given, "detach"):  # a tensor, wherever it is
-        given = given.detach().cpu().double()
+    if hasattr(data, "detach"):  # a tensor on any device
+        data = data.detach().cpu().double()
     try:
-        return np.asarray(given).astype(np.float64, casting="same_kind", copy=False).reshape(-1)
+        return np.asarray(data).astype(np.float64, casting="same_kind", copy=False).reshape(-1)
     except (TypeError, ValueError):
-        raise InputError(f"normalize[{name!r}] is {given!r}; give a number for each channel.") from None
+        raise InputError(f"normalize[{name!r}] is {data!r}; give a number for each channel.") from None
 
 
-def _named(part: tuple[slice, str], channels: int) -> Group:
+def _parse_slice(part: tuple[slice, str], channels: int) -> Group:
     try:
-        where, name = part
-        start, stop, step = where.indices(channels)
+        channel_slice, name = part
+        start, stop, step = channel_slice.indices(channels)
     except (TypeError, ValueError, AttributeError):
         raise InputError(f"kind= wants (slice, kind) pairs; {part!r} is none.") from None
     if name not in KINDS:
         raise unknown("kind", name, KINDS)
-    if step != 1 or stop <= start or (where.stop is not None and where.stop > channels):
-        raise InputError(f"slice {where} names no run of the {channels} channels.")
+    if step != 1 or stop <= start or (channel_slice.stop is not None and channel_slice.stop > channels):
+        raise InputError(f"slice {channel_slice} names no run of the {channels} channels.")
     return start, stop, name

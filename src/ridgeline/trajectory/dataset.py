@@ -1,18 +1,19 @@
-"""Recordings as a dataset for torch's DataLoader: one item is one trajectory, or one window of it, still uneven.
+"""Recordings as a dataset for torch's DataLoader: an item is a trajectory or a window of it, with uneven stamps.
 
 >>> import numpy as np
 >>> runs = [(np.array([0.0, 0.4, 1.0]), np.eye(3)), (np.array([0.0, 2.5]), np.ones((2, 3)))]
 >>> dataset = TrajectoryDataset(runs, window=1.0)
->>> len(dataset), [dataset[i].where.start_ns for i in range(4)]
+>>> len(dataset), [dataset[i].origin.start_ns for i in range(4)]
 (4, [0, 0, 1000000000, 2000000000])
 
-Nothing here needs torch. The dataset is never split between ranks by itself: give the loader `dataset.share()` (or
-torch's DistributedSampler) as its sampler.
+This module does not need torch. The dataset does not split itself between ranks: give the loader `dataset.share()`
+(or torch's DistributedSampler) as its sampler.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,35 +24,44 @@ import numpy as np
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory import readers
-from ridgeline.trajectory.guess import matching
-from ridgeline.trajectory.readers import Ask
-from ridgeline.trajectory.sample import Layout, Sample, Told, Where, cut, layout_of, nanoseconds, starts, whole
-from ridgeline.trajectory.share import Share
-from ridgeline.trajectory.stream import Span, Stream
-from ridgeline.trajectory.timeline import SPANS
+from ridgeline.trajectory.columns import match_names
+from ridgeline.trajectory.readers import ReadOptions
+from ridgeline.trajectory.sample import (
+    KindChoice,
+    Layout,
+    Origin,
+    Sample,
+    build_episode,
+    build_layout,
+    cut_window,
+    duration_to_ns,
+    find_window_starts,
+)
+from ridgeline.trajectory.stream import SPANS, Array, Span, Stream
 
 StrPath = str | os.PathLike[str]
-ONE_EPISODE = ("ulog", "mcap", "rosbag", "tum")  # formats that need no reading to be counted
+ONE_EPISODE = ("ulog", "mcap", "rosbag", "tum")  # formats with one episode per file: no need to read it to count
 SUFFIXES = frozenset(suffix for _, known in readers.FORMATS.values() for suffix in known)
-MEMORY = 1 << 30
+CACHE_BYTES = 1 << 30
+UNEVEN = ("repeat", "drop", "keep")
 
 
 class TrajectoryDataset:
-    """A map-style dataset: `dataset[i]` is a `Sample`, with its stamps checked.
+    """A map-style dataset: `dataset[i]` is a `Sample` with checked stamps in int64 nanoseconds.
 
-    source   files, LeRobot folders or ROS 2 bags, folders of such; or [(times, values), …] or lists of `Stream`
-    topics   only these streams, by name or pattern, as in `ridgeline resample`
-    kind     how columns are interpolated: one kind, {stream or pattern: kind} with the rest guessed from the first
-             recording, or [(slice, kind), …] over all columns with the rest linear, as in `resample`
-    window   seconds per item, beginning every `stride` seconds (default: window); None gives whole episodes
-    partial  also a last window that is not full, where something would be lost without it; its rest is masked later
-    span     where an episode's clock runs, as in `align`
-    sort     put stamps that go back in order; fps, clock, unit: what a file may not say itself, as in `readers.Ask`
-    memory   bytes of read recordings that each process keeps
+    source   files, LeRobot folders, ROS 2 bags, or folders of these; or [(times, values), …] or lists of `Stream`
+    topics   read only these streams, by name or pattern, as in `ridgeline resample`
+    kind     interpolation: one kind; or {stream or pattern: kind}, with the rest guessed from the first recording; or
+             [(slice, kind), …] over all columns, with the rest linear, as in `resample`
+    window   seconds per item; a window begins every `stride` seconds (default: window). None: an item is an episode
+    partial  add a last window that is not full if full windows do not cover the episode; collate masks the rest
+    span     start and end of an episode's clock, as in `align`
+    sort     sort stamps that go back. fps, clock, unit: information that a file lacks, as in `readers.ReadOptions`
+    memory   bytes of recordings that each process caches (default: 1 GiB)
 
-    The first recording decides the columns; one that lacks some of them is an error that names it. Files are read when
-    an item of theirs is asked for. They are read once before, to count, if there are windows or the format may hold
-    several episodes. Times are int64 nanoseconds from here on.
+    The first recording decides the columns; a recording that lacks a column raises InputError. A file is read when an
+    item of it is requested. With windows, or if the format can hold several episodes, every file is also read once at
+    the start to count its items.
     """
 
     def __init__(
@@ -59,7 +69,7 @@ class TrajectoryDataset:
         source: Any,
         *,
         topics: Sequence[str] | str | None = None,
-        kind: Told = None,
+        kind: KindChoice = None,
         window: float | None = None,
         stride: float | None = None,
         partial: bool = True,
@@ -68,27 +78,29 @@ class TrajectoryDataset:
         fps: float | None = None,
         clock: str | None = None,
         unit: str | None = None,
-        memory: int = MEMORY,
+        memory: int = CACHE_BYTES,
     ) -> None:
         if span not in SPANS:
             raise unknown("span", span, SPANS)
         if stride is not None and window is None:
             raise InputError(f"stride={stride} needs a window; give window= in seconds too.")
         self._topics = [topics] if isinstance(topics, str) else list(topics or ())
-        self._window, self._span, self._sort = nanoseconds("window", window), span, sort
-        self._ask, self._memory = Ask(fps, clock, unit), memory
-        self._kept: OrderedDict[int, list[Sample]] = OrderedDict()
-        self._bytes: dict[int, int] = {}  # of those that are kept
+        self._window, self._span, self._sort = duration_to_ns("window", window), span, sort
+        self._options, self._memory = ReadOptions(fps, clock, unit), memory
+        self._cache: OrderedDict[int, list[Sample]] = OrderedDict()
+        self._cached_bytes: dict[int, int] = {}  # by cached recording
         self._files: list[Path] = []
-        self._given: list[list[Stream]] = []
+        self._trajectories: list[list[Stream]] = []
         if _is_path(source) or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
-            self._files = [file for path in ([source] if _is_path(source) else source) for file in recordings(path)]
+            self._files = [
+                file for path in ([source] if _is_path(source) else source) for file in find_recordings(path)
+            ]
         else:
-            self._given = list(_given(source, unit))
+            self._trajectories = list(_iterate_trajectories(source, unit))
         self.layout = Layout((), (), ())
-        self.warnings: tuple[str, ...] = ()  # what was left out, and why
-        self._first(kind)
-        self._count(nanoseconds("stride", stride) or self._window, partial)
+        self.warnings: tuple[str, ...] = ()  # streams left out, and why
+        self._read_layout(kind)
+        self._list_items(duration_to_ns("stride", stride) or self._window, partial)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -100,8 +112,8 @@ class TrajectoryDataset:
         recording, number, start = map(int, self._items[index])
         episode = self._episodes(recording)[number]
         if self._window is None:
-            return Sample(episode.layout, episode.times, episode.values, episode.where.at(index))
-        return cut(episode, index, start, self._window)
+            return Sample(episode.layout, episode.times, episode.values, episode.origin.with_index(index))
+        return cut_window(episode, index, start, self._window)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,102 +134,162 @@ class TrajectoryDataset:
         seed: int = 0,
         uneven: str = "repeat",
     ) -> Share:
-        """The sampler of one rank; see `Share`."""
+        """Return the sampler of one rank; see `Share`."""
         return Share(len(self), rank, world, shuffle=shuffle, seed=seed, uneven=uneven)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to a worker that is spawned: names and numbers. It reads the files it needs itself."""
-        return {**self.__dict__, "_kept": OrderedDict(), "_bytes": {}}
+        """Pickle without the cache: a spawned worker reads the files that it needs."""
+        return {**self.__dict__, "_cache": OrderedDict(), "_cached_bytes": {}}
 
     def __repr__(self) -> str:
-        origin = f"{len(self._files)} recordings" if self._files else f"{len(self._given)} trajectories from memory"
+        origin = (
+            f"{len(self._files)} recordings" if self._files else f"{len(self._trajectories)} trajectories from memory"
+        )
         return f"TrajectoryDataset({len(self)} items of {origin}, {len(self.names)} columns)"
 
-    def _count(self, stride: int | None, partial: bool) -> None:
+    def _list_items(self, stride: int | None, partial: bool) -> None:
         items: list[Any] = []
-        for recording in range(len(self._files) or len(self._given)):
-            if self._window is None and self._files and readers.format_of(self._files[recording]) in ONE_EPISODE:
+        for recording in range(len(self._files) or len(self._trajectories)):
+            if self._window is None and self._files and readers.detect_format(self._files[recording]) in ONE_EPISODE:
                 items.append([(recording, 0, 0)])
                 continue
             for number, episode in enumerate(self._episodes(recording)):
                 begins = [0]
                 if self._window is not None and stride is not None:
-                    where = episode.where
-                    begins = starts(where.start_ns, where.end_ns, self._window, stride, partial).tolist()
+                    origin = episode.origin
+                    begins = find_window_starts(origin.start_ns, origin.end_ns, self._window, stride, partial).tolist()
                 items.append([(recording, number, start) for start in begins])
-        self._items = np.array([item for several in items for item in several], np.int64).reshape(-1, 3)
+        self._items = np.array([item for windows in items for item in windows], np.int64).reshape(-1, 3)
         if not len(self._items):
             raise InputError(
                 "no episode is as long as the window; choose a shorter window=, or partial=True to pad and mask."
             )
 
-    def _first(self, kind: Told) -> None:
-        """The columns, by the first episode; streams that stand still there are left out, as `align` does."""
-        with _naming(self._name(0)):
-            read = self._read(0)
-            streams = next(iter(readers.episodes(read).values()))
+    def _read_layout(self, kind: KindChoice) -> None:
+        """Take the columns from the first episode, without streams that have fewer than two different stamps."""
+        with _error_prefix(self._name(0)):
+            streams_read = self._read(0)
+            streams = next(iter(readers.group_episodes(streams_read).values()))
             moving = [s for s in streams if len(s) and s.times.min() != s.times.max()] or streams
-            left = [s.name for s in streams if s not in moving]
-            if left:
-                self.warnings = (f"left out for fewer than two different stamps: {', '.join(left)}.",)
-            self.layout = layout_of(moving).told(kind)
-        self._episodes(0, read)
+            still = [s.name for s in streams if s not in moving]
+            if still:
+                self.warnings = (f"left out for fewer than two different stamps: {', '.join(still)}.",)
+            self.layout = build_layout(moving).with_kinds(kind)
+        self._episodes(0, streams_read)
 
     def _episodes(self, recording: int, read: Sequence[Stream] = ()) -> list[Sample]:
-        """The episodes of a recording: from memory if it was asked for lately, else read."""
-        if recording in self._kept:
-            self._kept.move_to_end(recording)
-            return self._kept[recording]
-        found = []
-        with _naming(self._name(recording)):
-            for label, streams in readers.episodes(read or self._read(recording)).items():
-                where = Where(-1, str(self._files[recording]) if self._files else "", label, 0, 0)
-                with _naming(f"episode {label}" if label else ""):
-                    found.append(whole(streams, self.layout, where, self._span, self._sort))
-        self._kept[recording] = found
+        """Return the episodes of a recording from the cache, or read them."""
+        if recording in self._cache:
+            self._cache.move_to_end(recording)
+            return self._cache[recording]
+        episodes = []
+        with _error_prefix(self._name(recording)):
+            for label, streams in readers.group_episodes(read or self._read(recording)).items():
+                origin = Origin(-1, str(self._files[recording]) if self._files else "", label, 0, 0)
+                with _error_prefix(f"episode {label}" if label else ""):
+                    episodes.append(build_episode(streams, self.layout, origin, self._span, self._sort))
+        self._cache[recording] = episodes
         if self._files:
-            self._bytes[recording] = sum(episode.nbytes for episode in found)
-            while len(self._kept) > 1 and sum(self._bytes.values()) > self._memory:
-                del self._bytes[self._kept.popitem(last=False)[0]]
-        return found
+            self._cached_bytes[recording] = sum(episode.nbytes for episode in episodes)
+            while len(self._cache) > 1 and sum(self._cached_bytes.values()) > self._memory:
+                del self._cached_bytes[self._cache.popitem(last=False)[0]]
+        return episodes
 
     def _read(self, recording: int) -> list[Stream]:
         if self._files:
-            return readers.read(self._files[recording], self._topics, self._ask)
-        streams = self._given[recording]
+            return readers.read(self._files[recording], self._topics, self._options)
+        streams = self._trajectories[recording]
         if not self._topics:
             return streams
-        wanted = {n for word in self._topics for n in matching([s.name for s in streams], word, "topic")}
-        return [s for s in streams if s.name in wanted]
+        names = {n for word in self._topics for n in match_names([s.name for s in streams], word, "topic")}
+        return [s for s in streams if s.name in names]
 
     def _name(self, recording: int) -> str:
         return f"'{self._files[recording]}'" if self._files else f"trajectory {recording}"
 
 
-def recordings(path: StrPath) -> list[Path]:
-    """A recording, or those in a folder and below it, in the order of their names."""
+class Share:
+    """A sampler: one rank's share of a dataset, in the order of the epoch. Use it as torch's DistributedSampler.
+
+    rank, world  default: from torch.distributed if it is initialised, else from RANK and WORLD_SIZE, else 0 of 1
+    uneven       if the ranks do not divide the items: "repeat" repeats the first items of the epoch, "drop" leaves
+                 out the last items, "keep" gives some ranks one item more
+
+    >>> [list(Share(5, rank, 2, shuffle=False)) for rank in (0, 1)]
+    [[0, 2, 4], [1, 3, 0]]
+    """
+
+    def __init__(
+        self,
+        items: int,
+        rank: int | None = None,
+        world: int | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        uneven: str = "repeat",
+    ) -> None:
+        if uneven not in UNEVEN:
+            raise unknown("way to share unevenly", uneven, UNEVEN)
+        self.items, self.shuffle, self.seed, self.uneven = items, shuffle, seed, uneven
+        self.rank, self.world = _find_rank(rank, world)
+        self.epoch = 0
+        if uneven == "drop" and items < self.world:
+            raise InputError(f"{items} items are too few for {self.world} ranks; use uneven='repeat' or fewer ranks.")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which decides the order; call it on every rank before each epoch."""
+        self.epoch = epoch
+
+    @property
+    def repeated(self) -> int:
+        """The number of items that an epoch repeats."""
+        return -self.items % self.world if self.uneven == "repeat" and self.items else 0
+
+    @property
+    def dropped(self) -> int:
+        """The number of items that no rank gets in an epoch."""
+        return self.items % self.world if self.uneven == "drop" else 0
+
+    def __len__(self) -> int:
+        return len(range(self.rank, self.items + self.repeated - self.dropped, self.world))
+
+    def __iter__(self) -> Iterator[int]:
+        order: Array = np.arange(self.items)
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, self.epoch)).permutation(self.items)
+        all_items = np.resize(order, self.items + self.repeated - self.dropped)
+        yield from all_items[self.rank :: self.world].tolist()
+
+    def __repr__(self) -> str:
+        more = f", {self.repeated} repeated" if self.repeated else f", {self.dropped} dropped" if self.dropped else ""
+        return f"Share(rank {self.rank} of {self.world}: {len(self)} of {self.items} items{more}, epoch {self.epoch})"
+
+
+def find_recordings(path: StrPath) -> list[Path]:
+    """Return a recording, or the recordings in a folder and below it, sorted by name."""
     path = Path(path)
     if not path.is_dir() or _is_dataset(path):
-        readers.format_of(path)
+        readers.detect_format(path)
         return [path]
-    found = list(_below(path))
-    if not found:
+    files = list(_walk_recordings(path))
+    if not files:
         raise InputError(f"there is no recording in '{path}'; give files of {', '.join(sorted(SUFFIXES))}.")
-    return found
+    return files
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _walk_recordings(folder: Path) -> Iterator[Path]:
     for child in sorted(folder.iterdir()):
         if _is_dataset(child) or (child.is_file() and child.suffix.lower() in SUFFIXES):
             yield child
         elif child.is_dir() and not child.name.startswith("."):
-            yield from _below(child)
+            yield from _walk_recordings(child)
 
 
 def _is_dataset(path: Path) -> bool:
-    """A folder that is one recording."""
+    """Whether a folder is one recording."""
     try:
-        return path.is_dir() and bool(readers.format_of(path))
+        return path.is_dir() and bool(readers.detect_format(path))
     except InputError:
         return False
 
@@ -226,8 +298,8 @@ def _is_path(item: Any) -> bool:
     return isinstance(item, str | os.PathLike)
 
 
-def _given(source: Any, unit: str | None) -> Iterator[list[Stream]]:
-    """Trajectories from memory, each as its streams."""
+def _iterate_trajectories(source: Any, unit: str | None) -> Iterator[list[Stream]]:
+    """Iterate over trajectories in memory, each as a list of streams."""
     items = list(source) if isinstance(source, Sequence) else []
     if not items:
         raise InputError(f"there is no trajectory in {str(source)[:60]!r}; give files, or [(times, values), …].")
@@ -235,12 +307,12 @@ def _given(source: Any, unit: str | None) -> Iterator[list[Stream]]:
         yield items
         return
     for number, item in enumerate(items):
-        several = list(item) if isinstance(item, tuple | list) else []
-        if several and all(isinstance(s, Stream) for s in several):
-            yield several
-        elif len(several) == 2:
-            times, values = (np.asarray(a) for a in several)
-            with _naming(f"trajectory {number}"):
+        parts = list(item) if isinstance(item, tuple | list) else []
+        if parts and all(isinstance(s, Stream) for s in parts):
+            yield parts
+        elif len(parts) == 2:
+            times, values = (np.asarray(a) for a in parts)
+            with _error_prefix(f"trajectory {number}"):
                 yield [Stream("values", times, values, unit=unit)]
         else:
             raise InputError(
@@ -249,11 +321,40 @@ def _given(source: Any, unit: str | None) -> Iterator[list[Stream]]:
 
 
 @contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Errors inside begin with the place, unless they name it already."""
+def _error_prefix(place: str) -> Iterator[None]:
+    """Put `place` before the message of an InputError, unless the message names it."""
     try:
         yield
     except InputError as error:
         if not place or place in str(error):
             raise
         raise InputError(f"{place}: {error}") from error
+
+
+def _find_rank(rank: int | None, world: int | None) -> tuple[int, int]:
+    if (rank is None) != (world is None):
+        raise InputError("rank= and world= go together; give both or neither.")
+    if rank is None or world is None:
+        rank, world = _read_process_group() or _read_environment()
+    if not 0 <= rank < world:
+        raise InputError(f"rank {rank} of {world} does not exist; ranks go from 0 to {world - 1}.")
+    return rank, world
+
+
+def _read_process_group() -> tuple[int, int] | None:
+    torch = sys.modules.get("torch")  # a program without torch has no process group
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _read_environment() -> tuple[int, int]:
+    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None and world is None:
+        return 0, 1
+    try:
+        return int(rank or ""), int(world or "")
+    except ValueError:
+        raise InputError(
+            f"RANK={rank} and WORLD_SIZE={world} name no rank; set both, or start with torchrun."
+        ) from None

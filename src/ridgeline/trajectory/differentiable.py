@@ -1,36 +1,36 @@
-"""resample in plain torch operations: slower, obvious, and differentiable with respect to the values.
+"""resample in plain torch operations: slower, and differentiable with respect to the values.
 
-The forward answer still comes from the fast engine; only the backward pass runs through here.
+The forward pass uses the fast engine; only the backward pass runs this code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory.channels import affine, groups
-from ridgeline.trajectory.shape import shaped
+from ridgeline.trajectory.channels import compute_scaling, resolve_kinds
+from ridgeline.trajectory.shape import unify_shapes
 
 
-def resample_with_gradient(values: Any, times: Any, at: Any, *, dtype: Any, **how: Any) -> Any:
-    if how["sort"]:
+def resample_with_gradient(engine: Callable[..., Any], values: Any, times: Any, at: Any, **options: Any) -> Any:
+    """Resample with `engine`, which takes the same arguments, and record the gradient for the values."""
+    if options["sort"]:
         raise InputError("sort=True has no gradient; sort the stamps first.")
-    answer = _Resample.apply(values, times, at, dtype, how)
-    return answer if how["return_mask"] else answer[0]
+    answer = _Resample.apply(values, times, at, engine, options)
+    return answer if options["return_mask"] else answer[0]
 
 
 class _Resample(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, values: Any, times: Any, at: Any, dtype: Any, how: dict[str, Any]) -> Any:
-        from ridgeline.trajectory.resampling import resample
-
+    def forward(ctx: Any, values: Any, times: Any, at: Any, engine: Any, options: dict[str, Any]) -> Any:
         ctx.save_for_backward(values, times, at)
-        ctx.how = how
+        ctx.options = options
         with torch.no_grad():
-            result, mask = resample(values.detach(), times, at, dtype=dtype, **{**how, "return_mask": True})
+            result, mask = engine(values.detach(), times, at, out=None, **{**options, "return_mask": True})
         ctx.mark_non_differentiable(mask)
         ctx.mask = mask
         return result, mask
@@ -40,24 +40,26 @@ class _Resample(torch.autograd.Function):  # type: ignore[misc]
         values, times, at = ctx.saved_tensors
         with torch.enable_grad():
             leaf = values.detach().requires_grad_()
-            again = in_torch(leaf, times, at, ctx.how)
-            shown = ctx.mask.reshape(*ctx.mask.shape, *(1,) * (again.dim() - ctx.mask.dim()))
-            safe = torch.where(shown, grad.to(again.dtype), torch.zeros((), dtype=again.dtype, device=grad.device))
-            (found,) = torch.autograd.grad(again, leaf, safe)
-        return found, None, None, None, None
+            recomputed = in_torch(leaf, times, at, ctx.options)
+            known = ctx.mask.reshape(*ctx.mask.shape, *(1,) * (recomputed.dim() - ctx.mask.dim()))
+            safe = torch.where(
+                known, grad.to(recomputed.dtype), torch.zeros((), dtype=recomputed.dtype, device=grad.device)
+            )
+            (gradient,) = torch.autograd.grad(recomputed, leaf, safe)
+        return gradient, None, None, None, None
 
 
-def in_torch(values: Any, times: Any, at: Any, how: dict[str, Any]) -> Any:
-    """The answer by searchsorted and gather, in the compute type; masked targets hold something, not NaN."""
-    offsets = how["offsets"]
+def in_torch(values: Any, times: Any, at: Any, options: dict[str, Any]) -> Any:
+    """Resample by counting stamps and gathering frames, in the compute type; masked targets are not NaN."""
+    offsets = options["offsets"]
     if offsets is not None:
         offsets = torch.as_tensor(offsets, dtype=torch.int64, device=values.device)
-    batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
+    batch = unify_shapes(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
     clock, stamps = batch.times, batch.times.shape[1]
     device = values.device
-    first, last = _ends(how["lengths"], offsets, batch.batch, stamps, device)
+    first, last = _ends(options["lengths"], offsets, batch.batch, stamps, device)
     rows = torch.arange(batch.batch, device=device)[:, None] if offsets is None else torch.zeros_like(first)
-    # Where the target falls, by counting stamps that are not after it, inside each trajectory's own part.
+    # Find the interval of each target by counting the stamps of its trajectory that are not after it.
     inside = torch.arange(stamps, device=device)[None]
     inside = (inside >= first) & (inside < last)
     wide = clock.expand(batch.batch, stamps) if offsets is not None else clock
@@ -70,8 +72,8 @@ def in_torch(values: Any, times: Any, at: Any, how: dict[str, Any]) -> Any:
 
     i = _last_equal(take, i, top)
     j = _last_equal(take, torch.minimum(i + 1, top), top)
-    beyond = how["outside"] == "extrapolate"
-    if beyond:  # after the end the last interval is continued
+    beyond = options["outside"] == "extrapolate"
+    if beyond:  # after the end, continue the last interval
         at_end = i == j
         i = torch.where(at_end, _before(take, i, first), i)
     span = (take(j) - take(i)).to(torch.float64)
@@ -87,10 +89,10 @@ def in_torch(values: Any, times: Any, at: Any, how: dict[str, Any]) -> Any:
 
     parts = [
         _kind(name, fetch, take, i, j, weight, first, top, slice(start, stop))
-        for start, stop, name in groups(how["kind"], batch.channels)
+        for start, stop, name in resolve_kinds(options["kind"], batch.channels)
     ]
     result = torch.cat(parts, -1)
-    scaling = affine(how["normalize"], batch.channels)
+    scaling = compute_scaling(options["normalize"], batch.channels)
     if scaling:
         scale, shift = (torch.as_tensor(a, dtype=work, device=device) for a in scaling)
         result = result * scale + shift
@@ -111,16 +113,16 @@ def _ends(lengths: Any, offsets: Any, batch: int, stamps: int, device: Any) -> t
 
 
 def _last_equal(take: Any, k: Any, top: Any) -> Any:
-    """Of equal stamps the last: step on while the next one is the same."""
+    """Return the last index of equal stamps."""
     while True:
-        on = (take(torch.minimum(k + 1, top)) == take(k)) & (k < top)
-        if not bool(on.any()):
+        advance = (take(torch.minimum(k + 1, top)) == take(k)) & (k < top)
+        if not bool(advance.any()):
             return k
-        k = torch.where(on, k + 1, k)
+        k = torch.where(advance, k + 1, k)
 
 
 def _before(take: Any, k: Any, first: Any) -> Any:
-    """The last index with a smaller stamp; k itself where there is none."""
+    """Return the last index with a smaller stamp, or k without one."""
     down = k
     while True:
         same = (take(down) == take(k)) & (down > first)
@@ -131,7 +133,7 @@ def _before(take: Any, k: Any, first: Any) -> Any:
 
 def _kind(name: str, fetch: Any, take: Any, i: Any, j: Any, w: Any, first: Any, top: Any, part: slice) -> Any:
     a, b = fetch(i)[..., part], fetch(j)[..., part]
-    if name in ("previous", "nearest"):  # before the weight is narrowed: what is not yet the next stamp stays so
+    if name in ("previous", "nearest"):  # before the weight is rounded: rounding could reach the next stamp
         return torch.where((w >= 1 if name == "previous" else w > 0.5)[..., None], b, a)
     w = w.to(a.dtype)
     weight = w[..., None]
@@ -157,11 +159,11 @@ def _slerp(a: Any, b: Any, w: Any) -> Any:
     side = torch.where(dot < 0, -1.0, 1.0).to(p.dtype)
     dot = dot * side
     w = w[..., None]
-    near = dot > (1 - 1e-8 if dot.dtype == torch.float64 else 0.9995)  # a chord is as good as the arc
-    theta = torch.acos(torch.where(near, torch.zeros_like(dot), dot))
+    is_close = dot > (1 - 1e-8 if dot.dtype == torch.float64 else 0.9995)  # the chord is as exact as the arc
+    theta = torch.acos(torch.where(is_close, torch.zeros_like(dot), dot))
     sine = torch.sin(theta)
-    left = torch.where(near, 1 - w, torch.sin((1 - w) * theta) / sine)
-    right = torch.where(near, w, torch.sin(w * theta) / sine) * side
+    left = torch.where(is_close, 1 - w, torch.sin((1 - w) * theta) / sine)
+    right = torch.where(is_close, w, torch.sin(w * theta) / sine) * side
     mixed = left * p + right * q
     return (mixed / mixed.norm(dim=-1, keepdim=True)).reshape(shape)
 

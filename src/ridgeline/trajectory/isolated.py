@@ -1,4 +1,4 @@
-"""Whether the memory that an answer goes to is its own: values are still read while the first answers are written.
+"""Refuse an `out` that shares memory with the inputs: the loops read values while they write the first results.
 
 >>> import numpy as np
 >>> both = np.zeros((4, 6))
@@ -14,13 +14,13 @@ import numpy as np
 
 from ridgeline.errors import InputError
 
-__all__ = ["overlaps", "refuse_shared"]
+__all__ = ["memory_overlaps", "refuse_shared"]
 
-WORK: Any = 100_000  # steps that numpy may take to tell views of one memory apart; usual ones take a few
+MAX_WORK: Any = 100_000  # steps of numpy's search for an overlap; usual views need a few
 
 
 class _Memory:
-    """Where a tensor's items lie, on any device, as numpy asks for it; nobody reads them."""
+    """The addresses of a tensor's items on any device, as numpy's array interface; its data is never read."""
 
     def __init__(self, tensor: Any) -> None:
         size = tensor.element_size()
@@ -33,31 +33,29 @@ class _Memory:
         }
 
 
-def _seen(array: Any) -> Any:
+def _view(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else np.asarray(_Memory(array))
 
 
-def overlaps(one: Any, other: Any) -> bool:
-    """Whether some item of one lies on some item of the other: arrays or tensors of one device."""
+def memory_overlaps(one: Any, other: Any) -> bool:
+    """Whether two arrays, or two tensors of one device, share an item."""
     if 0 in (*one.shape, *other.shape):
         return False
     try:
-        return bool(np.shares_memory(_seen(one), _seen(other), max_work=WORK))
+        return bool(np.shares_memory(_view(one), _view(other), max_work=MAX_WORK))
     except np.exceptions.TooHardError:
-        return True  # nobody knows
+        return True  # numpy gave up; assume the worst
 
 
 def refuse_shared(out: Any, **inputs: Any) -> None:
-    """`out` was not spread over a dimension, and lies on none of the inputs; those that are None are none."""
+    """Raise InputError if `out` overlaps itself or an input; inputs may be None."""
     if 0 in out.shape:
         return
-    seen = _seen(out)
-    if any(size > 1 and step == 0 for size, step in zip(seen.shape, seen.strides, strict=True)):
-        raise InputError(
-            "several items of out lie at one place in memory, as expand() makes them; give it memory of its own."
-        )
+    view = _view(out)
+    if any(size > 1 and step == 0 for size, step in zip(view.shape, view.strides, strict=True)):
+        raise InputError("several items of out share one address, as expand() makes them; give out separate memory.")
     for name, array in inputs.items():
-        if array is not None and overlaps(seen, array):
+        if array is not None and memory_overlaps(view, array):
             raise InputError(
-                f"out shares memory with {name}, which is read while out is written; give it memory of its own."
+                f"out shares memory with {name}, which is read while out is written; give out separate memory."
             )

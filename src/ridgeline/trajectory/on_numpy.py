@@ -1,4 +1,4 @@
-"""resample on the CPU, numpy in and out: validation here, the loops in native/resample_rows.cpp."""
+"""resample on the CPU, numpy in and out: this module validates, `ridgeline.native` computes."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from ridgeline.errors import InputError
 from ridgeline.native import first_disorder
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory import arguments
-from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.channels import compute_scaling, resolve_kinds
 from ridgeline.trajectory.isolated import refuse_shared
-from ridgeline.trajectory.shape import Batch, policies, shaped
+from ridgeline.trajectory.shape import CallArrays, policies, unify_shapes
 
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
-NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name takes longer than a small call may
+NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name is too slow for a small call
 STORED = {"float16": F16, "bfloat16": U16, "float32": F32, "float64": F64}
 EXACT_IN_FLOAT64 = 2**53
-AS_WORTH = 0  # as many threads as the work is worth
+AUTO_THREADS = 0  # the native code chooses the number of threads
 
 
-def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **how: Any) -> Any:
-    arguments.room(out, np.ndarray)
-    values = arguments.plain("values", values)
+def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **options: Any) -> Any:
+    arguments.check_out(out, np.ndarray)
+    values = arguments.as_native_array("values", values)
     if values.dtype not in NAMES:
         if values.dtype.kind not in "iub":
             raise InputError(f"values are {values.dtype}; give float16, float32, float64 or integers.")
         values = values.astype(np.float64)
     try:
-        wanted = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
+        result_dtype = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else values.dtype
     except TypeError:
         raise InputError(f"there is no dtype {dtype!r}; give float16, float32 or float64.") from None
-    if wanted not in NAMES:
-        raise InputError(f"dtype {wanted} cannot hold NaN; give float16, float32 or float64.")
-    return run(values, times, at, out=out, wanted=wanted, value_type=NAMES[values.dtype], **how)
+    if result_dtype not in NAMES:
+        raise InputError(f"dtype {result_dtype} cannot hold NaN; give float16, float32 or float64.")
+    return run(values, times, at, out=out, result_dtype=result_dtype, value_type=NAMES[values.dtype], **options)
 
 
 def run(
-    values: Any, times: Any, at: Any, *, out: Any, wanted: Any, value_type: str, kind: Any, quaternion: str,
+    values: Any, times: Any, at: Any, *, out: Any, result_dtype: Any, value_type: str, kind: Any, quaternion: str,
     outside: str, max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
     return_mask: bool,
 ) -> Any:  # fmt: skip
-    """The same for values that may be bfloat16 under another name (torch's, seen as uint16)."""
+    """Resample; bfloat16 values of torch come as uint16, because numpy has no bfloat16."""
     policies(outside, quaternion)
-    times, at = clocks(arguments.plain("times", times), arguments.plain("at", at))
-    lengths, at_lengths = arguments.counts("lengths", lengths), arguments.counts("at_lengths", at_lengths)
-    offsets = arguments.counts("offsets", offsets)
-    batch = shaped(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
-    counted(batch, lengths, at_lengths, offsets)
+    times, at = clocks(arguments.as_native_array("times", times), arguments.as_native_array("at", at))
+    lengths, at_lengths = arguments.as_counts("lengths", lengths), arguments.as_counts("at_lengths", at_lengths)
+    offsets = arguments.as_counts("offsets", offsets)
+    batch = unify_shapes(values, times, at, offsets, lambda a, n: np.broadcast_to(a, (n, *a.shape[1:])))
+    check_counts(batch, lengths, at_lengths, offsets)
     if sort:
-        batch, values, times = _sorted(batch, values, times, lengths, offsets, at)
-    # Before anything is written to the caller's memory or read from the ends of the stamps; else along with the work.
+        batch, values, times = _sort(batch, values, times, lengths, offsets, at)
+    # Check the order first if the result goes to the caller's memory or the end stamps are read; else during the work.
     beforehand = check and (out is not None or outside == "raise")
     if beforehand:
         trajectory = first_disorder(batch.times, lengths, offsets)
         if trajectory >= 0:
-            raise disorder(trajectory, batch, lengths, offsets)
+            raise disorder_error(trajectory, batch, lengths, offsets)
     if outside == "raise":
         refuse_outside(batch, lengths, at_lengths, offsets)
     compute, stored = F64 if value_type == "float64" else F32, STORED[value_type]
-    direct = wanted is stored or wanted is compute or wanted in (stored, compute)
+    direct = result_dtype is stored or result_dtype is compute or result_dtype in (stored, compute)
     counts = {"lengths": lengths, "at_lengths": at_lengths, "offsets": offsets}
-    result = _room(out, batch, wanted if direct else compute, direct, counts)
+    result = _allocate(out, batch, result_dtype if direct else compute, direct, counts)
     mask = np.empty((batch.batch, batch.targets), np.uint8) if return_mask else None
-    scaling = affine(normalize, batch.channels)
+    scaling = compute_scaling(normalize, batch.channels)
     scale, shift = (a.astype(compute) for a in scaling) if scaling else (None, None)
-    whole = batch.times.dtype == I64
-    gap = arguments.gap(max_gap, whole, arguments.SLACK.get(batch.times.dtype.name, 0.0))
+    integer_clock = batch.times.dtype == I64
+    gap = arguments.as_clock_gap(max_gap, integer_clock, arguments.GAP_SLACK.get(batch.times.dtype.name, 0.0))
     trajectory = native_resample(
         batch.values,
         batch.times,
@@ -77,20 +77,20 @@ def run(
         lengths,
         at_lengths,
         offsets,
-        list(groups(kind, batch.channels)),
+        list(resolve_kinds(kind, batch.channels)),
         "clamp" if outside == "raise" else outside,
-        None if whole else gap,
-        gap if whole else None,
+        None if integer_clock else gap,
+        gap if integer_clock else None,
         scale,
         shift,
         value_type,
         result.dtype == compute and stored != compute,
-        AS_WORTH,
+        AUTO_THREADS,
         bool(check) and not beforehand,
     )
     if trajectory >= 0:
-        raise disorder(trajectory, batch, lengths, offsets)
-    answer = result if direct else result.astype(wanted)
+        raise disorder_error(trajectory, batch, lengths, offsets)
+    answer = result if direct else result.astype(result_dtype)
     if out is not None:
         if not direct:
             out[...] = answer.reshape(out.shape)
@@ -101,7 +101,7 @@ def run(
 
 
 def clocks(times: Any, at: Any) -> tuple[Any, Any]:
-    """Stamps and targets in one type: int64, float64 or float32; integers and floats do not mix beyond 2⁵³."""
+    """Convert stamps and targets to one type: int64, float64 or float32. Integers beyond 2⁵³ do not mix with floats."""
     if times.dtype is F64 and at.dtype is F64:
         return times, at
     for name, clock in (("times", times), ("at", at)):
@@ -110,8 +110,8 @@ def clocks(times: Any, at: Any) -> tuple[Any, Any]:
             raise InputError(f"{name} are {clock.dtype}; give times and at as int64, by {same} of both.")
         if clock.dtype.kind not in "iuf":
             raise InputError(f"{name} are {clock.dtype}; give float64, int64 or float32.")
-        if clock.dtype.kind == "u" and clock.size and int(clock.max()) > arguments.LONGEST:
-            raise InputError(f"{name} go up to {clock.max()}, beyond int64; count them from a later beginning.")
+        if clock.dtype.kind == "u" and clock.size and int(clock.max()) > arguments.INT64_MAX:
+            raise InputError(f"{name} go up to {clock.max()}, beyond int64; subtract a start time.")
     if times.dtype.kind in "iu" and at.dtype.kind in "iu":
         return times.astype(np.int64, copy=False), at.astype(np.int64, copy=False)
     for name, clock in (("times", times), ("at", at)):
@@ -124,8 +124,8 @@ def clocks(times: Any, at: Any) -> tuple[Any, Any]:
     return times.astype(np.float64, copy=False), at.astype(np.float64, copy=False)
 
 
-def counted(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
-    """lengths, at_lengths and offsets point into the arrays, or are refused by their first wrong entry."""
+def check_counts(batch: CallArrays, lengths: Any, at_lengths: Any, offsets: Any) -> None:
+    """Check that lengths, at_lengths and offsets fit the arrays; the error names the first wrong entry."""
     stamps = int(batch.values.shape[1])
     limits = (("lengths", lengths, stamps), ("at_lengths", at_lengths, batch.targets))
     for name, counts, most in limits:
@@ -142,43 +142,43 @@ def counted(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
             raise InputError(f"offsets must rise from 0 to {stamps}; they go from {offsets[0]} to {offsets[-1]}.")
 
 
-def disorder(trajectory: int, batch: Batch, lengths: Any, offsets: Any) -> InputError:
-    """The stamps of this trajectory are out of order: say where."""
+def disorder_error(trajectory: int, batch: CallArrays, lengths: Any, offsets: Any) -> InputError:
+    """Return the error that names the first unsorted stamp of a trajectory."""
     first, last = _ends(batch, lengths, offsets)
     row = batch.times[0 if offsets is not None else trajectory][first[trajectory] : last[trajectory]]
     ordered = np.concatenate([row[:1] == row[:1], row[1:] >= row[:-1]])
     index = int(np.argmin(ordered))
     return InputError(
         f"times of trajectory {trajectory} are not sorted: index {index} is {row[index]}"
-        f"{f' after {row[index - 1]}' if index else ''}; sort them, or say sort=True."
+        f"{f' after {row[index - 1]}' if index else ''}; sort them, or give sort=True."
     )
 
 
-def _room(out: Any, batch: Batch, dtype: Any, direct: bool, counts: dict[str, Any]) -> Any:
-    """Where the loops write: the caller's `out` seen as [B, T, D], or fresh memory."""
-    shape = (batch.batch, batch.targets, batch.channels)
+def _allocate(out: Any, call: CallArrays, dtype: Any, direct: bool, counts: dict[str, Any]) -> Any:
+    """Return the memory for the result: the caller's `out` as [B, T, D], or a new array."""
+    shape = (call.batch, call.targets, call.channels)
     if out is None:
         return np.empty(shape, dtype)
-    if tuple(out.shape) != batch.result_shape:
-        raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
+    if tuple(out.shape) != call.result_shape:
+        raise InputError(f"out has shape {list(out.shape)}, the result has {list(call.result_shape)}.")
     if not direct or out.dtype != dtype:
         refuse_shared(out)
         return np.empty(shape, dtype)
-    refuse_shared(out, values=batch.values, times=batch.times, at=batch.at, **counts)
+    refuse_shared(out, values=call.values, times=call.times, at=call.at, **counts)
     for axis in range(3 - out.ndim):
-        out = out[None] if axis == 0 and len(batch.mask_shape) == 1 else out[..., None]
+        out = out[None] if axis == 0 and len(call.mask_shape) == 1 else out[..., None]
     return out
 
 
-def _ends(batch: Batch, lengths: Any, offsets: Any) -> tuple[Any, Any]:
-    """First and one past the last stamp of each trajectory, as indices into its row."""
+def _ends(batch: CallArrays, lengths: Any, offsets: Any) -> tuple[Any, Any]:
+    """Return the first stamp and one past the last stamp of each trajectory, as indices into its row."""
     if offsets is not None:
         return offsets[:-1], offsets[1:] if lengths is None else np.minimum(offsets[1:], offsets[:-1] + lengths)
     count = np.full(batch.batch, batch.times.shape[1], np.int64) if lengths is None else lengths
     return np.zeros(batch.batch, np.int64), count
 
 
-def refuse_outside(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) -> None:
+def refuse_outside(batch: CallArrays, lengths: Any, at_lengths: Any, offsets: Any) -> None:
     first, last = _ends(batch, lengths, offsets)
     for b in range(batch.batch):
         row = batch.times[0 if offsets is not None else b][first[b] : last[b]]
@@ -192,8 +192,10 @@ def refuse_outside(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any) ->
             )
 
 
-def _sorted(batch: Batch, values: Any, times: Any, lengths: Any, offsets: Any, at: Any) -> tuple[Batch, Any, Any]:
-    """Stamps and values in rising order, stable, each trajectory by itself."""
+def _sort(
+    batch: CallArrays, values: Any, times: Any, lengths: Any, offsets: Any, at: Any
+) -> tuple[CallArrays, Any, Any]:
+    """Sort stamps and values of each trajectory, stable."""
     first, last = _ends(batch, lengths, offsets)
     clock, data = batch.times.copy(), batch.values.copy()
     if offsets is None and batch.times.strides[0] == 0:
@@ -204,4 +206,4 @@ def _sorted(batch: Batch, values: Any, times: Any, lengths: Any, offsets: Any, a
         order = np.argsort(clock[row, piece], kind="stable")
         clock[row, piece] = clock[row, piece][order]
         data[row, piece] = data[row, piece][order]
-    return Batch(data, clock, batch.at, batch.batch, batch.result_shape, batch.mask_shape), data, clock
+    return CallArrays(data, clock, batch.at, batch.batch, batch.result_shape, batch.mask_shape), data, clock

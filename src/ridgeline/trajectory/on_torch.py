@@ -1,6 +1,6 @@
 """resample for torch tensors: on the CPU through the native loops, on a GPU through the Triton kernel.
 
-Gradients with respect to the values come from `differentiable.py`, the same answer written in torch operations.
+Gradients with respect to the values come from `differentiable.py`, the same computation in torch operations.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import arguments, on_numpy
-from ridgeline.trajectory.channels import affine, groups
+from ridgeline.trajectory.channels import compute_scaling, resolve_kinds
 from ridgeline.trajectory.isolated import refuse_shared
-from ridgeline.trajectory.shape import Batch, policies, shaped
+from ridgeline.trajectory.shape import CallArrays, policies, unify_shapes
 
 VALUES = {
     torch.float16: "float16",
@@ -26,55 +26,55 @@ VALUES = {
 CLOCKS = (torch.float64, torch.int64, torch.float32)
 
 
-def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **how: Any) -> Any:
-    arguments.room(out, torch.Tensor)
+def resample_torch(values: Any, times: Any, at: Any, *, dtype: Any, out: Any, **options: Any) -> Any:
+    arguments.check_out(out, torch.Tensor)
     if values.dtype not in VALUES:
         raise InputError(f"values are {values.dtype}; give float16, bfloat16, float32 or float64.")
     times, at = (_clock(name, c, values.device) for name, c in (("times", times), ("at", at)))
     values, times, at = (tensor.resolve_neg() for tensor in (values, times, at))
     if out is not None and out.is_neg():
         raise InputError(
-            "out is a view of conjugated complex numbers, which is not written to; give a tensor of its own."
+            "out is a view of conjugated complex numbers, which cannot be written; give a separate tensor."
         )
     if times.dtype != at.dtype or times.dtype not in CLOCKS:
         raise InputError(f"times are {times.dtype} and at {at.dtype}; give both as float64, int64 or float32.")
-    wanted = dtype if dtype is not None else out.dtype if out is not None else values.dtype
-    if wanted not in VALUES:
-        why = "cannot hold NaN" if isinstance(wanted, torch.dtype) else "is none of torch's"
-        raise InputError(f"dtype {wanted} {why}; give torch.float16, bfloat16, float32 or float64.")
+    result_dtype = dtype if dtype is not None else out.dtype if out is not None else values.dtype
+    if result_dtype not in VALUES:
+        why = "cannot hold NaN" if isinstance(result_dtype, torch.dtype) else "is no torch dtype"
+        raise InputError(f"dtype {result_dtype} {why}; give torch.float16, bfloat16, float32 or float64.")
     if values.requires_grad and torch.is_grad_enabled():
         if out is not None:
             raise InputError("out= cannot be used while gradients are recorded; leave it out, or use torch.no_grad().")
         from ridgeline.trajectory.differentiable import resample_with_gradient
 
-        return resample_with_gradient(values, times, at, dtype=wanted, **how)
+        return resample_with_gradient(resample_torch, values, times, at, dtype=result_dtype, **options)
     engine = on_gpu if values.is_cuda else _on_cpu
-    return engine(values, times, at, wanted=wanted, out=out, **how)
+    return engine(values, times, at, result_dtype=result_dtype, out=out, **options)
 
 
-def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_mask: bool, **how: Any) -> Any:
-    """The native loops on the tensors' own memory; bfloat16, which numpy lacks, travels as uint16."""
+def _on_cpu(values: Any, times: Any, at: Any, *, result_dtype: Any, out: Any, return_mask: bool, **options: Any) -> Any:
+    """Run the native loops on the tensors' memory; bfloat16, which numpy lacks, passes as uint16."""
     narrow = values.dtype is torch.bfloat16
-    inside = wanted in (values.dtype, _compute(values.dtype))
-    direct = wanted if inside else _compute(values.dtype)
-    room = out if out is not None and out.dtype == direct else None
-    if out is not None and room is None:
+    inside = result_dtype in (values.dtype, _compute(values.dtype))
+    direct = result_dtype if inside else _compute(values.dtype)
+    direct_out = out if out is not None and out.dtype == direct else None
+    if out is not None and direct_out is None:
         refuse_shared(out)
     answer = on_numpy.run(
         _numpy(values.detach()),
         _numpy(times),
         _numpy(at),
-        out=_numpy(room) if room is not None else None,
-        wanted=np.dtype("u2") if direct is torch.bfloat16 else np.dtype(VALUES[direct]),
+        out=_numpy(direct_out) if direct_out is not None else None,
+        result_dtype=np.dtype("u2") if direct is torch.bfloat16 else np.dtype(VALUES[direct]),
         value_type="bfloat16" if narrow else VALUES[values.dtype],
         return_mask=return_mask,
-        **{k: _on_host(v) if k in ("lengths", "at_lengths", "offsets") else v for k, v in how.items()},
+        **{k: _on_host(v) if k in ("lengths", "at_lengths", "offsets") else v for k, v in options.items()},
     )
     array, mask = answer if return_mask else (answer, None)
-    result = room
-    if room is None:
+    result = direct_out
+    if direct_out is None:
         result = torch.from_numpy(array)
-        result = (result.view(torch.bfloat16) if direct is torch.bfloat16 else result).to(wanted)
+        result = (result.view(torch.bfloat16) if direct is torch.bfloat16 else result).to(result_dtype)
         if out is not None:
             if tuple(out.shape) != tuple(result.shape):
                 raise InputError(f"out has shape {list(out.shape)}, the result has {list(result.shape)}.")
@@ -83,10 +83,11 @@ def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_m
 
 
 def on_gpu(
-    values: Any, times: Any, at: Any, *, wanted: Any, out: Any, kind: Any, quaternion: str, outside: str, max_gap: Any,
-    lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool, return_mask: bool,
+    values: Any, times: Any, at: Any, *, result_dtype: Any, out: Any, kind: Any, quaternion: str, outside: str,
+    max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
+    return_mask: bool,
 ) -> Any:  # fmt: skip
-    """The Triton kernel; with check=False and out= it neither synchronises nor allocates."""
+    """Run the Triton kernel; with check=False and out= it neither synchronises nor allocates."""
     from ridgeline.kernels.resample import run
 
     policies(outside, quaternion)
@@ -94,26 +95,26 @@ def on_gpu(
         _counts(name, c, values.device)
         for name, c in (("lengths", lengths), ("at_lengths", at_lengths), ("offsets", offsets))
     )
-    batch = shaped(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
+    batch = unify_shapes(values, times, at, offsets, lambda a, n: a.expand(n, *a.shape[1:]))
     if check or sort or outside == "raise":
-        _validated(batch, lengths, at_lengths, offsets, outside, sort)
+        _validate(batch, lengths, at_lengths, offsets, outside, sort)
     if sort:
-        batch = _sorted(batch, lengths, offsets)
+        batch = _sort(batch, lengths, offsets)
     compute = _compute(values.dtype)
-    direct = wanted if wanted in (values.dtype, compute) else compute
+    direct = result_dtype if result_dtype in (values.dtype, compute) else compute
     shape = (batch.batch, batch.targets, batch.channels)
     if out is not None and tuple(out.shape) != batch.result_shape:
         raise InputError(f"out has shape {list(out.shape)}, the result has {list(batch.result_shape)}.")
     if out is not None and out.dtype == direct:
         counts = {"lengths": lengths, "at_lengths": at_lengths, "offsets": offsets}
         refuse_shared(out, values=batch.values, times=batch.times, at=batch.at, **counts)
-        room = out.view(shape)
+        target = out.view(shape)
     else:
         if out is not None:
             refuse_shared(out)
-        room = values.new_empty(shape, dtype=direct)
+        target = values.new_empty(shape, dtype=direct)
     mask = torch.empty(shape[:2], dtype=torch.bool, device=values.device) if return_mask else None
-    scaling = affine(normalize, batch.channels)
+    scaling = compute_scaling(normalize, batch.channels)
     scale, shift = (
         (torch.as_tensor(a, dtype=compute, device=values.device) for a in scaling) if scaling else (None, None)
     )
@@ -122,28 +123,28 @@ def on_gpu(
         batch.values[0] if packed else batch.values,
         batch.times[0] if packed else batch.times,
         batch.at,
-        room,
+        target,
         mask,
         lengths=lengths,
         at_lengths=at_lengths,
         offsets=offsets,
-        channels=groups(kind, batch.channels),
+        channels=resolve_kinds(kind, batch.channels),
         outside="clamp" if outside == "raise" else outside,
-        max_gap=arguments.gap(
-            max_gap, times.dtype is torch.int64, arguments.SLACK.get(str(times.dtype).removeprefix("torch."), 0.0)
+        max_gap=arguments.as_clock_gap(
+            max_gap, times.dtype is torch.int64, arguments.GAP_SLACK.get(str(times.dtype).removeprefix("torch."), 0.0)
         ),
         scale=scale,
         shift=shift,
     )
-    answer = room.view(batch.result_shape).to(wanted)
+    answer = target.view(batch.result_shape).to(result_dtype)
     if out is not None and answer.data_ptr() != out.data_ptr():
         answer = out.copy_(answer)
     return (answer, mask.view(batch.mask_shape)) if mask is not None else answer
 
 
-def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outside: str, sort: bool) -> None:
-    """The CPU's checks on copies of the stamps: they are small beside the values."""
-    host = Batch(
+def _validate(batch: CallArrays, lengths: Any, at_lengths: Any, offsets: Any, outside: str, sort: bool) -> None:
+    """Run the CPU's checks on copies of the stamps, which are small compared with the values."""
+    host = CallArrays(
         batch.values,
         batch.times.cpu().numpy(),
         batch.at.cpu().numpy(),
@@ -152,26 +153,26 @@ def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outsid
         batch.mask_shape,
     )
     counts = [None if c is None else c.cpu().numpy() for c in (lengths, at_lengths, offsets)]
-    on_numpy.counted(host, *counts)
+    on_numpy.check_counts(host, *counts)
     if sort:
         return
     from ridgeline.native import first_disorder
 
     trajectory = first_disorder(host.times, counts[0], counts[2])
     if trajectory >= 0:
-        raise on_numpy.disorder(trajectory, host, counts[0], counts[2])
+        raise on_numpy.disorder_error(trajectory, host, counts[0], counts[2])
     if outside == "raise":
         on_numpy.refuse_outside(host, *counts)
 
 
-def _sorted(batch: Batch, lengths: Any, offsets: Any) -> Batch:
-    """Values and times in rising order, stable, each trajectory by itself."""
+def _sort(batch: CallArrays, lengths: Any, offsets: Any) -> CallArrays:
+    """Sort values and times of each trajectory, stable."""
     clock = batch.times.clone()
     top = torch.iinfo(clock.dtype).max if clock.dtype is torch.int64 else float("inf")
     place = torch.arange(clock.shape[1], device=clock.device)[None]
     if offsets is not None:
         owner = torch.searchsorted(offsets, place[0], right=True) - 1
-        if lengths is not None:  # what is beyond the length stays behind it
+        if lengths is not None:  # stamps beyond the length sort to the end
             known = owner.clamp(0, len(lengths) - 1)
             clock = clock.masked_fill(place - offsets[known] >= lengths[known], top)
         order = clock[0].argsort(stable=True)
@@ -192,23 +193,23 @@ def _numpy(tensor: Any) -> Any:
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _clock(name: str, given: Any, device: Any) -> Any:
+def _clock(name: str, data: Any, device: Any) -> Any:
     try:
-        return torch.as_tensor(given, device=device)
+        return torch.as_tensor(data, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"{name} is a {type(given).__name__} that torch cannot read; give a tensor of stamps."
+            f"{name} is a {type(data).__name__} that torch cannot read; give a tensor of stamps."
         ) from None
 
 
-def _counts(name: str, given: Any, device: Any) -> Any:
-    """On the device; those that are there already are not looked at, which would wait for it."""
-    if not isinstance(given, torch.Tensor):
-        counts = arguments.counts(name, given)
+def _counts(name: str, data: Any, device: Any) -> Any:
+    """Return counts on the device; counts on the device are not checked, because that would synchronise."""
+    if not isinstance(data, torch.Tensor):
+        counts = arguments.as_counts(name, data)
         return None if counts is None else torch.from_numpy(counts).to(device)
-    if given.is_floating_point() or given.is_complex() or given.dtype is torch.bool:
-        raise InputError(f"{name} are {given.dtype}; give whole numbers.")
-    return given.to(device, torch.int64).contiguous()
+    if data.is_floating_point() or data.is_complex() or data.dtype is torch.bool:
+        raise InputError(f"{name} are {data.dtype}; give whole numbers.")
+    return data.to(device, torch.int64).contiguous()
 
 
 def _on_host(counts: Any) -> Any:

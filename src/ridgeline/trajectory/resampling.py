@@ -1,11 +1,11 @@
-"""Uneven stamps onto new ones, for whole batches: `resample(values, times, at)`.
+"""Resample batches of unevenly stamped values onto new stamps: `resample(values, times, at)`.
 
 >>> import numpy as np
 >>> resample(np.array([0.0, 10.0]), np.array([0.0, 1.0]), np.array([0.25, 0.5]))
 array([2.5, 5. ])
 
-Search and subtraction happen in the type of the times (float64, int64, float32); only the weight between two
-stamps is narrowed. An hour of int64 nanoseconds is as exact as a second.
+Search and subtraction use the type of the times (float64, int64, float32); only the weight between two stamps is
+rounded to the compute type. An hour of int64 nanoseconds is as exact as a second.
 """
 
 from __future__ import annotations

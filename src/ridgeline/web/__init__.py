@@ -1,14 +1,14 @@
-"""One self-contained page, charts drawn as SVG, and one small server.
+"""Build self-contained HTML pages, draw charts as SVG, and serve both.
 
->>> from ridgeline.web import Axis, Bar, bars, page, si
->>> chart = bars([Bar("<ours>", 0.0012), Bar("theirs", 0.0048)], title="Latency", axis=Axis(unit="s"))
->>> html = page("A <report>", chart)
+>>> from ridgeline.web import Axis, Bar, build_page, draw_bars, format_si
+>>> chart = draw_bars([Bar("<ours>", 0.0012), Bar("peer", 0.0048)], title="Latency", axis=Axis(unit="s"))
+>>> html = build_page("A <report>", chart)
 >>> "&lt;ours&gt;" in html and "<ours>" not in html
 True
->>> si(0.0012, "s")
+>>> format_si(0.0012, "s")
 '1.2 ms'
 
-The server needs `ridgeline[serve]`; pages and charts need nothing but Jinja2.
+The server needs `ridgeline[serve]`; pages and charts need only Jinja2.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ if TYPE_CHECKING:
         Series as Series,
     )
     from ridgeline.web.chart import (
-        bars as bars,
+        draw_bars as draw_bars,
     )
     from ridgeline.web.chart import (
-        cells as cells,
+        draw_cells as draw_cells,
     )
     from ridgeline.web.chart import (
-        intervals as intervals,
+        draw_intervals as draw_intervals,
     )
     from ridgeline.web.chart import (
-        lines as lines,
+        draw_lines as draw_lines,
     )
     from ridgeline.web.chart import (
-        roofline as roofline,
+        draw_roofline as draw_roofline,
     )
     from ridgeline.web.chart import (
-        samples as samples,
+        draw_samples as draw_samples,
     )
-    from ridgeline.web.guard import App as App
-    from ridgeline.web.markup import href as href
-    from ridgeline.web.markup import script_json as script_json
-    from ridgeline.web.number import binary as binary
-    from ridgeline.web.number import si as si
-    from ridgeline.web.pages import asset as asset
-    from ridgeline.web.pages import page as page
-    from ridgeline.web.pages import policy as policy
-    from ridgeline.web.pages import render as render
-    from ridgeline.web.server import app as app
-    from ridgeline.web.server import page_response as page_response
-    from ridgeline.web.server import running as running
+    from ridgeline.web.markup import check_link as check_link
+    from ridgeline.web.markup import dump_script_json as dump_script_json
+    from ridgeline.web.middleware import App as App
+    from ridgeline.web.number_format import format_bytes as format_bytes
+    from ridgeline.web.number_format import format_si as format_si
+    from ridgeline.web.pages import build_page as build_page
+    from ridgeline.web.pages import get_policy as get_policy
+    from ridgeline.web.pages import read_asset as read_asset
+    from ridgeline.web.pages import render_template as render_template
+    from ridgeline.web.server import create_app as create_app
+    from ridgeline.web.server import create_page_response as create_page_response
+    from ridgeline.web.server import run_in_background as run_in_background
     from ridgeline.web.server import serve as serve
 
 __getattr__, __dir__, __all__ = attach(
@@ -82,17 +82,17 @@ __getattr__, __dir__, __all__ = attach(
             "Roof",
             "Samples",
             "Series",
-            "bars",
-            "cells",
-            "intervals",
-            "lines",
-            "roofline",
-            "samples",
+            "draw_bars",
+            "draw_cells",
+            "draw_intervals",
+            "draw_lines",
+            "draw_roofline",
+            "draw_samples",
         ],
-        "guard": ["App"],
-        "markup": ["href", "script_json"],
-        "number": ["binary", "si"],
-        "pages": ["asset", "page", "policy", "render"],
-        "server": ["app", "page_response", "running", "serve"],
+        "middleware": ["App"],
+        "markup": ["check_link", "dump_script_json"],
+        "number_format": ["format_bytes", "format_si"],
+        "pages": ["read_asset", "build_page", "get_policy", "render_template"],
+        "server": ["create_app", "create_page_response", "run_in_background", "serve"],
     },
 )

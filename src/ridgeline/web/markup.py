@@ -1,7 +1,7 @@
-"""Text into markup: the floor that the page and the charts stand on.
+"""Escape text for HTML, SVG and scripts.
 
-Whatever comes from outside (a label, a file name, a review) goes through `element`, Jinja's autoescape or
-`script_json`; nothing else in this package may write a `<`.
+All text from outside (a label, a file name, a review) goes through `make_element`, Jinja's autoescape or
+`dump_script_json`; no other code in this package may write a `<`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from markupsafe import Markup, escape
 
 from ridgeline.errors import InputError
 
-# HTML drops or rewrites these characters, each place in its own way, and a lone surrogate cannot be saved
-# as UTF-8 at all. One visible stand-in keeps the page whole and shows that something was there.
+# HTML drops or rewrites these characters, and a lone surrogate cannot be encoded as UTF-8. A visible
+# replacement shows that there was a character.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _IN_SCRIPT = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
-    """One escaped element. `text_anchor` becomes text-anchor, `class_` class; None leaves the attribute out.
+def make_element(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """Build one escaped element. `text_anchor` becomes text-anchor, `class_` class; None leaves the attribute out.
 
-    >>> element("text", "a < b", x=1.50, class_="tick", href=None)
+    >>> make_element("text", "a < b", x=1.50, class_="tick", href=None)
     Markup('<text x="1.5" class="tick">a &lt; b</text>')
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_format_attribute(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -36,18 +36,18 @@ def element(name: str, *children: str, **attributes: str | float | None) -> Mark
     return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")  # noqa: S704
 
 
-def join(parts: list[Markup]) -> Markup:
-    """Markup beside markup."""
+def join_markup(parts: list[Markup]) -> Markup:
+    """Concatenate markup."""
     return Markup("").join(parts)
 
 
-def href(url: str) -> str:
-    """The link itself if it only leads somewhere; a link that runs something (javascript:, data:) is refused.
+def check_link(url: str) -> str:
+    """Return the link; raise `InputError` for a link that runs code (javascript:, data:).
 
-    >>> href("#case-3"), href("https://example.org/a?b=c")
+    >>> check_link("#case-3"), check_link("https://example.org/a?b=c")
     ('#case-3', 'https://example.org/a?b=c')
     """
-    # Browsers skip control characters and blanks inside a scheme, so they are taken out before looking.
+    # Browsers skip control characters and blanks inside a scheme, so remove them before the check.
     bare = re.sub(r"[\x00-\x20\x7f-\x9f]", "", url)
     try:
         scheme = urlsplit(bare).scheme
@@ -58,19 +58,19 @@ def href(url: str) -> str:
     return bare
 
 
-def printable(text: str) -> str:
-    """The text with characters that no page can carry shown as U+FFFD.
+def replace_unprintable(text: str) -> str:
+    """Replace characters that a page cannot contain by U+FFFD.
 
-    >>> printable("a\\x00b\\tc")
+    >>> replace_unprintable("a\\x00b\\tc")
     'a\ufffdb\\tc'
     """
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
-def script_json(data: Any) -> Markup:
-    """Data as JSON that may stand inside a `<script>`: no `</script>`, `<!--`, U+2028 or raw byte survives.
+def dump_script_json(data: Any) -> Markup:
+    """Return JSON that is safe inside a `<script>`: without `</script>`, `<!--`, U+2028 and raw bytes.
 
-    >>> script_json({"name": "</script><!--"})
+    >>> dump_script_json({"name": "</script><!--"})
     Markup('{"name": "\\\\u003c/script\\\\u003e\\\\u003c!--"}')
     """
     try:
@@ -80,7 +80,7 @@ def script_json(data: Any) -> Markup:
     return Markup(text.translate(_IN_SCRIPT))  # noqa: S704
 
 
-def _attribute(value: str | float) -> str:
+def _format_attribute(value: str | float) -> str:
     if isinstance(value, str):
         return str(escape(value))
     text = f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,10 +1,8 @@
-"""One page in one file: styles, scripts and data inside, nothing fetched, every text escaped.
+"""Build a page in one file: styles, scripts and data are inside, it fetches nothing, and all text is escaped.
 
-The page carries its own Content-Security-Policy, which allows exactly the styles and scripts it was built
-with (by hash), so that a text that slipped through as markup still could not run. It also means that
-`style="…"` and `onclick="…"` attributes do nothing: use classes and `addEventListener`.
-
-    python -m pytest tests/web/test_page.py
+The page carries a Content-Security-Policy that allows only its own styles and scripts, by hash. So markup that slipped
+through as text cannot run. It also means that `style="…"` and `onclick="…"` attributes have no effect: use classes and
+`addEventListener`.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, FunctionLoader, 
 from markupsafe import Markup
 
 from ridgeline.errors import InputError
-from ridgeline.web.markup import href, printable, script_json
+from ridgeline.web.markup import check_link, dump_script_json, replace_unprintable
 
-_HERE = "ridgeline.web"
+_PACKAGE = "ridgeline.web"
 _OUTSIDE = re.compile(r"@import|url\(\s*['\"]?\s*(?!data:|#)|\b(?:src|href)\s*=\s*['\"]?(?:https?:)?//", re.IGNORECASE)
 _ENDS_ELEMENT = re.compile(r"</(?:style|script)|<!--", re.IGNORECASE)
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 
 
-def page(
+def build_page(
     title: str,
     body: str,
     *,
@@ -41,107 +39,106 @@ def page(
     live: bool = False,
     lang: str = "en",
 ) -> str:
-    """The whole HTML document. `body` is Markup (from `render` or a chart); a plain string is escaped.
+    """Return a complete HTML document. `body` is Markup (from `render_template` or a chart); a plain string is escaped.
 
-    `styles` and `scripts` are source texts (see `asset`), put after the house's own. `data` reaches the
-    scripts as `JSON.parse(document.getElementById("page-data").textContent)`. `live` lets the page talk to
-    the server it came from, and to no other.
+    `styles` and `scripts` are source texts (see `read_asset`); they follow those of this package. Scripts read `data`
+    by `JSON.parse(document.getElementById("page-data").textContent)`. `live` lets the page connect to its own server.
 
-    >>> "&lt;b&gt;" in page("t", "<b>")
+    >>> "&lt;b&gt;" in build_page("t", "<b>")
     True
     """
-    styles = [_inlined(text, "style") for text in (asset("base.css"), asset("chart.css"), *styles)]
-    scripts = [_inlined(text, "script") for text in (asset("chart.js"), *scripts)]
-    return printable(
-        render(
+    styles = [_check_source(text, "style") for text in (read_asset("base.css"), read_asset("chart.css"), *styles)]
+    scripts = [_check_source(text, "script") for text in (read_asset("chart.js"), *scripts)]
+    return replace_unprintable(
+        render_template(
             "page.html",
             title=title,
             body=body,
             lang=lang,
-            policy=_policy(styles, scripts, live=live),
-            styles=[Markup(text) for text in styles],  # noqa: S704 (checked by _inlined, allowed by hash)
+            policy=_build_policy(styles, scripts, live=live),
+            styles=[Markup(text) for text in styles],  # noqa: S704 (checked by _check_source, allowed by hash)
             scripts=[Markup(text) for text in scripts],  # noqa: S704
-            data=None if data is None else script_json(data),
+            data=None if data is None else dump_script_json(data),
         )
     )
 
 
-def render(template: str, /, *, templates: str | Path = _HERE, **context: Any) -> Markup:
-    """A template filled in, autoescaped; a name that the context lacks is an error.
+def render_template(template: str, /, *, templates: str | Path = _PACKAGE, **context: Any) -> Markup:
+    """Render a template with autoescape; a name that the context lacks is an error.
 
-    `templates` is a package with a `templates` folder, or a directory; the house's own templates are found
-    from everywhere. Links made of data go through the filter: `<a href="{{ url | href }}">`.
+    `templates` is a package with a `templates` folder, or a directory; templates of `ridgeline.web` are always found.
+    Links from data need the filter: `<a href="{{ url | href }}">`.
     """
-    return Markup(_environment(templates).get_template(template).render(context))  # noqa: S704 (autoescaped)
+    return Markup(_create_environment(templates).get_template(template).render(context))  # noqa: S704 (autoescaped)
 
 
-def asset(name: str, package: str = _HERE) -> str:
-    """The text of `assets/<name>` in an installed package."""
-    return _resource(package, "assets", name)
+def read_asset(name: str, package: str = _PACKAGE) -> str:
+    """Return the text of `assets/<name>` in an installed package."""
+    return _read_resource(package, "assets", name)
 
 
-def policy(document: str) -> str:
-    """The Content-Security-Policy that a page carries, for a server to send as a header too."""
-    found = _POLICY.search(document)
-    if found is None:
-        raise InputError("the document carries no Content-Security-Policy; make it with ridgeline.web.pages.")
-    return html.unescape(found[1])
+def get_policy(document: str) -> str:
+    """Return the Content-Security-Policy of a page, for a server to send as a header too."""
+    match = _POLICY.search(document)
+    if match is None:
+        raise InputError("the document carries no Content-Security-Policy; make it with ridgeline.web.build_page.")
+    return html.unescape(match[1])
 
 
-def _policy(styles: Sequence[str], scripts: Sequence[str], *, live: bool) -> str:
-    own = "'self'" if live else "'none'"
+def _build_policy(styles: Sequence[str], scripts: Sequence[str], *, live: bool) -> str:
+    server_source = "'self'" if live else "'none'"
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))}",
-            f"style-src {' '.join(map(_hash, styles))}",
-            f"img-src data:{' ' + own if live else ''}",
-            f"connect-src {own}",
-            f"form-action {own}",
+            f"script-src {' '.join(map(_hash_source, scripts))}",
+            f"style-src {' '.join(map(_hash_source, styles))}",
+            f"img-src data:{' ' + server_source if live else ''}",
+            f"connect-src {server_source}",
+            f"form-action {server_source}",
             "base-uri 'none'",
         )
     )
 
 
-def _hash(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _inlined(text: str, kind: str) -> str:
-    """The source as the browser will hash it; refused if it would leave its element or fetch from outside."""
-    text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
-    if found := _ENDS_ELEMENT.search(text):
-        raise InputError(f"a page's {kind} contains {found[0]!r}, which would end it early; write it otherwise.")
-    if kind == "style" and (found := _OUTSIDE.search(text)):
-        raise InputError(f"a page's style fetches from outside ({found[0]!r}); inline it as a data: URL.")
+def _check_source(text: str, kind: str) -> str:
+    """Return the source as the browser hashes it; refuse one that would end its element or fetch from outside."""
+    text = replace_unprintable(text.replace("\r\n", "\n").replace("\r", "\n"))
+    if match := _ENDS_ELEMENT.search(text):
+        raise InputError(f"a page's {kind} contains {match[0]!r}, which would end it early; write it otherwise.")
+    if kind == "style" and (match := _OUTSIDE.search(text)):
+        raise InputError(f"a page's style fetches from outside ({match[0]!r}); inline it as a data: URL.")
     return text
 
 
 @cache
-def _environment(templates: str | Path) -> Environment:
-    own = FunctionLoader(lambda name: _template(_HERE, name))
+def _create_environment(templates: str | Path) -> Environment:
+    default_loader = FunctionLoader(lambda name: _read_template(_PACKAGE, name))
     if isinstance(templates, Path):
-        loader = ChoiceLoader([FileSystemLoader(templates), own])
+        loader = ChoiceLoader([FileSystemLoader(templates), default_loader])
     else:
-        loader = ChoiceLoader([FunctionLoader(lambda name: _template(templates, name)), own])
+        loader = ChoiceLoader([FunctionLoader(lambda name: _read_template(templates, name)), default_loader])
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["href"] = href
+    environment.filters["href"] = check_link
     return environment
 
 
-def _template(package: str, name: str) -> str | None:
+def _read_template(package: str, name: str) -> str | None:
     try:
-        return _resource(package, "templates", name)
+        return _read_resource(package, "templates", name)
     except InputError:
-        return None  # Jinja then looks in the next place, and names the template if none has it
+        return None  # Jinja tries the next loader
 
 
-def _resource(package: str, folder: str, name: str) -> str:
+def _read_resource(package: str, folder: str, name: str) -> str:
     if ".." in name.split("/") or name.startswith("/"):
         raise InputError(f"{name!r} leaves the {folder} of {package}.")
-    found = files(package).joinpath(folder, name)
-    if not found.is_file():
+    resource = files(package).joinpath(folder, name)
+    if not resource.is_file():
         raise InputError(f"{package} has no {folder}/{name}.")
-    return found.read_text(encoding="utf-8")
+    return resource.read_text(encoding="utf-8")

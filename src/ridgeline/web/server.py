@@ -1,7 +1,7 @@
-"""A small server for the house's pages: loopback by default, guarded (see guard.py), stopped by Ctrl-C.
+"""A small HTTP server: loopback by default, behind the checks of middleware.py, stopped by Ctrl-C.
 
-    from ridgeline.web import app, serve
-    serve(app([Route("/", index)]), port=8000)
+    from ridgeline.web import create_app, serve
+    serve(create_app([Route("/", index)]), port=8000)
 
 It needs Starlette and uvicorn: pip install 'ridgeline[serve]'.
 """
@@ -22,8 +22,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, MissingExtra, RidgelineError
-from ridgeline.web.guard import HEALTH, App, Rules
-from ridgeline.web.pages import policy
+from ridgeline.web.middleware import HEALTH, App, Rules
+from ridgeline.web.pages import get_policy
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-_TOKEN = re.compile(r"[!-~]{16,}")  # goes into a header and a URL, and must not be guessed
+_TOKEN = re.compile(r"[!-~]{16,}")  # fits a header and a URL, and is long enough not to be guessed
 _START_S = 15.0
 
 
-def app(
+def create_app(
     routes: Sequence[BaseRoute],
     *,
     token: str | None = None,
@@ -45,11 +45,11 @@ def app(
     concurrency: int = 32,
     lifespan: Callable[[Any], Any] | None = None,
 ) -> App:
-    """The routes behind the guard, with `/healthz` beside them.
+    """Put routes and `/healthz` behind the middleware.
 
-    `token="auto"` makes one. `hosts` are further names the server answers to. A handler that raises a
-    RidgelineError answers with its sentence (400 for an InputError); whatever else it raises is a 500 that
-    says nothing, and goes to the log.
+    `token="auto"` generates a token. `hosts` are further names of the server. `body_limit` is in bytes; `concurrency`
+    is the number of requests in progress. If a handler raises a RidgelineError, the answer is its sentence (400 for an
+    InputError, else 500). For any other error the answer is a 500 without details, and the error goes to the log.
     """
     try:
         from starlette.applications import Starlette
@@ -62,12 +62,12 @@ def app(
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def failed(request: Request, error: Exception) -> Response:
+    async def handle_error(request: Request, error: Exception) -> Response:
         headers = None
         if isinstance(error, HTTPException):
             status, sentence, headers = (
                 error.status_code,
-                _sentence(error.status_code, error.detail),
+                _format_sentence(error.status_code, error.detail),
                 error.headers,
             )
         elif isinstance(error, RidgelineError):
@@ -87,39 +87,39 @@ def app(
     )
     inner = Starlette(
         routes=[Route(HEALTH, health), *routes],
-        exception_handlers={HTTPException: failed, RidgelineError: failed, Exception: failed},
+        exception_handlers={HTTPException: handle_error, RidgelineError: handle_error, Exception: handle_error},
         lifespan=lifespan,
     )
     return App(inner, rules, token_is_new=token == "auto")  # noqa: S105
 
 
-def page_response(document: str, status: int = 200) -> Response:
-    """A page made by `ridgeline.web.pages`, its policy also as a header."""
+def create_page_response(document: str, status: int = 200) -> Response:
+    """Return a response with a page of `build_page` and its policy as a header."""
     from starlette.responses import HTMLResponse
 
-    return HTMLResponse(document, status, {"content-security-policy": policy(document)})
+    return HTMLResponse(document, status, {"content-security-policy": get_policy(document)})
 
 
 def serve(app: App, *, host: str = "127.0.0.1", port: int = 8000, announce: Callable[[str], object] = print) -> None:
-    """Serves until Ctrl-C. Port 0 takes a free one; `announce` is told the address once, with a new token."""
-    server, listener, url = _prepared(app, host, port)
+    """Serve until Ctrl-C. Port 0 picks a free one; `announce` gets a line with the address and a generated token."""
+    server, listener, url = _prepare_server(app, host, port)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
-    # uvicorn has shut down in order when it hands Ctrl-C on; for a server this is the normal end.
+    # uvicorn shuts down in order before it raises KeyboardInterrupt; for a server this is the normal end.
     with listener, suppress(KeyboardInterrupt):
         announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
         server.run(sockets=[listener])
 
 
 @contextmanager
-def running(app: App, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """The server in a thread, for as long as the block lasts; gives its address."""
-    server, listener, url = _prepared(app, host, port)
+def run_in_background(app: App, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Run the server in a thread while the block runs; yield its address."""
+    server, listener, url = _prepare_server(app, host, port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        patience = time.monotonic() + _START_S
+        deadline = time.monotonic() + _START_S
         while not server.started:
-            if not thread.is_alive() or time.monotonic() > patience:
+            if not thread.is_alive() or time.monotonic() > deadline:
                 raise RidgelineError("the web server did not start; its log says why.")
             time.sleep(0.005)
         yield url
@@ -129,22 +129,22 @@ def running(app: App, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
         listener.close()
 
 
-def _prepared(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
+def _prepare_server(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
     try:
         import uvicorn
     except ImportError:
         raise MissingExtra("the web server", "serve") from None
-    if not app.rules.token and not _loopback(host):
+    if not app.rules.token and not _is_loopback(host):
         raise InputError(
             f"{host or 'an empty host'} can be reached from other machines; give a token (or token='auto'), "
             "or stay on 127.0.0.1."
         )
-    if not 0 <= port <= 65535:  # the C library would quietly serve on the port modulo 65536
+    if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
         raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
-    listener = _bound(host, port)
-    named = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
+    listener = _bind_socket(host, port)
+    reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
-        named,
+        reachable,
         http="h11",
         ws="none",
         lifespan="on",
@@ -156,20 +156,20 @@ def _prepared(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.so
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
     )
-    shown = f"[{host}]" if ":" in host else host
-    return uvicorn.Server(config), listener, f"http://{shown}:{listener.getsockname()[1]}"
+    url_host = f"[{host}]" if ":" in host else host
+    return uvicorn.Server(config), listener, f"http://{url_host}:{listener.getsockname()[1]}"
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may come to mean anything
+        return False  # a name can resolve to any address
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -183,16 +183,16 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        why = {
+        reason = {
             errno.EADDRINUSE: f"port {port} on {host} is already in use; choose another, or 0 for a free one",
             errno.EACCES: f"port {port} needs more rights than this user has; choose one above 1023",
             errno.EADDRNOTAVAIL: f"this machine has no address {host}; choose one that it has",
         }.get(error.errno or 0, f"cannot serve on {host}:{port} ({error})")
-        raise InputError(f"{why}.") from None
+        raise InputError(f"{reason}.") from None
     return listener
 
 
-def _sentence(status: int, detail: str | None) -> str:
+def _format_sentence(status: int, detail: str | None) -> str:
     text = detail or HTTPStatus(status).phrase
     return {
         "Not Found": "there is nothing at this address.",

@@ -1,7 +1,6 @@
-"""What the audit workload times: events into a ledger and through the scorer, as in the watcher, without its sources.
+"""The contenders of the audit workload: the ledger and the scorer of the watcher without its sources, and a peer.
 
-The peer does what the watcher's forerunner was described to do: every event's own text through the encoder, then the
-nearest of those before it. It records into the same ledger.
+The peer encodes the text of every event and looks for the nearest earlier one. It records into the same ledger.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.anomaly import sentence
-from ridgeline.audit.ledger import Home
+from ridgeline.audit.anomaly import describe_event
+from ridgeline.audit.ledger import LedgerPaths
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.watch import (
     Encode,
     Intake,
-    Places,
     Positions,
     Scorer,
     Settings,
-    encoder,
-    prompt,
+    WatchPaths,
+    freeze_objects,
+    make_encoder,
     redact,
-    set_aside,
+    short_switches,
 )
 from ridgeline.errors import RidgelineError
 from ridgeline.machine import now_ns
@@ -41,11 +40,11 @@ _WORDS = ("alpha", "amber", "birch", "cedar", "delta", "ember", "flint", "grove"
 
 
 class Lines:
-    """Log-like events: a fixed stock of sentences with changing numbers, and so many per thousand never seen before."""
+    """Draws log-like events: a stock of sentences with changing numbers, and `fresh` new sentences per thousand."""
 
     def __init__(self, stock: int, fresh: float, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self._stock, self.fresh, self.made = stock, fresh, 0
+        self._stock, self.fresh, self.fresh_count = stock, fresh, 0
 
     def take(self, count: int) -> list[Event]:
         at = time.time_ns()
@@ -55,13 +54,13 @@ class Lines:
 
     def _event(self, at: int, fresh: bool, which: int) -> Event:
         if fresh:
-            self.made += 1
-            number, words, check = self.made, list[str](), 0
-            for _ in range(6):  # letters, not digits: a new sentence, not another value of an old one
+            self.fresh_count += 1
+            number, words, check = self.fresh_count, list[str](), 0
+            for _ in range(6):  # words, not digits: a new sentence, not a new value in an old one
                 number, rest = divmod(number, len(_WORDS))
                 words.append(_WORDS[rest])
                 check += rest
-            # Any two differ in two words or more, so the miner never takes one for a variable and they stay fresh.
+            # Any two differ in at least two words, so the miner never treats one as a variable and they stay new.
             words.append(_WORDS[check % len(_WORDS)])
             text = f"{' '.join(words)} happened on node {int(self._rng.integers(1000))}"
         else:
@@ -73,7 +72,7 @@ class Lines:
 
 
 class Ours:
-    """Ledger, intake, scorer: what `audit watch` is made of."""
+    """Ledger, intake and scorer: the parts of `audit watch`."""
 
     def __init__(
         self,
@@ -84,12 +83,12 @@ class Ours:
         wait_ms: float = 2.0,
         encode: Encode | None = None,
     ) -> None:
-        """`encode`: in place of the model."""
+        """`encode` replaces the model."""
         self._stack = ExitStack()
-        self._stack.enter_context(prompt())
+        self._stack.enter_context(short_switches())
         self.ledger = Ledger.create(folder / "log", origin="bench/audit")
         self.ledger.append([])
-        places = Places(Home(self.ledger.path))
+        places = WatchPaths(LedgerPaths(self.ledger.path))
         places.watch.mkdir()
         settings = Settings(batch, wait_ms, model=model, device=device)
         self.scorer = Scorer(self.ledger, places, settings, (), {}, encode)
@@ -97,23 +96,23 @@ class Ours:
         self.scorer.start(self.intake)
         self.scorer.ready.wait()
         self._raise()
-        set_aside()
+        freeze_objects()
         self.given = self._sending_ns = 0
 
     @property
-    def took(self) -> Counter[str]:
-        """Nanoseconds of each stage so far, by clocks that are always on."""
-        return self.scorer.took + Counter({"recording events": self._sending_ns})
+    def stage_ns(self) -> Counter[str]:
+        """Total nanoseconds of each stage; these clocks always run."""
+        return self.scorer.stage_ns + Counter({"recording events": self._sending_ns})
 
     def send(self, events: list[Event]) -> None:
-        """On the disk when this returns."""
-        began = now_ns()
+        """Record events; they are on the disk when this returns."""
+        start_ns = now_ns()
         self.intake.take("bench", Batch(events))
-        self._sending_ns += now_ns() - began
+        self._sending_ns += now_ns() - start_ns
         self.given += len(events)
 
     def settle(self) -> None:
-        """Until all of it is scored and the scores are recorded."""
+        """Wait until every event is scored and its score is recorded."""
         while self.scorer.scored < self.given:
             self._raise()
             time.sleep(0.0005)
@@ -129,20 +128,20 @@ class Ours:
 
 
 class EveryEvent:
-    """The peer: encode every event, look for the nearest one before it among the last `kept`."""
+    """The peer: encode every event and find the nearest of the last `capacity` events."""
 
-    def __init__(self, folder: Path, model: str, device: str, kept: int = 10_000) -> None:
+    def __init__(self, folder: Path, model: str, device: str, capacity: int = 10_000) -> None:
         self.ledger = Ledger.create(folder / "log", origin="bench/audit")
-        self._encode: Callable[[list[str]], Any] = encoder(model, device)
+        self._encode: Callable[[list[str]], Any] = make_encoder(model, device)
         self._known = self._encode(["ready"])
-        self._kept = kept
+        self._capacity = capacity
         self.given = self.scored = 0
 
     def send(self, events: list[Event]) -> None:
         self.ledger.append(events)
-        vectors = self._encode([sentence(event) for event in events])
+        vectors = self._encode([describe_event(event) for event in events])
         scores = 1.0 - (vectors @ self._known.T).max(axis=1)
-        self._known = np.concatenate([self._known, vectors])[-self._kept :]
+        self._known = np.concatenate([self._known, vectors])[-self._capacity :]
         words = {"scores": [round(float(s), 4) for s in scores]}
         self.ledger.append([{"source": "bench", "action": "bench.scores", "attributes": words}])
         self.given += len(events)

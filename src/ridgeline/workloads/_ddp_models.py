@@ -1,92 +1,106 @@
-"""Two small models in plain torch, shaped like those that people train in parallel: a ResNet and a BERT."""
+"""Two small torch models, typical of parallel training: a ResNet and a BERT."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CLASSES, VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS = 100, 8192, 64, 256, 4, 4
-STAGES = (32, 64, 128, 256)  # channels; 32 × 32 images, halved at every stage but the first
+STAGES = (32, 64, 128, 256)  # channels; 32 × 32 images, halved at every stage after the first
 
 
-def build(name: str) -> Any:
+def build_model(name: str) -> Any:
     """The model, with the same weights on every rank."""
     import torch
 
     torch.manual_seed(0)
-    return {"resnet": _resnet, "bert": _bert}[name]()
+    return {"resnet": _build_resnet, "bert": _build_bert}[name]()
 
 
-def batch(name: str, rows: int, rank: int, turn: int) -> tuple[Any, Any]:
-    """What a rank trains on in a turn: inputs and labels."""
+def make_batch(name: str, rows: int, rank: int, turn: int) -> tuple[Any, Any]:
+    """The inputs and labels of a rank in a turn."""
     import torch
 
-    made = torch.Generator().manual_seed(1000 * turn + rank)
+    generator = torch.Generator().manual_seed(1000 * turn + rank)
     if name == "resnet":
-        return torch.randn(rows, 3, 32, 32, generator=made), torch.randint(CLASSES, (rows,), generator=made)
-    words, wanted = (torch.randint(VOCABULARY, (rows, LENGTH), generator=made) for _ in range(2))
-    return words, wanted
+        return torch.randn(rows, 3, 32, 32, generator=generator), torch.randint(CLASSES, (rows,), generator=generator)
+    tokens, labels = (torch.randint(VOCABULARY, (rows, LENGTH), generator=generator) for _ in range(2))
+    return tokens, labels
 
 
-def loss_of(model: Any, given: Any, wanted: Any) -> Any:
+def compute_loss(model: Any, inputs: Any, labels: Any) -> Any:
     from torch.nn.functional import cross_entropy
 
-    return cross_entropy(model(given).flatten(0, -2), wanted.flatten())
+    return cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
 
-def flops(name: str, rows: int) -> int:
-    """Of one step on one rank: the products of the forward pass, three times (backward needs them twice)."""
+def count_flops(name: str, rows: int) -> int:
+    """Flops of one step on one rank: the products of the forward pass, three times (backward needs them twice)."""
     if name == "bert":
         tokens, layer = rows * LENGTH, 2 * (4 * WIDTH * WIDTH + 8 * WIDTH * WIDTH) + 4 * LENGTH * WIDTH
         return 3 * tokens * (LAYERS * layer + 2 * WIDTH * VOCABULARY)
-    side, came, total = 32, 3, 2 * 9 * 3 * STAGES[0] * 32 * 32
-    came = STAGES[0]
+    side, channels_in, total = 32, 3, 2 * 9 * 3 * STAGES[0] * 32 * 32
+    channels_in = STAGES[0]
     for k, channels in enumerate(STAGES):
         side //= 2 if k else 1
         total += (
-            2 * side * side * (9 * came * channels + 9 * channels * channels + came * channels * (came != channels))
+            2
+            * side
+            * side
+            * (
+                9 * channels_in * channels
+                + 9 * channels * channels
+                + channels_in * channels * (channels_in != channels)
+            )
         )
-        came = channels
-    return 3 * rows * (total + 2 * came * CLASSES)
+        channels_in = channels
+    return 3 * rows * (total + 2 * channels_in * CLASSES)
 
 
-def parameters(name: str) -> int:
-    """Weights of the model."""
+def count_parameters(name: str) -> int:
+    """Number of weights of the model."""
     if name == "bert":
         return (VOCABULARY + LENGTH) * WIDTH + LAYERS * (12 * WIDTH * WIDTH + 13 * WIDTH)
-    total, came = (9 * 3 + 2) * STAGES[0], STAGES[0]
+    total, channels_in = (9 * 3 + 2) * STAGES[0], STAGES[0]
     for channels in STAGES:
-        total += 9 * came * channels + 9 * channels * channels + 4 * channels + came * channels * (came != channels)
-        came = channels
-    return total + (came + 1) * CLASSES
+        total += (
+            9 * channels_in * channels
+            + 9 * channels * channels
+            + 4 * channels
+            + channels_in * channels * (channels_in != channels)
+        )
+        channels_in = channels
+    return total + (channels_in + 1) * CLASSES
 
 
-def _resnet() -> Any:
+def _build_resnet() -> Any:
     from torch import nn
 
     class Block(nn.Module):  # type: ignore[misc]
-        def __init__(self, came: int, channels: int, stride: int) -> None:
+        def __init__(self, channels_in: int, channels: int, stride: int) -> None:
             super().__init__()
             self.body = nn.Sequential(
-                nn.Conv2d(came, channels, 3, stride, 1, bias=False),
+                nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False),
                 nn.BatchNorm2d(channels),
                 nn.ReLU(),
                 nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
                 nn.BatchNorm2d(channels),
             )
-            self.short = nn.Identity() if came == channels else nn.Conv2d(came, channels, 1, stride, bias=False)
+            self.short = (
+                nn.Identity() if channels_in == channels else nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+            )
 
         def forward(self, x: Any) -> Any:
             return (self.body(x) + self.short(x)).relu()
 
     blocks = [
-        Block(came, channels, 1 if channels == STAGES[0] else 2)
-        for came, channels in zip((STAGES[0], *STAGES), STAGES, strict=False)
+        Block(channels_in, channels, 1 if channels == STAGES[0] else 2)
+        for channels_in, channels in zip((STAGES[0], *STAGES), STAGES, strict=False)
     ]
     stem = [nn.Conv2d(3, STAGES[0], 3, 1, 1, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU()]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(STAGES[-1], CLASSES))
 
 
-def _bert() -> Any:
+def _build_bert() -> Any:
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""What a contender of fabric's workloads hands over, and the ones that need no peer: ours, and a plain copy."""
+"""The calls of one rank in the fabric workloads, and the contenders without a peer: ours, and a plain copy."""
 
 from __future__ import annotations
 
@@ -16,59 +16,73 @@ class Calls:
 
     fill: Callable[[float], Any]  # write the input
     run: Callable[[], Any]
-    seen: Callable[[], Any]  # the output, as a NumPy array
+    read: Callable[[], Any]  # the output, as a NumPy array
     rank: int = 0
-    agree: Callable[[int], int] | None = None  # the largest of what the ranks say
+    agree: Callable[[int], int] | None = None  # the maximum over the ranks
     settings: dict[str, Any] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
 
 
-def ours(op: str, ranks: int, count: int, device: str, *, registered: bool = False) -> Calls:
+def make_ours(op: str, ranks: int, count: int, device: str, *, registered: bool = False) -> Calls:
     from ridgeline import fabric
 
     comm = fabric.init()
     settings: dict[str, Any] = {}
-    given: Any
+    array: Any
     out: Any
     if device == "cpu":
-        new = fabric.empty if registered else np.empty
-        given = new(count, np.float32)
-        out = new(count * ranks, np.float32) if op == "all_gather" else given
-        fill, seen = given.fill, lambda: out
+        allocate = fabric.empty if registered else np.empty
+        array = allocate(count, np.float32)
+        out = allocate(count * ranks, np.float32) if op == "all_gather" else array
+        fill, read = array.fill, lambda: out
         settings["algorithm"] = comm.config.collective_algorithm
         if op != "p2p":
-            settings["schedule"] = comm.algorithm(op, given.nbytes)
+            settings["schedule"] = comm.algorithm(op, array.nbytes)
     else:
-        from ridgeline.workloads._fabric_torch import buffers, gpu
-
-        given, out = buffers(op, ranks, count, gpu(device, ranks))
-        fill, seen = given.fill_, lambda: out.cpu().numpy()
+        array, out = make_buffers(op, ranks, count, select_gpu(device, ranks))
+        fill, read = array.fill_, lambda: out.cpu().numpy()
     run: Callable[[], Any] = {
-        "all_reduce": lambda: comm.all_reduce(given),
-        "all_gather": lambda: comm.all_gather(given, out=out),
-        "broadcast": lambda: comm.broadcast(given),
-        "p2p": lambda: _there_and_back(comm, given),
+        "all_reduce": lambda: comm.all_reduce(array),
+        "all_gather": lambda: comm.all_gather(array, out=out),
+        "broadcast": lambda: comm.broadcast(array),
+        "p2p": lambda: _exchange(comm, array),
     }[op]
 
     def agree(value: int) -> int:
         return int(comm.all_reduce(np.array([value], np.int64), "max")[0])
 
-    return Calls(fill, run, seen, comm.rank, agree, settings, comm.close)
+    return Calls(fill, run, read, comm.rank, agree, settings, comm.close)
 
 
-def _there_and_back(comm: Any, given: Any) -> None:
+def _exchange(comm: Any, array: Any) -> None:
     first, second = (comm.send, comm.recv) if comm.rank == 0 else (comm.recv, comm.send)
-    first(given, 1 - comm.rank)
-    second(given, 1 - comm.rank)
+    first(array, 1 - comm.rank)
+    second(array, 1 - comm.rank)
 
 
-def memcpy(op: str, ranks: int, count: int, device: str) -> Calls:
+def make_memcpy(op: str, ranks: int, count: int, device: str) -> Calls:
     rank = int(os.environ.get("RANK", "0"))
-    told = {"numpy": np.__version__, "does": "copying the bytes", "lacks": "the exchange between ranks"}
+    settings = {"numpy": np.__version__, "does": "copying the bytes", "lacks": "the exchange between ranks"}
     if device == "cpu":
-        given, out = np.empty(count, np.float32), np.empty(count, np.float32)
-        return Calls(given.fill, lambda: np.copyto(out, given), lambda: out, rank, settings=told)
-    from ridgeline.workloads._fabric_torch import buffers, gpu
+        array, out = np.empty(count, np.float32), np.empty(count, np.float32)
+        return Calls(array.fill, lambda: np.copyto(out, array), lambda: out, rank, settings=settings)
+    source, target = (make_buffers("", 1, count, select_gpu(device, ranks))[0] for _ in range(2))
+    return Calls(source.fill_, lambda: target.copy_(source), lambda: target.cpu().numpy(), rank, settings=settings)
 
-    there, back = (buffers("", 1, count, gpu(device, ranks))[0] for _ in range(2))
-    return Calls(there.fill_, lambda: back.copy_(there), lambda: back.cpu().numpy(), rank, settings=told)
+
+def select_gpu(device: str, ranks: int) -> Any:
+    """Make the GPU of this rank the current one; return it."""
+    import torch
+
+    requested = int(device.partition(":")[2] or 0)
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if ranks > 1 else requested)
+    torch.cuda.set_device(gpu)
+    return gpu
+
+
+def make_buffers(op: str, ranks: int, count: int, device: Any) -> tuple[Any, Any]:
+    """Input and output: the same tensor, except for an all-gather."""
+    import torch
+
+    tensor = torch.empty(count, device=device)
+    return tensor, torch.empty(count * ranks, device=device) if op == "all_gather" else tensor

@@ -1,8 +1,8 @@
-"""Where events can go: our ledger, SQLite as a log would use it, a file of lines. One interface, tuned each in its way.
+"""The contenders of the ledger workload: our ledger, SQLite, and a file of lines, behind one interface, each tuned.
 
-`append(events)` returns when they are on the disk, from any thread. SQLite has one connection that writes: in WAL mode
-with synchronous=FULL, as its documentation has it for durability; with several callers a thread of its own gathers what
-waits and commits it together. The file of lines does the same with one fsync.
+`append(events)` may be called from any thread and returns when the events are on the disk. SQLite has one connection
+that writes, in WAL mode with synchronous=FULL, as its documentation advises for durability; with several callers one
+thread collects the waiting appends and commits them together. The file of lines does the same with one fsync.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Protocol
 from ridgeline.audit import Ledger
 
 Event = dict[str, Any]
-CHEAP_NS = 300_000  # an fsync below this is no disk's own: a cache with a battery, or one that promises too much
+CHEAP_NS = 300_000  # no disk has a faster fsync: a cache answers, with a battery or without
 
 
 class Store(Protocol):
-    """What all of them can do."""
+    """The interface of the contenders."""
 
     def append(self, events: list[Event]) -> None: ...
     def last(self, count: int) -> tuple[int, list[str]]:
-        """How many events there are, and the subjects of the last ones, read anew from the disk."""
+        """Return the number of events, and the subjects of the last ones, read again from the disk."""
 
     def close(self) -> None: ...
 
@@ -54,7 +54,7 @@ class Ours:
 
 
 class _Gathered:
-    """Appends of several threads, committed together by one."""
+    """Collects the appends of several threads; one thread commits them together."""
 
     def __init__(self, commit: Callable[[list[str]], None]) -> None:
         self._commit = commit
@@ -108,7 +108,7 @@ class SQLite:
         db.close()
         return size, [json.loads(row)["subject"] for (row,) in reversed(rows)]
 
-    def whole(self) -> bool:
+    def is_intact(self) -> bool:
         return bool(self._db.execute("pragma integrity_check").fetchone() == ("ok",))
 
     def close(self) -> None:
@@ -156,22 +156,22 @@ def store(contender: str, folder: Path, writers: int) -> Store:
 
 
 def fsync_ns(folder: Path, rounds: int = 30) -> float:
-    """What one fsync of a block that is there already takes here, in the median."""
+    """Return the median time of an fsync of an existing block in this folder, in nanoseconds."""
     path = folder / "fsync"
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         os.pwrite(fd, bytes(4096), 0)
         os.fsync(fd)
-        found = []
+        times_ns = []
         for k in range(rounds):
             os.pwrite(fd, bytes([k]) * 4096, 0)
-            began = time.perf_counter_ns()
+            start_ns = time.perf_counter_ns()
             os.fsync(fd)
-            found.append(time.perf_counter_ns() - began)
+            times_ns.append(time.perf_counter_ns() - start_ns)
     finally:
         os.close(fd)
         path.unlink()
-    return float(median(found))
+    return float(median(times_ns))
 
 
 def _lines(events: list[Event]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which workloads there are."""
+"""The list of workloads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import pkgutil
 from pathlib import Path
 
 
-def names() -> list[str]:
-    """The workloads there are, without importing any: other files here are what they share."""
-    here = Path(__file__).parent
-    plain = (m.name for m in pkgutil.iter_modules([str(here)]) if not m.name.startswith("_"))
-    return sorted(name for name in plain if "\nworkload = " in (here / f"{name}.py").read_text(encoding="utf-8"))
+def list_workloads() -> list[str]:
+    """Return the names of all workloads, without importing them; other files of this folder are shared code."""
+    folder = Path(__file__).parent
+    public = (m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_"))
+    return sorted(name for name in public if "\nworkload = " in (folder / f"{name}.py").read_text(encoding="utf-8"))
 
 
-def reference(name: str) -> str:
+def get_reference(name: str) -> str:
+    """Return the module of a workload."""
     return f"ridgeline.workloads.{name}"

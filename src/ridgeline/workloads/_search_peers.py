@@ -1,7 +1,7 @@
-"""The other ways to find neighbours, each tuned as its own documentation would have it.
+"""The peers of `search`, each tuned as its documentation recommends.
 
-A peer is built over the vectors and gives `find(queries, k)`. Approximate ones have knobs: they are set to the first of
-a rising list that reaches the recall that was asked for, measured with queries that are not the timed ones.
+A peer is built over the vectors and returns `find(queries, k)`. An approximate one has settings: it uses the first of
+an ascending list that reaches the recall of the case, measured with queries that are not timed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ridgeline.lab import installed
-from ridgeline.workloads._search_data import Vectors, queries_of, truth_of
+from ridgeline.workloads._search_data import Vectors, draw_queries, find_truth
 
 Find = Callable[[Any, int], tuple[Any, Any]]  # scores, rows
-Made = tuple[Find, dict[str, Any]]
+Peer = tuple[Find, dict[str, Any]]
 
 TORCH, FAISS, QDRANT, USEARCH = "torch matmul + topk", "FAISS Flat", "qdrant local", "usearch"
 FAST_SCAN, HNSW = "FAISS IVF-PQ fast-scan", "FAISS HNSW"
@@ -32,12 +32,12 @@ NEEDS = {
     FAISS_GPU: ("faiss", "faiss_gpu"),
     CUVS: ("cuvs",),
 }
-QDRANT_ROWS = 20_000  # its local mode is Python: more takes minutes to fill
+QDRANT_ROWS = 20_000  # its local mode is Python: more rows take minutes to add
 TUNE_QUERIES = 200
 
 
-def wanted(device: str, recall: float, rows: int) -> list[str]:
-    """Who takes part, installed or not."""
+def list_peers(device: str, recall: float, rows: int) -> list[str]:
+    """The peers of a case, installed or not."""
     if device != "cpu":
         return [TORCH, FAISS_GPU, CUVS] if recall >= 1 else []
     if recall >= 1:
@@ -45,59 +45,59 @@ def wanted(device: str, recall: float, rows: int) -> list[str]:
     return [FAST_SCAN, HNSW, USEARCH]
 
 
-def there(name: str) -> bool:
+def is_available(name: str) -> bool:
     return all(installed(module) for module in NEEDS[name])
 
 
-def made(name: str, vectors: Vectors, case: Any, device: str) -> Made:
-    builders: dict[str, Callable[[], Made]] = {
-        TORCH: lambda: _torch(vectors, device),
-        FAISS: lambda: _faiss_flat(vectors),
-        FAST_SCAN: lambda: _fast_scan(vectors, case),
-        HNSW: lambda: _hnsw(vectors, case),
-        USEARCH: lambda: _usearch(vectors, case),
-        QDRANT: lambda: _qdrant(vectors),
-        FAISS_GPU: lambda: _faiss_gpu(vectors),
-        CUVS: lambda: _cuvs(vectors),
+def build_peer(name: str, vectors: Vectors, case: Any, device: str) -> Peer:
+    builders: dict[str, Callable[[], Peer]] = {
+        TORCH: lambda: _build_torch(vectors, device),
+        FAISS: lambda: _build_faiss_flat(vectors),
+        FAST_SCAN: lambda: _build_fast_scan(vectors, case),
+        HNSW: lambda: _build_hnsw(vectors, case),
+        USEARCH: lambda: _build_usearch(vectors, case),
+        QDRANT: lambda: _build_qdrant(vectors),
+        FAISS_GPU: lambda: _build_faiss_gpu(vectors),
+        CUVS: lambda: _build_cuvs(vectors),
     }
     return builders[name]()
 
 
-def lists_for(rows: int) -> int:
-    """Four lists per square root of the rows, a power of two: what FAISS's guidelines and ours have in common."""
+def choose_list_count(rows: int) -> int:
+    """Four lists per square root of the rows, a power of two: common to FAISS's guidelines and ridgeline's."""
     root = int(4 * math.sqrt(rows))
     return 1 << max(2, root.bit_length() - 1)
 
 
-def tuned(find: Callable[[Any], Find], knobs: Sequence[Any], vectors: Vectors, case: Any) -> tuple[Any, float]:
-    """The first knob that reaches the case's recall, or the last one; with what it reached."""
-    queries = queries_of(case["data"], TUNE_QUERIES, case["rows"], case["dim"], -1)
-    truth, _ = truth_of(queries, vectors, case["k"])
-    knob, reached = knobs[-1], 0.0
+def tune(find: Callable[[Any], Find], knobs: Sequence[Any], vectors: Vectors, case: Any) -> tuple[Any, float]:
+    """Return the first setting that reaches the recall of the case, or the last one; with its recall."""
+    queries = draw_queries(case["data"], TUNE_QUERIES, case["rows"], case["dim"], -1)
+    truth, _ = find_truth(queries, vectors, case["k"])
+    knob, recall = knobs[-1], 0.0
     for knob in knobs:
         rows = np.asarray(find(knob)(queries, case["k"])[1])
-        reached = float((truth[:, :, None] == rows[:, None, :]).any(2).mean())
-        if reached >= case["recall"]:
+        recall = float((truth[:, :, None] == rows[:, None, :]).any(2).mean())
+        if recall >= case["recall"]:
             break
-    return knob, reached
+    return knob, recall
 
 
-def _torch(vectors: Vectors, device: str) -> Made:
+def _build_torch(vectors: Vectors, device: str) -> Peer:
     import torch
 
     dtype = torch.float32 if device == "cpu" else torch.float16
-    held = torch.from_numpy(vectors).to(device, dtype)
+    stored = torch.from_numpy(vectors).to(device, dtype)
 
     def find(queries: Any, k: int) -> tuple[Any, Any]:
-        given = torch.from_numpy(queries) if isinstance(queries, np.ndarray) else queries
-        scores, found = torch.topk(given.to(device, dtype) @ held.T, k)
-        return scores, found
+        query_tensor = torch.from_numpy(queries) if isinstance(queries, np.ndarray) else queries
+        scores, rows = torch.topk(query_tensor.to(device, dtype) @ stored.T, k)
+        return scores, rows
 
     return find, {"dtype": str(dtype), "threads": torch.get_num_threads()}
 
 
-def _faiss() -> Any:
-    """Its default leaves small batches to a loop; and its BLAS must know the CPU (set before it is loaded)."""
+def _load_faiss() -> Any:
+    """FAISS uses a loop for small batches by default, and its BLAS must know the CPU (set before the import)."""
     os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX" if os.uname().machine == "x86_64" else "")
     if not os.environ["OPENBLAS_CORETYPE"]:
         del os.environ["OPENBLAS_CORETYPE"]
@@ -107,18 +107,18 @@ def _faiss() -> Any:
     return faiss
 
 
-def _faiss_flat(vectors: Vectors) -> Made:
-    faiss = _faiss()
+def _build_faiss_flat(vectors: Vectors) -> Peer:
+    faiss = _load_faiss()
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     return index.search, {"distance_compute_blas_threshold": 20, "threads": faiss.omp_get_max_threads()}
 
 
-def _fast_scan(vectors: Vectors, case: Any) -> Made:
-    faiss = _faiss()
-    lists, parts = lists_for(len(vectors)), vectors.shape[1] // 4
-    words = f"IVF{lists},PQ{parts}x4fs,RFlat"
-    index = faiss.index_factory(vectors.shape[1], words, faiss.METRIC_INNER_PRODUCT)
+def _build_fast_scan(vectors: Vectors, case: Any) -> Peer:
+    faiss = _load_faiss()
+    lists, parts = choose_list_count(len(vectors)), vectors.shape[1] // 4
+    spec = f"IVF{lists},PQ{parts}x4fs,RFlat"
+    index = faiss.index_factory(vectors.shape[1], spec, faiss.METRIC_INNER_PRODUCT)
     index.train(vectors)
     index.add(vectors)
     inner = faiss.extract_index_ivf(index.base_index)
@@ -128,12 +128,12 @@ def _fast_scan(vectors: Vectors, case: Any) -> Made:
         inner.nprobe, index.k_factor = knob
         return index.search  # type: ignore[no-any-return]
 
-    knob, reached = tuned(find, sorted(pairs, key=lambda p: p[0] * (8 + p[1])), vectors, case)
-    return find(knob), {"index": words, "nprobe": knob[0], "k_factor": knob[1], "recall when tuned": reached}
+    knob, reached = tune(find, sorted(pairs, key=lambda p: p[0] * (8 + p[1])), vectors, case)
+    return find(knob), {"index": spec, "nprobe": knob[0], "k_factor": knob[1], "recall when tuned": reached}
 
 
-def _hnsw(vectors: Vectors, case: Any) -> Made:
-    faiss = _faiss()
+def _build_hnsw(vectors: Vectors, case: Any) -> Peer:
+    faiss = _load_faiss()
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = 80
     index.add(vectors)
@@ -142,18 +142,20 @@ def _hnsw(vectors: Vectors, case: Any) -> Made:
         index.hnsw.efSearch = knob
         return index.search  # type: ignore[no-any-return]
 
-    knob, reached = tuned(find, [1 << n for n in range(4, 12)], vectors, case)
-    return find(knob), {"M": 32, "efConstruction": 80, "efSearch": knob, "recall when tuned": reached}
+    knob, recall = tune(find, [1 << n for n in range(4, 12)], vectors, case)
+    return find(knob), {"M": 32, "efConstruction": 80, "efSearch": knob, "recall when tuned": recall}
 
 
-def _usearch(vectors: Vectors, case: Any) -> Made:
+def _build_usearch(vectors: Vectors, case: Any) -> Peer:
     from usearch.index import Index, MetricKind, search
 
     if case["recall"] >= 1:
 
         def exact(queries: Any, k: int) -> tuple[Any, Any]:
-            found = search(vectors, queries, k, MetricKind.IP, exact=True)
-            return 1 - _rows(found.distances, len(queries)), _rows(found.keys, len(queries)).astype(np.int64)
+            matches = search(vectors, queries, k, MetricKind.IP, exact=True)
+            return 1 - _reshape_rows(matches.distances, len(queries)), _reshape_rows(matches.keys, len(queries)).astype(
+                np.int64
+            )
 
         return exact, {"exact": True}
     index = Index(ndim=vectors.shape[1], metric=MetricKind.IP, dtype="f32")
@@ -162,22 +164,24 @@ def _usearch(vectors: Vectors, case: Any) -> Made:
     def find(knob: Any) -> Find:
         index.expansion_search = knob
 
-        def search_it(queries: Any, k: int) -> tuple[Any, Any]:
-            found = index.search(queries, k)
-            return 1 - _rows(found.distances, len(queries)), _rows(found.keys, len(queries)).astype(np.int64)
+        def search_approximately(queries: Any, k: int) -> tuple[Any, Any]:
+            matches = index.search(queries, k)
+            return 1 - _reshape_rows(matches.distances, len(queries)), _reshape_rows(matches.keys, len(queries)).astype(
+                np.int64
+            )
 
-        return search_it
+        return search_approximately
 
-    knob, reached = tuned(find, [1 << n for n in range(4, 12)], vectors, case)
+    knob, reached = tune(find, [1 << n for n in range(4, 12)], vectors, case)
     return find(knob), {"expansion_search": knob, "recall when tuned": reached}
 
 
-def _rows(values: Any, queries: int) -> Any:
-    """usearch answers one query with one row."""
+def _reshape_rows(values: Any, queries: int) -> Any:
+    """usearch returns one row for one query."""
     return np.asarray(values).reshape(queries, -1)
 
 
-def _qdrant(vectors: Vectors) -> Made:
+def _build_qdrant(vectors: Vectors) -> Peer:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(":memory:")
@@ -186,14 +190,14 @@ def _qdrant(vectors: Vectors) -> Made:
     client.upload_collection("v", vectors=vectors, ids=list(range(len(vectors))))
 
     def find(queries: Any, k: int) -> tuple[Any, Any]:
-        asked = [models.QueryRequest(query=q.tolist(), limit=k) for q in queries]
-        found = [answer.points for answer in client.query_batch_points("v", asked)]
-        return np.array([[p.score for p in a] for a in found]), np.array([[p.id for p in a] for a in found])
+        requests = [models.QueryRequest(query=q.tolist(), limit=k) for q in queries]
+        results = [answer.points for answer in client.query_batch_points("v", requests)]
+        return np.array([[p.score for p in a] for a in results]), np.array([[p.id for p in a] for a in results])
 
     return find, {"mode": "local, exact"}
 
 
-def _faiss_gpu(vectors: Vectors) -> Made:
+def _build_faiss_gpu(vectors: Vectors) -> Peer:
     import faiss
 
     index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), vectors.shape[1])
@@ -201,7 +205,7 @@ def _faiss_gpu(vectors: Vectors) -> Made:
     return lambda queries, k: index.search(np.asarray(queries.cpu()), k), {"dtype": "float32"}
 
 
-def _cuvs(vectors: Vectors) -> Made:
+def _build_cuvs(vectors: Vectors) -> Peer:
     import torch
     from cuvs.neighbors import brute_force
 

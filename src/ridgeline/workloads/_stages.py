@@ -1,4 +1,4 @@
-"""What the stages of a step took, as a record keeps it: {stage: [ns of each step]}."""
+"""The times of the stages of a step, as in a record: {stage: [ns of each step]}."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.machine import now_ns
 
-KEPT = 64  # of the last steps
-MOST, MOST_NS = 9, 500_000_000  # laps of a step taken apart, and the time after which no more are made
+MAX_STEPS = 64  # only the last steps are recorded
+MAX_PROFILED, MAX_PROFILED_NS = 9, 500_000_000  # profiled steps, and the time after which no more are run
 
 
-def stages_of(steps: Iterable[Mapping[str, int]]) -> dict[str, list[int]]:
-    """Of steps that were clocked while they were timed; a stage that one of them did without took no time there.
+def collect_stages(steps: Iterable[Mapping[str, int]]) -> dict[str, list[int]]:
+    """Collect the times of steps by stage; a stage that a step does not have counts 0.
 
-    >>> stages_of([{"read": 3, "hash": 4}, {"read": 5}])
+    >>> collect_stages([{"read": 3, "hash": 4}, {"read": 5}])
     {'read': [3, 5], 'hash': [4, 0]}
     """
-    held = list(steps)
-    names = dict.fromkeys(name for step in held for name in step)
-    return {name: [int(step.get(name, 0)) for step in held] for name in names}
+    rows = list(steps)
+    names = dict.fromkeys(name for step in rows for name in step)
+    return {name: [int(step.get(name, 0)) for step in rows] for name in names}
 
 
-class Laps:
-    """A stop-watch: `laps("products")` says that a stage has ended. On a GPU it waits for what was queued, so it is for
-    steps that are taken apart, not for those that are timed."""
+class StageClock:
+    """Measures stages: `clock("products")` ends a stage. On a GPU it waits for the queued work, so it is for profiled
+    steps, not for timed ones."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -45,14 +45,16 @@ class Laps:
             torch.cuda.synchronize(self._device)
 
 
-def taken_apart(reset: Callable[[], None], step: Callable[[Laps], object], device: str) -> dict[str, list[int]]:
-    """A step stage by stage, some times after a first one that warms up, each after a reset like the timed ones."""
+def profile_stages(
+    reset: Callable[[], None], step: Callable[[StageClock], object], device: str
+) -> dict[str, list[int]]:
+    """Measure the stages of a step several times, after a warm-up; each time after a reset, like timed steps."""
     reset()
-    step(Laps(device))
-    found: list[Counter[str]] = []
-    while not found or (len(found) < MOST and sum(sum(ns.values()) for ns in found) < MOST_NS):
+    step(StageClock(device))
+    steps: list[Counter[str]] = []
+    while not steps or (len(steps) < MAX_PROFILED and sum(sum(ns.values()) for ns in steps) < MAX_PROFILED_NS):
         reset()
-        laps = Laps(device)
-        step(laps)
-        found.append(laps.ns)
-    return stages_of(found)
+        clock = StageClock(device)
+        step(clock)
+        steps.append(clock.ns)
+    return collect_stages(steps)

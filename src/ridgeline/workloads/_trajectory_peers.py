@@ -1,4 +1,4 @@
-"""The other ways to resample a batch: each as its users would write it when they want it fast."""
+"""Peers that resample a batch, each written for speed as its users would write it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ridgeline.lab import installed
 
 Engine = Callable[[Any, Any, Any], Any]
 
-# What a reader of the record must know about each.
+# Settings of each peer, for the record.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "np.interp": {"how": "one call per trajectory and channel"},
     "numpy": {"how": "one searchsorted for all trajectories, fancy indexing"},
@@ -31,7 +31,7 @@ def engine(name: str, kind: str) -> Engine:
         "np.interp": lambda: by_interp,
         "numpy": lambda: by_numpy(kind),
         "torch": lambda: by_torch(kind),
-        "torch.compile": lambda: compiled(kind),
+        "torch.compile": lambda: by_compiled_torch(kind),
         "F.interpolate": lambda: by_interpolate,
         "scipy": lambda: by_scipy(kind),
     }
@@ -39,7 +39,7 @@ def engine(name: str, kind: str) -> Engine:
 
 
 def can_compile(device: str) -> bool:
-    """Whether torch.compile has what it needs: Triton for a GPU, a C++ compiler for the CPU."""
+    """Whether torch.compile can run: it needs Triton for a GPU, a C++ compiler for the CPU."""
     if not installed("torch"):
         return False
     return installed("triton") if device != "cpu" else shutil.which(os.environ.get("CXX", "g++")) is not None
@@ -57,7 +57,7 @@ def by_interp(values: Any, times: Any, at: Any) -> Any:
 
 
 def by_numpy(kind: str) -> Engine:
-    """One searchsorted over all trajectories, made monotone by an offset per row, then fancy indexing."""
+    """One searchsorted over all trajectories, monotone through an offset per row, then fancy indexing."""
     import numpy as np
 
     def run(values: Any, times: Any, at: Any) -> Any:
@@ -79,7 +79,7 @@ def by_numpy(kind: str) -> Engine:
 
 
 def by_torch(kind: str) -> Engine:
-    """searchsorted, then whole rows gathered: an index per row, where `gather` would want one per number."""
+    """searchsorted, then a gather of complete rows: one index per row, where `gather` needs one per number."""
     import torch
 
     def linear(values: Any, times: Any, at: Any) -> Any:
@@ -98,10 +98,10 @@ def by_torch(kind: str) -> Engine:
     return {"linear": linear, "previous": previous}[kind]
 
 
-def compiled(kind: str) -> Engine:
-    """The same as one compiled graph; torch keeps what it compiled on disk for the next run.
+def by_compiled_torch(kind: str) -> Engine:
+    """`by_torch` as one compiled graph; torch caches the compiled code on disk.
 
-    Each case starts anew: after a handful of shapes torch would give up and quietly run it uncompiled.
+    Each case resets the compiler: after a few shapes torch would silently run the code uncompiled.
     """
     import torch
 
@@ -115,7 +115,7 @@ def compiled(kind: str) -> Engine:
 
 
 def by_interpolate(values: Any, times: Any, at: Any) -> Any:
-    """What many take for a resampler. It knows no stamps: from the first to the last in equal steps."""
+    """F.interpolate: it ignores the stamps and takes equal steps from the first to the last."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -145,8 +145,8 @@ def scipy_one(kind: str, values: Any, times: Any, at: Any) -> Any:
     parts = []
     for d in range(0, values.shape[1], 4):
         rotation = Rotation.from_quat(values[:, d : d + 4])
-        found = Slerp(clock, rotation)(targets).as_quat()
-        # A rotation has two quaternions: take the sign ours carries on from, that of the stamp before.
+        rotations = Slerp(clock, rotation)(targets).as_quat()
+        # A rotation has two quaternions: take the sign of the stamp before, as ridgeline does.
         before = values[np.clip(np.searchsorted(clock, targets, side="right") - 1, 0, None), d : d + 4]
-        parts.append(found * np.where((found * before).sum(1, keepdims=True) < 0, -1, 1))
+        parts.append(rotations * np.where((rotations * before).sum(1, keepdims=True) < 0, -1, 1))
     return np.concatenate(parts, 1)

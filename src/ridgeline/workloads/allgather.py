@@ -1,10 +1,10 @@
-"""`allgather`: every rank gets all ranks' blocks; bytes are those of the answer.
+"""`allgather`: every rank gets the blocks of all ranks; bytes are those of the result.
 
 ridgeline bench allgather --ranks 2 --case bytes=1048576 [--python openmpi=VENV/bin/python]
 """
 
 from __future__ import annotations
 
-from ridgeline.workloads._fabric_ranks import Bench
+from ridgeline.workloads._fabric_ranks import CollectiveWorkload
 
-workload = Bench("allgather", "all_gather")
+workload = CollectiveWorkload("allgather", "all_gather")

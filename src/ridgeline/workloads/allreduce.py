@@ -1,10 +1,10 @@
-"""`allreduce`: every rank gets the sum of all ranks' float32 arrays, in place.
+"""`allreduce`: every rank gets the sum of the float32 arrays of all ranks, in place.
 
 ridgeline bench allreduce --ranks 2 --case bytes=1048576 [--python openmpi=VENV/bin/python]
 """
 
 from __future__ import annotations
 
-from ridgeline.workloads._fabric_ranks import Bench
+from ridgeline.workloads._fabric_ranks import CollectiveWorkload
 
-workload = Bench("allreduce", "all_reduce")
+workload = CollectiveWorkload("allreduce", "all_reduce")

@@ -1,10 +1,10 @@
-"""`broadcast`: rank 0's array into everyone's.
+"""`broadcast`: all ranks get the array of rank 0.
 
 ridgeline bench broadcast --ranks 2 --case bytes=1048576 [--python openmpi=VENV/bin/python]
 """
 
 from __future__ import annotations
 
-from ridgeline.workloads._fabric_ranks import Bench
+from ridgeline.workloads._fabric_ranks import CollectiveWorkload
 
-workload = Bench("broadcast", "broadcast")
+workload = CollectiveWorkload("broadcast", "broadcast")

@@ -1,4 +1,4 @@
-"""Pictures that only an engine can draw, for the report: the schedule a collective took.
+"""Pictures for the report that need an engine: the schedule of a collective.
 
 ridgeline fabric show ring --ranks 4 -o ring.svg
 """
@@ -12,20 +12,20 @@ from ridgeline.lab import OURS
 from ridgeline.lab.record import Record
 
 OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "broadcast": "broadcast"}  # workload -> operation
-MOST = 16  # ranks; more are no picture
+MAX_RANKS = 16  # a picture with more is not readable
 
 
-def pictures(record: Record) -> Iterator[tuple[str, str]]:
-    """Title and SVG of each; none where the record does not say which schedule it took."""
-    lane = next((x for x in record.contenders if x.contender == OURS), None)
+def draw_pictures(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the title and the SVG of each picture; nothing if the record does not name a schedule."""
+    ours = next((x for x in record.contenders if x.contender == OURS), None)
     op, ranks = OPS.get(record.workload), record.case["ranks"]
-    took = str(lane.settings.get("schedule", "")) if lane else ""
-    if op is None or not took or not isinstance(ranks, int) or not 2 <= ranks <= MOST:
+    algorithm = str(ours.settings.get("schedule", "")) if ours else ""
+    if op is None or not algorithm or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
         return
-    from ridgeline.fabric import picture, schedule
+    from ridgeline.fabric import draw_svg, schedule
 
     try:
-        drawn = picture.svg(schedule(op, took, ranks=ranks))
-    except RidgelineError:  # a schedule that this version does not write any more
+        svg = draw_svg(schedule(op, algorithm, ranks=ranks))
+    except RidgelineError:  # this version does not have the algorithm any more
         return
-    yield f"{op} by {took}, {ranks} ranks: who sends which chunk to whom, round by round", drawn
+    yield f"{op} by {algorithm}, {ranks} ranks: which rank sends which chunk to which rank, round by round", svg

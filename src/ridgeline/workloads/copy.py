@@ -2,8 +2,8 @@
 
     ridgeline bench copy --case bytes=67108864
 
-One thread each on the CPU. Our contender is the ceiling's own loop: its share of the ceiling shows how steady the
-machine is, not how clever the loop is. What counts here are the ratios to the peers.
+One thread each on the CPU. Our contender is the loop that measures the ceiling: its share of the ceiling shows how
+stable the machine is. The result of this workload is the ratio to the peers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import Any
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement
 
-STREAMING_FROM = 32 << 20  # working sets beyond the caches gain from stores that go around them
+STREAMING_FROM = 32 << 20  # working sets larger than the caches gain from stores that bypass them
 
 
 class Copy:
     name = "copy"
     devices = ("cpu", "cuda")
-    note = (
-        "Ours is the ceiling's own loop: its share shows how steady the machine is; the peers' ratios are the result."
-    )
+    note = "Ours is the loop of the ceiling: its share shows how stable the machine is; the ratios are the result."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         sizes = (1 << 20, 64 << 20) if profile is Profile.QUICK else tuple(1 << k for k in range(12, 30, 2))
@@ -45,7 +43,7 @@ class Copy:
         return ("torch",) if contender == "torch" or case.device != "cpu" else ()
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
-        return _on_gpu(case, contender) if case.device != "cpu" else _on_cpu(case, contender)
+        return _prepare_gpu(case, contender) if case.device != "cpu" else _prepare_cpu(case, contender)
 
     def check(self, case: Case, result: tuple[Any, Any]) -> Check:
         source, target = result
@@ -54,22 +52,22 @@ class Copy:
 
 
 class _Buffers:
-    """Source and target, taken anew before every turn.
+    """Source and target, allocated again before every turn.
 
-    Which physical pages a process happens to hold can decide how they collide in its caches. Fresh pages each turn
-    make that noise between turns instead of a bias for the whole race.
+    The physical pages of a process decide how they collide in its caches. Fresh pages in each turn make that noise
+    between turns instead of a bias for the complete race.
     """
 
     def __init__(self, size: int) -> None:
         self._size, self._turn = size, 0
-        self.source = self.target = _aligned(0)
+        self.source = self.target = _allocate_aligned(0)
         self.renew()
 
     def renew(self) -> None:
         import numpy as np
 
         self._turn += 1
-        source, target = _aligned(self._size), _aligned(self._size)  # before the old ones are let go
+        source, target = _allocate_aligned(self._size), _allocate_aligned(self._size)  # before the old ones are freed
         words = np.arange(self._size // 8, dtype=np.uint64)
         source[: words.nbytes] = (words * 0x9E3779B97F4A7C15 + self._turn).view(np.uint8)
         target[:] = 0
@@ -79,42 +77,47 @@ class _Buffers:
         return self.source, self.target
 
 
-def _on_cpu(case: Case, contender: str) -> Run:
-    held = _Buffers(case["bytes"])
+def _prepare_cpu(case: Case, contender: str) -> Run:
+    buffers = _Buffers(case["bytes"])
     if contender == "ridgeline":
         from ridgeline import native
 
         streaming = 2 * case["bytes"] >= STREAMING_FROM
         settings = {"streaming": streaming, "isa": native.chosen_instruction_set()}
-        return Steps(lambda: native.copy(held.target, held.source, streaming), held.both, held.renew, settings=settings)
+        return Steps(
+            lambda: native.copy(buffers.target, buffers.source, streaming),
+            buffers.both,
+            buffers.renew,
+            settings=settings,
+        )
     if contender == "numpy":
         import numpy as np
 
-        return Steps(lambda: np.copyto(held.target, held.source), held.both, held.renew)
+        return Steps(lambda: np.copyto(buffers.target, buffers.source), buffers.both, buffers.renew)
     import torch
 
     torch.set_num_threads(1)
     tensors = {}
 
     def renew() -> None:
-        held.renew()
-        tensors["to"], tensors["of"] = torch.from_numpy(held.target), torch.from_numpy(held.source)
+        buffers.renew()
+        tensors["target"], tensors["source"] = torch.from_numpy(buffers.target), torch.from_numpy(buffers.source)
 
     renew()
-    return Steps(lambda: tensors["to"].copy_(tensors["of"]), held.both, renew, settings={"threads": 1})
+    return Steps(lambda: tensors["target"].copy_(tensors["source"]), buffers.both, renew, settings={"threads": 1})
 
 
-def _aligned(size: int) -> Any:
-    """Streaming stores want 64-byte alignment, which numpy does not promise."""
+def _allocate_aligned(size: int) -> Any:
+    """Streaming stores need 64-byte alignment, which numpy does not guarantee."""
     import numpy as np
 
-    room = np.empty(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size]
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size]
 
 
-def _on_gpu(case: Case, contender: str) -> Run:
-    """Ours is the library's copy inside a CUDA graph: the same bytes, a shorter way to the device."""
+def _prepare_gpu(case: Case, contender: str) -> Run:
+    """Ours is the copy of the library inside a CUDA graph: the same bytes with less work of the host."""
     import torch
 
     source, target = (torch.empty(case["bytes"], dtype=torch.uint8, device=case.device) for _ in range(2))
@@ -123,16 +126,16 @@ def _on_gpu(case: Case, contender: str) -> Run:
         source.random_()
         target.zero_()
 
-    def eager() -> None:
+    def copy_eagerly() -> None:
         target.copy_(source)
 
     if contender != "ridgeline":
-        return Steps(eager, lambda: (source, target), reset)
-    eager()
+        return Steps(copy_eagerly, lambda: (source, target), reset)
+    copy_eagerly()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        eager()
+        copy_eagerly()
     return Steps(graph.replay, lambda: (source, target), reset, settings={"launch": "graph"})
 
 

@@ -1,7 +1,7 @@
-"""From an experiment's settings to its points: every model on every GPU from every node, and what cannot be.
+"""From the settings of an experiment to its points: every model on every GPU, with memory on every node.
 
-Without a GPU the CPUs of a node take its part: images are copied from memory of one node into memory beside the CPUs
-of another, computed there, and copied back.
+Without a GPU the CPUs of a node compute: images are copied from memory of one node into memory local to the CPUs of
+another, computed there, and copied back.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ DTYPES = {
     **{name: name for name in ("float32", "bfloat16", "float16")},
 }
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-RECORDING = ("reduce-overhead", "max-autotune")  # those that record CUDA graphs themselves
-# For an estimate where no ceiling of this machine is known: a plain CPU and a plain GPU, in FLOP/s and B/s.
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # modes of torch.compile that record CUDA graphs themselves
+# For an estimate where no ceiling of this machine is known: an ordinary CPU and GPU, in FLOP/s and B/s.
 ASSUMED = {"cpu": (2e10, 2e9), "cuda": (2e13, 1e10)}
 START_S = {"cpu": 5.0, "cuda": 10.0}  # a process, its libraries, its memory
-SHARE = 0.3  # of a ceiling that a model reaches, for the estimate
+REACHED = 0.3  # share of a ceiling that a model reaches, for the estimate
+STAGE_BATCHES = 30  # batches that time the stages by themselves, for the estimate
 
 
 @dataclass(frozen=True)
-class Stand:
-    """A GPU, the node of the CPUs and how many there are, the node of the memory."""
+class PointPlacement:
+    """A GPU, the node of the CPUs and their number, the node of the memory."""
 
     gpu: int | None
     cpu_node: int
@@ -45,54 +46,74 @@ class Stand:
     cpus: int
 
 
-def points(settings: ExperimentSettings, here: Topology) -> list[Point]:
-    """All points, round by round, local and remote next to each other; what makes no sense is refused by its value."""
+def list_points(settings: ExperimentSettings, machine: Topology) -> list[Point]:
+    """Return all points, round by round, local and remote next to each other.
+
+    Raises InputError with the setting and its value where a setting makes no sense.
+    """
     test = settings.test
-    _refuse(test)
+    _check_test(test)
     for name in ("max_workers", "repeats"):
         if getattr(settings, name) < 1:
             raise InputError(f"experiment.{name} is {getattr(settings, name)}; give 1 or more.")
     rounds = range(1, settings.repeats + 1)
-    found = [
-        _point(settings, model, stand, repeat)
-        for repeat, model, stand in product(rounds, _models(settings), _stands(settings, here))
+    points = [
+        _build_point(settings, model, placement, repeat)
+        for repeat, model, placement in product(rounds, _list_models(settings), _list_placements(settings, machine))
     ]
-    return list({point.key: point for point in found}.values())
+    return list({point.key: point for point in points}.values())
 
 
-def estimate_s(point: Point, ceilings: Ceilings | None = None) -> float:
-    """Seconds a point may take: its start, its batches, and the stages once more by themselves."""
+def estimate_seconds(point: Point, ceilings: Ceilings | None = None) -> float:
+    """Return the seconds that a point may take: its start, its batches, and the stages by themselves."""
     flops, rate = ASSUMED[point.device]
     dtype = str(point.params["dtype"])
     if ceilings is not None:
         compute = ceilings.compute(dtype)
-        copied = ceilings.transfer("h2d", 1 << 24) if point.gpu is not None else ceilings.bandwidth("copy", 1 << 26)
-        flops = SHARE * compute.base if compute else flops
-        rate = SHARE * copied.base if copied else rate
+        copy = ceilings.transfer("h2d", 1 << 24) if point.gpu is not None else ceilings.bandwidth("copy", 1 << 26)
+        flops = REACHED * compute.base if compute else flops
+        rate = REACHED * copy.base if copy else rate
     moved = sum(point.work.bytes.get(way, 0) for way in ("pcie", "pcie_back", "staged", "staged_back"))
-    batches = (int(point.params["num_samples"]) + int(point.params["warmup_samples"])) / point.work.items + 30
+    images = int(point.params["num_samples"]) + int(point.params["warmup_samples"])
+    batches = images / point.work.items + STAGE_BATCHES
     fill = point.staged_bytes / rate
     return START_S[point.device] + fill + batches * (point.work.flops / flops + moved / rate)
 
 
-def _stands(settings: ExperimentSettings, here: Topology) -> Iterator[Stand]:
+def count_bytes(up: int, down: int, weights: int, gpu: bool) -> dict[str, int]:
+    """Return the compulsory bytes of a batch: over the bus or from memory to memory, and through local memory."""
+    to_device, back = ("pcie", "pcie_back") if gpu else ("staged", "staged_back")
+    return {to_device: up, back: down, "memory": up + down + weights}
+
+
+def build_vit(model: VitSettings, test: TestSettings) -> Vit:
+    """Return the transformer of these settings, with default proportions where a setting is null."""
+    channels, height, width = test.tensor_shape
+    heads = model.heads or max(1, model.dim // 64)
+    mlp = model.mlp_dim or 4 * model.dim
+    vit = Vit((channels, height, width), model.patch_size, model.depth, heads, model.dim, mlp)
+    return replace(vit, output=test.output)
+
+
+def _list_placements(settings: ExperimentSettings, machine: Topology) -> Iterator[PointPlacement]:
     hardware = settings.hardware
-    usable = set(here.usable_cpus)
-    able = [n.id for n in here.nodes if n.id in here.memory_nodes and usable & set(n.cpus)]
-    nodes = able if hardware.numa_nodes is None else list(hardware.numa_nodes)
-    gpus = [g.index for g in here.gpus] if hardware.gpu_ids is None else list(hardware.gpu_ids)
+    usable = set(machine.usable_cpus)
+    complete = [n.id for n in machine.nodes if n.id in machine.memory_nodes and usable & set(n.cpus)]
+    nodes = complete if hardware.numa_nodes is None else list(hardware.numa_nodes)
+    gpus = [g.index for g in machine.gpus] if hardware.gpu_ids is None else list(hardware.gpu_ids)
     for name, numbers in (("gpu_ids", gpus), ("numa_nodes", nodes)):
         if len(set(numbers)) < len(numbers):
             raise InputError(f"experiment.hardware.{name}={numbers} names one twice; name each once.")
     if not nodes:
-        raise InputError("experiment.hardware.numa_nodes=[] leaves no place to stand; name a node, or null for all.")
-    room = {n.id: len(usable & set(n.cpus)) for n in here.nodes}
-    pairs: list[tuple[int | None, int, int]] = [(gpu, node, node) for gpu, node in product(gpus, nodes)]
-    pairs = pairs or [(None, cpus, node) for cpus, node in product(nodes, nodes)]
-    yield from (Stand(gpu, cpus, node, max(1, room.get(cpus, 1))) for gpu, cpus, node in pairs)
+        raise InputError("experiment.hardware.numa_nodes=[] leaves no node to run on; name a node, or null for all.")
+    cpu_counts = {n.id: len(usable & set(n.cpus)) for n in machine.nodes}
+    places: list[tuple[int | None, int, int]] = [(gpu, node, node) for gpu, node in product(gpus, nodes)]
+    places = places or [(None, cpu_node, node) for cpu_node, node in product(nodes, nodes)]
+    for gpu, cpu_node, node in places:
+        yield PointPlacement(gpu, cpu_node, node, max(1, cpu_counts.get(cpu_node, 1)))
 
 
-def _models(settings: ExperimentSettings) -> list[VitSettings | str]:
+def _list_models(settings: ExperimentSettings) -> list[VitSettings | str]:
     if settings.module:
         if ":" not in settings.module:
             raise InputError(f"experiment.module '{settings.module}' is not of the form package.module:factory.")
@@ -102,10 +123,12 @@ def _models(settings: ExperimentSettings) -> list[VitSettings | str]:
     return list(settings.vit_configs)
 
 
-def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand, repeat: int) -> Point:
-    test, gpu = settings.test, stand.gpu
+def _build_point(
+    settings: ExperimentSettings, model: VitSettings | str, placement: PointPlacement, repeat: int
+) -> Point:
+    test, gpu = settings.test, placement.gpu
     image = tuple(test.tensor_shape)
-    dtype = _dtype(test.dtype, gpu)
+    dtype = _choose_dtype(test.dtype, gpu)
     params: dict[str, Any] = {
         "model": model if isinstance(model, str) else model.name,
         "module": model if isinstance(model, str) else "",
@@ -118,40 +141,40 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand,
         "compile_mode": test.compile_mode if test.compile_model else "",
         "pinned": test.pinned,
         "ring": test.ring,
-        "graph": _graph(test, gpu, own=isinstance(model, str)),
+        "graph": _choose_graph(test, gpu, custom=isinstance(model, str)),
         "memory_size_mb": test.memory_size_mb,
         "num_samples": test.num_samples,
         "warmup_samples": test.warmup_samples,
         "repeat": repeat,
     }
     batch, size = test.batch_size, BYTES[dtype]
+    names = ("patch_size", "depth", "heads", "dim", "mlp_dim")
+    facts: dict[str, Any]
     if isinstance(model, str):
-        sizes: dict[str, Any] = dict.fromkeys(("patch_size", "depth", "heads", "dim", "mlp_dim", "parameters"))
+        facts = dict.fromkeys((*names, "parameters"))
         flops, up, down = 0, batch * prod(image) * size, 0
-        facts = sizes
     else:
-        vit = vit_of(model, test)
-        names = ("patch_size", "depth", "heads", "dim", "mlp_dim")
+        vit = build_vit(model, test)
         params |= {name: getattr(vit, name) for name in names}
-        flops, up, down = vit.flops(batch), vit.up_bytes(batch, size), vit.down_bytes(batch, size)
         facts = {"parameters": vit.parameters}
-    _refuse_pool(test, up + down)
+        flops, up, down = vit.flops(batch), vit.up_bytes(batch, size), vit.down_bytes(batch, size)
+    _check_pool(test, up + down)
     work = Work(
         batch,
         "images",
         flops=flops,
-        bytes=moved(up, down, (facts["parameters"] or 0) * size, gpu is not None),
+        bytes=count_bytes(up, down, (facts["parameters"] or 0) * size, gpu is not None),
         dtype=dtype,
         mix="read",
-        threads=stand.cpus,
+        threads=placement.cpus,
     )
     return Point(
         experiment=settings.name,
         name=params["model"],
         subject=SUBJECT,
         params=params,
-        node=stand.node,
-        cpu_node=stand.cpu_node,
+        node=placement.node,
+        cpu_node=placement.cpu_node,
         gpu=gpu,
         timeout_s=test.timeout_s,
         work=work,
@@ -160,37 +183,22 @@ def _point(settings: ExperimentSettings, model: VitSettings | str, stand: Stand,
     )
 
 
-def moved(up: int, down: int, weights: int, gpu: bool) -> dict[str, int]:
-    """Compulsory bytes of a batch: over the bus or from memory to memory, and through the memory that computes."""
-    there, back = ("pcie", "pcie_back") if gpu else ("staged", "staged_back")
-    return {there: up, back: down, "memory": up + down + weights}
-
-
-def vit_of(model: VitSettings, test: TestSettings) -> Vit:
-    """The transformer that is meant, its proportions filled in."""
-    channels, height, width = test.tensor_shape
-    heads = model.heads or max(1, model.dim // 64)
-    mlp = model.mlp_dim or 4 * model.dim
-    vit = Vit((channels, height, width), model.patch_size, model.depth, heads, model.dim, mlp)
-    return replace(vit, output=test.output)
-
-
-def _dtype(asked: str, gpu: int | None) -> str:
-    if asked == "auto":
+def _choose_dtype(dtype: str, gpu: int | None) -> str:
+    if dtype == "auto":
         return "float32" if gpu is None else "float16"
-    if asked not in DTYPES:
-        raise unknown("experiment.test.dtype", asked, ["auto", *DTYPES])
-    return DTYPES[asked]
+    if dtype not in DTYPES:
+        raise unknown("experiment.test.dtype", dtype, ["auto", *DTYPES])
+    return DTYPES[dtype]
 
 
-def _graph(test: TestSettings, gpu: int | None, *, own: bool) -> bool:
-    """Whether the model is recorded; those modes of torch.compile that record by themselves are left to it."""
-    if gpu is None or (test.compile_model and test.compile_mode in RECORDING):
+def _choose_graph(test: TestSettings, gpu: int | None, *, custom: bool) -> bool:
+    """Whether to record a CUDA graph of the model; some modes of torch.compile record one themselves."""
+    if gpu is None or (test.compile_model and test.compile_mode in GRAPH_MODES):
         return False
-    return not own if test.graph is None else test.graph
+    return not custom if test.graph is None else test.graph
 
 
-def _refuse(test: TestSettings) -> None:
+def _check_test(test: TestSettings) -> None:
     for name in ("num_samples", "batch_size", "memory_size_mb", "ring", "timeout_s"):
         if getattr(test, name) <= 0:
             raise InputError(f"experiment.test.{name} is {getattr(test, name)}; give more than 0.")
@@ -205,7 +213,7 @@ def _refuse(test: TestSettings) -> None:
         raise unknown("experiment.test.compile_mode", test.compile_mode, MODES)
 
 
-def _refuse_pool(test: TestSettings, batch_bytes: int) -> None:
+def _check_pool(test: TestSettings, batch_bytes: int) -> None:
     if batch_bytes > test.memory_size_mb << 20:
         raise InputError(
             f"a batch of {test.batch_size} with its answers is {batch_bytes / (1 << 20):,.1f} MB and does not fit "

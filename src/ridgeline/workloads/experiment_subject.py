@@ -1,8 +1,8 @@
-"""One point of an experiment, measured in its own placed process: images through a model and back.
+"""The measurement of one point of an experiment, in its own placed process: images through a model and back.
 
-The pool that images come from and answers go to is allocated after placement, on the asked node, and looked at page by
-page before anything is timed. Times of single batches are the distances between their arrivals; each stage is then
-timed once more with nothing beside it.
+The pool of images and answers is allocated after placement, on the node of the point, and checked page by page before
+anything is timed. The time of a batch is the time between its arrival and the one before; each stage is then timed
+again by itself.
 """
 
 from __future__ import annotations
@@ -17,69 +17,80 @@ from math import ceil, prod
 from typing import Any
 
 from ridgeline.errors import InputError, PlacementError
-from ridgeline.lab.experiment import Order, Outcome, resolve
-from ridgeline.machine import Placement, nodes_of, now_ns, placed
-from ridgeline.pipeline import STAGES, Intervals, Recording, Staging, chrome_trace, excerpt, pinned, span, stream
-from ridgeline.workloads.experiment_points import moved
-from ridgeline.workloads.pipeline import LEAST
+from ridgeline.lab.experiment import PointRequest, PointResult, import_name
+from ridgeline.machine import Placement, count_pages_by_node, now_ns, placed
+from ridgeline.pipeline import (
+    STAGES,
+    GraphRecording,
+    Intervals,
+    Staging,
+    allocate_pinned,
+    make_chrome_trace,
+    span,
+    stream,
+    take_excerpt,
+)
+from ridgeline.workloads.experiment_points import count_bytes
+from ridgeline.workloads.pipeline import TOLERANCE
 from ridgeline.workloads.vit import Vit, build
 
-CHECKED = 2  # images held against float64
-ROUNDS = 4  # of each stage by itself, before and after
-# Long enough together for a GPU to reach the clock its power allows, as it does in the stream: an H200 computed a wide
-# model in 6.5 ms for 60 ms and in 6.9 from then on.
+CHECKED = 2  # images that are compared with float64
+ROUNDS = 4  # of each stage by itself, before and after the stream
+# Long enough for a GPU to reach the clock that its power limit allows, as it does in the stream: an H200 computed a
+# wide model in 6.5 ms during the first 60 ms, and in 6.9 ms afterwards.
 ROUND_NS = 60_000_000
-MOST_CALLS = 256  # in a round
+MAX_CALLS = 256  # in a round
 TRACED = 512  # batches in the Chrome trace
-KEPT = 64  # batches whose stage times go into the record
+RECORDED = 64  # batches whose stage times go into the record
 
 
 @dataclass
 class Pool:
-    """Host memory of one node: `slots` batches of images, and room for their answers."""
+    """Host memory of one node: `slots` batches of images, and memory for their answers."""
 
     images: Any  # [slots, B, C, H, W]
     answers: Any  # [slots, B, …]
-    nodes: dict[int, int]  # node -> pages that lie there, of those looked at
+    nodes: dict[int, int]  # node -> number of checked pages on it
 
     @property
     def slots(self) -> int:
         return len(self.images)
 
 
-def measure(order: Order) -> Outcome:
-    """The samples of one point, with everything else that was seen."""
+def measure(request: PointRequest) -> PointResult:
+    """Measure one point: samples of single batches, stage times, the check of the output, peak memory."""
     import torch
 
-    params, device = order.params, order.device
+    params, device = request.params, request.device
     if device != "cpu":
         torch.cuda.set_device(device)
-    torch.set_num_threads(len(order.staging.cpus or ()) or torch.get_num_threads())
+    torch.set_num_threads(len(request.staging.cpus or ()) or torch.get_num_threads())
     dtype = getattr(torch, params["dtype"])
-    plain = model_of(params)
+    plain = load_model(params)
     model = copy.deepcopy(plain).to(device, dtype) if hasattr(plain, "to") else plain
     with torch.inference_mode():
-        shape = tuple(plain(torch.zeros(1, *_image(params))).shape[1:])
-        pool = _pool(order.staging, params, shape, dtype, device)
-        there = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
-        run, compile_s = _compiled(model, params, there)
-        through = _Through(params, pool, run, there, device)
+        shape = tuple(plain(torch.zeros(1, *_get_image_shape(params))).shape[1:])
+        pool = _allocate_pool(request.staging, params, shape, dtype, device)
+        device_images = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
+        run, compile_s = _compile(model, params, device_images)
+        stream_batches = _BatchStream(params, pool, run, device_images, device)
         with span("warm-up"):
-            through(max(through.first, ceil(params["warmup_samples"] / params["batch_size"])))
-        there, play = _playing(run, there, params["graph"])
-        before = _alone(pool, play, there, device)
+            stream_batches(max(stream_batches.first, ceil(params["warmup_samples"] / params["batch_size"])))
+        device_images, compute = _prepare_compute(run, device_images, params["graph"])
+        before = _time_stages(pool, compute, device_images, device)
         pool.answers.fill_(float("nan"))
         batches = ceil(params["num_samples"] / params["batch_size"])
         with span("measured"):
-            timeline = through(batches + 1)  # one more: times are distances
+            timeline = stream_batches(batches + 1)  # one more: samples are differences
         check = _check(plain, pool, batches % pool.slots, params["dtype"])
-        after = _alone(pool, play, there, device)
-        alone = {s: statistics.median([*before[s], *after[s]]) for s in STAGES}  # the weather on both sides
-        work = None if not params["module"] else _work(plain, params, shape, dtype.itemsize, device)
+        after = _time_stages(pool, compute, device_images, device)
+        # Rounds before and after the stream: the load of the machine may change meanwhile.
+        alone = {stage: statistics.median([*before[stage], *after[stage]]) for stage in STAGES}
+        work = None if not params["module"] else _count_work(plain, params, shape, dtype.itemsize, device)
         columns: dict[str, Any] = {"compile_seconds": compile_s}
         if params["module"]:
-            columns["parameters"] = _parameters(plain)
-    return Outcome(
+            columns["parameters"] = _count_parameters(plain)
+    return PointResult(
         samples_ns=[max(1.0, (b.d2h[1] - a.d2h[1]) * 1e9) for a, b in pairwise(timeline)],
         work=work,
         check=check,
@@ -90,21 +101,24 @@ def measure(order: Order) -> Outcome:
         },
         extras={
             "alone_ns": alone,
-            "stages_ns": {s: [round(_length(getattr(i, s)) * 1e9) for i in timeline[-KEPT:]] for s in STAGES},
+            "stages_ns": {
+                stage: [round(_get_length(getattr(batch, stage)) * 1e9) for batch in timeline[-RECORDED:]]
+                for stage in STAGES
+            },
             "staging_nodes": {str(node): pages for node, pages in pool.nodes.items()},
-            "timeline": excerpt(timeline),
+            "timeline": take_excerpt(timeline),
             "columns": columns,
         },
-        files={"trace.json": chrome_trace(timeline[:TRACED], process=f"{params['model']} on {device}")},
+        files={"trace.json": make_chrome_trace(timeline[:TRACED], process=f"{params['model']} on {device}")},
     )
 
 
-def model_of(params: Mapping[str, Any]) -> Any:
-    """The model in float32 on the CPU: a transformer, or what the user's factory makes."""
+def load_model(params: Mapping[str, Any]) -> Any:
+    """Return the model in float32 on the CPU: a transformer, or the product of the user's factory."""
     if not params["module"]:
         names = ("patch_size", "depth", "heads", "dim", "mlp_dim", "output")
-        return build(Vit(image=_image(params), **{name: params[name] for name in names}))
-    factory = resolve(params["module"])
+        return build(Vit(image=_get_image_shape(params), **{name: params[name] for name in names}))
+    factory = import_name(params["module"])
     if not callable(factory):
         raise InputError(f"experiment.module '{params['module']}' is no factory; name a function that makes the model.")
     needed = [p for p in inspect.signature(factory).parameters.values() if p.default is p.empty and p.kind < 2]
@@ -112,154 +126,157 @@ def model_of(params: Mapping[str, Any]) -> Any:
         raise InputError(
             f"experiment.module '{params['module']}' needs '{needed[0].name}'; name one without arguments."
         )
-    made = factory()
-    return made.eval() if hasattr(made, "eval") else made
+    model = factory()
+    return model.eval() if hasattr(model, "eval") else model
 
 
-def _image(params: Mapping[str, Any]) -> tuple[int, int, int]:
+def _get_image_shape(params: Mapping[str, Any]) -> tuple[int, int, int]:
     return params["channels"], params["image_size"], params["image_width"]
 
 
-def _pool(staging: Placement, params: Mapping[str, Any], shape: tuple[int, ...], dtype: Any, device: str) -> Pool:
+def _allocate_pool(
+    staging: Placement, params: Mapping[str, Any], shape: tuple[int, ...], dtype: Any, device: str
+) -> Pool:
     import torch
 
-    batch, image = params["batch_size"], _image(params)
-    one = batch * (prod(image) + prod(shape)) * dtype.itemsize
-    slots = max(1, (params["memory_size_mb"] << 20) // one)
-    gpu = device != "cpu" and params["pinned"]
+    batch, image = params["batch_size"], _get_image_shape(params)
+    slot_bytes = batch * (prod(image) + prod(shape)) * dtype.itemsize
+    slots = max(1, (params["memory_size_mb"] << 20) // slot_bytes)
+    pin = device != "cpu" and params["pinned"]
 
-    def room(*sizes: int) -> Any:
-        return pinned(sizes, dtype) if gpu else torch.empty(sizes, dtype=dtype)
+    def allocate(*sizes: int) -> Any:
+        return allocate_pinned(sizes, dtype) if pin else torch.empty(sizes, dtype=dtype)
 
     with placed(staging):
-        images, answers = room(slots, batch, *image), room(slots, batch, *shape)
-        drawn = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(1)).to(dtype)
+        images, answers = allocate(slots, batch, *image), allocate(slots, batch, *shape)
+        values = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(1)).to(dtype)
         for slot in images:
-            slot.copy_(drawn)
+            slot.copy_(values)
         answers.zero_()
     pages: dict[int, int] = {}
     for tensor in (images, answers):
-        for node, count in nodes_of(tensor.data_ptr(), tensor.numel() * tensor.element_size()).items():
+        for node, count in count_pages_by_node(tensor.data_ptr(), tensor.numel() * tensor.element_size()).items():
             pages[node] = pages.get(node, 0) + count
-    strange = set(pages) - {staging.node}
-    if strange and staging.memory == "bind":
+    other_nodes = set(pages) - {staging.node}
+    if other_nodes and staging.memory == "bind":
         raise PlacementError(
-            f"staging memory was asked for on node {staging.node}, yet pages of it lie on node "
-            f"{', '.join(map(str, sorted(strange)))}."
+            f"staging memory belongs on node {staging.node}, but pages of it are on node "
+            f"{', '.join(map(str, sorted(other_nodes)))}."
         )
     return Pool(images, answers, pages)
 
 
-def _compiled(model: Any, params: Mapping[str, Any], there: Any) -> tuple[Callable[[Any], Any], float | None]:
-    """The model as it will be called, and the seconds its compilation took (None: there was none)."""
+def _compile(model: Any, params: Mapping[str, Any], images: Any) -> tuple[Callable[[Any], Any], float | None]:
+    """Return the function that runs the model, and the seconds of its compilation (None: not compiled)."""
     import torch
 
     mode = params["compile_mode"]
     if not mode:
-        model(there)
-        _settle(there)
+        model(images)
+        _synchronize(images)
         return model, None
-    began = now_ns()
+    start_ns = now_ns()
     with span("compile"):
-        fast = torch.compile(model, mode=mode)
-        # A graph's answer lies where its next one will: it is brought away.
-        run = fast if mode in ("default", "max-autotune-no-cudagraphs") else lambda images: fast(images).clone()
-        for _ in range(3):  # graphs are recorded after the first calls
-            run(there)
-        _settle(there)
-    return run, (now_ns() - began) / 1e9
+        compiled = torch.compile(model, mode=mode)
+        # A replayed graph overwrites its last answer, so the answer is copied.
+        copies = mode not in ("default", "max-autotune-no-cudagraphs")
+        run = (lambda batch: compiled(batch).clone()) if copies else compiled
+        for _ in range(3):  # torch records graphs after the first calls
+            run(images)
+        _synchronize(images)
+    return run, (now_ns() - start_ns) / 1e9
 
 
-class _Through:
-    """Batches of the pool through the model, again and again; what was recorded of it is kept."""
+class _BatchStream:
+    """Streams batches of the pool through the model; several calls share recorded graphs."""
 
     def __init__(
-        self, params: Mapping[str, Any], pool: Pool, run: Callable[[Any], Any], there: Any, device: str
+        self, params: Mapping[str, Any], pool: Pool, run: Callable[[Any], Any], device_images: Any, device: str
     ) -> None:
-        self._pool, self._device, self._copied = pool, device, list[float]()
-        self._how = {"depth": params["ring"], "graph": params["graph"], "staging": Staging()}
+        self._pool, self._device, self._copy_seconds = pool, device, list[float]()
+        self._options = {"depth": params["ring"], "graph": params["graph"], "staging": Staging()}
         self.first = params["ring"] + 2 if params["graph"] else 0  # batches until every slot has its recording
 
-        def on_cpu(batch: dict[str, Any]) -> dict[str, Any]:
-            began = now_ns()
-            there.copy_(batch["images"])  # from the pool's node to beside the CPUs
-            self._copied.append((now_ns() - began) / 1e9)
-            return {"answer": run(there)}
+        def run_on_cpu(batch: dict[str, Any]) -> dict[str, Any]:
+            start_ns = now_ns()
+            device_images.copy_(batch["images"])  # from the pool's node into memory local to the CPUs
+            self._copy_seconds.append((now_ns() - start_ns) / 1e9)
+            return {"answer": run(device_images)}
 
-        def on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
+        def run_on_gpu(batch: dict[str, Any]) -> dict[str, Any]:
             return {"answer": run(batch["images"])}
 
-        self._fn = on_cpu if device == "cpu" else on_gpu
+        self._fn = run_on_cpu if device == "cpu" else run_on_gpu
 
     def __call__(self, batches: int) -> list[Intervals]:
         images, answers, slots = self._pool.images, self._pool.answers, self._pool.slots
-        self._copied.clear()
+        self._copy_seconds.clear()
         source = ({"images": images[number % slots]} for number in range(batches))
         out = lambda number: {"answer": answers[number % slots]}  # noqa: E731
-        with stream(source, self._fn, device=self._device, out=out, **self._how) as results:
+        with stream(source, self._fn, device=self._device, out=out, **self._options) as results:
             for _ in results:
                 pass
             timeline = results.timeline()
-        return [_parted(i, self._copied[i.index]) for i in timeline] if self._copied else timeline
+        return [_split_copy(i, self._copy_seconds[i.index]) for i in timeline] if self._copy_seconds else timeline
 
 
-def _parted(batch: Intervals, copied: float) -> Intervals:
-    """On a CPU the way there is the first part of what fn does."""
-    begin, end = batch.compute
-    there = min(end, begin + copied)
-    return replace(batch, h2d=(begin, there), compute=(there, end))
+def _split_copy(batch: Intervals, copy_seconds: float) -> Intervals:
+    """On a CPU the copy to the device is the first part of what fn does: split it from compute."""
+    start, end = batch.compute
+    copy_end = min(end, start + copy_seconds)
+    return replace(batch, h2d=(start, copy_end), compute=(copy_end, end))
 
 
-def _playing(run: Callable[[Any], Any], there: Any, graph: bool) -> tuple[Any, Callable[[], Any]]:
-    """The model over one batch on the device, as the stream has it: called, or played. And where the batch lies."""
+def _prepare_compute(run: Callable[[Any], Any], images: Any, graph: bool) -> tuple[Any, Callable[[], Any]]:
+    """Return the input on the device, and the model over it as the stream runs it: called, or replayed."""
     if not graph:
-        return there, lambda: run(there)
-    recording = Recording(0, lambda b: {"answer": run(b["images"])}, {"images": there}, there.device, None, ())
+        return images, lambda: run(images)
+    recording = GraphRecording(0, lambda b: {"answer": run(b["images"])}, {"images": images}, images.device, None, ())
 
-    def play() -> Any:
-        recording.play()
-        return recording.answer["answer"]
+    def replay() -> Any:
+        recording.replay()
+        return recording.result["answer"]
 
-    recording.inputs["images"].copy_(there)
-    return recording.inputs["images"], play
+    recording.inputs["images"].copy_(images)
+    return recording.inputs["images"], replay
 
 
-def _alone(pool: Pool, play: Callable[[], Any], there: Any, device: str) -> dict[str, list[float]]:
-    """Nanoseconds per batch of each stage with nothing beside it, round by round."""
-    back = play()
-    queued = device != "cpu" and pool.images.is_pinned()
+def _time_stages(pool: Pool, compute: Callable[[], Any], images: Any, device: str) -> dict[str, list[float]]:
+    """Return the nanoseconds per batch of each stage by itself, one value per round."""
+    result = compute()
+    asynchronous = device != "cpu" and pool.images.is_pinned()
 
-    def up(number: int) -> None:
-        there.copy_(pool.images[number % pool.slots], non_blocking=queued)
+    def copy_up(number: int) -> None:
+        images.copy_(pool.images[number % pool.slots], non_blocking=asynchronous)
 
-    def compute(number: int) -> None:
-        play()
+    def run_model(number: int) -> None:
+        compute()
 
-    def down(number: int) -> None:
-        pool.answers[number % pool.slots].copy_(back, non_blocking=queued)
+    def copy_down(number: int) -> None:
+        pool.answers[number % pool.slots].copy_(result, non_blocking=asynchronous)
 
-    found = {}
-    for name, stage in zip(STAGES, (up, compute, down), strict=True):
+    times = {}
+    for name, stage in zip(STAGES, (copy_up, run_model, copy_down), strict=True):
         with span(f"{name} alone"):
-            found[name] = _per_batch(stage, there)
-    return found
+            times[name] = _time_rounds(stage, images)
+    return times
 
 
-def _per_batch(stage: Callable[[int], None], there: Any) -> list[float]:
-    def taken(calls: int) -> float:
-        _settle(there)
-        began = now_ns()
+def _time_rounds(stage: Callable[[int], None], images: Any) -> list[float]:
+    def time_calls(calls: int) -> float:
+        _synchronize(images)
+        start_ns = now_ns()
         for number in range(calls):
             stage(number)
-        _settle(there)
-        return (now_ns() - began) / calls
+        _synchronize(images)
+        return (now_ns() - start_ns) / calls
 
-    once = taken(2)
-    calls = max(1, min(MOST_CALLS, int(ROUND_NS / max(1.0, once))))
-    return [taken(calls) for _ in range(ROUNDS)]
+    first_ns = time_calls(2)
+    calls = max(1, min(MAX_CALLS, int(ROUND_NS / max(1.0, first_ns))))
+    return [time_calls(calls) for _ in range(ROUNDS)]
 
 
-def _settle(tensor: Any) -> None:
+def _synchronize(tensor: Any) -> None:
     if tensor.is_cuda:
         import torch
 
@@ -267,33 +284,35 @@ def _settle(tensor: Any) -> None:
 
 
 def _check(plain: Any, pool: Pool, slot: int, dtype: str) -> dict[str, Any]:
-    """The answers that the timed stream wrote last, against the same model in float64."""
+    """Compare the last answers of the timed stream with the same model in float64."""
     images = pool.images[slot, :CHECKED].double()
-    found = pool.answers[slot, :CHECKED].double()
+    answers = pool.answers[slot, :CHECKED].double()
     reference = copy.deepcopy(plain)
-    wanted = reference.double()(images) if hasattr(reference, "double") else reference(images)
-    error = float((found - wanted).abs().max() / max(1e-12, float(wanted.std())))
-    least = LEAST[dtype]
-    note = f"largest error against float64, in units of the spread; allowed {least}"
-    return {"ok": error <= least, "error": error if error == error else None, "quality": {}, "note": note}
+    expected = reference.double()(images) if hasattr(reference, "double") else reference(images)
+    error = float((answers - expected).abs().max() / max(1e-12, float(expected.std())))
+    tolerance = TOLERANCE[dtype]
+    note = f"largest error against float64, in units of the spread; allowed {tolerance}"
+    return {"ok": error <= tolerance, "error": error if error == error else None, "quality": {}, "note": note}
 
 
-def _work(plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: int, device: str) -> dict[str, Any]:
-    """Counted on the model itself, where nobody could beforehand."""
+def _count_work(
+    plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: int, device: str
+) -> dict[str, Any]:
+    """Count FLOPs and bytes on the model itself, where its structure is not known beforehand."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        plain(torch.zeros(1, *_image(params)))
+        plain(torch.zeros(1, *_get_image_shape(params)))
     batch = params["batch_size"]
-    up, down = batch * prod(_image(params)) * size, batch * prod(shape) * size
-    weights = _parameters(plain) * size
-    return {"flops": counter.get_total_flops() * batch, "bytes": moved(up, down, weights, device != "cpu")}
+    up, down = batch * prod(_get_image_shape(params)) * size, batch * prod(shape) * size
+    weights = _count_parameters(plain) * size
+    return {"flops": counter.get_total_flops() * batch, "bytes": count_bytes(up, down, weights, device != "cpu")}
 
 
-def _parameters(plain: Any) -> int:
+def _count_parameters(plain: Any) -> int:
     return sum(p.numel() for p in getattr(plain, "parameters", list)())
 
 
-def _length(interval: tuple[float, float]) -> float:
+def _get_length(interval: tuple[float, float]) -> float:
     return interval[1] - interval[0]

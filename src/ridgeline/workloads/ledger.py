@@ -1,14 +1,14 @@
-"""`ledger`: events onto the disk, and what one can ask of them afterwards.
+"""`ledger`: append events, prove, verify and open a log.
 
     ridgeline bench ledger --case stage=append,batch=1000,writers=1
 
 stage    append    `writers` threads append `batch` events at a time; done when they are on the disk
          prove     an inclusion proof in a log of `entries`
-         verify    every entry of a log hashed up to its signature; SQLite's integrity check beside it
-         open      a log of `entries`, up to knowing its size
+         verify    every entry of a log against its signature; the peer is SQLite's integrity check
+         open      open a log of `entries` and read its size
 
-Files go into the folder the command was started in, or the one that RIDGELINE_DISK names: it should lie on the disk one
-means. What an fsync takes there is in the record.
+Files go to the current folder, or to the folder RIDGELINE_DISK; it should lie on the disk to measure. The record has
+the time of an fsync there.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BASE: dict[str, Any] = {"stage": "append", "batch": 1000, "writers": 1, "entries
 STAGES = ("append", "prove", "verify", "open")
 EVENT_BYTES = 160
 MANY = 16
-APPENDS = 8  # of each of many writers in a step, so that starting them weighs little
-STAGED = 9  # calls of a stage by itself
-MOST = 300_000  # events in a log before a fresh one is begun
+APPENDS = 8  # of each writer in a step, so that starting the threads costs little
+STAGED = 9  # calls of a stage alone
+MOST = 300_000  # events in a log before a new one is created
 
 
 class LedgerWorkload:
@@ -47,18 +47,18 @@ class LedgerWorkload:
 
     @property
     def note(self) -> str:
-        """What a reader must know of this disk."""
-        told = (
-            "Every append is on the disk when its time ends. Peers keep events, but prove nothing: SQLite's integrity "
-            "check sees damage, not tampering."
+        """What a reader must know about this disk."""
+        note = (
+            "Every append is on the disk when its time ends. The peers store events, but prove nothing: SQLite's "
+            "integrity check finds damage, not tampering."
         )
         taken = _fsync_here(_disk())
         if taken < CHEAP_NS:
-            told += (
-                f" An fsync takes {taken / 1000:.0f} µs here, too little for a disk of its own: a virtual one or a "
-                "cache answers, so the rates of small batches are those of this machine's software, not of a disk."
+            note += (
+                f" An fsync takes {taken / 1000:.0f} µs here, too little for a disk: a virtual disk or a cache "
+                "answers, so the rates of small batches are those of this machine's software, not of a disk."
             )
-        return told
+        return note
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         if not installed("cryptography"):
@@ -117,41 +117,41 @@ def _fsync_here(folder: str) -> float:
         return fsync_ns(Path(place))
 
 
-Made = tuple[Callable[[], Any], Callable[[], Any], Callable[[], None], Callable[[], None]]
+StepFunctions = tuple[Callable[[], Any], Callable[[], Any], Callable[[], None], Callable[[], None]]
 
 
-def _append(case: Case, contender: str, folder: Path) -> Made:
+def _append(case: Case, contender: str, folder: Path) -> StepFunctions:
     batch, writers, appends = case["batch"], case["writers"], _appends(case)
     state: dict[str, Any] = {"count": 0, "fresh": 0}
     pieces: list[list[list[Event]]] = []
 
     def begin() -> None:
         state["fresh"] += 1
-        here = folder / str(state["fresh"])
-        here.mkdir()
-        state["store"], state["count"] = store(contender, here, writers), 0
+        log_folder = folder / str(state["fresh"])
+        log_folder.mkdir()
+        state["store"], state["count"] = store(contender, log_folder, writers), 0
 
     def end() -> None:
         state["store"].close()
         shutil.rmtree(folder / str(state["fresh"]))
 
     def reset() -> None:
-        """Other events than before; a fresh log when this one is long."""
+        """Make new events; create a new log if this one is long."""
         if state["count"] > MOST:
             end()
             begin()
         start = time.time_ns()
         pieces[:] = [[[_event(start + k, w, a) for k in range(batch)] for a in range(appends)] for w in range(writers)]
 
-    def one(who: int) -> None:
-        for events in pieces[who]:
+    def append_all(writer: int) -> None:
+        for events in pieces[writer]:
             state["store"].append(events)
 
     def step() -> None:
         if writers == 1:
-            one(0)
+            append_all(0)
         else:
-            threads = [threading.Thread(target=one, args=(who,)) for who in range(writers)]
+            threads = [threading.Thread(target=append_all, args=(writer,)) for writer in range(writers)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -159,10 +159,10 @@ def _append(case: Case, contender: str, folder: Path) -> Made:
         state["count"] += batch * writers * appends
 
     def result() -> Callable[[], tuple[bool, str]]:
-        kept: Store = state["store"]
-        wanted = sorted(e["subject"] for own in pieces for events in own for e in events)
-        size, found = kept.last(len(wanted))
-        ok = size == state["count"] and sorted(found) == wanted
+        event_store: Store = state["store"]
+        expected = sorted(e["subject"] for by_append in pieces for events in by_append for e in events)
+        size, subjects = event_store.last(len(expected))
+        ok = size == state["count"] and sorted(subjects) == expected
         return lambda: (ok, "every event counted, and the last ones read back from the disk")
 
     begin()
@@ -170,33 +170,33 @@ def _append(case: Case, contender: str, folder: Path) -> Made:
 
 
 def _stages(batch: int, fsync: float) -> dict[str, list[float]]:
-    """The parts of an append that can be had by themselves."""
+    """Measure the stages of an append that can run alone."""
     taken: list[float] = []
     for turn in range(STAGED):
         events = [_event(turn * batch + k, 0, turn) for k in range(batch)]
-        began = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         encode(events)
-        taken.append(float(time.perf_counter_ns() - began))
+        taken.append(float(time.perf_counter_ns() - start_ns))
     return {"encoding and hashing": taken, "fsync": [fsync]}
 
 
-def _ask(case: Case, contender: str, folder: Path) -> Made:
-    """A log of `entries`, made once, and one question to it."""
+def _ask(case: Case, contender: str, folder: Path) -> StepFunctions:
+    """Create a log of `entries` once, then prove, verify or open it in each step."""
     entries, stage = case["entries"], case["stage"]
-    kept = store(contender, folder, 1)
+    peer = store(contender, folder, 1)
     for start in range(0, entries, 5000):
-        kept.append([_event(start + k, 0, 0) for k in range(min(5000, entries - start))])
+        peer.append([_event(start + k, 0, 0) for k in range(min(5000, entries - start))])
     rng = random.Random(0)  # noqa: S311
     state: dict[str, Any] = {}
     path = folder / "log"
     ledger = None
     if contender == OURS:
-        kept.close()
+        peer.close()
         ledger = Ledger.open(path)
 
     def step() -> None:
         if ledger is None:
-            state["found"] = _sqlite(kept, stage, folder)
+            state["found"] = _sqlite(peer, stage, folder)
         elif stage == "prove":
             state["index"] = rng.randrange(entries)
             state["found"] = ledger.prove_inclusion(state["index"], entries)
@@ -213,12 +213,12 @@ def _ask(case: Case, contender: str, folder: Path) -> Made:
         ok = state["found"] == entries
         return lambda: (ok, "every entry accounted for")
 
-    return step, result, lambda: None, (lambda: None) if contender == OURS else kept.close
+    return step, result, lambda: None, (lambda: None) if contender == OURS else peer.close
 
 
-def _sqlite(kept: Store, stage: str, folder: Path) -> int:
-    if stage == "verify" and isinstance(kept, SQLite):
-        return kept.last(0)[0] if kept.whole() else -1
+def _sqlite(peer: Store, stage: str, folder: Path) -> int:
+    if stage == "verify" and isinstance(peer, SQLite):
+        return peer.last(0)[0] if peer.is_intact() else -1
     db = sqlite3.connect(folder / "events.db")
     (size,) = db.execute("select max(id) from events").fetchone()
     db.close()
@@ -237,17 +237,17 @@ def _event(time_ns: int, writer: int, turn: int) -> Event:
 
 
 def _appends(case: Case) -> int:
-    """Appends of each writer in a step."""
+    """Return the number of appends of each writer in a step."""
     return 1 if case["writers"] == 1 else max(1, min(APPENDS, 1000 // max(1, case["batch"])))
 
 
 def _settings(contender: str) -> dict[str, Any]:
-    told: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         OURS: {"commit": "journal, one fdatasync", "checkpoint_s": 1.0},
         "sqlite": {"version": sqlite3.sqlite_version, "journal_mode": "wal", "synchronous": "full"},
         "jsonl": {"commit": "write, fsync"},
     }
-    return told[contender]
+    return settings[contender]
 
 
 def _disk() -> str:

@@ -1,9 +1,9 @@
-"""`matmul`: one square matrix product, written into a buffer that is already there.
+"""`matmul`: one square matrix product, written into an existing buffer.
 
     ridgeline bench matmul --case n=1024,dtype=float32
 
-Our contender is the ceiling's own call (the library product with `out=`): its share of the ceiling shows how
-steady the machine is. The peers are the same product as most people write it, allocating its result.
+Our contender is the call that measures the ceiling (the library product with `out=`): its share of the ceiling shows
+how stable the machine is. The peers are the same product without `out=`, which allocates its result.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, topology
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}  # ‖error‖ / ‖reference‖
-CHECKED_ROWS = 256  # a float64 reference of the whole would take longer than the race
+CHECKED_ROWS = 256  # a complete float64 reference would take longer than the race
 
 
 class Matmul:
     name = "matmul"
     devices = ("cpu", "cuda")
-    note = (
-        "Ours is the ceiling's own call: its share shows how steady the machine is; the peers' ratios are the result."
-    )
+    note = "Ours is the call of the ceiling: its share shows how stable the machine is; the ratios are the result."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         quick = profile is Profile.QUICK
@@ -58,7 +56,7 @@ class Matmul:
 
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         uses_torch = contender == "torch" or case.device != "cpu" or case["dtype"] not in ("float32", "float64")
-        return _torch(case, contender) if uses_torch else _numpy(case, contender)
+        return _prepare_torch(case, contender) if uses_torch else _prepare_numpy(case, contender)
 
     def check(self, case: Case, result: tuple[Any, ...]) -> Check:
         import numpy as np
@@ -69,7 +67,7 @@ class Matmul:
         return Check(ok=error <= TOLERANCE[case["dtype"]], error=error)
 
 
-def _numpy(case: Case, contender: str) -> Run:
+def _prepare_numpy(case: Case, contender: str) -> Run:
     import numpy as np
 
     random, n = np.random.default_rng(), case["n"]
@@ -80,22 +78,22 @@ def _numpy(case: Case, contender: str) -> Run:
         for matrix in (a, b):
             matrix[:] = random.standard_normal((n, n))
 
-    def into() -> None:
+    def multiply_into() -> None:
         np.matmul(a, b, out=out)
 
-    def fresh() -> None:
+    def multiply() -> None:
         state["out"] = a @ b
 
-    step = into if contender == "ridgeline" else fresh
+    step = multiply_into if contender == "ridgeline" else multiply
     return Steps(
         step,
         lambda: (a[:CHECKED_ROWS], b, state["out"][:CHECKED_ROWS]),
         reset,
-        settings={"library": "numpy", "out": step is into},
+        settings={"library": "numpy", "out": step is multiply_into},
     )
 
 
-def _torch(case: Case, contender: str) -> Run:
+def _prepare_torch(case: Case, contender: str) -> Run:
     import torch
 
     n, dtype = case["n"], getattr(torch, case["dtype"])
@@ -106,18 +104,18 @@ def _torch(case: Case, contender: str) -> Run:
         a.normal_()
         b.normal_()
 
-    def into() -> None:
+    def multiply_into() -> None:
         torch.mm(a, b, out=out)
 
-    def fresh() -> None:
+    def multiply() -> None:
         state["out"] = a @ b
 
     def result() -> tuple[Any, ...]:
         parts = (a[:CHECKED_ROWS], b, state["out"][:CHECKED_ROWS])
         return tuple(m.double().cpu().numpy() for m in parts)
 
-    step = into if contender == "ridgeline" else fresh
-    settings = {"library": "torch", "out": step is into, "threads": torch.get_num_threads()}
+    step = multiply_into if contender == "ridgeline" else multiply
+    settings = {"library": "torch", "out": step is multiply_into, "threads": torch.get_num_threads()}
     return Steps(step, result, reset, settings=settings)
 
 

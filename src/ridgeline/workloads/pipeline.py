@@ -1,10 +1,10 @@
-"""`pipeline`: images from host memory through a vision transformer and back, overlapped or not.
+"""`pipeline`: images from host memory through a vision transformer and back, with and without overlap.
 
     ridgeline bench pipeline --case depth=0,output=tokens
 
-Held against arithmetic, and against the way to the device in each direction by itself. In the record's extras:
-`stages_ns` what each stage took while the others ran, `alone_ns` what it takes with nothing beside it; the slowest of
-those over the time of a step is how well the stages overlap. depth 0 is the control: copies and nothing else.
+Compared with the limits of arithmetic and of the copies in each direction. In the extras of a record: `stages_ns` is
+the time of each stage while the others run, `alone_ns` its time when it runs alone; the slowest of those over the time
+of a step is the overlap. depth 0 is the control: copies only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeline.lab import Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.machine import Placement, now_ns, topology
-from ridgeline.pipeline import Fn, Recording, busy, excerpt
+from ridgeline.pipeline import Fn, GraphRecording, sum_stage_seconds, take_excerpt
 from ridgeline.workloads.trajectory import BYTES, host, on_device
 from ridgeline.workloads.vit import Vit, build
 
@@ -23,12 +23,12 @@ VIT = {"image": 224, "channels": 3, "patch_size": 16, "depth": 6, "heads": 6, "d
 BASE: dict[str, Any] = {**VIT, "output": "cls", "batch": 32, "batches": 32, "dtype": "float16", "ring": 2}
 SMALL = {"image": 32, "patch_size": 8, "depth": 2, "heads": 2, "dim": 64, "mlp_dim": 128, "batch": 8, "batches": 8}
 OURS, LOOP, ONE, GRAPH, LOADER = "ridgeline", "plain loop", "one stream", "one graph", "DataLoader"
-LEAST = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # largest error, in units of the answers' spread
-CHECKED = 4  # images held against float64
-KEPT = 64  # steps whose stage times go into the record
+TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # largest error, in standard deviations of the result
+CHECKED = 4  # images compared with float64
+MAX_STEPS = 64  # steps with stage times in the record
 
-Data = tuple[Any, Any]  # images [batches, B, C, H, W], answers [batches, B, …], both in host memory
-Way = Callable[[Case, Data, Any, str], list[Any]]  # case, data, model, device → the timeline, of those that have one
+Data = tuple[Any, Any]  # images [batches, B, C, H, W], results [batches, B, …], both in host memory
+RunBatches = Callable[[Case, Data, Any, str], list[Any]]  # case, data, model, device → the timeline, or []
 
 
 class Pipeline:
@@ -57,7 +57,7 @@ class Pipeline:
         return list({case.label: case for case in cases}.values())
 
     def work(self, case: Case) -> Work:
-        vit, images, size = vit_of(case), case["batch"] * case["batches"], BYTES[case["dtype"]]
+        vit, images, size = make_vit(case), case["batch"] * case["batches"], BYTES[case["dtype"]]
         up, down = vit.up_bytes(images, size), vit.down_bytes(images, size)
         moved = {"memory": (up + down) * case.ranks}
         if case.device != "cpu":
@@ -83,15 +83,21 @@ class Pipeline:
 
         device = on_device(case, place)
         dtype = getattr(torch, case["dtype"])
-        model = build(vit_of(case)).to(device, dtype)
-        images, answers = data = _data(case, dtype, pinned_too=device != "cpu" and contender in (OURS, ONE, GRAPH))
-        run = {OURS: streamed(model), LOOP: _loop, ONE: _one_stream, GRAPH: _one_graph(), LOADER: _loader}[contender]
-        kept: deque[list[Any]] = deque(maxlen=KEPT)  # the timeline of each step, of those that have one
-        alone = _alone(data, model, device) if contender == OURS else {}
+        model = build(make_vit(case)).to(device, dtype)
+        images, answers = data = _make_data(case, dtype, pinned=device != "cpu" and contender in (OURS, ONE, GRAPH))
+        run = {
+            OURS: make_streamed(model),
+            LOOP: _run_loop,
+            ONE: _run_one_stream,
+            GRAPH: _make_one_graph(),
+            LOADER: _run_loader,
+        }[contender]
+        timelines: deque[list[Any]] = deque(maxlen=MAX_STEPS)  # of each step; empty for the peers
+        alone = _measure_alone(data, model, device) if contender == OURS else {}
 
         def step() -> None:
             with torch.inference_mode():
-                kept.append(run(case, data, model, device))
+                timelines.append(run(case, data, model, device))
 
         def reset() -> None:
             images.neg_()
@@ -101,173 +107,174 @@ class Pipeline:
             return host(images[-1, :CHECKED]), host(answers[-1, :CHECKED])
 
         def extras() -> dict[str, Any]:
-            told: dict[str, Any] = {"alone_ns": alone} if alone else {}
-            if kept and kept[-1]:
-                each = [busy(line) for line in kept]
-                told["stages_ns"] = {name: [round(1e9 * s[name]) for s in each] for name in each[-1]}
-                told["timeline"] = excerpt(kept[-1])
-            return told
+            values: dict[str, Any] = {"alone_ns": alone} if alone else {}
+            if timelines and timelines[-1]:
+                steps = [sum_stage_seconds(timeline) for timeline in timelines]
+                values["stages_ns"] = {name: [round(1e9 * s[name]) for s in steps] for name in steps[-1]}
+                values["timeline"] = take_excerpt(timelines[-1])
+            return values
 
         reset()
-        return Steps(step, result, reset, settings={"host memory": _memory(images)}, extras=extras)
+        return Steps(step, result, reset, settings={"host memory": _name_memory(images)}, extras=extras)
 
     def check(self, case: Case, result: tuple[Any, Any]) -> Check:
         import torch
 
-        images, found = (torch.from_numpy(array) for array in result)
+        images, outputs = (torch.from_numpy(array) for array in result)
         with torch.inference_mode():
-            wanted = build(vit_of(case)).double()(images)
-        error = float((found - wanted).abs().max() / max(1e-12, float(wanted.std())))
-        least = LEAST[case["dtype"]]
-        return Check(
-            error <= least, error, {}, f"largest error against float64, in units of the spread; allowed {least}"
-        )
+            expected = build(make_vit(case)).double()(images)
+        error = float((outputs - expected).abs().max() / max(1e-12, float(expected.std())))
+        tolerance = TOLERANCE[case["dtype"]]
+        note = f"largest error against float64, in standard deviations; allowed {tolerance}"
+        return Check(error <= tolerance, error, {}, note)
 
 
-def vit_of(case: Case) -> Vit:
+def make_vit(case: Case) -> Vit:
     side = case["image"]
     sizes = {name: case[name] for name in ("patch_size", "depth", "heads", "dim", "mlp_dim", "output")}
     return Vit(image=(case["channels"], side, side), **sizes)
 
 
-def _data(case: Case, dtype: Any, *, pinned_too: bool) -> Data:
+def _make_data(case: Case, dtype: Any, *, pinned: bool) -> Data:
     import torch
 
-    from ridgeline.pipeline import pinned
+    from ridgeline.pipeline import allocate_pinned
 
-    vit = vit_of(case)
+    vit = make_vit(case)
 
-    def room(*shape: int) -> Any:
-        return pinned(shape, dtype) if pinned_too else torch.empty(shape, dtype=dtype)
+    def allocate(*shape: int) -> Any:
+        return allocate_pinned(shape, dtype) if pinned else torch.empty(shape, dtype=dtype)
 
-    images = room(case["batches"], case["batch"], *vit.image)
+    images = allocate(case["batches"], case["batch"], *vit.image)
     images.copy_(torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(1)).expand(images.shape))
-    return images, room(case["batches"], case["batch"], *vit.shape)
+    return images, allocate(case["batches"], case["batch"], *vit.shape)
 
 
-def _memory(images: Any) -> str:
+def _name_memory(images: Any) -> str:
     return "pinned" if images.is_pinned() else "plain"
 
 
-def streamed(model: Any, *, graph: bool = True) -> Way:
-    """Our own way for a model. Pinned memory and what was recorded are kept from step to step."""
+def make_streamed(model: Any, *, graph: bool = True) -> RunBatches:
+    """Our contender. It reuses pinned memory and recordings from step to step."""
     from ridgeline.pipeline import Staging, stream
 
-    staging, fn = Staging(), _fn(model)
+    staging, fn = Staging(), _make_fn(model)
 
-    def way(case: Case, data: Data, _: Any, device: str) -> list[Any]:
+    def run(case: Case, data: Data, _: Any, device: str) -> list[Any]:
         images, answers = data
         batches = ({"images": batch} for batch in images)
-        how: dict[str, Any] = {"depth": case["ring"], "staging": staging, "graph": graph}
-        with stream(batches, fn, device=device, out=lambda i: {"answer": answers[i]}, **how) as results:
+        options: dict[str, Any] = {"depth": case["ring"], "staging": staging, "graph": graph}
+        with stream(batches, fn, device=device, out=lambda i: {"answer": answers[i]}, **options) as results:
             for _ in results:
                 pass
         return results.timeline()
 
-    return way
+    return run
 
 
-def _loop(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+def _run_loop(case: Case, data: Data, model: Any, device: str) -> list[Any]:
     images, answers = data
-    for batch, room in zip(images, answers, strict=True):
-        room.copy_(model(batch.to(device)))
+    for batch, target in zip(images, answers, strict=True):
+        target.copy_(model(batch.to(device)))
     return []
 
 
-def _one_stream(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+def _run_one_stream(case: Case, data: Data, model: Any, device: str) -> list[Any]:
     import torch
 
     images, answers = data
-    for batch, room in zip(images, answers, strict=True):
-        room.copy_(model(batch.to(device, non_blocking=True)), non_blocking=True)
+    for batch, target in zip(images, answers, strict=True):
+        target.copy_(model(batch.to(device, non_blocking=True)), non_blocking=True)
     torch.cuda.synchronize()
     return []
 
 
-def _one_graph() -> Way:
-    """As torch's notes on CUDA graphs have it: inputs go to where it reads, answers come from where it writes."""
-    kept: list[Recording] = []
+def _make_one_graph() -> RunBatches:
+    """As in the notes of torch on CUDA graphs: copy inputs to its input tensor, results from its output tensor."""
+    recordings: list[GraphRecording] = []
 
-    def way(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+    def run(case: Case, data: Data, model: Any, device: str) -> list[Any]:
         import torch
 
         images, answers = data
-        if not kept:
-            kept.append(recorded(model, images[0], device))
-        (graph,) = kept
-        for batch, room in zip(images, answers, strict=True):
+        if not recordings:
+            recordings.append(record_model(model, images[0], device))
+        (graph,) = recordings
+        for batch, target in zip(images, answers, strict=True):
             graph.inputs["images"].copy_(batch, non_blocking=True)
-            graph.play()
-            room.copy_(graph.answer["answer"], non_blocking=True)
+            graph.replay()
+            target.copy_(graph.result["answer"], non_blocking=True)
         torch.cuda.synchronize()
         return []
 
-    return way
+    return run
 
 
-def recorded(model: Any, images: Any, device: str) -> Recording:
-    """The model over images like these; called once before, so that everything has its memory."""
+def record_model(model: Any, images: Any, device: str) -> GraphRecording:
+    """Record the model for images of this shape; it is called once before, so that its memory is allocated."""
     import torch
 
-    there = images.to(device)
-    model(there)
+    inputs = images.to(device)
+    model(inputs)
     torch.cuda.synchronize()
-    return Recording(0, _fn(model), {"images": there}, there.device, None, ())
+    return GraphRecording(0, _make_fn(model), {"images": inputs}, inputs.device, None, ())
 
 
-def _fn(model: Any) -> Fn:
+def _make_fn(model: Any) -> Fn:
     return lambda batch: {"answer": model(batch["images"])}
 
 
-def _loader(case: Case, data: Data, model: Any, device: str) -> list[Any]:
-    """As its documentation would have it: pinned by a thread of its own, copied without waiting."""
+def _run_loader(case: Case, data: Data, model: Any, device: str) -> list[Any]:
+    """As in its documentation: pinned by a separate thread, copied asynchronously."""
     from torch.utils.data import DataLoader, TensorDataset
 
     images, answers = data
     gpu = device != "cpu"
     loader = DataLoader(TensorDataset(images.flatten(0, 1)), batch_size=images.shape[1], pin_memory=gpu)
-    for (batch,), room in zip(loader, answers, strict=True):
-        room.copy_(model(batch.to(device, non_blocking=gpu)))
+    for (batch,), target in zip(loader, answers, strict=True):
+        target.copy_(model(batch.to(device, non_blocking=gpu)))
     return []
 
 
-def _alone(data: Data, model: Any, device: str) -> dict[str, int]:
-    """Nanoseconds of each stage over all batches with nothing beside it; the best of some."""
+def _measure_alone(data: Data, model: Any, device: str) -> dict[str, int]:
+    """Nanoseconds of each stage alone over all batches; the best of several rounds."""
     import torch
 
     if device == "cpu":
         return {}
     images, answers = data
     with torch.inference_mode():
-        graph = recorded(model, images[0], device)
-        there, back = graph.inputs["images"], graph.answer["answer"]
+        graph = record_model(model, images[0], device)
+        inputs, result = graph.inputs["images"], graph.result["answer"]
 
-        def up() -> None:
+        def copy_up() -> None:
             for batch in images:
-                there.copy_(batch, non_blocking=True)
+                inputs.copy_(batch, non_blocking=True)
 
         def compute() -> None:
             for _ in images:
-                graph.play()
+                graph.replay()
 
-        def down() -> None:
-            for room in answers:
-                room.copy_(back, non_blocking=True)
+        def copy_down() -> None:
+            for target in answers:
+                target.copy_(result, non_blocking=True)
 
-        return {name: _best(step) for name, step in (("h2d", up), ("compute", compute), ("d2h", down))}
+        return {
+            name: _measure_best(step) for name, step in (("h2d", copy_up), ("compute", compute), ("d2h", copy_down))
+        }
 
 
-def _best(step: Callable[[], None], rounds: int = 5) -> int:
+def _measure_best(step: Callable[[], None], rounds: int = 5) -> int:
     import torch
 
-    taken = []
+    times = []
     for _ in range(rounds):
         torch.cuda.synchronize()
-        began = now_ns()
+        start = now_ns()
         step()
         torch.cuda.synchronize()
-        taken.append(now_ns() - began)
-    return min(taken)
+        times.append(now_ns() - start)
+    return min(times)
 
 
 workload = Pipeline()

@@ -1,9 +1,9 @@
-"""`spin`: the lab's own test subject. A busy loop of known length, raced against itself, against a loop that is
-5 % longer, and against one that answers wrong.
+"""`spin`: a test of the lab itself. A busy loop of known length races against itself, against a loop that is 5 %
+longer, and against one that returns a wrong result.
 
     ridgeline bench spin
 
-If the lab says anything but SAME, SLOWER and WRONG here, do not believe it elsewhere.
+If the lab reports anything but SAME, SLOWER and WRONG, its other results are not reliable either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Spin:
     name = "spin"
     weight = 0.5
     controls = tuple(STEPS)[1:]
-    note = "The lab's own test: it should say SAME, SLOWER and WRONG of the three."
+    note = "A test of the lab: the three verdicts should be SAME, SLOWER and WRONG."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         lengths = (100_000,) if profile is Profile.QUICK else (10_000, 100_000, 1_000_000)
@@ -52,11 +52,11 @@ class Spin:
 
     def check(self, case: Case, result: tuple[int, int, int]) -> Check:
         steps, seed, answer = result
-        return Check(ok=answer == expected(steps, seed), note="the loop's closed form")
+        return Check(ok=answer == compute_expected(steps, seed), note="the loop's closed form")
 
 
-def expected(steps: int, seed: int) -> int:
-    """The answer without the loop: the affine map x → ax + c composed with itself by squaring, modulo 2⁶⁴."""
+def compute_expected(steps: int, seed: int) -> int:
+    """The result without the loop: the affine map x → ax + c composed with itself by squaring, modulo 2⁶⁴."""
     a, c, factor, constant = 1, 0, MULTIPLIER, INCREMENT
     while steps:
         if steps & 1:

@@ -1,10 +1,10 @@
-"""`trajectory`: batches of unevenly stamped trajectories onto new stamps.
+"""`trajectory`: resample batches of unevenly stamped trajectories onto new stamps.
 
     ridgeline bench trajectory --case batch=256,stamps=100,targets=50,channels=32,dtype=float32
 
 Compulsory bytes: every value and stamp read once, every result written once. Uneven stamps are float64 seconds since
-the epoch on the CPU (the type logs come in) and float32 on a GPU, where all contenders get them shifted to zero.
-Uniform ones begin at zero; they are there because F.interpolate can do no others. Every rank has a batch of its own.
+the epoch on the CPU (the type of logs) and float32 on a GPU, where all contenders get them shifted to zero. Uniform
+stamps begin at zero; they exist because F.interpolate supports no others. Every rank has a separate batch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from ridgeline.workloads import _trajectory_peers as peers
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 3e-6, "float64": 1e-12}
-INDEX_SLACK = 2**-22  # of a step per stamp: F.interpolate counts its way along in float32
-CHECKED = 64  # trajectories held against the float64 reference
-LOOP_LIMIT = 1 << 19  # results beyond which a Python loop would take the whole budget
-GPU_SHARE = (
-    1 / 8
-)  # of a GPU's memory that a case's compulsory bytes may take: contenders and their temporaries share it
+INDEX_SLACK = 2**-22  # of a step per stamp: F.interpolate computes positions in float32
+CHECKED = 64  # trajectories to compare with the float64 reference
+LOOP_LIMIT = 1 << 19  # results; with more, a Python loop would use up the time budget
+GPU_SHARE = 1 / 8  # limit of a case's compulsory bytes in a GPU's memory, which contenders and temporaries share
 BASE: dict[str, Any] = {
     "batch": 256,
     "stamps": 100,
@@ -40,7 +38,7 @@ class Trajectory:
     name = "trajectory"
     weight = 3.0
     devices = ("cpu", "cuda")
-    note = "F.interpolate does not look at the stamps: it takes part where they are uniform, and is right only there."
+    note = "F.interpolate ignores the stamps: it runs, and is correct, only with uniform stamps."
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         changes = _quick() if profile is Profile.QUICK else _full()
@@ -52,7 +50,7 @@ class Trajectory:
         return [case for case in cases if case.device != "cuda" or self._fits(case)]
 
     def work(self, case: Case) -> Work:
-        """Arithmetic is counted for linear: three operations per result, three per weight."""
+        """Count arithmetic for linear only: three operations per result, three per weight."""
         size, stamp = BYTES[case["dtype"]], 8 if case.device == "cpu" else 4
         batch = case["batch"] * case.ranks
         moved = batch * (case["stamps"] + case["targets"]) * (case["channels"] * size + stamp)
@@ -94,14 +92,14 @@ class Trajectory:
     def prepare(self, case: Case, contender: str, place: Placement) -> Run:
         values, times, at = arrays = _inputs(case, on_device(case, place))
         engine, settings = _engine(case, contender, arrays)
-        found: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         reset = _rewriter(values)
 
         def step() -> None:
-            found["out"] = engine(values, times, at)
+            state["out"] = engine(values, times, at)
 
         def result() -> tuple[Any, ...]:
-            return tuple(host(a[:CHECKED]) for a in (*arrays, found["out"]))
+            return tuple(host(a[:CHECKED]) for a in (*arrays, state["out"]))
 
         reset()
         return Steps(step, result, reset, settings=settings)
@@ -110,18 +108,18 @@ class Trajectory:
         import numpy as np
 
         values, times, at, out = result
-        wanted = np.stack([_reference(case["kind"], *row) for row in zip(values, times, at, strict=True)])
+        expected = np.stack([_reference(case["kind"], *row) for row in zip(values, times, at, strict=True)])
         allowed = TOLERANCE[case["dtype"]] + (case["stamps"] * INDEX_SLACK if case["clock"] == "uniform" else 0)
-        apart = out - wanted
-        if case["kind"] == "angle":  # π and −π are one
-            apart -= 2 * np.pi * np.round(apart / (2 * np.pi))
-        error = float(np.abs(apart).max() / max(1.0, float(np.abs(wanted).max())))
-        quality = {"correlation": correlation(out, wanted)}
+        difference = out - expected
+        if case["kind"] == "angle":  # π and −π are equal
+            difference -= 2 * np.pi * np.round(difference / (2 * np.pi))
+        error = float(np.abs(difference).max() / max(1.0, float(np.abs(expected).max())))
+        quality = {"correlation": correlation(out, expected)}
         return Check(error <= allowed, error, quality, "largest error against float64, in units of the range")
 
     def _fits(self, case: Case) -> bool:
-        room = min((g.memory_bytes for g in topology().gpus if g.memory_bytes), default=None)
-        return room is None or self.work(case).bytes["memory"] / case.ranks <= GPU_SHARE * room
+        gpu_bytes = min((g.memory_bytes for g in topology().gpus if g.memory_bytes), default=None)
+        return gpu_bytes is None or self.work(case).bytes["memory"] / case.ranks <= GPU_SHARE * gpu_bytes
 
 
 def _quick() -> list[tuple[str, dict[str, Any]]]:
@@ -130,7 +128,7 @@ def _quick() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _full() -> list[tuple[str, dict[str, Any]]]:
-    """One parameter at a time around the base; on a GPU in bfloat16 and with batches that fill it, too."""
+    """Vary one parameter at a time around the base; on a GPU also in bfloat16 and with batches that fill it."""
     anywhere: list[dict[str, Any]] = [{"batch": n} for n in (16, 256, 4096)]
     anywhere += [{"stamps": n, "targets": n // 2} for n in (50, 400, 4096)]
     anywhere += [{"channels": n} for n in (8, 128)]
@@ -146,7 +144,7 @@ def _full() -> list[tuple[str, dict[str, Any]]]:
 
 
 def on_device(case: Case, place: Placement) -> str:
-    """The device of this rank; on a GPU it becomes the process's current one, which is where the clock looks."""
+    """Return the device of this rank and make a GPU the process's current device, which the clock uses."""
     if case.device == "cpu":
         return "cpu"
     import torch
@@ -157,21 +155,21 @@ def on_device(case: Case, place: Placement) -> str:
 
 
 def host(array: Any) -> Any:
-    """As float64 in numpy, whatever and wherever it was."""
+    """Return an array or tensor of any device as float64 numpy."""
     import numpy as np
 
     return np.asarray(array.detach().double().cpu() if hasattr(array, "cpu") else array, np.float64)
 
 
-def correlation(found: Any, wanted: Any) -> float:
+def correlation(actual: Any, expected: Any) -> float:
     import numpy as np
 
-    a, b = found - found.mean(), wanted - wanted.mean()
+    a, b = actual - actual.mean(), expected - expected.mean()
     return float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b) or 1.0))
 
 
 def _inputs(case: Case, device: str) -> tuple[Any, Any, Any]:
-    """values, times, at: numpy, or tensors where numpy has no such type or a GPU is meant."""
+    """Return values, times, at: numpy arrays, or tensors for bfloat16 and for a GPU."""
     import numpy as np
 
     shape = (case["batch"], case["stamps"], case["channels"])
@@ -192,7 +190,7 @@ def _inputs(case: Case, device: str) -> tuple[Any, Any, Any]:
 
 
 def _rewriter(values: Any) -> Any:
-    """Fresh random values, made where they lie."""
+    """Return a function that writes new random values in place."""
     import numpy as np
 
     if not isinstance(values, np.ndarray):
@@ -207,7 +205,7 @@ def _rewriter(values: Any) -> Any:
 
 
 def _engine(case: Case, contender: str, arrays: tuple[Any, Any, Any]) -> tuple[peers.Engine, dict[str, Any]]:
-    """How a contender does it, and its settings."""
+    """Return a contender's function and settings."""
     if contender != "ridgeline":
         return peers.engine(contender, case["kind"]), dict(peers.SETTINGS[contender])
     from ridgeline.trajectory import resample
@@ -221,7 +219,7 @@ def _engine(case: Case, contender: str, arrays: tuple[Any, Any, Any]) -> tuple[p
 
 
 def _reference(kind: str, values: Any, times: Any, at: Any) -> Any:
-    """One trajectory in float64, by the field's own slow tools."""
+    """Resample one trajectory in float64, with NumPy and SciPy."""
     import numpy as np
 
     if kind == "linear":

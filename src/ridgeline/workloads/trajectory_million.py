@@ -1,10 +1,10 @@
-"""`trajectory_million`: a dataset of RT-X's size and shape, from host memory through the device and back.
+"""`trajectory_million`: resample a dataset of RT-X's size and shape, from host memory to the device and back.
 
     ridgeline bench trajectory_million --device cuda
 
-Chunks of 120 → 100 frames × 14 channels, all onto one shared clock of 50 Hz. Held against the way to the device: the
-bytes of each direction are counted apart, since a link carries both at once. Stage times (H2D, compute, D2H) are in
-the record's extras. Where host memory is short fewer are `resident` and pass several times; a CPU takes fewer at all.
+Trajectories of 120 → 100 frames × 14 channels, all onto one clock of 50 Hz. The limit is the link to the device; the
+bytes of each direction count separately, because a link carries both at once. Stage times (H2D, compute, D2H) are in
+the record's extras. With little host memory fewer trajectories are `resident` and pass several times. A CPU gets fewer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ BASE |= {"resident": 1_000_000, "chunk": 16384, "depth": 2, "memory": "pinned"}
 HZ = 50
 SIZE = 4  # bytes of a float32, values and stamps alike
 TOLERANCE = 3e-6
-PIECE = 1 << 14  # trajectories that are made; the rest are multiples of them
+PIECE = 1 << 14  # random trajectories; the others are multiples of them
 CHECKED = 256  # spread over the dataset
-HOST_SHARE = 0.6  # of the memory that all contenders together may hold
-KEPT = 64  # steps whose stage times go into the record
+HOST_SHARE = 0.6  # of the host memory, for all contenders together
+MAX_STEPS = 64  # steps whose stage times go into the record
 
 Stages = dict[str, float]
 
@@ -37,19 +37,19 @@ class Million:
     controls = ("in turn",)
     note = (
         "ridgeline and torch go through the same pipeline; 'in turn' is ridgeline on one CUDA stream, without overlap. "
-        "The time is from the first byte up to the last byte back."
+        "The time is from the first byte to the device to the last byte back."
     )
 
     def cases(self, profile: Profile) -> Iterable[Case]:
         if not installed("torch"):
             return []
-        few = Case({**BASE, "trajectories": 20_000, "resident": 20_000, "chunk": 2048, "memory": "plain"}, "cpu")
+        small = Case({**BASE, "trajectories": 20_000, "resident": 20_000, "chunk": 2048, "memory": "plain"}, "cpu")
         changes: list[dict[str, Any]] = [{}]
         if profile is Profile.FULL:
             changes += [{"chunk": n} for n in (4096, 65536)]
             changes += [{"depth": n} for n in (1, 3)]
             changes += [{"memory": "pageable"}]
-        return [few, *(self._fitting(Case({**BASE, **change}, "cuda")) for change in changes)]
+        return [small, *(self._fitting(Case({**BASE, **change}, "cuda")) for change in changes)]
 
     def work(self, case: Case) -> Work:
         up, down = self._bytes(case)
@@ -80,11 +80,11 @@ class Million:
         rows = torch.linspace(0, len(values) - 1, min(CHECKED, len(values))).long()
         at = torch.arange(case["targets"], dtype=torch.float32, device=device) / HZ
         fn = _engine(contender, at, case["chunk"])
-        kept: deque[Stages] = deque(maxlen=KEPT)
-        run = _in_turn if contender == "in turn" else _streamed
+        stage_times: deque[Stages] = deque(maxlen=MAX_STEPS)
+        run = _in_turn if contender == "in turn" else _run_pipeline
 
         def step() -> None:
-            kept.append(run(case, device, data, chunks, fn))
+            stage_times.append(run(case, device, data, chunks, fn))
 
         def reset() -> None:
             values.neg_()
@@ -94,7 +94,12 @@ class Million:
             return tuple(host(a) for a in (values[rows], times[rows], at, out[rows]))
 
         def extras() -> dict[str, Any]:
-            return {"stages_ns": {stage: [round(1e9 * s[stage]) for s in kept] for stage in (kept[-1] if kept else ())}}
+            return {
+                "stages_ns": {
+                    stage: [round(1e9 * s[stage]) for s in stage_times]
+                    for stage in (stage_times[-1] if stage_times else ())
+                }
+            }
 
         reset()
         return Steps(step, result, reset, settings={"chunks": len(chunks)}, extras=extras)
@@ -103,32 +108,34 @@ class Million:
         import numpy as np
 
         values, times, at, out = result
-        wanted = np.stack([[np.interp(at, t, channel) for channel in v.T] for v, t in zip(values, times, strict=True)])
-        wanted = wanted.transpose(0, 2, 1)
-        error = float(np.abs(out - wanted).max() / max(1.0, float(np.abs(wanted).max())))
+        expected = np.stack(
+            [[np.interp(at, t, channel) for channel in v.T] for v, t in zip(values, times, strict=True)]
+        )
+        expected = expected.transpose(0, 2, 1)
+        error = float(np.abs(out - expected).max() / max(1.0, float(np.abs(expected).max())))
         return Check(
-            error <= TOLERANCE,  # False for NaN: a row that no step has written
+            error <= TOLERANCE,  # False for NaN: a row without a result
             error,
-            {"correlation": correlation(out, wanted)},
+            {"correlation": correlation(out, expected)},
             "largest error against float64, in units of the range",
         )
 
     def _bytes(self, case: Case) -> tuple[int, int]:
-        """To the device: values and stamps. Back: results."""
+        """Return the bytes to the device (values and stamps) and back (results)."""
         up = case["trajectories"] * case["stamps"] * (case["channels"] + 1) * SIZE
         return up, case["trajectories"] * case["targets"] * case["channels"] * SIZE
 
     def _fitting(self, case: Case) -> Case:
-        """As many resident trajectories as all contenders can hold at once; the others pass over the same memory."""
-        room, count = HOST_SHARE * topology().usable_memory_bytes, case["resident"]
+        """Reduce the resident trajectories until all contenders fit into memory; the others reuse that memory."""
+        host_bytes, count = HOST_SHARE * topology().usable_memory_bytes, case["resident"]
         share = sum(self._bytes(case)) * len(self.contenders(case)) / case["trajectories"]
-        while share * count > room:
+        while share * count > host_bytes:
             count //= 2
         return Case({**case.params, "resident": count, "chunk": min(case["chunk"], count)}, case.device)
 
 
 def _chunks(total: int, resident: int, chunk: int) -> list[slice]:
-    """Parts of the resident trajectories, over and over until `total` have passed.
+    """Return chunks of the resident trajectories, repeated until `total` trajectories have passed.
 
     >>> _chunks(7, 3, 2)
     [slice(0, 2, None), slice(2, 3, None), slice(0, 2, None), slice(2, 3, None), slice(0, 1, None)]
@@ -142,17 +149,17 @@ def _chunks(total: int, resident: int, chunk: int) -> list[slice]:
 
 
 def _dataset(case: Case) -> tuple[Any, Any, Any]:
-    """values [N, S, D], times [N, S] in seconds since each one's start, room for results [N, T, D]; N are resident."""
+    """Return values [N, S, D], times [N, S] in seconds since the start, and empty results [N, T, D]; N are resident."""
     import numpy as np
     import torch
 
-    from ridgeline.pipeline import pinned
+    from ridgeline.pipeline import allocate_pinned
 
-    def room(*shape: int) -> Any:
-        return pinned(shape) if case["memory"] == "pinned" else torch.empty(shape)
+    def allocate(*shape: int) -> Any:
+        return allocate_pinned(shape) if case["memory"] == "pinned" else torch.empty(shape)
 
     n, stamps, targets, channels = (case[k] for k in ("resident", "stamps", "targets", "channels"))
-    values, times, out = room(n, stamps, channels), room(n, stamps), room(n, targets, channels)
+    values, times, out = allocate(n, stamps, channels), allocate(n, stamps), allocate(n, targets, channels)
     rng, piece = np.random.default_rng(), min(n, PIECE)
     clock = np.cumsum(rng.uniform(0.2, 1.8, (piece, stamps)), 1)
     clock = (clock - clock[:, :1]) / (clock[:, -1:] - clock[:, :1]) * (targets - 1) / HZ
@@ -183,8 +190,8 @@ def _engine(contender: str, at: Any, chunk: int) -> Callable[[dict[str, Any]], d
     return lambda b: {"out": engine(b["values"], b["times"], grid[: len(b["values"])])}
 
 
-def _streamed(case: Case, device: str, data: tuple[Any, Any, Any], chunks: list[slice], fn: Any) -> Stages:
-    from ridgeline.pipeline import busy, stream
+def _run_pipeline(case: Case, device: str, data: tuple[Any, Any, Any], chunks: list[slice], fn: Any) -> Stages:
+    from ridgeline.pipeline import stream, sum_stage_seconds
 
     values, times, out = data
 
@@ -196,11 +203,11 @@ def _streamed(case: Case, device: str, data: tuple[Any, Any, Any], chunks: list[
     with stream(batches(), fn, device=device, depth=case["depth"], out=landing) as results:
         for _ in results:
             pass
-    return busy(results.timeline())
+    return sum_stage_seconds(results.timeline())
 
 
 def _in_turn(case: Case, device: str, data: tuple[Any, Any, Any], chunks: list[slice], fn: Any) -> Stages:
-    """Copy, compute, copy back, one after the other on one CUDA stream; queued at once, so the GPU is never late."""
+    """Copy, compute and copy back in sequence on one CUDA stream; all queued at once, so that the GPU never waits."""
     import torch
 
     values, times, out = data
@@ -214,12 +221,13 @@ def _in_turn(case: Case, device: str, data: tuple[Any, Any, Any], chunks: list[s
         marks.append([])
         mark()
         batch = {
-            name: whole[part].to(device, non_blocking=True) for name, whole in (("values", values), ("times", times))
+            name: data_array[part].to(device, non_blocking=True)
+            for name, data_array in (("values", values), ("times", times))
         }
         mark()
-        answer = fn(batch)["out"]
+        result = fn(batch)["out"]
         mark()
-        out[part].copy_(answer, non_blocking=True)
+        out[part].copy_(result, non_blocking=True)
         mark()
     torch.cuda.synchronize()
     stages = ("h2d", "compute", "d2h")

@@ -1,11 +1,11 @@
-"""A family of vision transformers, small to read and exact to count: the subject of the placement study.
+"""A family of vision transformers with exact counts of FLOPs and bytes: the models of `ridgeline run`.
 
 >>> vit = Vit(image=(3, 224, 224), patch_size=16, depth=12, heads=12, dim=768, mlp_dim=3072)
 >>> vit.tokens, f"{vit.parameters / 1e6:.1f} M", f"{vit.flops(1) / 1e9:.1f} GFLOP"
 (197, '85.8 M', '35.1 GFLOP')
 
-depth 0 is the control: nothing is computed, but as many bytes go up and come back. What comes back is settled by
-`output`: one vector per image (cls, pooled) or one per token, so that the way back grows with the model or does not.
+depth 0 is the control: it computes nothing, but transfers as many bytes to the device and back. `output` chooses what
+comes back: one vector per image (cls, pooled) or one per token, which grows with the image.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ OUTPUTS = ("cls", "pooled", "tokens")
 
 @dataclass(frozen=True)
 class Vit:
+    """The sizes of a vision transformer; raises InputError for sizes that do not divide each other."""
+
     image: tuple[int, int, int] = (3, 224, 224)  # channels, height, width
     patch_size: int = 16
     depth: int = 12
@@ -52,7 +54,7 @@ class Vit:
 
     @property
     def tokens(self) -> int:
-        """Patches, and one more for the class."""
+        """The number of patches, and one for the class."""
         return self.image[1] * self.image[2] // self.patch_size**2 + 1
 
     @property
@@ -64,7 +66,7 @@ class Vit:
         return patch * dim + dim + dim + self.tokens * dim + self.depth * layer + 2 * dim
 
     def flops(self, batch: int) -> int:
-        """Multiplications and additions of every product, two per pair; norms and activations are not counted."""
+        """Return the multiplications and additions of all matrix products; norms and activations do not count."""
         if not self.depth:
             return 0
         tokens, dim = self.tokens, self.dim
@@ -73,33 +75,33 @@ class Vit:
         return batch * (patches + self.depth * layer)
 
     def up_bytes(self, batch: int, size: int) -> int:
-        """Of the images, `size` bytes per value."""
+        """Return the bytes of a batch of images, with `size` bytes per value."""
         return batch * prod(self.image) * size
 
     def down_bytes(self, batch: int, size: int) -> int:
-        """Of what comes back."""
+        """Return the bytes of the answers of a batch."""
         return batch * prod(self.shape) * size
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image's answer."""
+        """The shape of the answer for one image."""
         return (self.tokens, self.dim) if self.output == "tokens" else (self.dim,)
 
 
 def build(vit: Vit, *, seed: int = 0) -> Any:
-    """The module, in float32 on the CPU, with weights drawn by the seed: images [B, C, H, W] → [B, *vit.shape]."""
+    """Return the module in float32 on the CPU, with random weights: images [B, C, H, W] → [B, *vit.shape]."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return (_model() if vit.depth else _control())(vit).eval()
+        return (_define_model() if vit.depth else _define_control())(vit).eval()
 
 
-def _control() -> Any:
+def _define_control() -> Any:
     from torch import nn
 
     class Control(nn.Module):  # type: ignore[misc]
-        """As many values as the answer has, taken from the image: transfers and nothing else."""
+        """Returns as many values as the answer has, copied from the image: transfers without arithmetic."""
 
         def __init__(self, vit: Vit) -> None:
             super().__init__()
@@ -107,14 +109,14 @@ def _control() -> Any:
 
         def forward(self, images: Any) -> Any:
             flat = images.flatten(1)
-            rounds = -(-self.size // flat.shape[1])
-            part = flat[:, : self.size].clone() if rounds == 1 else flat.repeat(1, rounds)[:, : self.size]
+            repeats = -(-self.size // flat.shape[1])
+            part = flat[:, : self.size].clone() if repeats == 1 else flat.repeat(1, repeats)[:, : self.size]
             return part.reshape(-1, *self.shape)
 
     return Control
 
 
-def _model() -> Any:
+def _define_model() -> Any:
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -139,14 +141,14 @@ def _model() -> Any:
             super().__init__()
             self.output = vit.output
             self.patches = nn.Conv2d(vit.image[0], vit.dim, vit.patch_size, vit.patch_size)
-            self.one = nn.Parameter(torch.zeros(1, 1, vit.dim))
-            self.place = nn.Parameter(torch.randn(1, vit.tokens, vit.dim) * 0.02)
+            self.class_token = nn.Parameter(torch.zeros(1, 1, vit.dim))
+            self.positions = nn.Parameter(torch.randn(1, vit.tokens, vit.dim) * 0.02)
             self.blocks = nn.ModuleList(Block(vit) for _ in range(vit.depth))
             self.norm = nn.LayerNorm(vit.dim)
 
         def forward(self, images: Any) -> Any:
             x = self.patches(images).flatten(2).transpose(1, 2)
-            x = torch.cat([self.one.expand(len(x), -1, -1), x], 1) + self.place
+            x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.positions
             for block in self.blocks:
                 x = block(x)
             x = self.norm(x)

@@ -1,4 +1,4 @@
-"""The detector: what it finds, what it says, what it does not do."""
+"""The detector: scores, reasons, limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.audit.simulated import BASE, KINDS, event, ordinary, sessions, strang
 from tests.strategies import events as any_events
 
 from ridgeline.audit.anomaly.detector import Detector, Judgement
-from ridgeline.audit.anomaly.sentences import sentence, spoken
+from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
 from ridgeline.errors import InputError, StoreError
 from ridgeline.store import write_manifest
 
@@ -48,15 +48,15 @@ def odd(time: int) -> dict:
 
 
 def in_pieces(detector: Detector, events: list[dict], sizes: list[int]) -> list[Judgement]:
-    found, at, turn = [], 0, 0
+    judgements, at, turn = [], 0, 0
     while at < len(events):
         size = sizes[turn % len(sizes)]
-        found += detector.score(events[at : at + size], range(at, min(at + size, len(events))))
+        judgements += detector.score(events[at : at + size], range(at, min(at + size, len(events))))
         at, turn = at + size, turn + 1
-    return found
+    return judgements
 
 
-def mixed(count: int, seed: int = 0) -> list[dict]:
+def mix_events(count: int, seed: int = 0) -> list[dict]:
     rng = Random(seed)
     return [event(rng, i) for i in range(count)]
 
@@ -64,16 +64,16 @@ def mixed(count: int, seed: int = 0) -> list[dict]:
 def test_the_odd_event_among_two_thousand_is_the_first_alert_and_says_why():
     rows = units(2000)
     rows[1500] = odd(rows[1500]["time"])
-    found = Detector(words).score(rows, range(2000))
-    first = max(found, key=lambda j: j.score)
+    judgements = Detector(words).score(rows, range(2000))
+    first = max(judgements, key=lambda j: j.score)
     assert first.entry == 1500
     assert first.alert
     assert "firewall.rule.delete" in first.reason
     assert "guest" in first.reason
     assert "most similar normal event is 'systemd.unit.start" in first.reason
     assert first.nearest == (1499,)  # the last of the only normal template
-    assert sum(j.alert for j in found) == 1
-    assert all(0.0 <= j.score <= 1.0 for j in found)
+    assert sum(j.alert for j in judgements) == 1
+    assert all(0.0 <= j.score <= 1.0 for j in judgements)
 
 
 def test_sessions_that_have_ended_name_the_same_event():
@@ -81,39 +81,39 @@ def test_sessions_that_have_ended_name_the_same_event():
     rows[1500] = odd(rows[1500]["time"])
     detector = Detector(words)
     detector.score(rows, range(2000))
-    assert max(detector.ended(), key=lambda j: j.score).entry == 1500
-    assert detector.ended() == []
+    assert max(detector.end_sessions(), key=lambda j: j.score).entry == 1500
+    assert detector.end_sessions() == []
 
 
 @given(st.lists(any_events, max_size=30), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 @settings(max_examples=25, deadline=None)
 def test_how_events_are_cut_into_calls_makes_no_difference(rows, sizes):
-    whole = Detector(words).score(rows, range(len(rows)))
-    assert in_pieces(Detector(words), rows, sizes) == whole
+    at_once = Detector(words).score(rows, range(len(rows)))
+    assert in_pieces(Detector(words), rows, sizes) == at_once
 
 
 def test_it_is_the_same_every_time():
-    rows = mixed(600)
+    rows = mix_events(600)
     first, second = (Detector(words) for _ in range(2))
     assert first.score(rows, range(600)) == in_pieces(second, rows, [1, 50, 7])
-    assert first.ended(rows[-1]["time"]) == second.ended(rows[-1]["time"])
-    assert first.ended() == second.ended()
+    assert first.end_sessions(rows[-1]["time"]) == second.end_sessions(rows[-1]["time"])
+    assert first.end_sessions() == second.end_sessions()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 400])
 def test_a_saved_detector_goes_on_with_the_same_scores(tmp_path, cut):
-    rows = mixed(300) + [e for unit in sessions(KINDS[-1], count=40, share=0.3).train for e in unit.events]
+    rows = mix_events(300) + [e for unit in sessions(KINDS[-1], count=40, share=0.3).train for e in unit.events]
     detector = Detector(words, alert_rate=0.01)
     detector.score(rows[:cut], range(cut))
     if cut:
         detector.label(cut - 1, "bad")
-    detector.ended(rows[cut]["time"])
+    detector.end_sessions(rows[cut]["time"])
     detector.save(tmp_path / "state")
     detector.save(tmp_path / "state")
     again = Detector.load(tmp_path / "state", words)
     rest = range(cut, len(rows))
     assert again.score(rows[cut:], rest) == detector.score(rows[cut:], rest)
-    assert again.ended() == detector.ended()
+    assert again.end_sessions() == detector.end_sessions()
     assert again.alert_rate == 0.01
 
 
@@ -122,11 +122,14 @@ def test_what_is_no_saved_detector_is_refused(tmp_path):
         Detector.load(tmp_path / "nothing", words)
     Detector(words).save(tmp_path / "state")
     state = tmp_path / "state" / "detector.json"
-    whole = json.loads(state.read_text())
-    for wrong, told in ((whole | {"format": 0}, "another version"), ({"format": whole["format"]}, "no whole detector")):
+    saved = json.loads(state.read_text())
+    for wrong, message in (
+        (saved | {"format": 0}, "another version"),
+        ({"format": saved["format"]}, "no complete detector"),
+    ):
         state.write_text(json.dumps(wrong))
         write_manifest(tmp_path / "state")
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=message):
             Detector.load(tmp_path / "state", words)
     state.write_text("{")  # not as its manifest has it
     with pytest.raises(StoreError):
@@ -137,11 +140,11 @@ def test_vectors_that_differ_by_rounding_alone_come_to_the_same_scores():
     """As other machines, or other orders of adding, have them."""
     rng = np.random.default_rng(0)
 
-    def rounded(texts: list[str]) -> np.ndarray:
+    def round_parts(texts: list[str]) -> np.ndarray:
         return words(texts) * (1 + rng.choice([-1e-7, 0.0, 1e-7], (len(texts), 1)).astype(np.float32))
 
     rows = [odd(BASE + i * SECOND) | {"subject": f"{a} {b} {c} {d}"} for i, (a, b, c, d) in enumerate(_quads(400))]
-    plain, other = (in_pieces(Detector(embed), rows, [50]) for embed in (words, rounded))
+    plain, other = (in_pieces(Detector(embed), rows, [50]) for embed in (words, round_parts))
     assert [j.score for j in other] == pytest.approx([j.score for j in plain], abs=1e-6)
 
 
@@ -151,29 +154,29 @@ def _quads(count: int) -> list[list[str]]:
 
 
 def test_templates_are_embedded_once():
-    asked: list[str] = []
+    embedded: list[str] = []
 
     def embed(texts: list[str]) -> np.ndarray:
-        asked.extend(texts)
+        embedded.extend(texts)
         return words(texts)
 
     detector = Detector(embed)
     in_pieces(detector, [*units(50), odd(BASE), *units(50)], [9])
-    assert len(asked) == len(set(asked))
-    assert spoken("firewall.rule.delete deny all inbound traffic chain=INPUT") in asked
-    count = len(asked)
+    assert len(embedded) == len(set(embedded))
+    assert strip_masks("firewall.rule.delete deny all inbound traffic chain=INPUT") in embedded
+    count = len(embedded)
     detector.score(units(20), range(20))
-    assert len(asked) == count
+    assert len(embedded) == count
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.005])
-def test_on_ordinary_days_alerts_come_at_about_the_rate_that_was_asked(rate):
+def test_alerts_on_ordinary_days_have_about_the_requested_rate(rate):
     detector, rng = Detector(words, alert_rate=rate), Random(5)
     rows = [event(rng, i) for i in range(9000)]
     for row in rows:  # a field with a long tail of values, so that rare things keep happening
         row["subject"] = f"{row['subject']} {'abcdefghijklmnopqrstuvwxyz'[min(25, int(rng.expovariate(0.25)))]}"
-    found = in_pieces(detector, rows, [500])[1000:]
-    share = sum(j.alert for j in found) / len(found)
+    judgements = in_pieces(detector, rows, [500])[1000:]
+    share = sum(j.alert for j in judgements) / len(judgements)
     assert rate * 0.1 <= share <= rate * 1.5
 
 
@@ -189,9 +192,9 @@ def test_drift_without_anomalies_does_not_flood():
         now = i // 400
         verb = verbs[rng.randint(max(0, now - 4), now) % len(verbs)]
         rows.append(units(1)[0] | {"time": BASE + i * SECOND, "subject": verb})
-    found = in_pieces(detector, rows, [400])
-    assert sum(j.alert for j in found) <= 25  # 20 kinds were new
-    assert sum(j.alert for j in found[4000:]) / 4000 <= 0.004
+    judgements = in_pieces(detector, rows, [400])
+    assert sum(j.alert for j in judgements) <= 25  # 20 kinds were new
+    assert sum(j.alert for j in judgements[4000:]) / 4000 <= 0.004
 
 
 def test_what_comes_again_now_and_then_is_normal_sooner_than_what_comes_in_a_burst():
@@ -209,12 +212,12 @@ def test_what_comes_again_now_and_then_is_normal_sooner_than_what_comes_in_a_bur
 
 def test_what_goes_on_happening_stops_being_an_alert():
     rows = units(1500) + [odd(BASE + (1500 + i) * SECOND) for i in range(300)]
-    found = in_pieces(Detector(words), rows, [100])
-    assert found[1500].alert
-    assert not any(j.alert for j in found[1600:])
+    judgements = in_pieces(Detector(words), rows, [100])
+    assert judgements[1500].alert
+    assert not any(j.alert for j in judgements[1600:])
 
 
-def test_a_label_normal_lowers_and_a_label_bad_raises_alike_events():
+def test_a_label_normal_lowers_and_a_label_bad_raises_similar_events():
     rows = units(1200)
     rows[1000] = odd(rows[1000]["time"])
     later = [odd(BASE + 1300 * SECOND)]
@@ -268,12 +271,12 @@ def test_wrong_labels_and_settings_are_refused():
 
 def test_judging_without_learning_leaves_the_history_as_it_was():
     detector, other = Detector(words), Detector(words)
-    rows = mixed(400)
+    rows = mix_events(400)
     for each in (detector, other):
         each.score(rows, range(400))
-        each.ended()
+        each.end_sessions()
     detector.score([odd(rows[-1]["time"] + 1)], [401], learn=False)
-    detector.ended(learn=False)
+    detector.end_sessions(learn=False)
     strange = [odd(rows[-1]["time"] + 120 * SECOND)]
     assert detector.score(strange, [402])[0].score == other.score(strange, [402])[0].score
 
@@ -281,32 +284,32 @@ def test_judging_without_learning_leaves_the_history_as_it_was():
 def test_a_session_with_a_missing_step_says_so():
     rng, detector = Random(0), Detector(words)
 
-    def whole(i: int, texts: list[str]) -> list[dict]:
+    def session_events(i: int, texts: list[str]) -> list[dict]:
         row = units(1)[0] | {"action": "log.line", "attributes": {"session": f"s{i}"}}
         return [row | {"time": BASE + i * SECOND, "subject": text.format(n=i)} for text in texts]
 
     for i in range(600):
         texts = ordinary(rng)
-        detector.score(whole(i, texts), [i] * len(texts))
-        detector.ended()
+        detector.score(session_events(i, texts), [i] * len(texts))
+        detector.end_sessions()
     broken = ordinary(rng)[:-1]
-    detector.score(whole(600, broken), [600] * len(broken))
-    [found] = detector.ended()
-    assert found.entry == 600
-    assert "session=s600" in found.reason
-    assert "ended with 'log.line reply <*> sent'" in found.reason
+    detector.score(session_events(600, broken), [600] * len(broken))
+    [judgement] = detector.end_sessions()
+    assert judgement.entry == 600
+    assert "session=s600" in judgement.reason
+    assert "ended with 'log.line reply <*> sent'" in judgement.reason
 
 
 def test_a_burst_is_found_where_it_breaks():
-    rows = [e | {"time": BASE + i * 60 * SECOND} for i, e in enumerate(mixed(1500))]
+    rows = [e | {"time": BASE + i * 60 * SECOND} for i, e in enumerate(mix_events(1500))]
     start = rows[-1]["time"] + 60 * SECOND
     login = next(e for e in rows if e["action"] == "user.login")
     rows += [login | {"time": start + i} for i in range(40)]
-    found = in_pieces(Detector(words), rows, [100])
-    assert max(j.parts.get("count", 0.0) for j in found[1500:]) > max(
-        j.parts.get("count", 0.0) for j in found[200:1500]
+    judgements = in_pieces(Detector(words), rows, [100])
+    assert max(j.parts.get("count", 0.0) for j in judgements[1500:]) > max(
+        j.parts.get("count", 0.0) for j in judgements[200:1500]
     )
-    assert any("times in a minute" in j.reason for j in found[1500:])
+    assert any("times in a minute" in j.reason for j in judgements[1500:])
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4])
@@ -314,11 +317,11 @@ def test_an_unusual_actor_is_found_and_named(seed):
     data = strange_actor(seed, count=3000, share=0.003)
     rows = [unit.events[0] for unit in data.train + data.test]
     bad = {i for i, unit in enumerate(data.train + data.test) if unit.anomalous and i > 500}
-    found = in_pieces(Detector(words), rows, [200])
-    ranks = {j.entry: rank for rank, j in enumerate(sorted(found[500:], key=lambda j: -j.score))}
+    judgements = in_pieces(Detector(words), rows, [200])
+    ranks = {j.entry: rank for rank, j in enumerate(sorted(judgements[500:], key=lambda j: -j.score))}
     assert np.median([ranks[i] for i in bad]) <= 15  # of 2,500
-    assert all("actor" in found[i].parts for i in bad)
-    assert "did this" in found[min(bad, key=lambda i: ranks[i])].reason
+    assert all("actor" in judgements[i].parts for i in bad)
+    assert "did this" in judgements[min(bad, key=lambda i: ranks[i])].reason
 
 
 def test_an_hour_at_which_nothing_ever_happens_is_noticed():
@@ -336,11 +339,11 @@ def test_an_hour_at_which_nothing_ever_happens_is_noticed():
 
 @given(st.lists(any_events, max_size=20))
 @settings(max_examples=12, deadline=None)
-def test_any_event_can_be_judged_saved_and_explained(rows):
+def test_the_detector_scores_saves_and_explains_any_event(rows):
     import tempfile
 
     detector = Detector(words)
-    for j in detector.score(rows, range(len(rows))) + detector.ended():
+    for j in detector.score(rows, range(len(rows))) + detector.end_sessions():
         assert 0.0 <= j.score <= 1.0
         assert isinstance(j.reason, str)
     with tempfile.TemporaryDirectory() as folder:
@@ -383,7 +386,7 @@ def test_memory_is_bounded(monkeypatch):
             detector.score([strange(n * 600 + i + k) for k in range(50)], range(50))
             assert len(detector._sessions) <= 50
             assert len(detector._over) <= 50
-            detector.ended(BASE + (n * 600 + i) * SECOND)
+            detector.end_sessions(BASE + (n * 600 + i) * SECOND)
         state = json.dumps([detector._history.state()[0] | {"known": 0}, detector._sessions.state()])
         sizes.append(len(state))
     assert sizes[2] < sizes[0] * 1.5
@@ -392,5 +395,5 @@ def test_memory_is_bounded(monkeypatch):
 
 def test_a_sentence_has_the_action_first_and_no_session():
     row = {"action": "a.b", "subject": "c d", "attributes": {"z": [1, {"y": 2}], "b": "x", "session": "s1"}}
-    assert sentence(row) == 'a.b c d b=x z=[1, {"y": 2}]'
-    assert sentence({}) == "event"
+    assert describe_event(row) == 'a.b c d b=x z=[1, {"y": 2}]'
+    assert describe_event({}) == "event"

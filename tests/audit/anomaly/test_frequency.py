@@ -1,4 +1,4 @@
-"""p-values by frequency, and by rank: against slow references, and as calibrated as they claim to be."""
+"""p-values by frequency and by rank: against slow references, and calibrated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.audit.anomaly.calibration import Ranks
-from ridgeline.audit.anomaly.frequency import USUAL, Contexts, Frequencies
-from ridgeline.audit.anomaly.hours import Hours
+from ridgeline.audit.anomaly.frequency import USUAL, Contexts, Frequencies, Hours
 
 DAY, HOUR = 86_400 * 10**9, 3_600 * 10**9
 
@@ -21,10 +20,10 @@ DAY, HOUR = 86_400 * 10**9, 3_600 * 10**9
 def naive(history: list, value: object) -> float:
     """The share of all values, the new one included, that are as rare as it or rarer."""
     every = [*history, value]
-    own = every.count(value)
-    if own > USUAL * len(every):
+    count = every.count(value)
+    if count > USUAL * len(every):
         return 1.0
-    return sum(every.count(other) <= own for other in every) / len(every)
+    return sum(every.count(other) <= count for other in every) / len(every)
 
 
 @given(st.lists(st.integers(0, 12), max_size=60), st.integers(3, 25))
@@ -54,9 +53,9 @@ def test_small_p_values_are_as_rare_as_they_say(kinds):
     rng, seen = Random(kinds), Frequencies()
     weights = [1 / (k + 1) for k in range(kinds)]
     drawn = rng.choices(range(kinds), weights, k=4000)
-    found = np.array([seen.add(value) for value in drawn])
+    p_values = np.array([seen.add(value) for value in drawn])
     for level in (0.01, 0.05, 0.1):
-        assert (found <= level).mean() <= level * 1.35 + 0.002
+        assert (p_values <= level).mean() <= level * 1.35 + 0.002
 
 
 def test_a_field_that_is_always_new_is_never_unusual():
@@ -65,12 +64,12 @@ def test_a_field_that_is_always_new_is_never_unusual():
 
 
 def test_contexts_forget_those_unused_for_longest():
-    held = Contexts(10, most=3)
+    contexts = Contexts(10, most=3)
     for context in ("a", "b", "c", "a", "d"):
-        held.add(context, 1)
-    assert held.get("b") is None
-    assert held.get("a") is not None
-    assert Contexts.restore(json.loads(json.dumps(held.state()))).p("a", 2) == held.p("a", 2)
+        contexts.add(context, 1)
+    assert contexts.get("b") is None
+    assert contexts.get("a") is not None
+    assert Contexts.restore(json.loads(json.dumps(contexts.state()))).p("a", 2) == contexts.p("a", 2)
 
 
 @given(st.lists(st.floats(0, 70), max_size=200), st.floats(0, 80), st.floats(0, 80))
@@ -88,8 +87,8 @@ def test_rank_is_about_the_share_that_was_as_large(count):
     for surprise in rng.exponential(3.0, count):
         lately.add(float(surprise))
     for level in (0.3, 0.1, 0.03):
-        found = lately.p(3.0 * -math.log(level))
-        assert level * 0.6 < found < level * 1.6 + 4 / count
+        rank = lately.p(3.0 * -math.log(level))
+        assert level * 0.6 < rank < level * 1.6 + 4 / count
 
 
 def test_old_history_fades():

@@ -1,4 +1,4 @@
-"""Real journals in a folder, written by systemd-journal-remote from the export format; no systemd has to run."""
+"""Real journals in a folder, written by systemd-journal-remote from the export format; systemd need not run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 BOOTS = [f"{k:032x}" for k in (0xD1, 0xE1, 0xF1)]
 MACHINE = f"{0xA1:032x}"
-BEGAN = 1_700_000_000_000_000  # µs
+START_US = 1_700_000_000_000_000  # µs
 _PLACES = ("/lib/systemd", "/usr/lib/systemd")
 
 
@@ -20,16 +20,16 @@ def writer() -> str:
     """The program, or the test is skipped."""
     if shutil.which("journalctl") is None:
         pytest.skip("there is no journalctl (scripts/packages tests brings it)")
-    found = shutil.which("systemd-journal-remote", path=os.pathsep.join([os.environ["PATH"], *_PLACES]))
-    if found is None:
+    program = shutil.which("systemd-journal-remote", path=os.pathsep.join([os.environ["PATH"], *_PLACES]))
+    if program is None:
         pytest.skip("there is no systemd-journal-remote (scripts/packages tests brings it)")
-    return found
+    return program
 
 
 def entry(number: int, boot: int = 0, **fields: object) -> list[tuple[str, bytes]]:
     """Entry `number`, a microsecond after the one before it; a list gives a field several times."""
     words: dict[str, object] = {
-        "__REALTIME_TIMESTAMP": BEGAN + number,
+        "__REALTIME_TIMESTAMP": START_US + number,
         "__MONOTONIC_TIMESTAMP": 1_000 + number,
         "_BOOT_ID": BOOTS[boot],
         "_MACHINE_ID": MACHINE,
@@ -42,7 +42,7 @@ def entry(number: int, boot: int = 0, **fields: object) -> list[tuple[str, bytes
     return [(name, v if isinstance(v, bytes) else str(v).encode()) for name, v in pairs]
 
 
-def exported(entries: Sequence[Sequence[tuple[str, bytes]]]) -> bytes:
+def export_entry(entries: Sequence[Sequence[tuple[str, bytes]]]) -> bytes:
     """systemd's export format: a name and a value; behind a length where the value is no plain line."""
     out = bytearray()
     for one in entries:
@@ -58,7 +58,7 @@ def exported(entries: Sequence[Sequence[tuple[str, bytes]]]) -> bytes:
 def write(file: Path, entries: Sequence[Sequence[tuple[str, bytes]]]) -> None:
     """Append to a journal, or begin one."""
     words = [writer(), f"--output={file}", "--split-mode=none", "-"]
-    done = subprocess.run(words, input=exported(entries), capture_output=True, check=False)
+    done = subprocess.run(words, input=export_entry(entries), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"writing {len(entries)} entries".encode() in done.stderr, done.stderr
 

@@ -1,4 +1,4 @@
-"""A real bus, watched: what is sent is seen, in order; what cannot be held is counted."""
+"""A real bus: the source receives every message in order and counts those it drops."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import subprocess
 
 import pytest
-from tests.audit.aside import aside
 from tests.audit.sources.bus import private_bus, send_signals
+from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources.dbus import DBus, event_of
+from ridgeline.audit.sources.dbus import DBus, make_event
 from ridgeline.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    with private_bus(tmp_path_factory.mktemp("bus")) as made:
-        yield made
+    with private_bus(tmp_path_factory.mktemp("bus")) as bus_address:
+        yield bus_address
 
 
-async def watched(source, act, enough):
+async def watch_bus(source, act, enough):
     """Events and drops of a source while `act` runs, until `enough(events, dropped)`."""
     events, dropped, ready = [], 0, asyncio.Event()
 
@@ -46,7 +46,9 @@ def names(events):
 
 def test_signals_come_as_events_in_the_order_they_were_sent(address):
     source = DBus(address)
-    events, dropped = aside(watched(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500))
+    events, dropped = run_in_thread(
+        watch_bus(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500)
+    )
     assert names(events) == [f"br{i}" for i in range(500)]
     assert dropped == 0
     first = events[0]
@@ -56,17 +58,17 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
 
 
 def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):
-    source = DBus(address, held=100)
+    source = DBus(address, capacity=100)
 
     act, all_seen = lambda: send_signals(address, 3_000), lambda events, dropped: len(events) + dropped >= 3_000
-    events, dropped = aside(watched(source, act, all_seen))
+    events, dropped = run_in_thread(watch_bus(source, act, all_seen))
     assert len(events) + dropped == 3_000
     assert names(events) == sorted(names(events), key=lambda name: int(name[2:]))
 
 
 def test_a_match_lets_only_its_own_through(address):
     source = DBus(address, ["type='signal',interface='net.ovs.Bridge',arg0='br7'"])
-    events, _ = aside(watched(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
+    events, _ = run_in_thread(watch_bus(source, lambda: send_signals(address, 20), lambda events, _: len(events) >= 1))
     assert names(events) == ["br7"]
 
 
@@ -75,11 +77,11 @@ def test_a_call_is_an_event_too_and_the_bus_s_housekeeping_is_none(address):
         command = ["dbus-send", f"--bus={address}", "--type=method_call", "--dest=org.example.Nobody"]
         subprocess.run([*command, "/org/example", "org.example.Disk.Wipe", "string:sda"], check=True, timeout=60)
 
-    events, _ = aside(watched(DBus(address), call, lambda events, _: len(events) >= 1))
+    events, _ = run_in_thread(watch_bus(DBus(address), call, lambda events, _: len(events) >= 1))
     assert [(e["action"], e["attributes"]["_kind"]) for e in events] == [("org.example.Disk.Wipe", "call")]
     assert events[0]["attributes"]["_to"] == "org.example.Nobody"
-    asked = DBus(address, housekeeping=True)
-    events, _ = aside(watched(asked, call, lambda events, _: any("Disk" in e["action"] for e in events)))
+    source = DBus(address, housekeeping=True)
+    events, _ = run_in_thread(watch_bus(source, call, lambda events, _: any("Disk" in e["action"] for e in events)))
     assert "org.freedesktop.DBus.Hello" in {e["action"] for e in events}
 
 
@@ -88,7 +90,7 @@ def test_every_kind_of_value_becomes_json():
 
     body = [{"a": Variant("t", 2**60), "b": Variant("ay", b"\x01\xff")}, [1.5, float("inf")], True, ("x", {1: "y"})]
     message = Message.new_signal("/p", "a.b", "C", "a{sv}adb(sa{is})", body)
-    attributes = event_of(message, "signal")["attributes"]
+    attributes = make_event(message, "signal")["attributes"]
     assert attributes["args"] == [{"a": str(2**60), "b": "01ff"}, [1.5, "inf"], True, ["x", {"1": "y"}]]
 
 
@@ -98,7 +100,7 @@ def test_no_message_is_too_long_or_too_deep_for_the_log():
     value = Variant("s", "root")
     for _ in range(66):
         value = Variant("av", [value])
-    event = event_of(Message.new_signal("/p" * 4_000, "a.b", "C", "v", [value]), "signal")
+    event = make_event(Message.new_signal("/p" * 4_000, "a.b", "C", "v", [value]), "signal")
     assert event["subject"].endswith("…")
     assert event["attributes"]["args"] != ["root"]
     encode([event])
@@ -108,7 +110,7 @@ def test_an_interface_that_claims_our_name_is_not_ours():
     from dbus_fast import Message
 
     message = Message.new_signal("/p", "ridgeline.watch", "alert", "", [])
-    assert event_of(message, "signal")["action"] == "dbus.ridgeline.watch.alert"
+    assert make_event(message, "signal")["action"] == "dbus.ridgeline.watch.alert"
 
 
 def test_a_bus_that_went_away_is_a_gap_and_is_found_again(tmp_path):
@@ -136,7 +138,7 @@ def test_a_bus_that_went_away_is_a_gap_and_is_found_again(tmp_path):
         await asyncio.wait_for(task, 60)
         return gaps, names(events)
 
-    gaps, seen = aside(run())
+    gaps, seen = run_in_thread(run())
     assert seen == ["br0", "br1", "br2"] * 2
     assert "closed the connection" in gaps[0]
 
@@ -147,7 +149,7 @@ def test_a_bus_that_is_not_there_is_a_sentence(tmp_path, monkeypatch):
             return
 
     with pytest.raises(InputError, match="cannot be reached"):
-        aside(first(DBus(f"unix:path={tmp_path}/none")))
+        run_in_thread(first(DBus(f"unix:path={tmp_path}/none")))
     with pytest.raises(InputError, match="is no bus"):
         DBus("nonsense")
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)

@@ -1,4 +1,4 @@
-"""Files of lines: whole lines once each, in order, through growth, rotation, cuts and restarts."""
+"""Files of lines: every complete line once, in order, through growth, rotation, truncation and restarts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.audit.aside import aside
+from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources import text
+from ridgeline.audit.sources import lines as text
 from ridgeline.audit.sources.files import LineFile
-from ridgeline.audit.sources.text import json_line, log_line
+from ridgeline.audit.sources.lines import make_log_reader, parse_json_line
 from ridgeline.errors import InputError
 
 
-def lines_of(path, **more):
-    return LineFile(path, "lines", log_line(str(path)), **more)
+def read_messages(path, **more):
+    return LineFile(path, "lines", make_log_reader(str(path)), **more)
 
 
 def messages(batch) -> list[str]:
@@ -31,24 +31,24 @@ def messages(batch) -> list[str]:
 
 
 async def collect(source, position=None):
-    found, last, gaps = [], position, []
+    lines, last, gaps = [], position, []
     async for batch in source.batches(position):
-        found += messages(batch)
+        lines += messages(batch)
         gaps += batch.gaps
         last = batch.position or last
-    return found, last, gaps
+    return lines, last, gaps
 
 
 def read(path, position=None, **more):
-    return aside(collect(lines_of(path, follow=False, **more), position))
+    return run_in_thread(collect(read_messages(path, follow=False, **more), position))
 
 
 def test_every_line_is_an_event_and_can_be_put_together_again(tmp_path):
     path = tmp_path / "a.log"
     line = "Jun 14 15:16:01 combo sshd(pam_unix)[19939]: authentication failure; user=x"
     path.write_bytes(line.encode() + b"\r\n\nplain words\nno newline at the end \xff")
-    found, _, _ = read(path)
-    assert found == [line, "plain words", "no newline at the end \\xff"]
+    events, _, _ = read(path)
+    assert events == [line, "plain words", "no newline at the end \\xff"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_every_line_is_an_event_and_can_be_put_together_again(tmp_path):
 def test_a_line_that_says_when_it_was_is_of_that_time(stamp, zone, ago):
     then = int(time.time()) - ago
     words = datetime.fromtimestamp(then, zone).strftime(stamp)
-    event = log_line("x")(f"{words} host sshd[12]: Accepted".encode(), "")
+    event = make_log_reader("x")(f"{words} host sshd[12]: Accepted".encode(), "")
     assert abs(event["time"] - then * 10**9) in (0, 3600 * 10**9)  # an hour that comes twice when clocks are put back
     assert event["subject"] == "sshd"
 
@@ -82,7 +82,7 @@ def test_a_line_that_says_when_it_was_is_of_that_time(stamp, zone, ago):
 )
 def test_a_line_that_says_no_time_there_is_was_now(stamp):
     before = time.time_ns()
-    assert before <= log_line("x")(f"{stamp} host sshd: hi".encode(), "")["time"] <= time.time_ns()
+    assert before <= make_log_reader("x")(f"{stamp} host sshd: hi".encode(), "")["time"] <= time.time_ns()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_line_that_says_no_time_there_is_was_now(stamp):
 )
 def test_a_stamp_without_a_zone_is_of_this_machines(zone, stamp, hour):
     zone("America/New_York")
-    moment = log_line("x")(f"{stamp} host app: hi".encode(), "")["time"]
+    moment = make_log_reader("x")(f"{stamp} host app: hi".encode(), "")["time"]
     assert datetime.fromtimestamp(moment // 10**9, UTC).hour == hour
     assert moment % 10**9 == (250_000_000 if ".25" in stamp else 0)
 
@@ -119,7 +119,7 @@ def zone(monkeypatch):
 @pytest.mark.parametrize("program", ["a" * 5_000, "ä" * 3_000, "p" * 200_000])
 def test_a_program_with_a_name_too_long_for_the_log_hides_no_line(program):
     line = f"2026-01-01T00:00:00Z host {program}: root logged in"
-    event = log_line("x")(line.encode(), "")
+    event = make_log_reader("x")(line.encode(), "")
     assert event["subject"].endswith("…")
     assert event["attributes"]["_prefix"] + event["attributes"]["message"] == line
     encode([event])
@@ -134,26 +134,26 @@ def test_a_program_with_a_name_too_long_for_the_log_hides_no_line(program):
 def test_a_reader_stopped_anywhere_goes_on_where_it_was(tmp_path_factory, texts, chunk, cut):
     path = tmp_path_factory.mktemp("f") / "a.log"
     path.write_bytes("".join(t + "\n" for t in texts).encode())
-    wanted = [t for t in texts if t.encode().strip()]
+    expected = [t for t in texts if t.encode().strip()]
 
     async def two_parts():
         first, position = [], None
-        async for batch in lines_of(path, follow=False, chunk=chunk).batches(None):
+        async for batch in read_messages(path, follow=False, chunk=chunk).batches(None):
             first += messages(batch)
             position = batch.position
             if len(first) >= cut:
                 break
-        rest, _, gaps = await collect(lines_of(path, follow=False, chunk=chunk), position)
+        rest, _, gaps = await collect(read_messages(path, follow=False, chunk=chunk), position)
         return first + rest, gaps
 
-    assert aside(two_parts()) == (wanted, [])
+    assert run_in_thread(two_parts()) == (expected, [])
 
 
 def follow(path, act):
     """What a follower sees while `act` changes the file; each step waits for what is expected so far."""
 
     async def run():
-        source, seen, gaps = lines_of(path), [], []
+        source, seen, gaps = read_messages(path), [], []
 
         async def pull():
             async for batch in source.batches(None):
@@ -173,7 +173,7 @@ def follow(path, act):
         await asyncio.wait_for(task, 30)
         return seen, gaps
 
-    return aside(run())
+    return run_in_thread(run())
 
 
 def test_a_follower_waits_for_the_file_and_for_whole_lines(tmp_path):
@@ -244,14 +244,14 @@ def test_a_cut_to_just_the_size_it_had_is_seen_too(tmp_path):
     assert (seen, len(gaps)) == (["one", "two"], 1)
 
 
-def test_a_cut_while_nobody_watched_is_seen_behind_the_same_beginning(tmp_path):
+def test_a_truncation_without_a_watcher_is_detected(tmp_path):
     path = tmp_path / "c.log"
     banner = "a banner of many bytes, the same at every start\n" * 8
     path.write_text(banner + "one\n")
     _, position, _ = read(path)
     path.write_text(banner + "two, and a good deal more\n")
-    found, _, gaps = read(path, position)
-    assert (found[-1], len(found), len(gaps)) == ("two, and a good deal more", 9, 1)
+    events, _, gaps = read(path, position)
+    assert (events[-1], len(events), len(gaps)) == ("two, and a good deal more", 9, 1)
     earlier = {name: value for name, value in position.items() if name != "tail"}  # as it was kept before
     path.write_text(banner + "one\n")
     assert read(path, earlier)[::2] == ([], [])
@@ -279,7 +279,7 @@ def test_lines_are_counted_anew_after_a_cut(tmp_path):
     path.write_text("oops\noops\n")
 
     async def run():
-        source, refused = LineFile(path, "jsonl", json_line), []
+        source, refused = LineFile(path, "jsonl", parse_json_line), []
         async for batch in source.batches(None):
             refused += [where for where, _ in batch.refused]
             if len(refused) == 2:
@@ -289,11 +289,11 @@ def test_lines_are_counted_anew_after_a_cut(tmp_path):
         return refused
 
     places = [f"line {number} of {path}" for number in (1, 2, 1)]
-    assert aside(asyncio.wait_for(run(), 30)) == places
+    assert run_in_thread(asyncio.wait_for(run(), 30)) == places
 
 
 @pytest.mark.parametrize("name", ["a.log", "app[1].log", "what?*.log"])
-def test_what_was_rotated_away_meanwhile_is_found_and_finished(tmp_path, name):
+def test_a_file_rotated_meanwhile_is_read_to_its_end(tmp_path, name):
     path = tmp_path / name
     path.write_text("one\n")
     _, position, _ = read(path)
@@ -304,21 +304,21 @@ def test_what_was_rotated_away_meanwhile_is_found_and_finished(tmp_path, name):
     assert read(path, position)[0] == ["two", "three"]
     assert follow_from(path, position) == ["two", "three"]
     (tmp_path / f"{name}.1").unlink()
-    found, _, gaps = read(path, position)
-    assert found == ["three"]
+    events, _, gaps = read(path, position)
+    assert events == ["three"]
     assert "is another file" in gaps[0]
 
 
 def follow_from(path, position):
     async def run():
-        source, seen = lines_of(path), []
+        source, seen = read_messages(path), []
         async for batch in source.batches(position):
             seen += messages(batch)
             if len(seen) == 2:
                 source.stop()
         return seen
 
-    return aside(asyncio.wait_for(run(), 30))
+    return run_in_thread(asyncio.wait_for(run(), 30))
 
 
 def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_path):
@@ -326,9 +326,9 @@ def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_p
     path.write_bytes(b"x" * ((1 << 20) + 7) + b"\nshort\n")
 
     async def run():
-        return [e async for b in lines_of(path, follow=False, chunk=1000).batches(None) for e in b.events]
+        return [e async for b in read_messages(path, follow=False, chunk=1000).batches(None) for e in b.events]
 
-    first, second = aside(run())
+    first, second = run_in_thread(run())
     assert len(first["attributes"]["message"]) == 1 << 20
     assert first["attributes"]["_cut_bytes"] == 7
     assert second["attributes"]["message"] == "short"
@@ -340,49 +340,49 @@ def test_a_line_that_is_no_event_is_refused_by_its_number_and_the_rest_is_taken(
     path.write_text(f"{good}\n{{oops\n{good}\n[1]\n")
 
     async def run():
-        return [b async for b in LineFile(path, "jsonl", json_line, follow=False).batches(None)]
+        return [b async for b in LineFile(path, "jsonl", parse_json_line, follow=False).batches(None)]
 
-    (batch,) = aside(run())
+    (batch,) = run_in_thread(run())
     assert len(batch.events) == 2
     assert [where for where, _ in batch.refused] == [f"line 2 of {path}", f"line 4 of {path}"]
     assert batch.places == [f"line 1 of {path}", f"line 3 of {path}"]
 
 
-def test_what_cannot_be_read_is_said_before_anything_starts(tmp_path):
+def test_an_unreadable_file_is_an_error_before_the_start(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
-        lines_of(tmp_path)
+        read_messages(tmp_path)
     with pytest.raises(InputError, match="no file"):
-        lines_of(tmp_path / "none", follow=False)
-    assert os.path.isabs(lines_of(tmp_path / "x").name.partition(":")[2])
+        read_messages(tmp_path / "none", follow=False)
+    assert os.path.isabs(read_messages(tmp_path / "x").name.partition(":")[2])
 
 
 @pytest.mark.parametrize("follows", [True, False])
-def test_a_pipe_is_told_and_not_waited_for(tmp_path, follows):
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path, follows):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is not a regular file; use - for a pipe"):
-        lines_of(tmp_path / "pipe", follow=follows)
+        read_messages(tmp_path / "pipe", follow=follows)
     out, into = os.pipe()
     with pytest.raises(InputError, match="is not a regular file"):
-        lines_of(Path(f"/dev/fd/{out}"), follow=follows)
+        read_messages(Path(f"/dev/fd/{out}"), follow=follows)
     os.close(out)
     os.close(into)
 
 
 def test_a_pipe_that_takes_the_name_later_is_not_waited_for(tmp_path):
     path = tmp_path / "a.log"
-    late = lines_of(path)
+    late = read_messages(path)
     path.write_text("one\n")
 
-    async def swapped():
-        async for _ in lines_of(path).batches(None):
+    async def swap_file():
+        async for _ in read_messages(path).batches(None):
             path.rename(tmp_path / "a.log.1")
             os.mkfifo(path)
 
     waited = []
     writer = threading.Timer(20, lambda: waited.append(os.open(path, os.O_RDWR)))  # ends a wait that there must not be
     writer.start()
-    for run in (swapped(), collect(late)):
+    for run in (swap_file(), collect(late)):
         with pytest.raises(InputError, match="is not a regular file"):
-            aside(run)
+            run_in_thread(run)
     writer.cancel()
     assert not waited

@@ -9,44 +9,44 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.audit.aside import aside
 from tests.audit.sources.journals import entry, gaps, last, messages, write, writer
-from tests.audit.watch.watching import make, recorded, watch
+from tests.audit.threads import run_in_thread
+from tests.audit.watch.watching import make, outside_events, watch
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.sources.journal import Journal
-from ridgeline.audit.watch import own
+from ridgeline.audit.watch import internal_events
 from ridgeline.errors import InputError
 
 
 @pytest.fixture
 def folder(tmp_path):
     writer()
-    made = tmp_path / "journal"
-    made.mkdir()
-    return made
+    journal_folder = tmp_path / "journal"
+    journal_folder.mkdir()
+    return journal_folder
 
 
 def some(first: int, end: int, boot: int = 0):
     return [entry(k, boot) for k in range(first, end)]
 
 
-def named(first: int, end: int) -> list[str]:
+def list_names(first: int, end: int) -> list[str]:
     return [f"m{k}" for k in range(first, end)]
 
 
-async def drawn(source: Journal, position=None, wanted: int | None = None, meanwhile=lambda: None):
+async def draw_batches(source: Journal, position=None, count: int | None = None, meanwhile=lambda: None):
     """Batches until the source ends, or until `wanted` events came; `meanwhile` runs once it reads."""
     batches = []
 
     async def pull():
         async for batch in source.batches(position):
             batches.append(batch)
-            if wanted is not None and sum(len(b.events) for b in batches) >= wanted:
+            if count is not None and sum(len(b.events) for b in batches) >= count:
                 source.stop()
 
     task = asyncio.create_task(pull())
-    if wanted is not None:
+    if count is not None:
         await asyncio.sleep(0.5)
         await asyncio.to_thread(meanwhile)
     with contextlib.suppress(TimeoutError):
@@ -58,39 +58,39 @@ async def drawn(source: Journal, position=None, wanted: int | None = None, meanw
 
 
 def read(folder, position=None, **more):
-    return aside(drawn(Journal(directory=folder, follow=False, **more), position))
+    return run_in_thread(draw_batches(Journal(directory=folder, follow=False, **more), position))
 
 
-def followed(folder, wanted, position=None, meanwhile=lambda: None):
-    return aside(drawn(Journal(directory=folder), position, wanted, meanwhile))
+def follow_journal(folder, count, position=None, meanwhile=lambda: None):
+    return run_in_thread(draw_batches(Journal(directory=folder), position, count, meanwhile))
 
 
 def test_what_is_there_is_read_and_a_restart_goes_on_behind_it(folder):
     write(folder / "a.journal", some(0, 30))
     batches = read(folder)
-    assert messages(batches) == named(0, 30)
+    assert messages(batches) == list_names(0, 30)
     first = batches[0].events[0]
     assert (first["time"], first["actor"], first["action"]) == (1_700_000_000_000_000_000, "uid 0", "journal.sshd")
     assert messages(read(folder, last(batches))) == []
     write(folder / "a.journal", some(30, 50))
     again = read(folder, last(batches))
-    assert messages(again) == named(30, 50)
+    assert messages(again) == list_names(30, 50)
     assert gaps(again) == []
 
 
-def test_a_follower_catches_up_with_all_that_came_and_with_what_comes(folder):
+def test_a_follower_reads_existing_and_new_entries(folder):
     write(folder / "a.journal", some(0, 10))
     position = last(read(folder))
     write(folder / "a.journal", some(10, 60))
-    batches = followed(folder, 55, position, lambda: write(folder / "a.journal", some(60, 65)))
-    assert messages(batches) == named(10, 65)
+    batches = follow_journal(folder, 55, position, lambda: write(folder / "a.journal", some(60, 65)))
+    assert messages(batches) == list_names(10, 65)
     assert gaps(batches) == []
 
 
 def test_a_follower_without_a_cursor_begins_now(folder):
     write(folder / "a.journal", some(0, 10))
-    batches = followed(folder, 3, None, lambda: write(folder / "a.journal", some(10, 13)))
-    assert messages(batches) == named(10, 13)
+    batches = follow_journal(folder, 3, None, lambda: write(folder / "a.journal", some(10, 13)))
+    assert messages(batches) == list_names(10, 13)
 
 
 def test_what_an_earlier_boot_wrote_after_the_cursor_is_not_lost(folder):
@@ -98,8 +98,8 @@ def test_what_an_earlier_boot_wrote_after_the_cursor_is_not_lost(folder):
     position = last(read(folder))
     write(folder / "a.journal", some(10, 20))  # the watcher was gone, and the machine went down
     write(folder / "b.journal", some(20, 30, boot=1))
-    batches = followed(folder, 25, position, lambda: write(folder / "c.journal", some(30, 35, boot=2)))
-    assert messages(batches) == named(10, 35)
+    batches = follow_journal(folder, 25, position, lambda: write(folder / "c.journal", some(30, 35, boot=2)))
+    assert messages(batches) == list_names(10, 35)
     assert gaps(batches) == []
 
 
@@ -110,9 +110,9 @@ def test_a_cursor_of_an_earlier_boot_is_no_gap_for_a_follower_of_this_one(folder
     source._command.remove("--merge")  # as it is for the machine's own journal: a follower sees one boot
     write(folder / "a.journal", [entry(11, SYSLOG_IDENTIFIER="cron")])
     cron = Journal(["SYSLOG_IDENTIFIER=cron"], directory=folder, follow=False)
-    position = last(aside(drawn(cron)))
+    position = last(run_in_thread(draw_batches(cron)))
     later = [entry(30, boot=1, SYSLOG_IDENTIFIER="cron")]
-    batches = aside(drawn(source, position, 1, lambda: write(folder / "b.journal", later)))
+    batches = run_in_thread(draw_batches(source, position, 1, lambda: write(folder / "b.journal", later)))
     assert (messages(batches), gaps(batches)) == (["m30"], [])
 
 
@@ -127,20 +127,20 @@ def test_a_journal_that_is_rotated_is_read_on(folder):
         (folder / "system.journal").rename(folder / "system@later.journal")
         write(folder / "system.journal", some(30, 40))
 
-    batches = followed(folder, 30, position, rotate)
-    assert messages(batches) == named(10, 40)
+    batches = follow_journal(folder, 30, position, rotate)
+    assert messages(batches) == list_names(10, 40)
     assert gaps(batches) == []
 
 
-def test_a_journal_rotated_past_the_cursor_says_so_and_passes_nothing_over(folder):
+def test_a_journal_rotated_past_the_cursor_gives_a_gap_and_skips_nothing(folder):
     write(folder / "old.journal", some(0, 20))
     position = last(read(folder))
     write(folder / "new.journal", some(20, 40))
     (folder / "old.journal").unlink()
-    for batches in (read(folder, position), followed(folder, 20, position)):
-        assert messages(batches) == named(20, 40)
+    for batches in (read(folder, position), follow_journal(folder, 20, position)):
+        assert messages(batches) == list_names(20, 40)
         assert len(gaps(batches)) == 1
-        assert "no longer has the entry" in gaps(batches)[0]
+        assert "no longer has the last entry" in gaps(batches)[0]
 
 
 def test_a_journal_that_has_nothing_of_the_cursor_and_nothing_after_it_says_so(folder):
@@ -184,25 +184,28 @@ def test_matches_choose_and_a_cursor_of_one_choice_is_its_own(folder):
     assert Journal(directory=folder).name != Journal(["_UID=0"], directory=folder).name
 
 
-def test_a_watcher_started_again_has_every_entry_once_and_tells_the_gap(folder, tmp_path):
+def test_a_restarted_watcher_has_every_entry_once_and_records_the_gap(folder, tmp_path):
     log = make(tmp_path / "log")
     write(folder / "a.journal", some(0, 40))
     watch(log, Journal(directory=folder, follow=False))
     write(folder / "a.journal", some(40, 70))
     watch(log, Journal(directory=folder, follow=False))
     watch(log, Journal(directory=folder, follow=False))
-    assert [e["attributes"]["message"] for e in recorded(log)] == named(0, 70)
+    assert [e["attributes"]["message"] for e in outside_events(log)] == list_names(0, 70)
     (folder / "a.journal").unlink()
     write(folder / "b.journal", some(80, 90))
     watch(log, Journal(directory=folder, follow=False))
-    assert [e["attributes"]["message"] for e in recorded(log)] == named(0, 70) + named(80, 90)
+    assert [e["attributes"]["message"] for e in outside_events(log)] == list_names(0, 70) + list_names(80, 90)
     with Ledger.open(log) as ledger:
-        told = [event["attributes"]["what"] for _, event in own.own_events(ledger, own.GAP)]
-    assert len(told) == 1
-    assert "no longer has the entry" in told[0]
+        gaps = [
+            event["attributes"]["what"]
+            for _, event in internal_events.read_internal_events(ledger, internal_events.GAP)
+        ]
+    assert len(gaps) == 1
+    assert "no longer has the last entry" in gaps[0]
 
 
-def test_a_cursor_that_is_none_and_a_folder_that_is_none_are_said(folder, tmp_path):
+def test_a_bad_cursor_and_a_missing_folder_are_errors(folder, tmp_path):
     write(folder / "a.journal", some(0, 3))
     with pytest.raises(InputError, match="Failed to seek to cursor"):
         read(folder, {"cursor": "gone"})

@@ -1,4 +1,4 @@
-"""stdin, the journal (through a stand-in for journalctl), HTTP."""
+"""stdin, the journal (through a fake journalctl), HTTP."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from hashlib import sha256
 
 import httpx
 import pytest
-from tests.audit.aside import aside
+from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.ledger.receipts import Receipts
-from ridgeline.audit.sources.http import Http
-from ridgeline.audit.sources.journal import Journal, event_of
-from ridgeline.audit.sources.requests import Known, Requests
-from ridgeline.audit.sources.stdin import Piped
-from ridgeline.audit.sources.text import LONGEST, json_line, log_line
+from ridgeline.audit.ledger.ledger import Receipts
+from ridgeline.audit.sources.http import Http, RecordedRequest, RequestMemory
+from ridgeline.audit.sources.journal import Journal, make_event
+from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_json_line
+from ridgeline.audit.sources.stdin import PipeSource
 from ridgeline.errors import InputError
 
 JOURNALCTL = """#!/usr/bin/env python3
@@ -47,7 +46,7 @@ def journalctl(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
 
-async def all_of(source, position=None, stop_at=None):
+async def collect_batches(source, position=None, stop_at=None):
     batches = []
     async for batch in source.batches(position):
         batches.append(batch)
@@ -57,49 +56,49 @@ async def all_of(source, position=None, stop_at=None):
 
 
 def test_the_journal_is_read_and_resumed_after_its_cursor(journalctl):
-    batches = aside(all_of(Journal(follow=False)))
+    batches = run_in_thread(collect_batches(Journal(follow=False)))
     events = [e for b in batches for e in b.events]
     assert [e["attributes"]["message"] for e in events] == ["hi\\xff" if i == 3 else f"message {i}" for i in range(8)]
     assert events[0]["time"] == 10**18
     assert (events[0]["action"], events[0]["subject"], events[0]["actor"]) == ("journal.sshd", "ssh.service", "uid 0")
     assert batches[-1].position == {"cursor": "s=1;i=8"}
-    rest = aside(all_of(Journal(follow=False), {"cursor": "s=1;i=6"}))
+    rest = run_in_thread(collect_batches(Journal(follow=False), {"cursor": "s=1;i=6"}))
     assert [e["attributes"]["message"] for b in rest for e in b.events] == ["message 6", "message 7"]
 
 
-def test_a_journal_that_is_followed_ends_when_told(journalctl):
-    batches = aside(asyncio.wait_for(all_of(Journal(), {"cursor": "s=1;i=5"}, stop_at=3), 30))
+def test_a_followed_journal_ends_on_stop(journalctl):
+    batches = run_in_thread(asyncio.wait_for(collect_batches(Journal(), {"cursor": "s=1;i=5"}, stop_at=3), 30))
     assert sum(len(b.events) for b in batches) == 3
 
 
-def test_a_cursor_the_journal_has_lost_is_said(journalctl):
+def test_a_lost_cursor_gives_a_gap(journalctl):
     with pytest.raises(InputError, match="Failed to seek"):
-        aside(all_of(Journal(follow=False), {"cursor": "gone"}))
+        run_in_thread(collect_batches(Journal(follow=False), {"cursor": "gone"}))
     with pytest.raises(InputError, match="no match of the journal"):
         Journal(["ssh"])
 
 
 def test_an_entry_without_the_usual_fields_is_still_an_event():
-    event = event_of({"__CURSOR": "x", "MESSAGE": ["a", "b"]})
+    event = make_event({"__CURSOR": "x", "MESSAGE": ["a", "b"]})
     assert (event["action"], event["attributes"]["message"]) == ("journal.unknown", "a b")
 
 
 @pytest.mark.parametrize("stamp", ["-1", "99999999999999999", "soon", "9" * 5_000, ["1", "2"]])
 def test_an_entry_of_a_time_that_the_log_cannot_hold_is_of_the_next_best(stamp):
     entry = {"_SOURCE_REALTIME_TIMESTAMP": stamp, "__REALTIME_TIMESTAMP": "5"}
-    assert event_of(entry)["time"] == 5_000
+    assert make_event(entry)["time"] == 5_000
     before = time.time_ns()
-    assert before <= event_of({"__REALTIME_TIMESTAMP": stamp})["time"] <= time.time_ns()
+    assert before <= make_event({"__REALTIME_TIMESTAMP": stamp})["time"] <= time.time_ns()
 
 
 @pytest.mark.parametrize("field", ["SYSLOG_IDENTIFIER", "_COMM", "UNIT", "_SYSTEMD_UNIT", "_UID"])
 def test_an_entry_with_a_name_too_long_for_the_log_is_still_an_event(field):
-    event = event_of({"MESSAGE": "root logged in", field: "ä" * 9 + "x" * 9_000})
+    event = make_event({"MESSAGE": "root logged in", field: "ä" * 9 + "x" * 9_000})
     assert event["attributes"]["message"] == "root logged in"
     encode([event])
 
 
-def piped(read, *parts):
+def read_pipe(read, *parts):
     """What comes of these writes into a pipe."""
     out, into = os.pipe()
 
@@ -110,7 +109,7 @@ def piped(read, *parts):
 
     writer = threading.Thread(target=write)
     writer.start()
-    batches = aside(all_of(Piped(read, out)))
+    batches = run_in_thread(collect_batches(PipeSource(read, out)))
     writer.join()
     os.close(out)
     return batches
@@ -119,7 +118,7 @@ def piped(read, *parts):
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_longer_than_any_buffer_is_one_line_of_stdin(end):
     good, long = json.dumps({"source": "s", "action": "a.b"}).encode(), b"x" * 3_000_000
-    batches = piped(json_line, good + b"\n" + long + b"\n" + good + b"\noops\n" + long + end)
+    batches = read_pipe(parse_json_line, good + b"\n" + long + b"\n" + good + b"\noops\n" + long + end)
     assert [where for b in batches for where in b.places] == ["line 1 of stdin", "line 3 of stdin"]
     refused = [(where, why) for b in batches for where, why in b.refused]
     assert [where for where, _ in refused] == ["line 2 of stdin", "line 4 of stdin", "line 5 of stdin"]
@@ -128,7 +127,7 @@ def test_a_line_longer_than_any_buffer_is_one_line_of_stdin(end):
 
 @pytest.mark.parametrize("first", [b"x", b" "])
 def test_a_line_too_long_is_cut_and_says_by_how_much(first):
-    batches = piped(log_line("stdin"), first * 3_000_000 + b"root\nshort\n")
+    batches = read_pipe(make_log_reader("stdin"), first * 3_000_000 + b"root\nshort\n")
     one, two = [e["attributes"] for b in batches for e in b.events]
     assert (len(one["message"]), one["_cut_bytes"]) == (LONGEST, 3_000_004 - LONGEST)
     assert two["message"] == "short"
@@ -146,7 +145,7 @@ def test_stdin_is_taken_in_whole_lines_as_it_comes():
 
     writer = threading.Thread(target=write)
     writer.start()
-    batches = aside(all_of(Piped(json_line, out)))
+    batches = run_in_thread(collect_batches(PipeSource(parse_json_line, out)))
     writer.join()
     os.close(out)
     assert sum(len(b.events) for b in batches) == 3
@@ -157,13 +156,13 @@ def test_a_silent_stdin_does_not_keep_a_watcher_from_ending():
     out, into = os.pipe()
 
     async def run():
-        source = Piped(json_line, out)
-        task = asyncio.create_task(all_of(source))
+        source = PipeSource(parse_json_line, out)
+        task = asyncio.create_task(collect_batches(source))
         await asyncio.sleep(0.05)
         source.stop()
         return await asyncio.wait_for(task, 30)
 
-    assert aside(run()) == []
+    assert run_in_thread(run()) == []
     os.close(into)
     os.close(out)
 
@@ -172,8 +171,8 @@ class Served:
     """An HTTP source with a log of its own behind it; `ask` posts from a thread."""
 
     def __init__(self, **more):
-        self.told, self.taken, self.failing = [], [], False
-        self.source = Http(":0", "t" * 20, announce=self.told.append, **more)
+        self.announced, self.taken, self.failing = [], [], False
+        self.source = Http(":0", "t" * 20, announce=self.announced.append, **more)
 
     async def run(self, act):
         async def pull():
@@ -186,13 +185,13 @@ class Served:
                 batch.taken(Receipts(first, b"", len(self.taken)))
 
         task = asyncio.create_task(pull())
-        while not self.told:
+        while not self.announced:
             await asyncio.sleep(0.01)
-        url = self.told[0].split()[-1].removesuffix("/events")
-        found = await asyncio.to_thread(act, url)
+        url = self.announced[0].split()[-1].removesuffix("/events")
+        answer = await asyncio.to_thread(act, url)
         self.source.stop()
         await asyncio.wait_for(task, 30)
-        return found
+        return answer
 
 
 def post(url, body, token="t" * 20, path="/events", key=None):
@@ -210,7 +209,7 @@ def test_events_by_http_are_answered_with_their_place_in_the_log():
     def act(url):
         return post(url, f"{LINE}\n{LINE}\n"), post(url, f"[{LINE}]"), post(url, "")
 
-    one, two, three = aside(served.run(act))
+    one, two, three = run_in_thread(served.run(act))
     assert one.json() == {"first": 0, "count": 2, "size": 2}
     assert two.json() == {"first": 2, "count": 1, "size": 3}
     assert three.json() == {"first": None, "count": 0}
@@ -233,7 +232,7 @@ def test_what_is_wrong_too_much_or_not_allowed_is_refused_whole():
         served.failing = True
         return [*answers, post(url, LINE)]
 
-    answers = aside(served.run(act))
+    answers = run_in_thread(served.run(act))
     assert [a.status_code for a in answers] == [401, 401, 400, 400, 429, 413, 404, 500]
     assert "event 1 action 'no words'" in answers[2].json()["error"]
     assert answers[4].headers["retry-after"] == "1"
@@ -252,11 +251,11 @@ def test_many_clients_share_one_append_and_each_gets_its_own_place():
             thread.join()
         return answers
 
-    answers = aside(served.run(act))
+    answers = run_in_thread(served.run(act))
     assert sorted(a.json()["first"] for a in answers) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
-def test_a_request_with_a_key_is_taken_once_however_often_it_is_sent():
+def test_a_request_with_a_key_is_recorded_once():
     served = Served()
 
     def act(url):
@@ -264,11 +263,11 @@ def test_a_request_with_a_key_is_taken_once_however_often_it_is_sent():
         sent += [post(url, LINE, key="k-1"), post(url, LINE, key="k-2"), post(url, LINE), post(url, LINE)]
         return sent
 
-    answers = aside(served.run(act))
+    answers = run_in_thread(served.run(act))
     assert [a.status_code for a in answers] == [200, 200, 200, 422, 200, 200, 200]
     assert answers[1].json() == {"first": 1, "count": 2, "size": 3}
     assert answers[2].json() == {"first": 1, "count": 2, "size": 3, "repeated": True}
-    assert "'k-1' stood before other events" in answers[3].json()["error"]
+    assert "'k-1' was used with other events" in answers[3].json()["error"]
     assert len(served.taken) == 6  # without a key every request counts
 
 
@@ -284,7 +283,7 @@ def test_the_same_key_at_the_same_time_is_one_request():
             thread.join()
         return answers
 
-    answers = aside(served.run(act))
+    answers = run_in_thread(served.run(act))
     assert [a.json()["first"] for a in answers] == [0] * 8
     assert sum("repeated" not in a.json() for a in answers) == 1
     assert len(served.taken) == 1
@@ -300,32 +299,34 @@ def test_a_request_that_failed_or_was_turned_away_may_come_again_under_its_key()
         turned = post(url, "\n".join([LINE] * 11), key="b")
         return failed, post(url, LINE, key="a"), turned, post(url, LINE, key="b")
 
-    assert [a.status_code for a in aside(served.run(act))] == [500, 200, 429, 200]
+    assert [a.status_code for a in run_in_thread(served.run(act))] == [500, 200, 429, 200]
     assert len(served.taken) == 2
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "two words"])
 def test_a_key_that_is_none_is_refused(key):
     served = Served()
-    answer = aside(served.run(lambda url: post(url, LINE, key=key)))
+    answer = run_in_thread(served.run(lambda url: post(url, LINE, key=key)))
     assert answer.status_code == 400
     assert "1 to 200 visible ASCII characters" in answer.json()["error"]
     assert served.taken == []
 
 
-def test_what_the_log_remembers_is_known_before_the_first_request():
+def test_keys_in_the_log_are_loaded_before_the_first_request():
     served = Served()
-    served.source.recall = lambda: [Known("old", sha256(LINE.encode()).hexdigest()[:32], 7, 1)]
-    one, other = aside(served.run(lambda url: (post(url, LINE, key="old"), post(url, f"[{LINE}]", key="old"))))
+    served.source.load_requests = lambda: [RecordedRequest("old", sha256(LINE.encode()).hexdigest()[:32], 7, 1)]
+    one, other = run_in_thread(served.run(lambda url: (post(url, LINE, key="old"), post(url, f"[{LINE}]", key="old"))))
     assert one.json() == {"first": 7, "count": 1, "size": 8, "repeated": True}
     assert other.status_code == 422
     assert served.taken == []
 
 
 def test_only_the_newest_keys_are_remembered():
-    requests = Requests(most=3)
-    requests.recall(Known(f"k{i}", "d", i, 1) for i in range(5))
-    assert [requests.begin(f"k{i}", "d", Future()) for i in (4, 3, 2)] == [Known(f"k{i}", "d", i, 1) for i in (4, 3, 2)]
+    requests = RequestMemory(most=3)
+    requests.load(RecordedRequest(f"k{i}", "d", i, 1) for i in range(5))
+    assert [requests.begin(f"k{i}", "d", Future()) for i in (4, 3, 2)] == [
+        RecordedRequest(f"k{i}", "d", i, 1) for i in (4, 3, 2)
+    ]
     assert requests.begin("k0", "d", Future()) is None
 
 

@@ -1,4 +1,4 @@
-"""The backlog gives every entry once, in order, however appends are told; positions survive a crash at any point."""
+"""The backlog yields every entry once, in order; positions survive a crash at any point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.watch.backlog import Backlog
-from ridgeline.audit.watch.positions import Positions
+from ridgeline.audit.watch.state import Positions
 from ridgeline.errors import StoreError
 
 
@@ -24,28 +24,28 @@ from ridgeline.errors import StoreError
     st.integers(1, 20),
     st.integers(0, 40),
 )
-def test_every_entry_comes_once_in_order_whether_it_was_told_late_or_never(tmp_path_factory, appends, size, held):
+def test_the_backlog_yields_every_entry_once_in_order(tmp_path_factory, appends, size, capacity):
     with Ledger.create(tmp_path_factory.mktemp("b") / "log", origin="a") as ledger:
-        backlog = Backlog(ledger, 0, lambda: ledger.size, held=held)
+        backlog = Backlog(ledger, 0, lambda: ledger.size, capacity=capacity)
         late, total, taken = [], 0, []
         for count, how in appends:
             events = [event(total + k) for k in range(count)]
             receipts = ledger.append(events)
             total += count
             if how == "now":
-                backlog.told(receipts.first, events, receipts.hashes)
+                backlog.add(receipts.first, events, receipts.hashes)
             elif how == "late":
                 late.append((receipts.first, events, receipts.hashes))
             if len(late) == 2:
                 taken.append(backlog.take(size, 0.0))
-                backlog.told(*late.pop(0))
+                backlog.add(*late.pop(0))
         backlog.close()
         while (piece := backlog.take(size, 0.0)) is not None:
             taken.append(piece)
-        wanted = [leaf_hash(raw) for _, raw in ledger.raws()]
+        expected = [leaf_hash(raw) for _, raw in ledger.raw_entries()]
     assert all(len(piece.events) <= size for piece in taken)
     assert [piece.first for piece in taken] == [sum(len(p.events) for p in taken[:k]) for k in range(len(taken))]
-    assert b"".join(piece.leaves for piece in taken) == b"".join(wanted)
+    assert b"".join(piece.leaves for piece in taken) == b"".join(expected)
     assert [e["time"] for piece in taken for e in piece.events] == [event(i)["time"] for i in range(total)]
 
 
@@ -54,8 +54,8 @@ def test_what_is_there_already_goes_together_up_to_the_most(tmp_path):
         backlog = Backlog(ledger, 0, lambda: ledger.size)
         events = [event(k) for k in range(50)]
         receipts = ledger.append(events)
-        backlog.told(receipts.first, events, receipts.hashes)
-        sizes = [len(backlog.take(*asked).events) for asked in ((4, 0.0), (4, 0.0, None, 20), (4, 0.0, 30, 20))]
+        backlog.add(receipts.first, events, receipts.hashes)
+        sizes = [len(backlog.take(*request).events) for request in ((4, 0.0), (4, 0.0, None, 20), (4, 0.0, 30, 20))]
         assert sizes == [4, 20, 6]  # the last one only up to entry 30
         assert len(backlog.take(4, 0.0, None, 99).events) == 20
 
@@ -72,19 +72,19 @@ def test_what_was_pruned_is_passed_over(tmp_path):
 
 def test_a_waiting_taker_is_woken_by_an_append_and_by_the_end(tmp_path):
     with Ledger.create(tmp_path / "log", origin="a") as ledger:
-        backlog, found = Backlog(ledger, 0, lambda: ledger.size), []
-        thread = threading.Thread(target=lambda: found.extend([backlog.take(10, 0.01), backlog.take(10, 0.01)]))
+        backlog, pieces = Backlog(ledger, 0, lambda: ledger.size), []
+        thread = threading.Thread(target=lambda: pieces.extend([backlog.take(10, 0.01), backlog.take(10, 0.01)]))
         thread.start()
         receipts = ledger.append([event(0)])
-        backlog.told(0, [event(0)], receipts.hashes)
+        backlog.add(0, [event(0)], receipts.hashes)
         backlog.close()
         thread.join(30)
-    assert [None if p is None else len(p.events) for p in found] == [1, None]
+    assert [None if p is None else len(p.events) for p in pieces] == [1, None]
 
 
 @pytest.mark.parametrize("crash", ["before the append", "after the append", "after settling"])
 @pytest.mark.parametrize("meanwhile", [0, 3])
-def test_a_position_is_that_of_the_log_wherever_a_crash_came(tmp_path, crash, meanwhile):
+def test_the_log_decides_the_position_after_a_crash(tmp_path, crash, meanwhile):
     log = make(tmp_path / "log")
     with Ledger.open(log) as ledger:
         positions = Positions(tmp_path / "p", ledger)
@@ -94,14 +94,14 @@ def test_a_position_is_that_of_the_log_wherever_a_crash_came(tmp_path, crash, me
             positions.intend("s", {"offset": step}, ledger.size, encode(events).hashes)
             if step == 2 and crash == "before the append":
                 break
-            ledger.append([event(900 + k) for k in range(meanwhile)])  # by somebody else, in between
+            ledger.append([event(900 + k) for k in range(meanwhile)])  # by another process, in between
             ledger.append(events)
             if step == 2 and crash == "after the append":
                 break
-            positions.settle("s")
+            positions.confirm("s")
     with Ledger.open(log) as ledger:
-        found = Positions(tmp_path / "p", ledger).find("s")
-    assert found == {"offset": 1 if crash == "before the append" else 2}
+        pieces = Positions(tmp_path / "p", ledger).find("s")
+    assert pieces == {"offset": 1 if crash == "before the append" else 2}
 
 
 def test_a_damaged_position_is_a_sentence_not_a_beginning_from_nothing(tmp_path):

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from tests.audit.aside import aside
-from tests.audit.watch.watching import make, recorded
+from tests.audit.threads import run_in_thread
+from tests.audit.watch.watching import make, outside_events
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.verify import examine
-from ridgeline.audit.sources import Batch, Keyed
-from ridgeline.audit.sources.requests import Known
-from ridgeline.audit.watch import own
-from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.sources import Batch, KeyedEvents
+from ridgeline.audit.sources.http import RecordedRequest
+from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.scorer import Settings
 from ridgeline.audit.watch.watcher import Watcher
 
 ROUNDS = 50 if "RIDGELINE_CHAOS" in os.environ else 3
@@ -77,12 +77,12 @@ def test_requests_sent_again_to_watchers_that_were_killed_are_recorded_once(tmp_
                     assert (again := send(url, total)) is None or again.json()["first"] == answer.json()["first"]
                 total += 1
             killer.join()
-            lost = [*draw.sample(range(total), min(total, 5)), total]  # what it never heard of, and some that it did
+            lost = [*draw.sample(range(total), min(total, 5)), total]  # keys it never received, and some that it did
             total += 1
     with watching(log) as (_, url):
         answers = [send(url, number) for number in lost]
     assert all(a.json().get("repeated") for a in answers[:-1])
-    assert [e["subject"] for e in recorded(log)] == [f"n{k}" for k in range(3 * total)]
+    assert [e["subject"] for e in outside_events(log)] == [f"n{k}" for k in range(3 * total)]
     with Ledger.open(log) as ledger:
         assert examine(log, ledger.verifier).ok
 
@@ -96,21 +96,21 @@ class Given:
         self._events = events
 
     async def batches(self, position):
-        keyed = tuple(Keyed(f"k{i}", f"d{i}", i, 1) for i in range(1, len(self._events)))
+        keyed = tuple(KeyedEvents(f"k{i}", f"d{i}", i, 1) for i in range(1, len(self._events)))
         yield Batch(self._events, keyed=keyed)
-        yield Batch(self._events[:2], keyed=(Keyed("both", "d", 0, 2),), dropped=3)
+        yield Batch(self._events[:2], keyed=(KeyedEvents("both", "d", 0, 2),), dropped=3)
 
     def stop(self):
         pass
 
 
 @pytest.mark.parametrize("count", [2, 3, 700])
-def test_the_log_tells_which_entries_came_under_which_key(tmp_path, count):
+def test_the_log_records_the_entries_of_each_key(tmp_path, count):
     log = make(tmp_path / "log")
     events = [json.loads(line(i)) | {"source": "t"} for i in range(count)]
     with Ledger.open(log) as ledger:
-        aside(Watcher(ledger, [Given(events)], Settings(score=False)).run)
-        known = list(own.known_keys(ledger))
+        run_in_thread(Watcher(ledger, [Given(events)], Settings(score=False)).run)
+        known = list(internal_events.read_request_keys(ledger))
         everything = list(ledger.entries())
     assert [(k.key, k.digest) for k in known] == [*((f"k{i}", f"d{i}") for i in range(1, count)), ("both", "d")]
     for one in known[:-1]:
@@ -120,17 +120,19 @@ def test_the_log_tells_which_entries_came_under_which_key(tmp_path, count):
 
 def test_an_event_from_outside_cannot_claim_a_key(tmp_path):
     log = make(tmp_path / "log")
-    forged = own.own(own.KEYS, "given", {"keys": [{"key": "k", "sha256": "d", "back": 1, "count": 1}]})
+    forged = internal_events.make_event(
+        internal_events.KEYS, "given", {"keys": [{"key": "k", "sha256": "d", "back": 1, "count": 1}]}
+    )
     with Ledger.open(log) as ledger:
-        aside(Watcher(ledger, [Given([forged, forged])], Settings(score=False)).run)
-        assert "k" not in {one.key for one in own.known_keys(ledger)}
-        assert isinstance(next(own.known_keys(ledger)), Known)
+        run_in_thread(Watcher(ledger, [Given([forged, forged])], Settings(score=False)).run)
+        assert "k" not in {one.key for one in internal_events.read_request_keys(ledger)}
+        assert isinstance(next(internal_events.read_request_keys(ledger)), RecordedRequest)
 
 
 def test_keys_beyond_the_end_that_is_remembered_are_forgotten(tmp_path, monkeypatch):
     log = make(tmp_path / "log")
     events = [json.loads(line(i)) | {"source": "t"} for i in range(50)]
     with Ledger.open(log) as ledger:
-        aside(Watcher(ledger, [Given(events)], Settings(score=False)).run)
-        monkeypatch.setattr(own, "REMEMBERED", 6)
-        assert [k.key for k in own.known_keys(ledger)] == ["both"]
+        run_in_thread(Watcher(ledger, [Given(events)], Settings(score=False)).run)
+        monkeypatch.setattr(internal_events, "REMEMBERED", 6)
+        assert [k.key for k in internal_events.read_request_keys(ledger)] == ["both"]

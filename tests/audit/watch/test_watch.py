@@ -1,4 +1,4 @@
-"""The watcher: everything recorded first, scored once, bound; restarts neither lose nor double."""
+"""The watcher records every event first and scores it once; restarts neither lose nor repeat events."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ from tests.audit.watch.watching import (
     in_order,
     jsonl,
     make,
-    recorded,
-    told,
+    outside_events,
+    run_command,
     watch,
     write_events,
 )
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.compliance.collection import collect
-from ridgeline.audit.compliance.derived_tables import tables
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.compliance.report import collect, derive_tables
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.verify import examine
-from ridgeline.audit.ledger.writer_socket import Guest
+from ridgeline.audit.ledger.writer_socket import WriterClient
 from ridgeline.audit.serve.live import Live
 from ridgeline.audit.sources import Batch
 from ridgeline.audit.sources.dbus import DBus
 from ridgeline.audit.sources.files import LineFile
-from ridgeline.audit.sources.text import log_line
-from ridgeline.audit.watch import own
-from ridgeline.audit.watch.alerts import label_event, read_alerts
+from ridgeline.audit.sources.lines import make_log_reader
+from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.internal_events import make_label_event, read_alerts
 from ridgeline.audit.watch.meaning import Meaning
-from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch.scorer import Settings
 from ridgeline.audit.watch.watcher import Watcher
 from ridgeline.errors import InputError, RidgelineError
 
@@ -80,38 +79,38 @@ def test_every_event_is_recorded_and_scored_once_and_the_log_verifies(log, tmp_p
     write_events(tmp_path / "in", 0, 400)
     done = watch(log, jsonl(tmp_path / "in"))
     assert (sum(done.taken.values()), done.scored, done.left) == (400, 400, 0)
-    assert [e["subject"] for e in recorded(log)] == [event(i)["subject"] for i in range(400)]
+    assert [e["subject"] for e in outside_events(log)] == [event(i)["subject"] for i in range(400)]
     assert len(in_order(log)) == 400
-    actions = [e["action"] for e in entries(log) if own.is_own(e)]
-    assert (actions.count(own.START), actions.count(own.STOP)) == (1, 1)
+    actions = [e["action"] for e in entries(log) if internal_events.is_internal(e)]
+    assert (actions.count(internal_events.START), actions.count(internal_events.STOP)) == (1, 1)
     assert examine(log, Ledger.open(log).verifier).ok
 
 
 def test_a_watcher_started_again_scores_as_if_it_had_never_stopped(tmp_path):
-    whole, parts, learnt_anew = (make(tmp_path / name) for name in ("whole", "parts", "anew"))
+    uninterrupted, parts, learnt_anew = (make(tmp_path / name) for name in ("whole", "parts", "anew"))
     write_events(tmp_path / "a", 0, 450)
-    watch(whole, jsonl(tmp_path / "a"))
+    watch(uninterrupted, jsonl(tmp_path / "a"))
     for upto in (150, 300, 450):
         for log in (parts, learnt_anew):
             write_events(tmp_path / f"{log.name}.in", upto - 150, upto)
             watch(log, jsonl(tmp_path / f"{log.name}.in"))
-        shutil.rmtree(Home(learnt_anew).private / "watch")  # what was learnt is derived …
-        shutil.rmtree(Home(learnt_anew).private / "meaning")
+        shutil.rmtree(LedgerPaths(learnt_anew).private / "watch")  # what was learnt is derived …
+        shutil.rmtree(LedgerPaths(learnt_anew).private / "meaning")
     for log in (parts, learnt_anew):
-        assert [e["time"] for e in recorded(log)] == [event(i)["time"] for i in range(450)]
-        assert in_order(log) == in_order(whole)
+        assert [e["time"] for e in outside_events(log)] == [event(i)["time"] for i in range(450)]
+        assert in_order(log) == in_order(uninterrupted)
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_the_index_stays_whole_whoever_brought_it_up_to_date_last(log, tmp_path, pruned):
+def test_the_index_is_complete_after_updates_by_watcher_and_search(log, tmp_path, pruned):
     def index(folder):
         with Ledger.open(log) as ledger:
-            made = Meaning(folder, str(ledger.verifier), Settings().model, encode)
-            made.catch_up(ledger)
-            hits = made.search("disk wipe", 2_000, ledger)
-            return made, [(hit.entry, round(hit.score, 6)) for hit in hits]
+            meaning = Meaning(folder, str(ledger.verifier), Settings().model, encode)
+            meaning.catch_up(ledger)
+            hits = meaning.search("disk wipe", 2_000, ledger)
+            return meaning, [(hit.entry, round(hit.score, 6)) for hit in hits]
 
-    kept = Home(log).private / "meaning"
+    index_folder = LedgerPaths(log).private / "meaning"
     for turn, upto in enumerate((600, 700, 800)):
         write_events(tmp_path / "in", upto - 100 if upto > 600 else 0, upto)
         watch(log, jsonl(tmp_path / "in"))
@@ -119,23 +118,25 @@ def test_the_index_stays_whole_whoever_brought_it_up_to_date_last(log, tmp_path,
             ledger.append([event(10_000 + 100 * turn + k) for k in range(100)])
             if pruned and turn == 1:
                 ledger.prune(event(550)["time"], by="ann")
-                shutil.rmtree(kept)
-        made, hits = index(kept)
-        made.save()
+                shutil.rmtree(index_folder)
+        meaning, hits = index(index_folder)
+        meaning.save()
         assert sorted(hits) == sorted(index(tmp_path / f"anew{turn}")[1])
-        assert made.complete == len(hits) + sum(map(own.is_own, entries(log))) if not pruned else hits
+        assert (
+            meaning.complete == len(hits) + sum(map(internal_events.is_internal, entries(log))) if not pruned else hits
+        )
 
 
-def test_alerts_are_bound_to_their_entry_told_to_every_outlet_and_read_back_worst_first(log, tmp_path):
+def test_alerts_are_bound_to_entries_sent_to_outlets_and_read_back_by_score(log, tmp_path):
     write_events(tmp_path / "in", 0, 1_200)
-    heard = []
-    watch(log, jsonl(tmp_path / "in"), outlets=[heard.append])
+    on_recorded = []
+    watch(log, jsonl(tmp_path / "in"), outlets=[on_recorded.append])
     with Ledger.open(log) as ledger:
-        found = read_alerts(ledger)
-        assert found
-        assert {a["entry"] for a in heard} == {a["entry"] for a in found}
-        assert [a["score"] for a in found] == sorted((a["score"] for a in found), reverse=True)
-        odd = found[0]
+        alerts = read_alerts(ledger)
+        assert alerts
+        assert {a["entry"] for a in on_recorded} == {a["entry"] for a in alerts}
+        assert [a["score"] for a in alerts] == sorted((a["score"] for a in alerts), reverse=True)
+        odd = alerts[0]
         assert odd["event"]["action"] == "firewall.rule.delete"
         assert odd["reason"]
         assert ledger.leaf(odd["entry"]).hex() == odd["leaf"]
@@ -149,10 +150,10 @@ def test_what_others_append_meanwhile_is_scored_and_their_labels_count(log):
         thread = threading.Thread(target=watcher.run)
         thread.start()
         assert watcher.scorer.ready.wait(60)
-        guest = Guest(Home(log))
+        guest = WriterClient(LedgerPaths(log))
         first, _, _ = guest.append([event(i) for i in range(200)])
         guest.checkpoint()  # signed, so that a reader sees it
-        guest.append([label_event(log, first + 96, "bad", "ann")])
+        guest.append([make_label_event(log, first + 96, "bad", "ann")])
         guest.append([event(200)])
         until = time.monotonic() + 60
         while watcher.scorer.scored < 201 and time.monotonic() < until:
@@ -163,7 +164,7 @@ def test_what_others_append_meanwhile_is_scored_and_their_labels_count(log):
         assert not thread.is_alive()
     assert len(in_order(log)) == 201
     with Ledger.open(log) as ledger:
-        (label,) = [e for _, e in own.own_events(ledger, own.LABEL)]
+        (label,) = [e for _, e in internal_events.read_internal_events(ledger, internal_events.LABEL)]
     assert (label["actor"], label["attributes"]["verdict"]) == ("ann", "bad")
 
 
@@ -175,21 +176,21 @@ def test_nothing_vanishes_silently(log):
     ]
     done = watch(log, Given(*batches), score=False)
     assert (done.dropped, done.refused, sum(done.taken.values())) == ({"given": 7}, {"given": 2}, 2)
-    said = {e["action"]: e["attributes"] for e in entries(log) if own.is_own(e)}
-    assert said[own.DROPS] == {"dropped": 7}
-    assert said[own.GAP] == {"what": "a gap"}
-    assert sum(e["attributes"]["count"] for e in entries(log) if e["action"] == own.REFUSED) == 2
-    assert "not words" in json.dumps([e for e in entries(log) if e["action"] == own.REFUSED])
+    by_action = {e["action"]: e["attributes"] for e in entries(log) if internal_events.is_internal(e)}
+    assert by_action[internal_events.DROPS] == {"dropped": 7}
+    assert by_action[internal_events.GAP] == {"what": "a gap"}
+    assert sum(e["attributes"]["count"] for e in entries(log) if e["action"] == internal_events.REFUSED) == 2
+    assert "not words" in json.dumps([e for e in entries(log) if e["action"] == internal_events.REFUSED])
 
 
 def test_a_line_is_recorded_whatever_time_it_says(log, tmp_path):
     lines = [f"{year}-12-31T23:59:59Z host sshd[1]: root logged in" for year in ("9999", "2025", "0001")]
     (tmp_path / "a.log").write_text("".join(line + "\n" for line in lines))
     before = time.time_ns()
-    done = watch(log, LineFile(tmp_path / "a.log", "lines", log_line("a.log"), follow=False), score=False)
+    done = watch(log, LineFile(tmp_path / "a.log", "lines", make_log_reader("a.log"), follow=False), score=False)
     assert done.refused == {}
-    assert [e["attributes"]["_prefix"] + e["attributes"]["message"] for e in recorded(log)] == lines
-    assert [before <= e["time"] for e in recorded(log)] == [True, False, True]
+    assert [e["attributes"]["_prefix"] + e["attributes"]["message"] for e in outside_events(log)] == lines
+    assert [before <= e["time"] for e in outside_events(log)] == [True, False, True]
 
 
 def test_an_event_that_the_log_cannot_hold_is_refused_by_its_line(log, tmp_path):
@@ -197,7 +198,7 @@ def test_an_event_that_the_log_cannot_hold_is_refused_by_its_line(log, tmp_path)
     lines = [good, {"source": "t", "action": "bad one"}, good, {**good, "foo": 1}, {**good, "time": 1 << 63}]
     (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert watch(log, jsonl(tmp_path / "in"), score=False).refused == {f"jsonl:{tmp_path / 'in'}": 3}
-    (refused,) = [e["attributes"] for e in entries(log) if e["action"] == own.REFUSED]
+    (refused,) = [e["attributes"] for e in entries(log) if e["action"] == internal_events.REFUSED]
     assert [why.partition(f" of {tmp_path / 'in'} ")[::2] for why in refused["why"]] == [
         ("line 2", "action 'bad one' is not words joined by dots, like network.ovs.bridge.create."),
         ("line 4", "has an unknown name 'foo'; there are: time, source, actor, action, subject, attributes."),
@@ -205,14 +206,18 @@ def test_an_event_that_the_log_cannot_hold_is_refused_by_its_line(log, tmp_path)
     ]
 
 
-def test_secrets_do_not_reach_the_log_and_nobody_can_speak_in_our_name(log):
+def test_secrets_and_forged_internal_events_do_not_reach_the_log(log):
     secret = "hunter2-very-secret"
-    sly = {"source": "t", "action": own.ALERT, "attributes": {"entry": 0, "score": 0.0, "db_password": secret}}
+    sly = {
+        "source": "t",
+        "action": internal_events.ALERT,
+        "attributes": {"entry": 0, "score": 0.0, "db_password": secret},
+    }
     line = {"source": "t", "action": "a.b", "subject": f"token={secret}", "actor": f"x secret: {secret}"}
     watch(log, Given(Batch([sly, line])), score=False)
     assert b"hunter2" not in b"".join(p.read_bytes() for p in log.parent.rglob("*") if p.is_file())
-    first = recorded(log)[0]
-    assert first["action"] == f"foreign.{own.ALERT}"
+    first = outside_events(log)[0]
+    assert first["action"] == f"foreign.{internal_events.ALERT}"
     with Ledger.open(log) as ledger:
         assert read_alerts(ledger) == []
 
@@ -220,61 +225,61 @@ def test_secrets_do_not_reach_the_log_and_nobody_can_speak_in_our_name(log):
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (own.SCORES, {"first": 0}),
-        (own.SCORES, {"first": 0, "count": 2, "scores": [1]}),
-        (own.SCORES, {"first": "x", "count": 1, "scores": [1]}),
-        (own.ALERT, {"entry": 0, "leaf": "00", "score": 1.0, "reason": "made up"}),
-        (own.ALERT, {"entry": 10**9, "leaf": "00", "score": 1.0, "reason": "made up"}),
-        (own.ALERT, {"entry": -1}),
-        (own.LABEL, {"entry": True, "verdict": "bad"}),
-        (own.LABEL, {"entry": 0, "verdict": "<b>"}),
-        (own.DROPS, {}),
+        (internal_events.SCORES, {"first": 0}),
+        (internal_events.SCORES, {"first": 0, "count": 2, "scores": [1]}),
+        (internal_events.SCORES, {"first": "x", "count": 1, "scores": [1]}),
+        (internal_events.ALERT, {"entry": 0, "leaf": "00", "score": 1.0, "reason": "made up"}),
+        (internal_events.ALERT, {"entry": 10**9, "leaf": "00", "score": 1.0, "reason": "made up"}),
+        (internal_events.ALERT, {"entry": -1}),
+        (internal_events.LABEL, {"entry": True, "verdict": "bad"}),
+        (internal_events.LABEL, {"entry": 0, "verdict": "<b>"}),
+        (internal_events.DROPS, {}),
     ],
 )
-def test_what_only_bears_the_name_of_an_own_event_is_passed_over(log, tmp_path, action, words):
+def test_malformed_internal_events_are_skipped(log, tmp_path, action, words):
     with Ledger.open(log) as ledger:
-        ledger.append([event(0), own.own(action, None, words)])
+        ledger.append([event(0), internal_events.make_event(action, None, words)])
     write_events(tmp_path / "in", 1, 20)
     watch(log, jsonl(tmp_path / "in"))
     with Ledger.open(log) as ledger:
         assert read_alerts(ledger) == []
-        assert tables(collect(ledger, None, None, None))["alerts"] == 0
+        assert derive_tables(collect(ledger, None, None, None))["alerts"] == 0
         live = Live(ledger, "words")
         assert live.alerts(10) == []
         assert live.status()["size"] == ledger.size
         assert len(live.events(0, 100)) == ledger.size
 
 
-def test_nobody_appends_in_our_name(log):
-    done = cli("audit", "append", log, stdin=json.dumps({"source": "t", "action": own.LABEL}))
+def test_a_user_cannot_append_internal_events(log):
+    done = cli("audit", "append", log, stdin=json.dumps({"source": "t", "action": internal_events.LABEL}))
     assert (done.returncode, "write ourselves" in done.stderr) == (2, True)
     assert entries(log) == []
 
 
-def test_a_source_that_fails_is_said_and_the_others_go_on(log, tmp_path):
+def test_a_failing_source_is_recorded_and_the_others_continue(log, tmp_path):
     write_events(tmp_path / "in", 0, 5)
     broken = Given(Batch([event(9)]), error=RidgelineError("the bus went away."))
     done = watch(log, jsonl(tmp_path / "in"), broken, score=False)
     assert done.troubles == ["the bus went away."]
     assert sum(done.taken.values()) == 6
-    assert any(e["action"] == own.GAP for e in entries(log))
+    assert any(e["action"] == internal_events.GAP for e in entries(log))
     size = len(entries(log))
     with pytest.raises(RidgelineError, match="went away"):
         watch(log, Given(error=RidgelineError("the bus went away.")), score=False)
     assert len(entries(log)) == size  # nothing was begun
 
 
-def test_slips_are_told_before_anything_starts(log, tmp_path, capsys):
+def test_mistakes_are_errors_before_the_start(log, tmp_path, capsys):
     with pytest.raises(InputError, match="given twice"):
         watch(log, Given(), Given())
     for words in ({"batch": 0}, {"wait_ms": -1.0}, {"alert_rate": 1.0}):
         with pytest.raises(InputError):
             Settings(**words)
     os.mkfifo(tmp_path / "pipe")
-    code, _, sentence = told(capsys, "audit", "watch", log, "--lines", tmp_path / "pipe", "--no-score")
+    code, _, sentence = run_command(capsys, "audit", "watch", log, "--lines", tmp_path / "pipe", "--no-score")
     assert (code, sentence) == (2, f"ridgeline: '{tmp_path}/pipe' is not a regular file; use - for a pipe.\n")
     for words in ((), ("--lines", tmp_path / "none", "--no-follow"), ("--jsonl", "-", "--dbus-match", "x")):
-        code, _, sentence = told(capsys, "audit", "watch", log, *words)
+        code, _, sentence = run_command(capsys, "audit", "watch", log, *words)
         assert (code, sentence.startswith("ridgeline: ")) == (2, True)
 
 
@@ -291,7 +296,7 @@ def test_20_000_signals_of_a_real_bus_are_recorded_in_order(log, tmp_path):
             time.sleep(0.05)
         watcher.stop()
         thread.join(60)
-    args = [e["attributes"]["args"][0] for e in recorded(log) if e["action"] == "net.ovs.Bridge.Created"]
+    args = [e["attributes"]["args"][0] for e in outside_events(log) if e["action"] == "net.ovs.Bridge.Created"]
     assert [a for a in args if a != "br-1"] == [f"br{i}" for i in range(20_000)]
 
 
@@ -308,7 +313,7 @@ def test_a_second_ctrl_c_leaves_the_scoring_to_the_next_start(log):
         source = Given(Batch([event(i) for i in range(300)]), forever=True)
         watcher = Watcher(ledger, [source], Settings(batch=16, wait_ms=1), encode=encode)
         begun, go_on = threading.Event(), threading.Event()
-        watcher.scorer.heard = lambda piece: (begun.set(), go_on.wait(60))
+        watcher.scorer.on_recorded = lambda piece: (begun.set(), go_on.wait(60))
         done = []
         thread = threading.Thread(target=lambda: done.append(watcher.run()))
         thread.start()
@@ -338,13 +343,13 @@ def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
     assert answer.json()["count"] == 1
     assert "ridgeline_audit_taken_total" in httpx.get(f"{url}/metrics", headers=headers, timeout=60).text
     until = time.monotonic() + 60
-    while len(recorded(log)) < 3 and time.monotonic() < until:
+    while len(outside_events(log)) < 3 and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     rest = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == 0, rest
-    assert {e["source"] for e in recorded(log)} == {"lines", "t"}
+    assert {e["source"] for e in outside_events(log)} == {"lines", "t"}
     assert entries(log)[-1]["attributes"]["why"] == "interrupted"
 
 
@@ -354,4 +359,4 @@ def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):
     assert done.returncode == 1  # one line was no event
     assert json.loads(done.stdout.splitlines()[-1])["summary"]["refused"] == {"stdin": 1}
     assert "line 31 of stdin" in json.dumps(entries(log))
-    assert watching.recorded(log)[29]["subject"] == event(29)["subject"]
+    assert watching.outside_events(log)[29]["subject"] == event(29)["subject"]

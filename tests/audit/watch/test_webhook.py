@@ -1,4 +1,4 @@
-"""Webhooks: tried again until taken, signed, sent nowhere but where they were meant to go."""
+"""Webhooks: alerts are retried until accepted, signed, and sent to the configured URL only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from tests.audit.aside import aside
+from tests.audit.threads import run_in_thread
 from tests.audit.watch.watching import entries, jsonl, make, write_events
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.watch import own
-from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.scorer import Settings
 from ridgeline.audit.watch.watcher import Watcher
 from ridgeline.audit.watch.webhook import SECRET, Webhook
 from ridgeline.errors import InputError
@@ -55,18 +55,18 @@ def receiver(*statuses):
         server.server_close()
 
 
-def test_an_alert_is_tried_again_until_it_is_taken_and_signed_each_time(monkeypatch):
+def test_an_alert_is_retried_until_accepted_and_signed_each_time(monkeypatch):
     monkeypatch.setenv(SECRET, "between us")
     failed = []
     with receiver(500, 429, 200) as (url, got):
-        hook = Webhook(url, lambda *words: failed.append(words), first_s=0.01, farewell_s=30)
+        hook = Webhook(url, lambda *words: failed.append(words), first_s=0.01, drain_s=30)
         hook(ALERT)
         hook.close()
     assert (len(got), failed) == (3, [])
     _, headers, body = got[-1]
     assert json.loads(body)["event"]["time"] == str(10**18)
-    found = {k.lower(): v for k, v in headers.items()}["x-ridgeline-signature"]
-    assert found == "sha256=" + hmac.new(b"between us", body, hashlib.sha256).hexdigest()
+    fields = {k.lower(): v for k, v in headers.items()}["x-ridgeline-signature"]
+    assert fields == "sha256=" + hmac.new(b"between us", body, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize(("statuses", "tries", "why"), [((404,), 1, "404"), ((302,), 1, "302")])
@@ -82,13 +82,13 @@ def test_what_will_never_be_taken_is_given_up_at_once_and_no_redirect_is_followe
 
 def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
     failed = []
-    hook = Webhook("http://127.0.0.1:9/", lambda alert, reason: failed.append(reason), first_s=0.01, farewell_s=0.05)
+    hook = Webhook("http://127.0.0.1:9/", lambda alert, reason: failed.append(reason), first_s=0.01, drain_s=0.05)
     hook(ALERT)
     hook.close()
     assert "could not be reached" in failed[0]
 
 
-def test_a_watcher_sends_its_alerts_and_writes_down_what_was_not_taken(tmp_path):
+def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):
     from tests.audit.watch.watching import encode
 
     write_events(tmp_path / "in", 0, 1_200)
@@ -97,10 +97,10 @@ def test_a_watcher_sends_its_alerts_and_writes_down_what_was_not_taken(tmp_path)
         with receiver(status) as (url, got), Ledger.open(log) as ledger:
             source = jsonl(tmp_path / "in")
             settings = Settings(wait_ms=1)
-            done = aside(Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run)
+            done = run_in_thread(Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run)
         assert len(got) == done.alerts > 0
-        told = [e for e in entries(log) if e["action"] == own.UNDELIVERED]
-        assert len(told) == done.undelivered == (0 if status == 200 else done.alerts)
+        undelivered = [e for e in entries(log) if e["action"] == internal_events.UNDELIVERED]
+        assert len(undelivered) == done.undelivered == (0 if status == 200 else done.alerts)
 
 
 @pytest.mark.parametrize(

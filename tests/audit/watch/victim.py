@@ -1,4 +1,4 @@
-"""Watchers that are killed: for every line on stdin one is forked, which follows a file until somebody kills it."""
+"""Watchers to kill: for every line on stdin one is forked, which follows a file until it is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     log, file = Path(sys.argv[1]), Path(sys.argv[2])
     from tests.audit.watch.watching import jsonl, watch
 
-    from ridgeline.audit.ledger.note import new_signer
+    from ridgeline.audit.ledger.checkpoint import new_signer
 
     new_signer("x").sign("")
     for _ in sys.stdin:

@@ -1,4 +1,4 @@
-"""What the tests of the watcher share: a watcher with an encoder of its own that needs no model."""
+"""Shared by the tests of the watcher: a watcher with an encoder that needs no model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.audit.aside import aside
+from tests.audit.threads import run_in_thread
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.sources.files import LineFile
-from ridgeline.audit.sources.text import json_line
-from ridgeline.audit.watch import own
-from ridgeline.audit.watch.settings import Settings
+from ridgeline.audit.sources.lines import parse_json_line
+from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.scorer import Settings
 from ridgeline.audit.watch.watcher import Watcher
 from ridgeline.cli import main
 
@@ -25,11 +25,11 @@ ODD = 1_100  # the one among the first 1,200 that any detector should see
 
 def encode(texts: list[str]) -> np.ndarray:
     """A bag of words, hashed: alike texts are near each other."""
-    found = np.zeros((len(texts), 64), np.float32)
+    vectors = np.zeros((len(texts), 64), np.float32)
     for row, text in enumerate(texts):
         for word in text.lower().replace(".", " ").replace("=", " ").split():
-            found[row, sha256(word.encode()).digest()[0] % 64] += 1
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+            vectors[row, sha256(word.encode()).digest()[0] % 64] += 1
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def event(i: int) -> dict:
@@ -60,14 +60,14 @@ def write_events(path: Path, start: int, end: int) -> None:
 
 
 def jsonl(path: Path, follow: bool = False, **more) -> LineFile:
-    return LineFile(path, "jsonl", json_line, follow=follow, **more)
+    return LineFile(path, "jsonl", parse_json_line, follow=follow, **more)
 
 
 def watch(log: Path, *sources, outlets=(), **settings):
     """One whole run of a watcher over the log."""
     more = {"batch": 64, "wait_ms": 5.0, **settings}
     with Ledger.open(log) as ledger:
-        return aside(Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode).run)
+        return run_in_thread(Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode).run)
 
 
 def make(log: Path) -> Path:
@@ -80,37 +80,37 @@ def entries(log: Path) -> list[dict]:
         return list(ledger.entries())
 
 
-def recorded(log: Path) -> list[dict]:
+def outside_events(log: Path) -> list[dict]:
     """The events from outside, in order."""
-    return [e for e in entries(log) if not own.is_own(e)]
+    return [e for e in entries(log) if not internal_events.is_internal(e)]
 
 
 def scores(log: Path) -> dict[int, int]:
     """Entry → recorded score; each is bound to the entries it speaks of, and none came twice."""
-    found: dict[int, int] = {}
+    by_entry: dict[int, int] = {}
     with Ledger.open(log) as ledger:
-        leaves = [leaf_hash(raw) for _, raw in ledger.raws()]
+        leaves = [leaf_hash(raw) for _, raw in ledger.raw_entries()]
         everything = list(ledger.entries())
-        for _, told in own.own_events(ledger, own.SCORES):
-            words = told["attributes"]
+        for _, event in internal_events.read_internal_events(ledger, internal_events.SCORES):
+            words = event["attributes"]
             span = range(words["first"], words["first"] + words["count"])
             bound = sha256(b"".join(leaves[i] for i in span)).hexdigest()
             assert words["leaves_sha256"] == bound
             for entry, score in zip(span, words["scores"], strict=True):
-                assert (score is None) == own.is_own(everything[entry])
+                assert (score is None) == internal_events.is_internal(everything[entry])
                 if score is not None:
-                    assert entry not in found, "scored twice"
-                    found[entry] = score
-    return found
+                    assert entry not in by_entry, "scored twice"
+                    by_entry[entry] = score
+    return by_entry
 
 
 def in_order(log: Path) -> list[int]:
     """The scores of the events from outside, in their order; every one has one."""
-    found, everything = scores(log), entries(log)
-    return [found[i] for i, e in enumerate(everything) if not own.is_own(e)]
+    by_entry, everything = scores(log), entries(log)
+    return [by_entry[i] for i, e in enumerate(everything) if not internal_events.is_internal(e)]
 
 
-def told(capsys, *words: object) -> tuple[int, str, str]:
+def run_command(capsys, *words: object) -> tuple[int, str, str]:
     """A command in this process: exit code, stdout, stderr."""
     with pytest.raises(SystemExit) as left:
         main([str(word) for word in words])

@@ -1,4 +1,4 @@
-"""Points over the faulty subjects, and a folder to run them in."""
+"""Points with faulty subjects, and a folder to run them in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ridgeline.lab import Work
 from ridgeline.lab.experiment import Point, open_folder
 from ridgeline.machine import topology
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def beside(tmp_path, monkeypatch):
-    """Children find the subjects; whatever they leave is in this test's own folder."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+def import_subjects(tmp_path, monkeypatch):
+    """Child processes can import the subjects; their files are in the folder of the test."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(tmp_path)
 
 
@@ -26,10 +26,10 @@ def point():
     node = topology().memory_nodes[0]
 
     def make(subject: str = "good", n: int = 1, **changes) -> Point:
-        given = {"timeout_s": 120.0, "work": Work(10, "images", flops=100, bytes={"staged": 40, "staged_back": 20})}
+        defaults = {"timeout_s": 120.0, "work": Work(10, "images", flops=100, bytes={"staged": 40, "staged_back": 20})}
         return Point(
-            "made", f"{subject}{n}", f"experiment_faults:{subject}", {"model": f"{subject}{n}", "n": n}, node, node,
-            **{**given, **changes},
+            "synthetic", f"{subject}{n}", f"faulty_subjects:{subject}", {"model": f"{subject}{n}", "n": n}, node, node,
+            **{**defaults, **changes},
         )  # fmt: skip
 
     return make
@@ -37,4 +37,4 @@ def point():
 
 @pytest.fixture
 def folder(tmp_path):
-    return open_folder(tmp_path / "outputs", "made", False, "")
+    return open_folder(tmp_path / "outputs", "synthetic", False, "")

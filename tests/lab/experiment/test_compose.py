@@ -1,4 +1,4 @@
-"""Hydra behind `ridgeline run`: every form of the placement study's plan composes, and what is wrong is one sentence.
+"""Hydra behind `ridgeline run`: every form of override composes, and an error is one sentence.
 
 python -m pytest tests/lab/experiment/test_compose.py
 """
@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("hydra")
 
 from ridgeline.errors import InputError
-from ridgeline.lab.experiment.compose import composed, launcher_of
-from ridgeline.lab.experiment.words import parted
+from ridgeline.lab.experiment.compose import compose_jobs, get_launcher
+from ridgeline.lab.experiment.overrides import parse_arguments
 from ridgeline.workloads.experiment import SOURCE
 
 NAMES = (
@@ -30,7 +30,7 @@ SHAPES = "experiment.test.tensor_shape=[3,224,224],[3,384,384],[3,512,512],[3,76
 
 
 def jobs(*words: str):
-    return [job.config.experiment for job in composed(parted(words), SOURCE)]
+    return [job.config.experiment for job in compose_jobs(parse_arguments(words), SOURCE)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,22 +59,22 @@ def test_every_experiment_composes_under_its_own_name(name):
         (["experiment.test.batch_size=range(1,4)"], 3),
     ],
 )
-def test_every_form_of_the_plan_is_understood(words, count):
+def test_every_form_of_override_gives_its_number_of_jobs(words, count):
     assert len(jobs(*words)) == count
 
 
-def test_choices_reach_their_places():
-    found = jobs("experiment=numa_study", SHAPES, "experiment.vit_configs[1].depth=3")
-    assert [list(one.test.tensor_shape)[1] for one in found] == [224, 384, 512, 768]
-    assert {one.vit_configs[1].depth for one in found} == {3}
+def test_overrides_change_the_configuration():
+    configs = jobs("experiment=numa_study", SHAPES, "experiment.vit_configs[1].depth=3")
+    assert [list(one.test.tensor_shape)[1] for one in configs] == [224, 384, 512, 768]
+    assert {one.vit_configs[1].depth for one in configs} == {3}
     word = "experiment.vit_configs=[{name:small,patch_size:32,depth:2,heads:4,dim:256,mlp_dim:1024}]"
-    found = jobs("experiment.test.compile_model=true,false", word)
-    assert [one.test.compile_model for one in found] == [True, False]
-    assert [(v.name, v.mlp_dim) for one in found for v in one.vit_configs] == [("small", 1024)] * 2
+    configs = jobs("experiment.test.compile_model=true,false", word)
+    assert [one.test.compile_model for one in configs] == [True, False]
+    assert [(v.name, v.mlp_dim) for one in configs for v in one.vit_configs] == [("small", 1024)] * 2
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["experiment=no_such_study"], "no experiment 'no_such_study'.*compile_study, crossover_study, numa_study"),
         (["experiment.test.nonsense=1"], "no setting in experiment.test called 'nonsense'.*num_samples"),
@@ -88,14 +88,14 @@ def test_choices_reach_their_places():
         (["zip=[batch_size,ring]", "experiment.test.batch_size=1,2"], "zip names 'ring'"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(words, said):
-    with pytest.raises(InputError, match=said) as refused:
+def test_an_error_is_one_sentence(words, message):
+    with pytest.raises(InputError, match=message) as error:
         jobs(*words)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["plain", "a, b='c' [d]"])
-def test_experiments_of_ones_own_are_found(tmp_path, name):
+def test_experiments_of_the_user_compose(tmp_path, name):
     tmp_path /= name
     (tmp_path / "experiment").mkdir(parents=True)
     body = "defaults:\n  - /schema/experiment@_here_\n  - _self_\nname: mine\ntest: {batch_size: 3}\n"
@@ -109,14 +109,14 @@ def test_experiments_of_ones_own_are_found(tmp_path, name):
         jobs("--config-dir", str(tmp_path / "nowhere"))
 
 
-def test_the_runner_is_imported_without_hydra_torch_or_rich():
-    code = "import sys, ridgeline.lab.experiment.compose; print(*sys.modules)"
+def test_the_runner_imports_neither_hydra_nor_torch_nor_rich():
+    code = "import sys, ridgeline.lab.experiment.compose, ridgeline.lab.experiment.runner; print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
     assert "ridgeline.lab.experiment.runner" in loaded
     assert not loaded & {"hydra", "omegaconf", "torch", "rich", "numpy", "jinja2"}
 
 
-def test_a_launcher_is_known_by_its_word():
-    assert launcher_of(parted(["hydra/launcher=submitit_slurm"])) == "submitit_slurm"
-    assert launcher_of(parted(["hydra/launcher=basic"])) is None
-    assert launcher_of(parted(["experiment=quick_test"])) is None
+def test_the_launcher_comes_from_its_override():
+    assert get_launcher(parse_arguments(["hydra/launcher=submitit_slurm"])) == "submitit_slurm"
+    assert get_launcher(parse_arguments(["hydra/launcher=basic"])) is None
+    assert get_launcher(parse_arguments(["experiment=quick_test"])) is None

@@ -1,12 +1,12 @@
-"""Boots a machine of two NUMA nodes under QEMU and brings back what the probe saw in it.
+"""Boots a machine of two NUMA nodes under QEMU and returns the report of the probe inside.
 
     python -m tests.machine.guest.boot       # prints the report as JSON
 
 The guest has this host's architecture, so that it can run this host's Python, but is emulated (TCG): no KVM
-is needed, and the test means the same everywhere. Its machine:
+is needed, and the test is the same on every host. Its machine:
 
-    node 0: CPUs 0-1, 512 MB        node 1: CPUs 2-3, 512 MB        distance 10 at home, 21 to the other
-    one NIC behind a PCI bridge of node 1; one NIC on the root bus, whose node the firmware does not tell
+    node 0: CPUs 0-1, 512 MB        node 1: CPUs 2-3, 512 MB        distance 10 to itself, 21 to the other
+    one NIC behind a PCI bridge of node 1; one NIC on the root bus, without a node from the firmware
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FIRMWARE = (  # Debian, Fedora
 )
 NODES = """
     -smp 4,sockets=2,cores=2,threads=1 -m 1024
-    -object memory-backend-ram,id=near,size=512M -numa node,nodeid=0,cpus=0-1,memdev=near
-    -object memory-backend-ram,id=far,size=512M -numa node,nodeid=1,cpus=2-3,memdev=far
+    -object memory-backend-ram,id=memory0,size=512M -numa node,nodeid=0,cpus=0-1,memdev=memory0
+    -object memory-backend-ram,id=memory1,size=512M -numa node,nodeid=1,cpus=2-3,memdev=memory1
     -numa dist,src=0,dst=1,val=21
 """
 NICS = """
@@ -54,7 +54,7 @@ def boot(seconds: float = SECONDS) -> dict[str, Any]:
     initramfs(unpacked, archive)
     console = CACHE / "console.txt"
     with console.open("wb") as out:
-        try:  # `run` kills its own child, and only that, when the time is over
+        try:  # `run` kills only its child when the time is over
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=seconds)
             end = "the guest stopped without a report"
         except subprocess.TimeoutExpired:
@@ -69,7 +69,7 @@ def boot(seconds: float = SECONDS) -> dict[str, Any]:
 
 def qemu(arch: str, image: Path, archive: Path) -> list[str]:
     """The command line that boots `image` with `archive` on two nodes."""
-    # Nodes of PCI buses are told through ACPI only; on Arm that takes UEFI, a PC has it anyway.
+    # Only ACPI gives the nodes of PCI buses; on Arm that needs UEFI, a PC always has it.
     if arch == "aarch64":
         program, console = "qemu-system-aarch64", "ttyAMA0"
         firmware = next((f for f in FIRMWARE if Path(f).exists()), None)

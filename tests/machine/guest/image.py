@@ -1,10 +1,10 @@
-"""What the guest boots: a Debian kernel, and an initramfs with this Python and this checkout's `ridgeline`.
+"""The image of the guest: a Debian kernel, and an initramfs with this Python and this checkout's `ridgeline`.
 
     python -m tests.machine.guest.image      # fetch and pack, without booting
 
 The kernel package is downloaded and unpacked under build/guest, never installed: a host that only runs tests
-should not get a second kernel into its own /boot. The initramfs is packed anew each time (about a second), so
-it can not be stale.
+should not get a second kernel into /boot. The initramfs is packed for each run (about a second), so it cannot be
+stale.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .srat import srat
 
 ROOT = Path(__file__).parents[3]
 CACHE = ROOT / "build" / "guest"
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
-NODES, CPUS, MEMORY = 2, 4, 1 << 30  # of the whole guest, dealt evenly
+NODES, CPUS, MEMORY = 2, 4, 1 << 30  # of the guest in total, divided evenly among the nodes
 
-# Debian's cloud kernels are a third of the size and know all that QEMU offers.
+# Debian's cloud kernels are a third of the size and have all drivers for QEMU.
 KERNELS = {"aarch64": "linux-image-cloud-arm64", "x86_64": "linux-image-cloud-amd64"}
 DRIVERS = ("virtio_pci", "virtio_net")
 UNUSED = {
@@ -49,7 +49,7 @@ UNUSED = {
 
 
 class Unavailable(Exception):
-    """The guest can not be booted on this host; `str(error)` says what is missing and the cure."""
+    """The guest cannot be booted on this host; `str(error)` names what is missing and the remedy."""
 
 
 def kernel(arch: str = platform.machine()) -> Path:
@@ -90,16 +90,16 @@ def initramfs(unpacked: Path, target: Path, arch: str = platform.machine()) -> N
         files[str(name).lstrip("/")] = (stat.S_IFREG | mode, data, mtime)
 
     def put_file(path: Path, name: str | Path | None = None) -> None:
-        info = path.stat()  # the time goes along: Python trusts a .pyc only if its source has the same
+        info = path.stat()  # with the time: Python uses a .pyc only if its source has the same time
         put(name or path, path.read_bytes(), stat.S_IMODE(info.st_mode), info.st_mtime)
 
     if arch == "aarch64":
         put("kernel/firmware/acpi/srat.aml", srat(NODES, CPUS, MEMORY))
     python = Path(sys.executable).resolve()
-    put("init", f"#!{python} -BS\n".encode() + (HERE / "init.py").read_bytes(), 0o755)
+    put("init", f"#!{python} -BS\n".encode() + (FOLDER / "init.py").read_bytes(), 0o755)
     for name in ("probe.py", "pipeline.py"):
-        put_file(HERE / name, f"guest/{name}")
-    compileall.compile_dir(ROOT / "src" / "ridgeline", quiet=2)  # here it is soon done, under TCG it is not
+        put_file(FOLDER / name, f"guest/{name}")
+    compileall.compile_dir(ROOT / "src" / "ridgeline", quiet=2)  # fast on the host, slow under TCG
     for source in sorted((ROOT / "src" / "ridgeline").rglob("*.py*")):
         if source.suffix in (".py", ".pyc") and ".opt-" not in source.name:
             put_file(source, Path("guest") / source.relative_to(ROOT / "src"))
@@ -118,10 +118,10 @@ def initramfs(unpacked: Path, target: Path, arch: str = platform.machine()) -> N
 
 
 def _output(*command: str, cwd: str | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    if done.returncode:
-        raise Unavailable(f"{' '.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
+    process = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    if process.returncode:
+        raise Unavailable(f"{' '.join(command)} failed: {process.stderr.strip()}")
+    return process.stdout
 
 
 def _standard_library() -> Iterator[Path]:
@@ -130,28 +130,28 @@ def _standard_library() -> Iterator[Path]:
         for folder, subfolders, names in os.walk(top):
             subfolders[:] = sorted(s for s in subfolders if s not in UNUSED and not s.startswith("config-"))
             for name in sorted(names):
-                # A .pyc of another optimisation level would never be read.
+                # Python never reads a .pyc of another optimisation level.
                 if name.endswith((".py", ".so", ".pyc")) and ".opt-" not in name and "_tkinter" not in name:
                     yield Path(folder, name)
 
 
 def _shared_libraries(binaries: list[Path]) -> list[Path]:
-    """The paths at which the loader finds what `binaries` need, and the loader itself."""
-    listed = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True).stdout
-    found = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", listed, re.MULTILINE)
-    return [Path(p) for p in sorted(set(found))]
+    """The shared libraries of `binaries`, and the loader itself."""
+    output = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True).stdout
+    paths = re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", output, re.MULTILINE)
+    return [Path(p) for p in sorted(set(paths))]
 
 
 def _drivers(unpacked: Path) -> list[tuple[str, bytes]]:
-    """The modules of DRIVERS with what they depend on before them, ready to be inserted in this order.
+    """The modules of DRIVERS, each after the modules it depends on, ready to be inserted in this order.
 
-    The dependencies are read from the modules: modules.dep is written at installation, which we don't do.
+    The dependencies are read from the modules: modules.dep is written at installation only.
     """
     paths = {p.name.split(".")[0].replace("-", "_"): p for p in unpacked.glob("**/lib/modules/**/*.ko*")}
     ordered: dict[str, bytes] = {}
 
     def add(name: str) -> None:
-        if name in ordered or name not in paths:  # not there: built into the kernel
+        if name in ordered or name not in paths:  # a missing module is built into the kernel
             return
         data = paths[name].read_bytes()
         if paths[name].suffix == ".xz":

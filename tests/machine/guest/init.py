@@ -1,4 +1,4 @@
-"""The guest's first process: mounts, drivers, the probe, its report on the console, power-off.
+"""The first process of the guest: mounts, drivers, the probe, its report on the console, power-off.
 
 The image puts it at /init, with a first line that names the interpreter; nothing else runs in the guest.
 """
@@ -31,7 +31,7 @@ def main() -> None:
     from probe import observe
 
     report = json.dumps(observe())
-    Path("/proc/sys/kernel/printk").write_text("1\n")  # no kernel message into the middle of the report
+    Path("/proc/sys/kernel/printk").write_text("1\n")  # no kernel messages inside the report
     print(f"<<<ridgeline report\n{report}\nridgeline report>>>", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""A CPU pipeline for the guest, where there is neither torch nor numpy: staged bytes are copied beside the CPUs, a
-checksum is computed of them there, and they are copied back. Run by the experiment runner, a process per point.
+"""A CPU pipeline for the guest, which has neither torch nor numpy: staged bytes are copied to memory near the CPUs, a
+checksum is computed, and they are copied back. The experiment runner runs it, one process per point.
 
-The emulator knows nodes but not their latencies, so its times say nothing; where memory and CPUs are, it tells truly.
+The emulator has nodes but not their latencies: its times mean nothing, the nodes of memory and CPUs are correct.
 """
 
 from __future__ import annotations
@@ -20,35 +20,45 @@ from typing import Any
 from probe import call
 
 from ridgeline.lab import Work
-from ridgeline.lab.experiment import Manner, Order, Outcome, Point, Results, Watcher, open_folder, refuse_absent, run
+from ridgeline.lab.experiment import (
+    Point,
+    PointRequest,
+    PointResult,
+    ProgressHooks,
+    ResultsWriter,
+    RunOptions,
+    check_available,
+    open_folder,
+    run_points,
+)
 from ridgeline.machine import placed, topology
 
 SIZE = 1 << 20
 BATCHES = 8
 
 
-def measure(order: Order) -> Outcome:
-    with placed(order.staging):
-        there, back = _memory(), _memory()
+def measure(request: PointRequest) -> PointResult:
+    with placed(request.staging):
+        staged, answers = _memory(), _memory()
     beside = _memory()
-    with _address(there) as source, _address(beside) as own, _address(back) as target:
+    with _address(staged) as source, _address(beside) as local, _address(answers) as target:
         samples = []
         for _ in range(BATCHES):
-            began = time.perf_counter_ns()
-            ctypes.memmove(own, source, SIZE)
-            found = zlib.crc32(beside)
-            ctypes.memmove(target, own, SIZE)
-            samples.append(float(time.perf_counter_ns() - began))
-        lies = {"staging": _nodes(source), "answers": _nodes(target), "beside": _nodes(own)}
-    ok = found == zlib.crc32(bytes(range(256)) * (SIZE // 256)) and back[:] == there[:]
+            start_ns = time.perf_counter_ns()
+            ctypes.memmove(local, source, SIZE)
+            checksum = zlib.crc32(beside)
+            ctypes.memmove(target, local, SIZE)
+            samples.append(float(time.perf_counter_ns() - start_ns))
+        lies = {"staging": _nodes(source), "answers": _nodes(target), "beside": _nodes(local)}
+    ok = checksum == zlib.crc32(bytes(range(256)) * (SIZE // 256)) and answers[:] == staged[:]
     check = {"ok": ok, "error": 0.0 if ok else 1.0, "quality": {}, "note": "checksum and bytes that came back"}
-    return Outcome(samples, check=check, extras={"lies": lies, "cpus": sorted(os.sched_getaffinity(0))})
+    return PointResult(samples, check=check, extras={"lies": lies, "cpus": sorted(os.sched_getaffinity(0))})
 
 
 def experiment() -> list[dict[str, Any]]:
-    """CPUs of every node with memory of every node, as rows with what the kernel said beside them."""
-    here = topology()
-    nodes = [n.id for n in here.nodes]
+    """CPUs of every node with memory of every node: the rows, with the nodes that the kernel reports."""
+    computer = topology()
+    nodes = [n.id for n in computer.nodes]
     work = Work(1, "copies", bytes={"staged": SIZE, "staged_back": SIZE})
     points = [
         Point("guest", "copy", "pipeline:measure", {"model": "copy", "bytes": SIZE}, node, cpus, work=work)
@@ -56,14 +66,18 @@ def experiment() -> list[dict[str, Any]]:
         for node in nodes
     ]
     for point in points:
-        refuse_absent(point, here)
+        check_available(point, computer)
     os.environ["PYTHONPATH"] = "/guest"
     folder = open_folder(Path("/tmp/outputs"), "guest", None, "")
-    run(points, folder, here, Manner(workers=2), Watcher())
-    rows = Results(folder, {"name": "guest"}).write(finished=True)
-    seen = {one.plan["run_id"]: one for one in folder.records()}
+    run_points(points, folder, computer, RunOptions(workers=2), ProgressHooks())
+    rows = ResultsWriter(folder, {"name": "guest"}).write(finished=True)
+    record_by_run = {one.plan["run_id"]: one for one in folder.records()}
     return [
-        {**row, "lane": dict(seen[row["run_id"]].contenders[0].extras), "seat": seen[row["run_id"]].placement[0]}
+        {
+            **row,
+            "lane": dict(record_by_run[row["run_id"]].contenders[0].extras),
+            "seat": record_by_run[row["run_id"]].placement[0],
+        }
         for row in rows
     ]
 
@@ -84,7 +98,7 @@ def _address(memory: mmap.mmap) -> Iterator[int]:
 
 
 def _nodes(address: int) -> dict[str, int]:
-    """Pages of a buffer by node, asked of the kernel page by page: neighbouring buffers share a line of numa_maps."""
+    """Pages of a buffer by node, from the kernel page by page: adjacent buffers share a line of numa_maps."""
     count = SIZE // mmap.PAGESIZE
     pages = (ctypes.c_void_p * count)(*range(address, address + SIZE, mmap.PAGESIZE))
     status = (ctypes.c_int * count)()

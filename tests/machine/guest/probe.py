@@ -1,7 +1,7 @@
-"""Runs inside the guest: uses `ridgeline.machine`, and looks at the kernel by itself beside it.
+"""Runs inside the guest: uses `ridgeline.machine`, and also calls the kernel directly.
 
-The probe only notes what it sees, in plain data; ../test_guest.py judges. What the project says and what this
-file's own calls say stand apart, so that a binding which is claimed but not there comes to light.
+The probe only records what it observes, as plain data; ../test_guest.py checks it. The answers of the project and of
+the direct calls are separate, so that the test detects a binding that has no effect.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ SYSCALLS = {
 }
 PREFERRED = 1
 BUFFER = 8 << 20
-STAND = {
+PLACEMENTS = {
     "bind 0": Placement(node=0, memory="bind"),
     "bind 1": Placement(node=1, memory="bind"),
     "local 1": Placement(node=1),
     "preferred 1": Placement(node=1, memory="preferred"),
-    "across": Placement(node=1, cpus=(0,), memory="bind"),  # run here, allocate there
+    "across": Placement(node=1, cpus=(0,), memory="bind"),  # run on node 0, allocate on node 1
     "interleave": Placement(memory="interleave"),
 }
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def observe() -> dict[str, Any]:
-    """All observations by name; one that fails leaves its traceback and does not hide the others."""
+    """All observations by name; a failed one is replaced by its traceback."""
     report: dict[str, Any] = {}
     looks: dict[str, Callable[[], Any]] = {
-        "sysfs": sysfs,
+        "sysfs": read_sysfs,
         "topology": lambda: asdict(topology()),
-        "before": standing,
-        **{name: lambda where=where: inside(where) for name, where in STAND.items()},
-        "after": standing,
-        "thread": in_a_thread,
-        "after an error": after_an_error,
-        "over an own policy": over_an_own_policy,
-        "no such node": lambda: refusal(Placement(node=7, memory="bind")),
-        "plan": lambda: [asdict(p) | inside(p) for p in plan(topology(), 2, per="node")],
+        "before": read_placement,
+        **{name: lambda where=where: observe_inside(where) for name, where in PLACEMENTS.items()},
+        "after": read_placement,
+        "thread": observe_thread,
+        "after an error": observe_after_error,
+        "over a custom policy": observe_over_custom_policy,
+        "no such node": lambda: observe_refusal(Placement(node=7, memory="bind")),
+        "plan": lambda: [asdict(p) | observe_inside(p) for p in plan(topology(), 2, per="node")],
         "experiment": experiment,
         "seconds": time.monotonic,
     }
@@ -69,14 +69,14 @@ def observe() -> dict[str, Any]:
 
 
 def experiment() -> dict[str, Any]:
-    """The rows of an experiment that was run here: CPUs of each node, memory of each node."""
-    import pipeline  # beside this file, in the guest only
+    """The rows of an experiment in the guest: CPUs of each node, memory of each node."""
+    import pipeline  # in the same folder, in the guest only
 
     return {"rows": pipeline.experiment()}
 
 
-def sysfs() -> dict[str, Any]:
-    """The NICs as the kernel tells them, brought up first: a link that is down has no speed."""
+def read_sysfs() -> dict[str, Any]:
+    """The NICs as the kernel lists them, after they are brought up: a link that is down has no speed."""
     for name in os.listdir("/sys/class/net"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", name.encode(), 1))  # SIOCSIFFLAGS, IFF_UP
@@ -87,53 +87,53 @@ def sysfs() -> dict[str, Any]:
     return {"nics": nics}
 
 
-def inside(where: Placement) -> dict[str, Any]:
-    with placed(where) as said:
-        return {"said": asdict(said)} | standing() | fresh_pages()
+def observe_inside(where: Placement) -> dict[str, Any]:
+    with placed(where) as kernel_state:
+        return {"placed": asdict(kernel_state)} | read_placement() | probe_fresh_pages()
 
 
-def in_a_thread() -> dict[str, Any]:
-    """What a thread sees that is started while its parent is placed."""
-    seen: dict[str, Any] = {}
-    with placed(STAND["bind 1"]):
-        thread = threading.Thread(target=lambda: seen.update(standing() | fresh_pages()))
+def observe_thread() -> dict[str, Any]:
+    """The placement of a thread that starts while its parent is placed."""
+    state: dict[str, Any] = {}
+    with placed(PLACEMENTS["bind 1"]):
+        thread = threading.Thread(target=lambda: state.update(read_placement() | probe_fresh_pages()))
         thread.start()
         thread.join()
-    return seen
+    return state
 
 
-def after_an_error() -> dict[str, Any]:
+def observe_after_error() -> dict[str, Any]:
     try:
-        with placed(STAND["bind 1"]):
+        with placed(PLACEMENTS["bind 1"]):
             raise ZeroDivisionError
     except ZeroDivisionError:
-        return standing()
+        return read_placement()
 
 
-def over_an_own_policy() -> dict[str, Any]:
-    """A caller with a policy and CPUs of its own must get back those, not the system's defaults."""
+def observe_over_custom_policy() -> dict[str, Any]:
+    """A caller with a custom policy and CPUs must get those back, not the defaults of the system."""
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {1, 2})
     call("set_mempolicy", PREFERRED, (ctypes.c_ulong * 1)(1 << 1), 64)
     try:
-        before = standing()
-        within = inside(STAND["bind 0"])
-        return {"before": before, "inside": within, "after": standing()}
+        before = read_placement()
+        within = observe_inside(PLACEMENTS["bind 0"])
+        return {"before": before, "inside": within, "after": read_placement()}
     finally:
         os.sched_setaffinity(0, everywhere)
         call("set_mempolicy", 0, None, 0)
 
 
-def refusal(where: Placement) -> dict[str, Any]:
+def observe_refusal(where: Placement) -> dict[str, Any]:
     try:
         with placed(where):
-            return {"error": None} | standing()
+            return {"error": None} | read_placement()
     except RidgelineError as error:
-        return {"error": str(error)} | standing()
+        return {"error": str(error)} | read_placement()
 
 
-def standing() -> dict[str, Any]:
-    """CPUs and memory policy of this thread, asked of the kernel."""
+def read_placement() -> dict[str, Any]:
+    """CPUs and memory policy of this thread, from the kernel."""
     mode, nodes = ctypes.c_int(), (ctypes.c_ulong * 16)()
     call("get_mempolicy", ctypes.byref(mode), nodes, 1024, None, 0)
     return {
@@ -143,16 +143,16 @@ def standing() -> dict[str, Any]:
     }
 
 
-def fresh_pages() -> dict[str, Any]:
-    """Maps and touches 8 MiB and counts its pages by node, by two ways of asking."""
+def probe_fresh_pages() -> dict[str, Any]:
+    """Maps and touches 8 MiB and counts its pages by node, with two kernel interfaces."""
     with mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page lies on one node and would blur an interleave
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page lies on one node, which would hide an interleave
         for start in range(0, BUFFER, mmap.PAGESIZE):
             memory[start] = 1
         count = BUFFER // mmap.PAGESIZE
         anchor = ctypes.c_char.from_buffer(memory)
         begin = ctypes.addressof(anchor)
-        del anchor  # else the map can not be closed
+        del anchor  # the map cannot be closed while it exists
         pages = (ctypes.c_void_p * count)(*range(begin, begin + BUFFER, mmap.PAGESIZE))
         status = (ctypes.c_int * count)()
         call("move_pages", 0, count, pages, None, status, 0)

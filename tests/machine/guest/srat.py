@@ -1,9 +1,9 @@
-"""The guest's ACPI table of nodes (SRAT), for Arm only: QEMU's own, and the flash beside it.
+"""The ACPI table of nodes (SRAT) of the guest, for Arm only: the table of QEMU, and the flash memory.
 
-Debian 12's UEFI (edk2 2022.11) lists the flash of its variables as write-combined in the memory map, which
-Linux takes for memory; it finds it in no node, says "invalid memblk node" and makes one node of everything.
-A table at kernel/firmware/acpi in the initramfs takes the place of the firmware's. So this one repeats what
-QEMU says and adds the flash to node 0; where the firmware is right about its flash, that changes nothing.
+The UEFI of Debian 12 (edk2 2022.11) lists the flash of its variables as write-combined in the memory map. Linux takes
+it for memory, finds it in no node, prints "invalid memblk node" and makes one node of all memory. A table at
+kernel/firmware/acpi in the initramfs replaces that of the firmware. So this table repeats that of QEMU and adds the
+flash to node 0; with a correct firmware it changes nothing.
 
 >>> table = srat(nodes=2, cpus=4, memory=1 << 30)
 >>> table[:4], len(table), sum(table) % 256
@@ -27,7 +27,7 @@ def srat(nodes: int, cpus: int, memory: int) -> bytes:
         body += pack("<BBLLLL", 3, 18, cpu * nodes // cpus, cpu, ENABLED, 0)
     for node, start, size in ((0, FLASH, FLASH_BYTES), *((n, RAM + n * share, share) for n in range(nodes))):
         body += pack("<BBLHQQLLQ", 1, 40, node, 0, start, size, 0, ENABLED, 0)
-    # Same names as QEMU's and a higher revision (2): only such a table is taken instead.
+    # The same names as in QEMU's table and a higher revision (2): the kernel requires both.
     names = pack("<6s8sL4sL", b"BOCHS ", b"BXPC    ", 2, b"BXPC", 1)
     head = pack("<4sLB", b"SRAT", 36 + len(body), 3)
     checksum = -sum(head + names + body) % 256

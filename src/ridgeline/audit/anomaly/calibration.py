@@ -1,4 +1,4 @@
-"""How often does something as surprising as this happen lately? Ranks against recent history, which fades.
+"""Calibration: how rare a surprise is against recent surprises, and how many surprises become one score.
 
 >>> lately = Ranks()
 >>> for _ in range(999):
@@ -6,33 +6,47 @@
 >>> lately.p(6.0) < 0.005 < 0.99 < lately.p(2.0)
 True
 
-Surprises are in nats (−log p). p is the weighted share of recent ones that were as large, the present one counted with
-them. One that was a little smaller still counts in part (estimates move as they grow sharper), so p falls everywhere
-with surprise. Beyond everything in memory it goes on falling, slowly: of two unheard-of things the stronger is ahead.
+`Ranks`: surprises are in nats (−log p). p is the weighted share of recent surprises that were as large, the current one
+included. A slightly smaller one counts in part (estimates move as they get sharper), so p falls strictly with surprise.
+Beyond the largest one in memory p still falls, slowly: of two events without precedent the stronger one ranks higher.
 
-In the long run old ones fade by a constant rate. In the beginning they fade faster, so that at any time the weight lies
-on the latter part of what there was: everything is new on the first day, which says nothing about the second.
+Old surprises lose weight at a constant rate in the long run. At the start they lose it faster, so that most weight is
+always on the later part of the history: everything is new on the first day, which says nothing about the second.
+
+`Scale`: every part (a rare template, an unusual actor, an unusual count …) has its own history of surprises. A surprise
+counts by how rare one as large was recently in that part: a part that is always noisy counts little. `new`, `meaning`
+and `tone` exist for new templates only and are conditional on that, so they add to `template`.
+
+Parts that stand out (rarer than 1 in 10) are summed: the largest counts in full, the next by half, the next by a
+quarter, because the parts depend on each other and one clear anomaly must not be hidden by several small ones. The sum
+is ranked against recent sums:
+
+    p      how rare a sum as large was recently
+    score  L / (L + L₀) with L = −log p and L₀ = −log(alert rate): 0.5 is the threshold of an alert
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import mul
 from typing import Any, Self
 
-MEMORY = 20_000  # after so many, an old one counts for 1/e
+MEMORY = 20_000  # after this many surprises, an old one counts for 1/e
 EARLY = 2  # before that, the n-th of N counts for (n/N)²
-WIDTH = 0.125  # nats of a bin
+WIDTH = 0.125  # nats per bin
 BINS = 512
-LARGEST = 1e12  # a weight
-NEAR = 0.2  # nats: one that was smaller by this counts for 1/e
-REACH = 16  # bins below that count at all
-_PARTS = [math.exp(-n * WIDTH / NEAR) for n in range(REACH, 0, -1)]
+LARGEST = 1e12  # largest weight before all weights are scaled down
+DECAY = 0.2  # nats: a surprise that is smaller by this counts for 1/e
+REACH = 16  # bins below that count in part
+_PARTS = [math.exp(-n * WIDTH / DECAY) for n in range(REACH, 0, -1)]
+STANDS_OUT = math.log(10)
+NEXT = 0.5  # weight of the next largest part
+GIVEN = ("new", "meaning", "tone")  # parts of a new template only
 
 
 class Clock:
-    """How much the next one counts: instead of fading the old, the new count for more."""
+    """The weight of the next surprise: it grows, which has the same effect as reducing the old weights."""
 
     __slots__ = ("memory", "rate", "total", "weight")
 
@@ -40,7 +54,7 @@ class Clock:
         self.memory, self.rate, self.weight, self.total = memory, float(EARLY), 1.0, 0.0
 
     def tick(self) -> float | None:
-        """One more was counted; a number to scale all weights by, when they grow too large."""
+        """Count one more; return a factor for all weights if they have become too large, else None."""
         self.total += self.weight
         self.weight *= 1.0 + max(self.rate, 1.0 / self.memory)
         self.rate = self.rate / (1.0 + self.rate / EARLY)  # EARLY/1, EARLY/2, EARLY/3 …
@@ -55,24 +69,24 @@ class Clock:
 
     @classmethod
     def restore(cls, state: Sequence[Any]) -> Self:
-        made = cls(state[0])
-        _, made.rate, made.weight, made.total = state
-        return made
+        clock = cls(state[0])
+        _, clock.rate, clock.weight, clock.total = state
+        return clock
 
 
 class Ranks:
-    """A histogram. Several may share a clock, whose owner ticks it; no surprise needs no `add` then."""
+    """A histogram of recent surprises. Several may share a clock that their owner ticks; then zero needs no `add`."""
 
-    __slots__ = ("_bins", "_clock", "_own", "_top")
+    __slots__ = ("_bins", "_clock", "_owns_clock", "_top")
 
     def __init__(self, memory: int = MEMORY, clock: Clock | None = None) -> None:
-        self._clock, self._own = clock or Clock(memory), clock is None
+        self._clock, self._owns_clock = clock or Clock(memory), clock is None
         self._bins = [0.0] * BINS
-        self._top = -1  # the highest bin in use
+        self._top = -1  # highest bin in use
 
     @property
     def count(self) -> float:
-        """How many there are in memory, faded ones counted in part."""
+        """The number of surprises in memory, old ones counted in part."""
         return self._clock.total / self._clock.weight
 
     def rarity(self, surprise: float) -> float:
@@ -86,13 +100,13 @@ class Ranks:
         weight, at = self._clock.weight, surprise / WIDTH
         bin, bins = min(int(at), BINS - 1), self._bins
         below = bins[max(0, bin - REACH) : bin]
-        near: float = sum(map(mul, below, _PARTS[REACH - len(below) :])) * math.exp((bin - at) * WIDTH / NEAR)
-        above = near + sum(bins[bin : self._top + 1])
-        own = weight if above >= weight else weight / (1.0 + self._beyond(at))
-        return min(1.0, (above + own) / (self._clock.total + weight))
+        smaller: float = sum(map(mul, below, _PARTS[REACH - len(below) :])) * math.exp((bin - at) * WIDTH / DECAY)
+        above = smaller + sum(bins[bin : self._top + 1])
+        new = weight if above >= weight else weight / (1.0 + self._beyond(at))
+        return min(1.0, (above + new) / (self._clock.total + weight))
 
     def _beyond(self, at: float) -> float:
-        """How far beyond the place, in nats, above which less than one is left."""
+        """Return the distance, in nats, beyond the point above which less than one surprise remains."""
         left, bin, weight = 0.0, self._top, self._clock.weight
         while bin >= 0 and left + self._bins[bin] < weight:
             left += self._bins[bin]
@@ -106,19 +120,87 @@ class Ranks:
             self._bins[bin] += self._clock.weight
             if bin > self._top:
                 self._top = bin
-        if self._own and (scale := self._clock.tick()) is not None:
+        if self._owns_clock and (scale := self._clock.tick()) is not None:
             self.rescale(scale)
 
     def rescale(self, scale: float) -> None:
-        self._bins = [value if (value := held * scale) > 1e-6 else 0.0 for held in self._bins]
-        self._top = max((i for i, held in enumerate(self._bins) if held), default=-1)
+        self._bins = [value if (value := weight * scale) > 1e-6 else 0.0 for weight in self._bins]
+        self._top = max((i for i, weight in enumerate(self._bins) if weight), default=-1)
 
     def state(self) -> list[Any]:
-        return [self._clock.state() if self._own else None, self._top, self._bins]
+        return [self._clock.state() if self._owns_clock else None, self._top, self._bins]
 
     @classmethod
     def restore(cls, state: Sequence[Any], clock: Clock | None = None) -> Self:
-        made = cls(clock=clock or Clock.restore(state[0]))
-        made._own = clock is None
-        made._top, made._bins = state[1], list(state[2])
-        return made
+        ranks = cls(clock=clock or Clock.restore(state[0]))
+        ranks._owns_clock = clock is None
+        ranks._top, ranks._bins = state[1], list(state[2])
+        return ranks
+
+
+class Scale:
+    """The histories of the parts and of their sum."""
+
+    def __init__(self, parts: Sequence[str], memory: int = MEMORY) -> None:
+        self._clock = Clock(memory)
+        self.parts = {part: Ranks(clock=self._clock) for part in parts if part not in GIVEN}
+        self.sums = Ranks(clock=self._clock)
+
+    def weigh(self, raw: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+        """Return the sum, and the parts that stand out; all in nats."""
+        weights = {}
+        for part, surprise in raw.items():
+            if surprise > 0.0:
+                weight = surprise if part in GIVEN else min(surprise, self.parts[part].rarity(surprise))
+                if weight > STANDS_OUT or part in GIVEN:
+                    weights[part] = weight
+        if not weights:
+            return 0.0, weights
+        new = weights.get("template", 0.0) + sum(weights.get(part, 0.0) for part in GIVEN)
+        if new <= STANDS_OUT:
+            new = 0.0
+            weights = {part: weight for part, weight in weights.items() if part not in GIVEN}
+        total, share = 0.0, 1.0
+        others = [weight for part, weight in weights.items() if part != "template" and part not in GIVEN]
+        for weight in sorted([new, *others], reverse=True):
+            total += weight * share
+            share *= NEXT
+        return total, weights
+
+    def rarity(self, total: float) -> float:
+        """Return L of a sum."""
+        return self.sums.rarity(total)
+
+    def learn(self, raw: Mapping[str, float], total: float) -> None:
+        for part, surprise in raw.items():
+            if part not in GIVEN:
+                self.parts[part].add(surprise)
+        self.sums.add(total)
+        scale = self._clock.tick()
+        if scale is not None:
+            for ranks in (*self.parts.values(), self.sums):
+                ranks.rescale(scale)
+
+    def state(self) -> dict[str, Any]:
+        parts = {part: ranks.state() for part, ranks in self.parts.items()}
+        return {"clock": self._clock.state(), "parts": parts, "sums": self.sums.state()}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        restored = cls(())
+        restored._clock = Clock.restore(state["clock"])
+        restored.parts = {
+            part: Ranks.restore(part_state, restored._clock) for part, part_state in state["parts"].items()
+        }
+        restored.sums = Ranks.restore(state["sums"], restored._clock)
+        return restored
+
+
+def scale_score(rarity: float, alert_rate: float) -> float:
+    """Scale a rarity to [0, 1), with the alert threshold at 0.5.
+
+    >>> scale_score(-math.log(0.001), 0.001)
+    0.5
+    """
+    line = -math.log(alert_rate)
+    return rarity / (rarity + line)

@@ -1,9 +1,9 @@
-"""Templates by meaning: how far a new one lies from those known to be normal, and from those a person has judged.
+"""Templates by meaning: how far a new template is from normal ones, and how similar it is to labelled ones.
 
-A template is embedded once, when it is new. Its distance (1 − cosine) to the nearest normal one is held against the
-distances with which earlier templates of its family (their action) arrived, and those of all families where it has few:
-in a family of one fixed sentence a small step is far, in one of free text it is not. Its tone (does it sound more like
-trouble than like routine?) is held against theirs in the same way.
+A template is embedded once, when it is new. Its distance (1 − cosine) to the nearest normal template is ranked against
+the distances of earlier new templates of its family (their action), and of all families if its family has few: in a
+family of one fixed sentence a small distance is unusual, in a family of free text it is not. Its tone (does it sound
+more like trouble than like routine?) is ranked in the same way.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 
-MOST = 8_192  # templates held; beyond, the oldest gives way
+MOST = 8_192  # templates in memory; beyond that, the oldest is replaced
 NEAREST = 3
-ARRIVALS = 200  # distances remembered per family
+ARRIVALS = 200  # arrivals remembered per family
 FAMILIES = 1_000
-ENOUGH = 20  # distances of a family that outweigh those of all
-ALIKE = 0.75  # cosine from which on a label reaches another template
+ENOUGH = 20  # arrivals of a family that outweigh those of all families
+SIMILAR = 0.75  # lowest cosine at which a label affects another template
 ALL = ""
 TROUBLE = (
     "fatal error",
@@ -47,43 +47,43 @@ ROUTINE = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What was noted when a template was new."""
+    """The measurements of a new template."""
 
-    distance: float  # 1 − cosine to the nearest normal one
-    tone: float  # how much more it sounds like trouble than like routine, as a difference of cosines
+    distance: float  # 1 − cosine to the nearest normal template
+    tone: float  # cosine to the nearest text of TROUBLE minus that to the nearest text of ROUTINE
 
 
 class Neighbours:
-    """Vectors of templates, how they arrived, and labels."""
+    """The vectors, arrivals and labels of templates."""
 
     def __init__(self) -> None:
         self._vectors: Vectors = np.zeros((0, 0), np.float32)
         self._normal: NDArray[np.bool_] = np.zeros(MOST, bool)  # by row
         self._ids: list[int] = []  # row → template
         self._rows: dict[int, int] = {}
-        self._next = 0  # the row that is written next
+        self._next = 0  # the row to write next
         self._arrivals: dict[str, list[Arrival]] = {ALL: []}
-        self._voices: tuple[Vectors, Vectors] | None = None  # of trouble, of routine
+        self._voices: tuple[Vectors, Vectors] | None = None  # vectors of TROUBLE and ROUTINE
         self._labels: list[tuple[int, str, bool]] = []  # template, actor, bad
 
     def __contains__(self, template: int) -> bool:
         return template in self._rows
 
     def nearest(self, vector: Vectors) -> list[tuple[int, float]]:
-        """(template, cosine) of the nearest normal ones, best first; of equal ones the row that comes first."""
+        """Return (template, cosine) of the nearest normal templates, best first; of equal ones the first row."""
         if not self._normal.any():
             return []
         cosines = np.where(self._normal[: len(self._ids)], _products(self._vectors[: len(self._ids)], vector), -2.0)
-        found = []
+        nearest = []
         for _ in range(min(NEAREST, len(cosines))):
             row = int(cosines.argmax())
             if cosines[row] > -2.0:
-                found.append((self._ids[row], float(cosines[row])))
+                nearest.append((self._ids[row], float(cosines[row])))
                 cosines[row] = -2.0
-        return found
+        return nearest
 
     def mark(self, template: int, normal: bool) -> None:
-        """Whether others are held against it; a template is not, until this is said."""
+        """Set whether others are compared with this template; a new template is not normal."""
         row = self._rows.get(template)
         if row is not None:
             self._normal[row] = normal
@@ -95,7 +95,7 @@ class Neighbours:
         return float(_products(trouble, vector).max() - _products(routine, vector).max())
 
     def listen(self, trouble: Vectors, routine: Vectors) -> None:
-        """Give the vectors of TROUBLE and ROUTINE."""
+        """Set the vectors of TROUBLE and ROUTINE."""
         self._voices = trouble, routine
 
     @property
@@ -103,13 +103,13 @@ class Neighbours:
         return self._voices is not None
 
     def surprises(self, family: str, new: Arrival) -> tuple[float, float]:
-        """In nats: how unusual it is for a new template to lie so far from all others, and to sound so bad."""
-        own, every = self._arrivals.get(family, []), self._arrivals[ALL]
-        share = 1.0 if len(own) < ENOUGH else ENOUGH / len(own)
-        total = 1 + len(own) + share * len(every)
+        """Return the surprises, in nats, of the distance and of the tone of a new template."""
+        of_family, of_all = self._arrivals.get(family, []), self._arrivals[ALL]
+        share = 1.0 if len(of_family) < ENOUGH else ENOUGH / len(of_family)
+        total = 1 + len(of_family) + share * len(of_all)
 
         def nats(as_large: Callable[[Arrival], bool]) -> float:
-            return -math.log((1 + sum(map(as_large, own)) + share * sum(map(as_large, every))) / total)
+            return -math.log((1 + sum(map(as_large, of_family)) + share * sum(map(as_large, of_all))) / total)
 
         return nats(lambda a: a.distance >= new.distance), nats(lambda a: a.tone >= new.tone)
 
@@ -129,12 +129,12 @@ class Neighbours:
         if arrival is not None:
             if family not in self._arrivals and len(self._arrivals) >= FAMILIES:
                 del self._arrivals[list(self._arrivals)[1]]
-            for held in (self._arrivals.setdefault(family, []), self._arrivals[ALL]):
-                held.append(arrival)
-                del held[:-ARRIVALS]
+            for arrivals in (self._arrivals.setdefault(family, []), self._arrivals[ALL]):
+                arrivals.append(arrival)
+                del arrivals[:-ARRIVALS]
 
     def label(self, template: int, actor: str, bad: bool) -> None:
-        """What a person says of an event; the latest word on the same template and actor counts."""
+        """Store the label of a person; the last label of the same template and actor counts."""
         self._labels = [row for row in self._labels if row[:2] != (template, actor)][-1023:]
         self._labels.append((template, actor, bad))
 
@@ -143,56 +143,56 @@ class Neighbours:
         return bool(self._labels)
 
     def leaning(self, template: int, actor: str) -> float:
-        """Between −1 (like what was called normal) and 1 (like what was called bad)."""
+        """Return a value from −1 (similar to events labelled normal) to 1 (similar to events labelled bad)."""
         best = strength = 0.0
         row = self._rows.get(template)
-        for other, who, bad in self._labels:
+        for other, labelled_actor, bad in self._labels:
             if other == template:
-                alike = 1.0
+                similarity = 1.0
             elif row is not None and other in self._rows:
                 cosine = float(self._vectors[row] @ self._vectors[self._rows[other]])
-                alike = max(0.0, (cosine - ALIKE) / (1 - ALIKE))
+                similarity = max(0.0, (cosine - SIMILAR) / (1 - SIMILAR))
             else:
                 continue
-            if who != actor:
-                alike *= 0.5
-            if alike >= strength and alike > 0:
-                strength, best = alike, alike if bad else -alike
+            if labelled_actor != actor:
+                similarity *= 0.5
+            if similarity >= strength and similarity > 0:
+                strength, best = similarity, similarity if bad else -similarity
         return best
 
     def state(self) -> tuple[dict[str, Any], Vectors]:
-        told = {
+        state = {
             "ids": self._ids,
             "next": self._next,
-            "arrivals": {family: [[a.distance, a.tone] for a in held] for family, held in self._arrivals.items()},
-            "voices": [held.tolist() for held in self._voices] if self._voices else None,
+            "arrivals": {family: [[a.distance, a.tone] for a in vectors] for family, vectors in self._arrivals.items()},
+            "voices": [vectors.tolist() for vectors in self._voices] if self._voices else None,
             "labels": self._labels,
         }
-        return told, self._vectors[: len(self._ids)]
+        return state, self._vectors[: len(self._ids)]
 
     @classmethod
     def restore(cls, state: Mapping[str, Any], vectors: Vectors) -> Self:
-        made = cls()
-        made._ids, made._next = list(state["ids"]), state["next"]
-        made._rows = {template: row for row, template in enumerate(made._ids)}
+        neighbours = cls()
+        neighbours._ids, neighbours._next = list(state["ids"]), state["next"]
+        neighbours._rows = {template: row for row, template in enumerate(neighbours._ids)}
         size = 64
-        while size < len(made._ids):
+        while size < len(neighbours._ids):
             size *= 2
-        made._vectors = np.zeros((min(size, MOST), vectors.shape[1]), np.float32)
-        made._vectors[: len(vectors)] = vectors
-        made._arrivals = {family: [Arrival(*row) for row in held] for family, held in state["arrivals"].items()}
+        neighbours._vectors = np.zeros((min(size, MOST), vectors.shape[1]), np.float32)
+        neighbours._vectors[: len(vectors)] = vectors
+        neighbours._arrivals = {family: [Arrival(*row) for row in rows] for family, rows in state["arrivals"].items()}
         if state["voices"] is not None:
-            trouble, routine = (np.array(held, np.float32) for held in state["voices"])
-            made._voices = trouble, routine
-        made._labels = [(template, actor, bad) for template, actor, bad in state["labels"]]
-        return made
+            trouble, routine = (np.array(rows, np.float32) for rows in state["voices"])
+            neighbours._voices = trouble, routine
+        neighbours._labels = [(template, actor, bad) for template, actor, bad in state["labels"]]
+        return neighbours
 
 
 def _products(rows: Vectors, vector: Vectors) -> Vectors:
-    """rows [n, dim] · vector [dim], by this thread alone.
+    """Return rows [n, dim] · vector [dim], computed in this thread only.
 
-    A BLAS would wake a thread per core for this millisecond, wait for the last of them, and each would turn in circles
-    for tens of milliseconds afterwards: where new sentences keep coming, that is every core, always.
+    A BLAS would wake one thread per core for this millisecond, and each would spin for tens of milliseconds afterwards:
+    with a steady stream of new sentences that keeps every core busy.
     """
-    found: Vectors = np.einsum("ij,j->i", rows, vector)
-    return found
+    products: Vectors = np.einsum("ij,j->i", rows, vector)
+    return products

@@ -1,11 +1,12 @@
-"""An event as a sentence: what the miner and the encoder read.
+"""Describe an event as a sentence, for the template miner and the encoder.
 
->>> sentence({"action": "firewall.rule.delete", "actor": "guest", "subject": "deny all", "attributes": {"n": 1}})
+>>> describe_event({"action": "firewall.rule.delete", "actor": "guest", "subject": "deny all", "attributes": {"n": 1}})
 'firewall.rule.delete deny all n=1'
 
-The action comes first, because the miner never takes the first word for a variable. Who, when and in which session are
-left out: the detector looks at them apart, and the same deed of somebody else is the same deed. Attributes that begin
-with an underscore (as the journal's do) say where an event came from, not what happened: they are left out too.
+The action comes first, because the miner never treats the first word as a variable. The actor, the time and the session
+are left out: the detector uses them separately, and the same action of another actor is the same action. Attributes
+that begin with an underscore (as those of the journal) tell the origin of an event, not what happened: they are left
+out too.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from typing import Any
 
 from ridgeline.audit.anomaly.sessions import NAMES
 
-LONGEST = 400  # letters of one attribute's value
+LONGEST = 400  # most characters of the value of an attribute
 _WORDS = re.compile(r"[^\W\d_]+")
 
 
-def sentence(event: Mapping[str, Any]) -> str:
-    """Action, subject and attributes (by name), one space apart."""
+def describe_event(event: Mapping[str, Any]) -> str:
+    """Return action, subject and attributes (sorted by name), separated by one space."""
     words = [str(event.get("action") or "event").replace(" ", "_")]
     subject = event.get("subject")
     if subject:
         words.append(str(subject))
     attributes = event.get("attributes")
     if attributes:
-        said = [name for name in sorted(attributes) if name not in NAMES and name[:1] != "_"]
-        words += [f"{name}={_value(attributes[name])}" for name in said]
+        names = [name for name in sorted(attributes) if name not in NAMES and name[:1] != "_"]
+        words += [f"{name}={_value(attributes[name])}" for name in names]
     return " ".join(words)
 
 
-def spoken(template: str) -> str:
-    """A template's words without masks and punctuation: what the encoder reads, which was taught on prose.
+def strip_masks(template: str) -> str:
+    """Return the words of a template without masks and punctuation: the encoder was trained on prose.
 
-    >>> spoken("firewall.rule.delete deny all n=<*>")
+    >>> strip_masks("firewall.rule.delete deny all n=<*>")
     'firewall rule delete deny all n'
     """
     return " ".join(_WORDS.findall(template)) or template

@@ -1,8 +1,8 @@
-"""Events that belong together: those with the same session attribute, else those of one source and actor in one minute.
+"""Sessions: events with the same session attribute, else events of one source and actor in one minute.
 
-A session remembers how often each template came, which came last, and the most surprising of its events. How often a
-template comes in a session is counted in steps (1, 2, 3, 4, 6, 8, 12, 16 …), once per session and step, so that one
-long burst is one observation and not a thousand.
+A session has the count of each template, its last template, and the largest surprises of its events. Counts of a
+template are compared in steps (1, 2, 3, 4, 6, 8, 12, 16 …), once per session and step, so that a long burst is one
+observation and not a thousand.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Self
 
 NAMES = ("session", "session_id", "block", "block_id", "trace_id", "request_id", "transaction_id", "job_id")
 WINDOW_NS = 60 * 10**9
-IDLE_NS = 600 * 10**9  # a session that says nothing for so long has ended
+IDLE_NS = 600 * 10**9  # a session without an event for this long has ended
 OPEN = 10_000
 STEPS = [1, 2, 3] + [2**n + half for n in range(2, 30) for half in (0, 2 ** (n - 1))]
 
 
-def step_of(count: int) -> int:
-    """Which step a count has reached, from 0.
+def find_step(count: int) -> int:
+    """Return the number of the step that a count has reached, from 0.
 
-    >>> [step_of(n) for n in (1, 2, 3, 4, 5, 6, 8, 11, 12)]
+    >>> [find_step(n) for n in (1, 2, 3, 4, 5, 6, 8, 11, 12)]
     [0, 1, 2, 3, 3, 4, 5, 5, 6]
     """
     return bisect_right(STEPS, count) - 1
@@ -32,19 +32,19 @@ def step_of(count: int) -> int:
 @dataclass(slots=True)
 class Session:
     key: str
-    named: bool  # by an attribute; else a window of time
-    counts: dict[int, int] = field(default_factory=dict)  # template → how often
+    named: bool  # identified by an attribute; else a window of one minute
+    counts: dict[int, int] = field(default_factory=dict)  # template → count
     last: int = -1  # template
     entry: int = -1  # of the last event
     time: int = 0  # of the last event
     most: dict[str, float] = field(default_factory=dict)  # part → its largest surprise
-    why: str = ""  # of its most unusual event
-    weight: float = 0.0  # of that event, in nats
+    why: str = ""  # reason of its most unusual event
+    weight: float = 0.0  # sum of the parts of that event, in nats
 
     def take(
         self, entry: int, time: int, template: int, raw: Mapping[str, float], parts: Mapping[str, float], why: str
     ) -> None:
-        """One more event."""
+        """Add one event."""
         self.counts[template] = self.counts.get(template, 0) + 1
         self.last, self.entry, self.time = template, entry, time
         for part, surprise in raw.items():
@@ -62,14 +62,14 @@ class Session:
 
 
 class Sessions:
-    """The open ones, the least recently active first."""
+    """The open sessions, least recently active first."""
 
     def __init__(self, names: Sequence[str] = NAMES, window: int = WINDOW_NS, idle: int = IDLE_NS) -> None:
         self.names, self.window, self.idle = tuple(names), window, idle
         self._open: OrderedDict[str, Session] = OrderedDict()
 
-    def of(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
-        """The session of an event, and the one that ended because this one begins: its last window, or the oldest."""
+    def assign(self, event: Mapping[str, Any], time: int) -> tuple[Session, Session | None]:
+        """Return the session of an event, and the session that it ends: its last window, or the oldest session."""
         attributes = event.get("attributes")
         if attributes:
             for name in self.names:
@@ -82,21 +82,21 @@ class Sessions:
         key = f"{event.get('source', '')}\0{event.get('actor') or ''}"
         before = self._open.pop(key, None)
         goes_on = before is not None and before.time // self.window == time // self.window
-        found = before if before is not None and goes_on else Session(key, named=False)
-        self._open[key] = found
-        return found, self._too_many() if goes_on or before is None else before
+        session = before if before is not None and goes_on else Session(key, named=False)
+        self._open[key] = session
+        return session, self._too_many() if goes_on or before is None else before
 
     def _too_many(self) -> Session | None:
         return self._open.popitem(last=False)[1] if len(self._open) > OPEN else None
 
-    def ended(self, now: int | None = None) -> list[Session]:
-        """Close and give those that have been idle; with no time, all."""
+    def end_sessions(self, now: int | None = None) -> list[Session]:
+        """Close and return the sessions that are idle at `now` (ns); None: all sessions."""
         done = []
         for key, session in list(self._open.items()):
             idle = self.idle if session.named else self.window
             if now is not None and now - session.time < idle:
                 if now - session.time < self.window:
-                    break  # those behind it are younger
+                    break  # the following sessions are younger
                 continue
             del self._open[key]
             done.append(session)
@@ -111,7 +111,7 @@ class Sessions:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Sessions:
-        made = cls(state["names"], state["window"], state["idle"])
+        sessions = cls(state["names"], state["window"], state["idle"])
         for row in state["open"]:
-            made._open[row["key"]] = Session.restore(row)
-        return made
+            sessions._open[row["key"]] = Session.restore(row)
+        return sessions

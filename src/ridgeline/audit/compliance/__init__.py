@@ -9,18 +9,16 @@ from ridgeline._lazy import attach
 if TYPE_CHECKING:
     from ridgeline.audit.compliance.check import check_report as check_report
     from ridgeline.audit.compliance.check import read_report as read_report
-    from ridgeline.audit.compliance.collection import collect as collect
-    from ridgeline.audit.compliance.controls import checked_map as checked_map
-    from ridgeline.audit.compliance.derived_tables import tables as tables
-    from ridgeline.audit.compliance.report_files import write as write
+    from ridgeline.audit.compliance.controls import check_map as check_map
+    from ridgeline.audit.compliance.report import collect as collect
+    from ridgeline.audit.compliance.report import derive_tables as derive_tables
+    from ridgeline.audit.compliance.report import write as write
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "check": ["check_report", "read_report"],
-        "collection": ["collect"],
-        "controls": ["checked_map"],
-        "derived_tables": ["tables"],
-        "report_files": ["write"],
+        "controls": ["check_map"],
+        "report": ["collect", "derive_tables", "write"],
     },
 )

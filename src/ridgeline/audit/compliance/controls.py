@@ -1,6 +1,6 @@
-"""Which control an event speaks to: a first sorting by its words, which an auditor may disagree with.
+"""Sort events by the controls of SOC 2 or PCI DSS, by their words: a first proposal for an auditor.
 
->>> controls_of({"action": "firewall.rule.delete", "subject": "deny all", "actor": "guest", "attributes": {}}, "pci")
+>>> find_controls({"action": "firewall.rule.delete", "subject": "deny all", "actor": "guest", "attributes": {}}, "pci")
 ('1.2.7', '10.2.1.7')
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ridgeline.errors import unknown
 
-# control, what it asks for, the words of an event that speak to it (matched in action, subject, actor, message)
+# control, its subject, the words of an event that concern it (matched in action, subject, actor, message)
 _ACCESS = r"\b(?:log[io]n|logon|logout|sshd?|session|auth\w*|pam_\w+|sudo|su)\b"
 _FAILED = r"fail|invalid|denied|refused|unauthor|incorrect|illegal"
 _ACCOUNT = (
@@ -49,14 +49,14 @@ _READY = {
 }
 
 
-def checked_map(name: str) -> str:
+def check_map(name: str) -> str:
     if name not in MAPS:
         raise unknown("control map", name, MAPS)
     return name
 
 
-def controls_of(event: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The controls of map `name` that an event speaks to."""
+def find_controls(event: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return the controls of map `name` that an event concerns."""
     text = " ".join(
         str(part)
         for part in (event["action"], event["subject"], event["actor"], event["attributes"].get("message"))
@@ -65,5 +65,5 @@ def controls_of(event: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(control for control, words in _READY[name] if words.search(text))
 
 
-def title_of(name: str, control: str) -> str:
+def find_title(name: str, control: str) -> str:
     return next((what for known, what, _ in MAPS[name] if known == control), "")

@@ -1,10 +1,10 @@
-"""Appending to a log whoever holds it: by oneself, or through the door of the process that does.
+"""Append to a log, whether this process writes it or another one: directly, or through the writer's socket.
 
     with Appender("log") as log:
         log.append([{"source": "me", "action": "bridge.create", "subject": "br0"}])
 
-Processes come and go, so who holds it may change between two calls: what was surely not taken is sent again, to whoever
-holds it then. Events are taken once.
+Processes start and end, so the writer may change between two calls. A request that the writer certainly did not take is
+sent again to the next writer; so every event is appended once.
 """
 
 from __future__ import annotations
@@ -14,53 +14,57 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ridgeline.audit.ledger import layout as homes
 from ridgeline.audit.ledger.checkpoint import parse_checkpoint
+from ridgeline.audit.ledger.layout import find_ledger
 from ridgeline.audit.ledger.ledger import Ledger
-from ridgeline.audit.ledger.writer_socket import Guest, Lost, NotTaken
+from ridgeline.audit.ledger.writer_socket import NotAppended, WriterClient, WriterLost
 from ridgeline.errors import Locked
-from ridgeline.store import StrPath, owner
+from ridgeline.store import StrPath, get_owner
 
-PATIENCE_S = 10.0  # for a writer that is opening, closing, or pruning
+TIMEOUT_S = 10.0  # a writer may be opening, closing or pruning for this long
 _PAUSE_S = 0.02
 
 T = TypeVar("T")
 
 
 class Appender:
-    """A way into a log, and another one when that is closed; is itself the writer where nobody else is."""
+    """Appends to a log through its writer's socket; becomes the writer if the log has none.
 
-    def __init__(self, log: StrPath, patience_s: float = PATIENCE_S) -> None:
-        self._log, self._home, self._patience_s = log, homes.find(log), patience_s
-        self._way: Guest | Ledger | None = None
-        self._entered(time.monotonic() + patience_s)  # what cannot be written is said at once
+    log        the folder of the ledger
+    timeout_s  how long to wait for a writer that does not answer
+    """
+
+    def __init__(self, log: StrPath, timeout_s: float = TIMEOUT_S) -> None:
+        self._log, self._paths, self._timeout_s = log, find_ledger(log), timeout_s
+        self._target: WriterClient | Ledger | None = None
+        self._connect(time.monotonic() + timeout_s)  # an unwritable log is an error at once
 
     def append(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-        """(index of the first, entries in the log then); on the disk when this returns."""
+        """Append events; they are on the disk when this returns. Returns (index of the first, size of the log)."""
 
-        def take(way: Guest | Ledger) -> tuple[int, int]:
-            if isinstance(way, Guest):
-                first, _, size = way.append(events)
+        def take(target: WriterClient | Ledger) -> tuple[int, int]:
+            if isinstance(target, WriterClient):
+                first, _, size = target.append(events)
                 return first, size
-            receipts = way.append(events)
+            receipts = target.append(events)
             return receipts.first, receipts.checkpoint_size
 
-        return self._by_some_way(take, NotTaken)
+        return self._retry(take, NotAppended)
 
     def finish(self) -> int:
-        """Have all of it signed; how many entries there are."""
+        """Let the writer sign a checkpoint of everything; return its size."""
 
-        def sign(way: Guest | Ledger) -> int:
-            if isinstance(way, Guest):
-                return parse_checkpoint(way.checkpoint().encode(), "the checkpoint").size
-            return way.checkpoint().size
+        def sign(target: WriterClient | Ledger) -> int:
+            if isinstance(target, WriterClient):
+                return parse_checkpoint(target.checkpoint().encode(), "the checkpoint").size
+            return target.checkpoint().size
 
-        return self._by_some_way(sign, Lost)  # asked twice it is the same
+        return self._retry(sign, WriterLost)  # signing twice does no harm
 
     def close(self) -> None:
-        way, self._way = self._way, None
-        if way is not None:
-            way.close()
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
 
     def __enter__(self) -> Self:
         return self
@@ -70,27 +74,29 @@ class Appender:
     ) -> None:
         self.close()
 
-    def _by_some_way(self, do: Callable[[Guest | Ledger], T], again: type[Lost]) -> T:
-        until = time.monotonic() + self._patience_s
+    def _retry(self, do: Callable[[WriterClient | Ledger], T], again: type[WriterLost]) -> T:
+        until = time.monotonic() + self._timeout_s
         while True:
             try:
-                return do(self._entered(until))
+                return do(self._connect(until))
             except again:
                 self.close()
                 if time.monotonic() > until:
                     raise
 
-    def _entered(self, until: float) -> Guest | Ledger:
-        while self._way is None:
+    def _connect(self, until: float) -> WriterClient | Ledger:
+        while self._target is None:
             try:
-                self._way = Guest(self._home) if owner(self._home.lock) is not None else self._writing()
-            except (Lost, Locked):  # it is opening or closing, or at some other work for a moment
+                self._target = (
+                    WriterClient(self._paths) if get_owner(self._paths.lock) is not None else self._open_ledger()
+                )
+            except (WriterLost, Locked):  # the writer is opening, closing or busy
                 if time.monotonic() > until:
                     raise
                 time.sleep(_PAUSE_S)
-        return self._way
+        return self._target
 
-    def _writing(self) -> Ledger:
+    def _open_ledger(self) -> Ledger:
         ledger = Ledger.open(self._log)
         try:
             ledger.append([])  # takes the lock

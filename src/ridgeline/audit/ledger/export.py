@@ -1,7 +1,6 @@
-"""Events out of a log, for those who work with tables: JSON, JSON lines, CSV, Parquet.
+"""Export events of a log as JSON, JSON lines, CSV or Parquet.
 
-What was pruned is left out, and `missing` says how much that was. Every row carries its index, so a proof for it can be
-asked for.
+Pruned entries are left out, and `missing` counts them. Every row has its index, so that `audit prove` can prove it.
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ from typing import IO, Any
 from ridgeline.audit.ledger.event import PRUNE
 from ridgeline.audit.ledger.ledger import Ledger
 from ridgeline.audit.ledger.moment import show_moment
-from ridgeline.audit.ledger.report import pruned_by
+from ridgeline.audit.ledger.retention import read_pruned_ranges
 from ridgeline.audit.ledger.tiles import WIDTH
 from ridgeline.errors import MissingExtra, Unverified
 
 COLUMNS = ("index", "time", "time_ns", "source", "actor", "action", "subject", "attributes")
-_ROWS = 10_000  # in a group of Parquet rows
+_ROWS = 10_000  # in a Parquet row group
 
 
 class Selection:
-    """The events of a log between two times (ns; the second not included) that match."""
+    """The events of a log from time `start` to `end` (ns since 1970, not included) for which `where(event)` holds.
+
+    After an iteration, `rows` is the number of events, and `missing` the number of pruned entries.
+    """
 
     def __init__(
         self,
@@ -53,13 +55,13 @@ class Selection:
             for index, event in enumerate(events, start=first):
                 until = max(until, _pruned_until(index, event))
                 event["index"] = index
-                if self._takes(event):
+                if self._matches(event):
                     self.rows += 1
                     yield event
         self._explain(gone, until, size)
 
     def _explain(self, gone: list[int], until: int, size: int) -> None:
-        """Only what an event says was pruned may be left out; one that came meanwhile counts too."""
+        """Raise if a missing entry was not pruned; an event that was appended meanwhile may record the pruning."""
         lost = [first for first in gone if first + WIDTH > until]
         if lost:
             for index, event in enumerate(self._ledger.entries(size), start=size):
@@ -68,11 +70,11 @@ class Selection:
         if lost:
             raise Unverified(
                 "missing",
-                f"entries from {lost[0]} on are missing, and no event says that they were pruned; restore them from a "
+                f"entries from {lost[0]} on are missing, and no event records their pruning; restore them from a "
                 "copy, and see: ridgeline audit verify.",
             )
 
-    def _takes(self, event: dict[str, Any]) -> bool:
+    def _matches(self, event: dict[str, Any]) -> bool:
         if self._start is not None and event["time"] < self._start:
             return False
         if self._end is not None and event["time"] >= self._end:
@@ -81,20 +83,20 @@ class Selection:
 
 
 def _pruned_until(index: int, event: dict[str, Any]) -> int:
-    return max((p.end for p in pruned_by(index, event)), default=0) if event["action"] == PRUNE else 0
+    return max((p.end for p in read_pruned_ranges(index, event)), default=0) if event["action"] == PRUNE else 0
 
 
 _FORMULA = frozenset("=+-@\t\r")
 
 
 def write_jsonl(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
-    """One event per line, its index beside its names."""
+    """Write one JSON object per line: the event and its index."""
     for event in events:
         to.write(_json(event) + "\n")
 
 
 def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
-    """One JSON list, an event per line of it."""
+    """Write one JSON list, with one event per line."""
     between = "[\n"
     for event in events:
         to.write(between + _json(event))
@@ -103,9 +105,9 @@ def write_json(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
 
 
 def write_csv(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
-    """One event per row, attributes as JSON.
+    """Write one row per event, attributes as JSON.
 
-    Words that a spreadsheet would run as a formula get an apostrophe in front; JSON and Parquet have them as they are.
+    A text that a spreadsheet would run as a formula gets an apostrophe in front; JSON and Parquet keep it unchanged.
     """
     table = csv.writer(to)
     table.writerow(COLUMNS)
@@ -114,7 +116,7 @@ def write_csv(events: Iterable[dict[str, Any]], to: IO[str]) -> None:
 
 
 def write_parquet(events: Iterable[dict[str, Any]], to: Path) -> None:
-    """One event per row, attributes as JSON; time as nanoseconds and as a timestamp."""
+    """Write one row per event, attributes as JSON; time as nanoseconds and as a timestamp."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

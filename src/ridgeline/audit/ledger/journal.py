@@ -1,14 +1,14 @@
-"""The journal: what an append acknowledges is here, on the disk, before it is in any tile.
+"""The journal: an append writes its events here, durably, before they are in any tile.
 
-One write and one fdatasync per commit into space that was set aside before, so that no name and no length has to reach
-the disk with it. Tiles and checkpoints follow later and can be made again from it at any time; once they are durable,
-the journal is emptied and used anew.
+A commit costs one write and one fdatasync. The file's space is allocated in advance, so no file name and no file length
+must reach the disk with the commit. Tiles and checkpoints follow later and can be rebuilt from the journal; once they
+are durable, the writer clears the journal and reuses it.
 
     block 0   magic, salt, number, first entry, digest
     then      records: magic, entries, first entry, bytes, digest, and the entries as in a bundle
 
-A record's digest covers the salt, which every emptying changes, and the leaf hashes of its entries. So what an earlier
-round left behind, or a crash left half-written, is never taken for a record.
+The digest of a record covers the leaf hashes of its entries and the salt, which changes whenever the journal is
+cleared. So old bytes from before the last clearing, and records that a crash cut short, never count as records.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError
 from ridgeline.native import bundle_hashes
-from ridgeline.store import explained, sync_folder
+from ridgeline.store import explain_errors, sync_folder
 
 _MAGIC = b"RLEDGER1"
 _HEADER = struct.Struct("<8s16sQQ24s")
 _RECORD = struct.Struct("<4sIQQ24s")
 _MARK = b"\x9dRL\xe1"
 _START = 4096
-_AHEAD = 4 << 20  # set aside at a time
+_AHEAD = 4 << 20  # bytes allocated at a time
 _NONE = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Held:
-    """One commit as recovery finds it."""
+class JournalRecord:
+    """One commit, as recovery reads it."""
 
     first: int
     count: int
@@ -49,14 +49,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with explained(path):
+        with explain_errors(path):
             fresh = not path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if fresh:
                 sync_folder(path.parent)
         self.number, self.first, self._salt = 0, _NONE, b""
         self.end = _START
-        self._aside = 0
+        self._allocated = 0
 
     @property
     def empty(self) -> bool:
@@ -66,32 +66,32 @@ class Journal:
     def used(self) -> bool:
         return self.end > _START
 
-    def read(self) -> list[Held]:
-        """Every whole record, in order; a torn end is what nobody was told of."""
-        with explained(self.path):
+    def read(self) -> list[JournalRecord]:
+        """Read every complete record, in order. An incomplete last record was never acknowledged."""
+        with explain_errors(self.path):
             data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        self._aside = len(data)
+        self._allocated = len(data)
         header = _parse_header(data)
         if header is None:
-            if data.strip(b"\0"):  # it is only rewritten when nothing behind it is needed any more
+            if data.strip(b"\0"):  # it is only rewritten when no record is needed any more
                 raise StoreError(f"{self.path} is damaged at its beginning; restore the file from a copy.")
             return []
         self._salt, self.number, self.first = header
-        found: list[Held] = []
+        records: list[JournalRecord] = []
         at, expected = _START, self.first
         while not self.empty:
             record = _parse_record(data, at, self._salt, expected)
             if record is None:
                 break
-            found.append(record)
+            records.append(record)
             at += _RECORD.size + len(record.entries)
             expected += record.count
         self.end = at
         self._refuse_damage(data, expected)
-        return found
+        return records
 
     def begin(self, number: int, first: int) -> None:
-        """Empty it and say which entry will come first."""
+        """Clear it; its next record starts with entry `first`."""
         self._write_header(number, first)
         self.end = _START
 
@@ -100,16 +100,16 @@ class Journal:
         self.end = _START
 
     def append(self, first: int, count: int, entries: bytes, hashes: bytes) -> None:
-        """Write one record; it is on the disk when this returns, and after an error it does not count."""
+        """Write one record; it is on the disk when this returns. After an error it does not count."""
         digest = _digest(self._salt, first, count, len(entries), hashes)
         head = _RECORD.pack(_MARK, count, first, len(entries), digest)
-        with explained(self.path):
-            self._set_aside(self.end + len(head) + len(entries))
+        with explain_errors(self.path):
+            self._allocate(self.end + len(head) + len(entries))
             try:
                 _write(self._fd, head + entries, self.end)
                 os.fdatasync(self._fd)
             except OSError:
-                with suppress(OSError):  # so that it cannot come back as if it had been acknowledged
+                with suppress(OSError):  # recovery must not read it as acknowledged
                     os.pwrite(self._fd, bytes(_RECORD.size), self.end)
                 raise
         self.end += len(head) + len(entries)
@@ -120,26 +120,26 @@ class Journal:
                 os.ftruncate(self._fd, _START)
         os.close(self._fd)
 
-    def _set_aside(self, size: int) -> None:
-        if size <= self._aside:
+    def _allocate(self, size: int) -> None:
+        if size <= self._allocated:
             return
-        wanted = -(-size // _AHEAD) * _AHEAD
+        rounded_size = -(-size // _AHEAD) * _AHEAD
         try:
-            os.posix_fallocate(self._fd, 0, wanted)
-            self._aside = wanted
+            os.posix_fallocate(self._fd, 0, rounded_size)
+            self._allocated = rounded_size
         except OSError:
-            self._aside = size  # a nearly full disk, or one that cannot: then plain writes decide
+            self._allocated = size  # the disk is nearly full, or cannot allocate: plain writes decide
 
     def _write_header(self, number: int, first: int) -> None:
         salt = secrets.token_bytes(16)
         plain = struct.pack("<8s16sQQ", _MAGIC, salt, number, first)
-        with explained(self.path):
+        with explain_errors(self.path):
             _write(self._fd, (plain + sha256(plain).digest()[:24]).ljust(_START, b"\0"), 0)
             os.fdatasync(self._fd)
         self.number, self.first, self._salt = number, first, salt
 
     def _refuse_damage(self, data: bytes, expected: int) -> None:
-        """A whole record behind a broken one means that the disk lost something acknowledged."""
+        """Raise if a complete record follows a broken one: then the disk lost acknowledged entries."""
         at = data.find(_MARK, self.end + 1)
         while at >= 0:
             record = _parse_record(data, at, self._salt, None)
@@ -165,7 +165,7 @@ def _parse_header(data: bytes) -> tuple[bytes, int, int] | None:
     return salt, number, first
 
 
-def _parse_record(data: bytes, at: int, salt: bytes, expected: int | None) -> Held | None:
+def _parse_record(data: bytes, at: int, salt: bytes, expected: int | None) -> JournalRecord | None:
     if len(data) - at < _RECORD.size:
         return None
     mark, count, first, size, digest = _RECORD.unpack_from(data, at)
@@ -179,7 +179,7 @@ def _parse_record(data: bytes, at: int, salt: bytes, expected: int | None) -> He
         return None
     if len(hashes) != 32 * count or _digest(salt, first, count, size, hashes) != digest:
         return None
-    return Held(first, count, entries, hashes)
+    return JournalRecord(first, count, entries, hashes)
 
 
 def _write(fd: int, data: bytes, at: int) -> None:
@@ -188,8 +188,8 @@ def _write(fd: int, data: bytes, at: int) -> None:
         done += os.pwrite(fd, data[done:] if done else data, at + done)
 
 
-def holds_something(path: Path) -> bool:
-    """Whether a journal file may hold records; looked at without a lock, from its header alone."""
+def has_records(path: Path) -> bool:
+    """Whether a journal file may hold records; reads only its header and needs no lock."""
     try:
         with path.open("rb") as file:
             header = _parse_header(file.read(_HEADER.size))

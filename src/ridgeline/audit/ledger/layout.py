@@ -1,36 +1,39 @@
-"""Where a ledger keeps what: the served tree, and beside it what only its writer may see.
+"""The files of a ledger: the folder that may be served, and the private folder of its writer.
 
-log/                     may be served by any web server
+log/                     any web server may serve it
   checkpoint             the newest signed size and root
   tile/…                 hashes and entries
   blob/<sha256>          events too large for an entry
-  witness/<keyid>        the newest checkpoint each witness co-signed
-  .tmp/                  files on their way, only while someone writes
+  witness/<keyid>        the newest checkpoint that each witness co-signed
+  .tmp/                  unfinished files, only while a writer runs
 log.private/             mode 0700
-  key                    the signing key, 0600 (unless one's own is used)
-  ledger.json            the public key; where one's own key lies
-  lock                   held by the one writer
-  journal.0, journal.1   what was acknowledged and is not yet in tiles
-  published              the checkpoint at the last quiet moment: a log that falls behind it was cut
+  key                    the signing key, mode 0600 (unless the user has another key file)
+  ledger.json            the public key, and the path of another key file
+  lock                   the writer locks it
+  journal.0, journal.1   acknowledged entries that are not yet in tiles
+  published              the checkpoint of the last full sync: a log that is shorter was cut
   door                   the writer's socket
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.audit.ledger.note import Signer, Verifier, parse_signer, parse_verifier
+from ridgeline.audit.ledger.checkpoint import LARGEST_NOTE, Signer, Verifier, parse_signer, parse_verifier
 from ridgeline.errors import InputError, StoreError
-from ridgeline.store import StrPath, explained, publish
+from ridgeline.store import StrPath, explain_errors, publish
+
+LARGEST_BUNDLE = 256 * (2 + 65_535)
 
 
 @dataclass(frozen=True)
-class Home:
-    """The places of one ledger."""
+class LedgerPaths:
+    """The paths of one ledger; `log` is its folder."""
 
     log: Path
 
@@ -67,7 +70,7 @@ class Home:
         return self.private / "published"
 
     @property
-    def door(self) -> Path:
+    def socket(self) -> Path:
         return self.private / "door"
 
     def journal(self, number: int) -> Path:
@@ -77,18 +80,18 @@ class Home:
         return self.log / "blob" / sha256
 
 
-def find(path: StrPath) -> Home:
-    """The ledger at `path`, which must have a checkpoint, or at least its private part."""
-    home = Home(Path(os.path.abspath(path)))
-    if not home.log.is_dir():
+def find_ledger(path: StrPath) -> LedgerPaths:
+    """Find the ledger at `path`; raise `InputError` if there is no checkpoint, no tile and no private folder."""
+    paths = LedgerPaths(Path(os.path.abspath(path)))
+    if not paths.log.is_dir():
         raise InputError(f"there is no ledger at {path}; make one with: ridgeline audit init {path} --origin NAME")
-    if not home.checkpoint.exists() and not home.settings.exists() and not (home.log / "tile").exists():
+    if not paths.checkpoint.exists() and not paths.settings.exists() and not (paths.log / "tile").exists():
         raise InputError(f"{path} holds no ledger (no checkpoint, no tiles); make one with audit init in a new folder.")
-    return home
+    return paths
 
 
 def write_key(path: Path, signer: Signer) -> None:
-    """A key file that only its owner can read, from its first byte."""
+    """Write a key file that only its owner can read, from the first byte on."""
     with publish(path, mode=0o600) as tmp:
         fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -96,8 +99,8 @@ def write_key(path: Path, signer: Signer) -> None:
 
 
 def read_key(path: Path) -> Signer:
-    """The key in a file that nobody else may read."""
-    with explained(path):
+    """Read a key file; raise `StoreError` if other users can read it."""
+    with explain_errors(path):
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8", errors="replace")
     if not stat.S_ISREG(mode) or stat.S_IMODE(mode) & 0o077:
@@ -105,22 +108,50 @@ def read_key(path: Path) -> Signer:
     return parse_signer(text, str(path))
 
 
-def write_settings(home: Home, verifier: Verifier, own_key: Path | None) -> None:
-    words = {"key": str(verifier), **({"key_file": str(own_key)} if own_key is not None else {})}
-    with publish(home.settings) as tmp:
+def write_settings(paths: LedgerPaths, verifier: Verifier, key_file: Path | None) -> None:
+    words = {"key": str(verifier), **({"key_file": str(key_file)} if key_file is not None else {})}
+    with publish(paths.settings) as tmp:
         tmp.write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
 
 
-def read_settings(home: Home) -> tuple[Verifier, Path | None]:
-    """The log's public key as its own machine knows it, and where its private key lies."""
+def read_settings(paths: LedgerPaths) -> tuple[Verifier, Path | None]:
+    """Return the log's public key as its machine knows it, and the path of its key file if that lies elsewhere."""
     try:
-        words = json.loads(home.settings.read_text(encoding="utf-8"))
+        words = json.loads(paths.settings.read_text(encoding="utf-8"))
         verifier = parse_verifier(str(words["key"]))
-        own = words.get("key_file")
+        key_file = words.get("key_file")
     except FileNotFoundError:
         raise InputError(
-            f"{home.private} is not here, so the log's key is not known; give the one its owner published with --key."
+            f"{paths.private} does not exist, so the log's key is unknown; give the published key with --key."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
-        raise StoreError(f"{home.settings} is damaged; restore it from a copy, or give the key with --key.") from None
-    return verifier, Path(own) if own else None
+        raise StoreError(f"{paths.settings} is damaged; restore it from a copy, or give the key with --key.") from None
+    return verifier, Path(key_file) if key_file else None
+
+
+def read_note(path: Path) -> bytes | None:
+    """Read a checkpoint file, unverified; None if it does not exist."""
+    try:
+        return read_regular(path, LARGEST_NOTE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_regular(path: Path, most: int = LARGEST_BUNDLE) -> bytes:
+    """Read a regular file, at most `most` + 1 bytes; raise FileNotFoundError if it is no regular file.
+
+    Files of a served log may be anything until they are hashed: a pipe must not block the reader, and an endless file
+    must not fill its memory.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not wait for the writer of a pipe
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no plain file", str(path))
+        parts, left = list[bytes](), min(status.st_size, most) + 1
+        while left and (part := os.read(fd, left)):  # some network filesystems return fewer bytes than requested
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

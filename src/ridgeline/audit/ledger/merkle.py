@@ -1,8 +1,8 @@
-"""Merkle trees as RFC 6962 has them: roots, inclusion and consistency proofs, and their verification.
+"""Merkle trees of RFC 6962: roots, inclusion and consistency proofs, and their verification.
 
-The tree is seen through one function, `node(level, index)`: the hash over the 2**level leaves that begin at
-index * 2**level. Whoever holds tiles can answer it (`tiles.py`); nothing here knows of files. Verification follows
-RFC 9162, section 2.1, which needs no tree at all.
+These functions read a tree through one function, `node(level, index)`: the hash over the 2**level leaves that begin at
+leaf index * 2**level. `tiles.py` provides it; this module knows no files. Verification follows RFC 9162, section 2.1,
+and needs no tree.
 
 >>> from hashlib import sha256
 >>> root_from_inclusion(0, 1, sha256(b"\\0one").digest(), []) == sha256(b"\\0one").digest()
@@ -31,25 +31,28 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def root(size: int, node: Node) -> bytes:
-    """The root of the first `size` leaves."""
+    """Return the root of the first `size` leaves."""
     return range_hash(0, size, node) if size else EMPTY
 
 
 def range_hash(start: int, end: int, node: Node) -> bytes:
-    """The hash of a subtree of an RFC 6962 tree: `start` is a multiple of the power of two that covers the range."""
+    """Return the hash of leaves `start` to `end` (not included), a subtree of an RFC 6962 tree.
+
+    `start` must be a multiple of the power of two that covers the range.
+    """
     parts = []
-    while start < end:  # complete subtrees from the left, each at most as large as what is left over
+    while start < end:  # complete subtrees from the left, each as large as possible
         level = (end - start).bit_length() - 1
         parts.append(node(level, start >> level))
         start += 1 << level
-    found = parts.pop()
+    result = parts.pop()
     while parts:
-        found = node_hash(parts.pop(), found)
-    return found
+        result = node_hash(parts.pop(), result)
+    return result
 
 
 def inclusion_path(index: int, size: int, node: Node) -> list[bytes]:
-    """The proof that leaf `index` is in the tree of `size` leaves, from the leaf's sibling up to the root's child."""
+    """Return the proof that leaf `index` is in the tree of `size` leaves, from its sibling up to the root."""
     path = []
     start, end = 0, size
     while end - start > 1:
@@ -64,11 +67,11 @@ def inclusion_path(index: int, size: int, node: Node) -> list[bytes]:
 
 
 def consistency_path(old: int, new: int, node: Node) -> list[bytes]:
-    """The proof that the tree of `old` leaves is the beginning of the tree of `new` leaves (RFC 6962, 2.1.2)."""
+    """Return the proof that the tree of `new` leaves begins with the tree of `old` leaves (RFC 6962, 2.1.2)."""
     if old in (0, new):
         return []
     path = []
-    start, end, known = 0, new, True  # known: the verifier has the hash of the old part of [start, end) as its own root
+    start, end, known = 0, new, True  # known: the verifier has this hash as the old root
     while old != end:
         split = start + _below(end - start)
         if old <= split:
@@ -83,27 +86,27 @@ def consistency_path(old: int, new: int, node: Node) -> list[bytes]:
 
 
 def root_from_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> bytes:
-    """The root that `path` gives for `leaf`; the caller compares it with a signed one."""
+    """Return the root that `path` gives for `leaf`; the caller compares it with a signed root."""
     if not 0 <= index < size:
         raise Unverified("proof", f"the proof is for entry {index}, but its tree has {size} entries.")
-    here, last, found = index, size - 1, leaf
+    node_index, last, result = index, size - 1, leaf
     for sibling in path:
         if last == 0:
             raise Unverified("proof", f"the proof has {len(path)} hashes, more than a tree of {size} entries gives.")
-        if here & 1 or here == last:
-            found = node_hash(sibling, found)
-            while not here & 1 and here:
-                here, last = here >> 1, last >> 1
+        if node_index & 1 or node_index == last:
+            result = node_hash(sibling, result)
+            while not node_index & 1 and node_index:
+                node_index, last = node_index >> 1, last >> 1
         else:
-            found = node_hash(found, sibling)
-        here, last = here >> 1, last >> 1
+            result = node_hash(result, sibling)
+        node_index, last = node_index >> 1, last >> 1
     if last:
         raise Unverified("proof", f"the proof has {len(path)} hashes, fewer than a tree of {size} entries needs.")
-    return found
+    return result
 
 
 def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, path: Sequence[bytes]) -> None:
-    """Raise unless `path` proves that the tree of `old` leaves is the beginning of that of `new` leaves."""
+    """Raise `Unverified` unless `path` proves that the tree of `new` leaves begins with the tree of `old` leaves."""
     fault = Unverified("fork", f"the tree of {new} entries does not continue the tree of {old} entries seen before.")
     if old > new:
         raise Unverified("truncated", f"the tree has {new} entries, but {old} were seen before.")
@@ -112,28 +115,28 @@ def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, path
             raise fault
         return
     hashes = list(path)
-    if old & (old - 1) == 0:  # a complete tree is its own first hash
+    if old & (old - 1) == 0:  # the root of a complete tree is the first hash
         hashes.insert(0, old_root)
     if not hashes:
         raise fault
-    here, last = old - 1, new - 1
-    while here & 1:
-        here, last = here >> 1, last >> 1
+    node_index, last = old - 1, new - 1
+    while node_index & 1:
+        node_index, last = node_index >> 1, last >> 1
     first = second = hashes[0]
     for other in hashes[1:]:
         if last == 0:
             raise fault
-        if here & 1 or here == last:
+        if node_index & 1 or node_index == last:
             first, second = node_hash(other, first), node_hash(other, second)
-            while not here & 1 and here:
-                here, last = here >> 1, last >> 1
+            while not node_index & 1 and node_index:
+                node_index, last = node_index >> 1, last >> 1
         else:
             second = node_hash(second, other)
-        here, last = here >> 1, last >> 1
+        node_index, last = node_index >> 1, last >> 1
     if last or first != old_root or second != new_root:
         raise fault
 
 
 def _below(count: int) -> int:
-    """The largest power of two below `count` (2 or more)."""
+    """Return the largest power of two below `count`, which is 2 or more."""
     return 1 << (count - 1).bit_length() - 1

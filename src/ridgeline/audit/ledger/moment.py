@@ -22,7 +22,7 @@ _FRACTION = re.compile(r"\.(\d{1,9})\d*")
 
 
 def parse_moment(text: str, now: int | None = None) -> int:
-    """A date, a date and time (UTC unless it says otherwise), nanoseconds, or how long ago (90d, 24h, 30m)."""
+    """Parse a date, a date and time (UTC without a zone), nanoseconds, or an age (90d, 24h, 30m), in ns since 1970."""
     words = text.strip()
     span = _SPAN.fullmatch(words)
     if span:
@@ -32,15 +32,15 @@ def parse_moment(text: str, now: int | None = None) -> int:
     fraction = _FRACTION.search(words)
     nanoseconds = int(fraction[1].ljust(9, "0")) if fraction else 0
     try:
-        found = datetime.fromisoformat(_FRACTION.sub("", words))
+        moment = datetime.fromisoformat(_FRACTION.sub("", words))
     except ValueError:
         raise InputError(f"'{text}' is no time; write 2026-11-15, 2026-11-15T08:30:00Z, nanoseconds, or 90d.") from None
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return int(found.timestamp()) * 10**9 + nanoseconds
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 10**9 + nanoseconds
 
 
 def show_moment(ns: int) -> str:
-    """A time in RFC 3339, to the nanosecond."""
+    """Format nanoseconds since 1970 as RFC 3339, to the nanosecond."""
     seconds, rest = divmod(ns, 10**9)
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest:09}Z"

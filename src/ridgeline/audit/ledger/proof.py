@@ -1,12 +1,12 @@
-"""Proofs people can carry (c2sp.org/tlog-proof): that one event is in a log, checked without the log.
+"""Proof files (c2sp.org/tlog-proof): they prove, without the log, that an event is in the log.
 
     c2sp.org/tlog-proof@v1
-    extra …                 the entry itself, in base64 (left out when its payload was pruned)
+    extra …                 the entry, in base64 (absent if its payload was pruned)
     index 73894
     …                       the hashes from leaf to root
                             a blank line, then the checkpoint with its signatures
 
-The extra line is not signed, and need not be: its hash must lead to the signed root.
+The extra line needs no signature: its hash must lead to the signed root.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ from hashlib import sha256
 from typing import Any
 
 from ridgeline.audit.ledger import merkle
-from ridgeline.audit.ledger.checkpoint import Checkpoint, parse_checkpoint, read_checkpoint
+from ridgeline.audit.ledger.checkpoint import (
+    COSIGNATURE,
+    MOST_SIGNATURES,
+    Checkpoint,
+    Verifier,
+    decode_base64,
+    decode_hash,
+    merge_signatures,
+    parse_checkpoint,
+    read_checkpoint,
+    read_cosignature_time,
+)
 from ridgeline.audit.ledger.event import decode
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.ledger import Ledger
-from ridgeline.audit.ledger.note import COSIGNATURE, MOST_SIGNATURES, Verifier, merged, time_of, unbase64, unbase64_hash
-from ridgeline.audit.ledger.report import Witnessed
 from ridgeline.audit.ledger.tiles import LARGEST_ENTRY
-from ridgeline.audit.ledger.witness import cosigned_files
+from ridgeline.audit.ledger.witness import WitnessStatement, read_cosigned_files
 from ridgeline.errors import InputError, Unverified
 
 _FIRST = "c2sp.org/tlog-proof@v1"
@@ -37,7 +46,7 @@ _LARGEST = 2 << 20
 
 @dataclass(frozen=True)
 class Proof:
-    """A proof as it is carried."""
+    """The content of a proof file."""
 
     index: int
     path: tuple[bytes, ...]
@@ -51,19 +60,19 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Proved:
-    """What a proof proves."""
+class ProofResult:
+    """A verified proof: which entry it proves, under which checkpoint, co-signed by which witnesses."""
 
     index: int
     leaf_hash: bytes
-    event: dict[str, Any] | None  # None where only the hash is known, or the entry is no event
+    event: dict[str, Any] | None  # None if only the hash is known, or the entry is no event
     checkpoint: Checkpoint
-    witnesses: tuple[Witnessed, ...]
+    witnesses: tuple[WitnessStatement, ...]
 
 
 def prove(ledger: Ledger, index: int) -> Proof:
-    """The proof for one entry under the newest checkpoint, with what co-signatures there are for it."""
-    checkpoint = _cosigned(ledger, ledger.checkpoint())
+    """Prove one entry under the newest checkpoint, with all co-signatures of that checkpoint."""
+    checkpoint = _add_cosignatures(ledger, ledger.checkpoint())
     if not 0 <= index < checkpoint.size:
         raise InputError(f"there is no entry {index} in {ledger.path}: it has {checkpoint.size}.")
     try:
@@ -75,14 +84,12 @@ def prove(ledger: Ledger, index: int) -> Proof:
     path = ledger.prove_inclusion(index, checkpoint.size)
     leaf = merkle.leaf_hash(extra) if extra is not None else ledger.leaf(index)
     if merkle.root_from_inclusion(index, checkpoint.size, leaf, path) != checkpoint.root:
-        raise Unverified(
-            "altered", f"entry {index} does not lead to the signed root; ridgeline audit verify tells why."
-        )
+        raise Unverified("altered", f"entry {index} does not lead to the signed root; see: ridgeline audit verify.")
     return Proof(index, tuple(path), checkpoint, extra)
 
 
 def parse_proof(data: bytes, what: str) -> Proof:
-    """A proof that nobody has checked yet."""
+    """Parse a proof file without verifying it. `what` names it in errors."""
 
     def wrong(why: str) -> Unverified:
         return Unverified("malformed", f"{what} is no tlog-proof: {why}.")
@@ -100,14 +107,14 @@ def parse_proof(data: bytes, what: str) -> Proof:
         raise wrong(f"its first line is not {_FIRST}")
     rest, extra = lines[1:], None
     if rest and rest[0].startswith("extra "):
-        extra = unbase64(rest[0].removeprefix("extra "))
+        extra = decode_base64(rest[0].removeprefix("extra "))
         if extra is None:
             raise wrong("its extra line is not base64")
         rest = rest[1:]
     match = _INDEX.fullmatch(rest[0]) if rest else None
     if match is None:
         raise wrong("it has no line 'index N'")
-    hashes = [unbase64_hash(line) for line in rest[1:]]
+    hashes = [decode_hash(line) for line in rest[1:]]
     if len(hashes) > _LONGEST_PATH or None in hashes:
         raise wrong("its hashes are not lines of base64, 63 at most")
     return Proof(int(match[1]), tuple(h for h in hashes if h is not None), parse_checkpoint(note, what), extra)
@@ -122,11 +129,14 @@ def check_proof(
     leaf: bytes | None = None,
     witnesses: Sequence[Verifier] = (),
     require: int = 0,
-) -> Proved:
-    """What the proof in `data` proves; raises `Unverified` if it proves nothing.
+) -> ProofResult:
+    """Verify a proof file; raise `Unverified` if it proves nothing.
 
-    `entry`, or else its `leaf` hash: what is to be proved, where the proof itself does not carry it or must be about
-    just this.
+    data       the bytes of the proof file; `what` names it in errors
+    verifier   the public key of the log
+    entry      the bytes of the entry, if the proof does not carry them or must be about exactly this entry
+    leaf       the leaf hash of the entry, in place of `entry`
+    witnesses  public keys of witnesses; `require` of them must have co-signed
     """
     proof = parse_proof(data, what)
     note = proof.checkpoint.note
@@ -138,40 +148,42 @@ def check_proof(
         carried = entry
     if carried is not None and len(carried) > LARGEST_ENTRY:
         raise Unverified("malformed", f"{what} carries {len(carried)} bytes, more than an entry can have.")
-    found = merkle.leaf_hash(carried) if carried is not None else leaf
-    if found is None:
+    leaf_hash = merkle.leaf_hash(carried) if carried is not None else leaf
+    if leaf_hash is None:
         raise InputError(f"{what} carries no entry (its payload was pruned); give it with --entry, or --leaf HASH.")
-    if leaf is not None and leaf != found:
+    if leaf is not None and leaf != leaf_hash:
         raise Unverified("proof", f"{what} is about another entry than the leaf hash that was given.")
     size = proof.checkpoint.size
-    if merkle.root_from_inclusion(proof.index, size, found, proof.path) != proof.checkpoint.root:
+    if merkle.root_from_inclusion(proof.index, size, leaf_hash, proof.path) != proof.checkpoint.root:
         raise Unverified("proof", f"{what} does not lead to the root that the checkpoint signs.")
-    seen: dict[bytes, Witnessed] = {}  # by key: one that is given twice, or under two names, is one witness
+    seen: dict[bytes, WitnessStatement] = {}  # by key: the same key under two names is one witness
     for witness in witnesses:
         if witness.kind != COSIGNATURE:
             raise InputError(f"{witness} is the key of a log, not of a witness; give the one `audit witness` printed.")
-        signatures = witness.signed(note) if note is not None else []
+        signatures = witness.find_signatures(note) if note is not None else []
         if signatures:
-            seen[witness.public] = Witnessed(witness.name, size, max(time_of(s.body) for s in signatures))
+            seen[witness.public] = WitnessStatement(
+                witness.name, size, max(read_cosignature_time(s.body) for s in signatures)
+            )
     if len(seen) < require:
         raise Unverified(
             "unwitnessed", f"{what} is co-signed by {len(seen)} of the given witnesses, {require} required."
         )
-    return Proved(proof.index, found, _event(carried), proof.checkpoint, tuple(seen.values()))
+    return ProofResult(proof.index, leaf_hash, _event(carried), proof.checkpoint, tuple(seen.values()))
 
 
-def _cosigned(ledger: Ledger, newest: Checkpoint) -> Checkpoint:
-    """The newest checkpoint with the co-signatures that lie beside it for the same size."""
+def _add_cosignatures(ledger: Ledger, newest: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with the co-signatures of the same checkpoint in the witness folder."""
     if newest.note is None:
         return newest
     note = newest.note
-    for name, data in cosigned_files(Home(ledger.path)):
+    for name, data in read_cosigned_files(LedgerPaths(ledger.path)):
         try:
             other = parse_checkpoint(data, name)
         except Unverified:
             continue
         if other.text() == newest.text() and other.note is not None:
-            more = merged(note, [s for s in other.note.signatures if s.name != newest.origin])
+            more = merge_signatures(note, [s for s in other.note.signatures if s.name != newest.origin])
             note = more if len(more.signatures) <= MOST_SIGNATURES else note
     return Checkpoint(newest.origin, newest.size, newest.root, newest.extensions, note)
 
@@ -183,8 +195,8 @@ def _event(entry: bytes | None) -> dict[str, Any] | None:
         return None
 
 
-def hex_hash(text: str) -> bytes:
-    """A leaf hash given in hexadecimal."""
+def parse_leaf_hash(text: str) -> bytes:
+    """Parse a leaf hash in hexadecimal."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:

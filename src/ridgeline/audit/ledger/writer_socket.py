@@ -1,12 +1,12 @@
-"""The writer's door: a local socket through which other processes append to a log that one process holds.
+"""The writer's socket: a local socket through which other processes append to a log that one process writes.
 
     frame     4 bytes of length (big-endian), then JSON
     request   {"append": [event, …]}  or  {"checkpoint": true}
     reply     {"first": …, "size": …, "leaves": base64 of 32 bytes each}  or  {"checkpoint": …}  or  {"error": …}
-    goodbye   {"closed": true}: the writer leaves, and nothing was taken since the last reply
+    close     {"closed": true}: the writer closes, and took nothing since the last reply
 
-The socket lies in the private folder (0700) and serves the owner of this process and root only. A reply means what a
-return of `append` means: on the disk.
+The socket lies in the private folder (0700) and serves only the user of this process and root. A reply to an append
+means that the events are on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.errors import InputError, RidgelineError, StoreError
 
 if TYPE_CHECKING:
@@ -34,24 +34,24 @@ _SECONDS = 60
 _GOODBYE_S = 5.0
 
 
-class Door:
-    """Open as long as the writer is."""
+class WriterSocket:
+    """The server side; open as long as the writer is."""
 
-    def __init__(self, home: Home, writer: Writer) -> None:
-        self._home, self._writer = home, writer
+    def __init__(self, paths: LedgerPaths, writer: Writer) -> None:
+        self._paths, self._writer = paths, writer
         self._closing = False
-        self._mutex = threading.RLock()  # a forgotten ledger may be closed from anywhere, also from within
-        self._guests: set[socket.socket] = set()
+        self._mutex = threading.RLock()  # garbage collection may close a ledger in any thread, also in this one
+        self._clients: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(FileNotFoundError):
-            home.door.unlink()
+            paths.socket.unlink()
         try:
-            with _short(home) as name:
+            with _short_path(paths) as name:
                 self._listener.bind(name)
-            os.chmod(home.door, 0o600)
+            os.chmod(paths.socket, 0o600)
             self._listener.listen(64)
-        except OSError:  # no sockets on this filesystem: the log itself works without
+        except OSError:  # this filesystem has no sockets: the log works without one
             self._listener.close()
             return
         self._start(self._run)
@@ -63,14 +63,14 @@ class Door:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with suppress(OSError):
-            self._home.door.unlink()
-        # A socket in use holds on to the filesystem its name lies on, so its thread is waited for. What was asked is
-        # answered and nothing more is read; a guest who does not take the answer is cut off.
+            self._paths.socket.unlink()
+        # An open socket keeps its filesystem busy, so wait for the threads. They answer the requests they have read and
+        # read no more; a client that does not read its answer is disconnected.
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._mutex:
-                for guest in self._guests:
+                for client in self._clients:
                     with suppress(OSError):
-                        guest.shutdown(how)
+                        client.shutdown(how)
                 threads = self._threads - {threading.current_thread()}
             until = time.monotonic() + _GOODBYE_S
             for thread in threads:
@@ -84,7 +84,7 @@ class Door:
                 with self._mutex:
                     self._threads.discard(threading.current_thread())
 
-        thread = threading.Thread(target=run, name="ledger-door", daemon=True)
+        thread = threading.Thread(target=run, name="ledger-socket", daemon=True)
         with self._mutex:
             self._threads.add(thread)
         thread.start()
@@ -99,7 +99,7 @@ class Door:
                 if self._closing:
                     peer.close()
                     return
-                self._guests.add(peer)
+                self._clients.add(peer)
             self._start(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:
@@ -114,86 +114,88 @@ class Door:
                     _send(peer, {"closed": True})
         finally:
             with self._mutex:
-                self._guests.discard(peer)
+                self._clients.discard(peer)
 
     def _answer(self, request: bytes) -> dict[str, Any]:
         try:
-            asked = json.loads(request)
-            if not isinstance(asked, dict):
+            message = json.loads(request)
+            if not isinstance(message, dict):
                 raise InputError("a request must be an object.")
-            if "append" in asked:
-                encoded = encode(asked["append"])
+            if "append" in message:
+                encoded = encode(message["append"])
                 if encoded.count == 0:
                     return {"first": self._writer.size, "size": self._writer.size, "leaves": ""}
                 first, size = self._writer.append(encoded)
                 return {"first": first, "size": size, "leaves": base64.b64encode(encoded.hashes).decode()}
-            if "checkpoint" in asked:
+            if "checkpoint" in message:
                 return {"checkpoint": str(self._writer.publish())}
-            raise InputError("a request must append events or ask for a checkpoint.")
+            raise InputError("a request must append events or request a checkpoint.")
         except RidgelineError as error:
             return {"error": str(error)}
         except (ValueError, TypeError, RecursionError) as error:
             return {"error": f"the request cannot be read: {error}."}
 
 
-class Lost(StoreError):
-    """The process that writes a log does not answer, or not any more."""
+class WriterLost(StoreError):
+    """The writer of a log does not answer."""
 
 
-class NotTaken(Lost):
-    """It left, and what it was asked last was surely not done."""
+class NotAppended(WriterLost):
+    """The writer closed, and certainly did not take the last request."""
 
 
-class Guest:
-    """A connection to the process that writes a log."""
+class WriterClient:
+    """A connection to the writer of a log."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, paths: LedgerPaths) -> None:
+        self._paths = paths
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_SECONDS)
         try:
-            with _short(home) as name:
+            with _short_path(paths) as name:
                 self._socket.connect(name)
-            self.append([])  # an answer says that we are let in: from now on a goodbye will be said
-        except (OSError, Lost) as error:
+            self.append([])  # after a first answer the writer always announces its closing
+        except (OSError, WriterLost) as error:
             self._socket.close()
             why = getattr(error, "strerror", None) or "it is closing"
-            raise Lost(f"the writer of {home.log} does not answer at its socket ({why}).") from None
+            raise WriterLost(f"the writer of {paths.log} does not answer at its socket ({why}).") from None
         except BaseException:
             self._socket.close()
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> tuple[int, bytes, int]:
-        """Index of the first, leaf hashes, size after the commit; on the disk when this returns."""
+        """Append events; return index of the first, leaf hashes, size of the log. They are on the disk then."""
         items = list(events)
-        encode(items)  # a wrong event is refused here, with its number, before anything travels
-        found = self._ask({"append": items})
-        return int(found["first"]), base64.b64decode(found["leaves"]), int(found["size"])
+        encode(items)  # refuse a bad event, with its number, before sending
+        reply = self._request({"append": items})
+        return int(reply["first"]), base64.b64decode(reply["leaves"]), int(reply["size"])
 
     def checkpoint(self) -> str:
-        """Have the writer sign its present size."""
-        return str(self._ask({"checkpoint": True})["checkpoint"])
+        """Let the writer sign its current size; return the checkpoint."""
+        return str(self._request({"checkpoint": True})["checkpoint"])
 
     def close(self) -> None:
         self._socket.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             _send(self._socket, request)
-        except OSError as error:  # a request that did not leave whole is not read
-            raise NotTaken(f"the writer of {self._home.log} was lost: {error}.") from None
+        except OSError as error:  # the writer ignores an incomplete request
+            raise NotAppended(f"the writer of {self._paths.log} was lost: {error}.") from None
         try:
             reply = _receive(self._socket)
         except OSError as error:
-            raise Lost(f"the writer of {self._home.log} was lost: {error}; look whether it took the events.") from None
+            raise WriterLost(
+                f"the writer of {self._paths.log} was lost: {error}; check whether it took the events."
+            ) from None
         if reply is None:
-            raise Lost(f"the writer of {self._home.log} ended; look whether it took the events.")
-        found: dict[str, Any] = json.loads(reply)
-        if found.get("closed"):
-            raise NotTaken(f"the writer of {self._home.log} is closing.")
-        if "error" in found:
-            raise StoreError(str(found["error"]))
-        return found
+            raise WriterLost(f"the writer of {self._paths.log} ended; check whether it took the events.")
+        answer: dict[str, Any] = json.loads(reply)
+        if answer.get("closed"):
+            raise NotAppended(f"the writer of {self._paths.log} is closing.")
+        if "error" in answer:
+            raise StoreError(str(answer["error"]))
+        return answer
 
 
 def _send(to: socket.socket, message: dict[str, Any]) -> None:
@@ -204,16 +206,16 @@ def _send(to: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _receive(peer: socket.socket) -> bytes | None:
-    head = _exactly(peer, 4)
+    head = _receive_exactly(peer, 4)
     if head is None:
         return None
     (size,) = struct.unpack(">I", head)
     if size > _LARGEST:
         raise StoreError("a message is too long.")
-    return _exactly(peer, size)
+    return _receive_exactly(peer, size)
 
 
-def _exactly(peer: socket.socket, size: int) -> bytes | None:
+def _receive_exactly(peer: socket.socket, size: int) -> bytes | None:
     parts, left = [], size
     while left:
         part = peer.recv(min(left, 1 << 20))
@@ -230,10 +232,10 @@ def _uid(peer: socket.socket) -> int:
 
 
 @contextmanager
-def _short(home: Home) -> Iterator[str]:
-    """A name of the socket that fits: a socket's path has 107 bytes at most, a folder's may have more."""
-    fd = os.open(home.private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _short_path(paths: LedgerPaths) -> Iterator[str]:
+    """A short path of the socket: a socket's path has at most 107 bytes, a folder's path may have more."""
+    fd = os.open(paths.private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{fd}/{home.door.name}"
+        yield f"/proc/self/fd/{fd}/{paths.socket.name}"
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""A log behind REST and a page; nothing here can write.
+"""A REST API and a web page for one log; read-only.
 
     ridgeline audit serve LOG
 
@@ -11,7 +11,7 @@
 | GET /api/entry       | ?index=N: one event, the bytes of its entry, its inclusion proof, a checkpoint |
 | GET /api/proof       | ?index=N: the same as a tlog-proof file, for `audit check-proof`             |
 | GET /metrics         | for Prometheus                                                               |
-| GET /openapi.json    | the same for programs                                                        |
+| GET /openapi.json    | a description of this API                                                    |
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from ridgeline import web
 from ridgeline.audit.ledger.moment import parse_moment
 from ridgeline.audit.ledger.proof import prove
 from ridgeline.audit.serve.live import Live
-from ridgeline.audit.watch.prometheus import metrics as written
+from ridgeline.audit.watch.prometheus import format_metrics
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-MOST = 500  # rows of one answer
-MOST_TEXT = 2_000  # characters of a question
-_HERE = "ridgeline.audit"
+MOST = 500  # most rows of one answer
+MOST_TEXT = 2_000  # most characters of a query
+_PACKAGE = "ridgeline.audit"
 
 
-def service(live: Live, *, token: str | None = None) -> web.App:
-    """The routes, guarded by `web`: on loopback without a token, elsewhere with one."""
+def make_service(live: Live, *, token: str | None = None) -> web.App:
+    """Make the web application of a log; `token` is needed unless it listens on loopback only."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, PlainTextResponse
     from starlette.routing import Route
 
     name = live.ledger.origin
-    document = web.page(
+    document = web.build_page(
         f"Audit: {name}",
-        web.render("watch.html", templates=_HERE, name=name, key=str(live.ledger.verifier)),
-        styles=[web.asset("watch.css", _HERE)],
-        scripts=[web.asset("proof.js", _HERE), web.asset("watch.js", _HERE)],
+        web.render_template("watch.html", templates=_PACKAGE, name=name, key=str(live.ledger.verifier)),
+        styles=[web.read_asset("watch.css", _PACKAGE)],
+        scripts=[web.read_asset("proof.js", _PACKAGE), web.read_asset("watch.js", _PACKAGE)],
         live=True,
     )
 
-    def answered(work: Callable[[Any], Any]) -> Callable[[Request], Any]:
+    def answer_with(work: Callable[[Any], Any]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             return JSONResponse(await run_in_threadpool(work, request.query_params))
 
@@ -72,29 +72,29 @@ def service(live: Live, *, token: str | None = None) -> web.App:
         return PlainTextResponse(str(await run_in_threadpool(prove, live.ledger, index)))
 
     async def metrics(request: Request) -> Response:
-        found = await run_in_threadpool(lambda: live.watcher() or {"size": live.ledger.checkpoint().size})
-        return PlainTextResponse(written(found), media_type="text/plain; version=0.0.4")
+        status = await run_in_threadpool(lambda: live.watcher() or {"size": live.ledger.checkpoint().size})
+        return PlainTextResponse(format_metrics(status), media_type="text/plain; version=0.0.4")
 
     async def page(request: Request) -> Response:
-        return web.page_response(document)
+        return web.create_page_response(document)
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(_openapi(name))
 
-    asked: dict[str, Callable[[Any], Any]] = {
+    handlers: dict[str, Callable[[Any], Any]] = {
         "status": lambda given: live.status(),
         "events": lambda given: live.events(_number(given, "after", 0, 0, 1 << 62), _number(given, "k", 50, 1, MOST)),
         "alerts": lambda given: live.alerts(_number(given, "k", 50, 1, MOST)),
         "search": search,
         "entry": entry,
     }
-    return web.app(
+    return web.create_app(
         [
             Route("/", page),
             Route("/openapi.json", openapi),
             Route("/metrics", metrics),
             Route("/api/proof", proof),
-            *(Route(f"/api/{path}", answered(work)) for path, work in asked.items()),
+            *(Route(f"/api/{path}", answer_with(work)) for path, work in handlers.items()),
         ],
         token=token,
         body_limit=1 << 16,
@@ -107,12 +107,12 @@ def _number(given: Any, name: str, default: int | None, least: int, most: int) -
     if text is None and default is not None:
         return default
     try:
-        found = int(text if text is not None else "")
+        number = int(text if text is not None else "")
     except ValueError:
         raise InputError(f"{name} is {text!r}; give a whole number.") from None
-    if not least <= found <= most:
-        raise InputError(f"{name} is {found}; give {least} to {most}.")
-    return found
+    if not least <= number <= most:
+        raise InputError(f"{name} is {number}; give {least} to {most}.")
+    return number
 
 
 def _openapi(name: str) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def _openapi(name: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": f"ridgeline audit: {name}", "version": "1"},
         "paths": {
-            "/api/status": get("how the log and its watcher stand"),
+            "/api/status": get("the status of the log and its watcher"),
             "/api/events": get("the newest events with their scores", "after", "k"),
             "/api/alerts": get("the newest alerts, with reasons and labels", "k"),
-            "/api/search": get("events by what they mean", "q", "k", "since", "where"),
+            "/api/search": get("events by meaning", "q", "k", "since", "where"),
             "/api/entry": get("one event with its proof", "index"),
             "/api/proof": get("a tlog-proof", "index"),
             "/metrics": get("for Prometheus"),

@@ -1,10 +1,10 @@
-"""Where events come from: each source is a small async iterator that is pulled, so it waits while the log is busy.
+"""Where events come from: each source is an async iterator of batches that waits while the log is busy.
 
     async for batch in source.batches(position):
         ...  # append batch.events, then remember batch.position
 
-A source that can wait (a file, a pipe, the journal) loses nothing. One that cannot (D-Bus) holds a bounded number of
-events and counts what it had to drop; the count travels in the next batch and is written to the ledger.
+A source that can wait (a file, a pipe, the journal) loses nothing. One that cannot (D-Bus) buffers a bounded number of
+events and counts those it drops; the next batch carries the count, and the watcher records it in the ledger.
 """
 
 from __future__ import annotations
@@ -18,34 +18,18 @@ if TYPE_CHECKING:
     from ridgeline.audit.sources.files import LineFile as LineFile
     from ridgeline.audit.sources.http import Http as Http
     from ridgeline.audit.sources.journal import Journal as Journal
-    from ridgeline.audit.sources.source import (
-        LATEST as LATEST,
-    )
-    from ridgeline.audit.sources.source import (
-        SUBJECT as SUBJECT,
-    )
-    from ridgeline.audit.sources.source import (
-        Batch as Batch,
-    )
-    from ridgeline.audit.sources.source import (
-        Event as Event,
-    )
-    from ridgeline.audit.sources.source import (
-        Keyed as Keyed,
-    )
-    from ridgeline.audit.sources.source import (
-        Position as Position,
-    )
-    from ridgeline.audit.sources.source import (
-        Source as Source,
-    )
-    from ridgeline.audit.sources.source import (
-        fitting as fitting,
-    )
-    from ridgeline.audit.sources.stdin import Piped as Piped
-    from ridgeline.audit.sources.text import Reader as Reader
-    from ridgeline.audit.sources.text import json_line as json_line
-    from ridgeline.audit.sources.text import log_line as log_line
+    from ridgeline.audit.sources.lines import LineReader as LineReader
+    from ridgeline.audit.sources.lines import make_log_reader as make_log_reader
+    from ridgeline.audit.sources.lines import parse_json_line as parse_json_line
+    from ridgeline.audit.sources.source import LATEST as LATEST
+    from ridgeline.audit.sources.source import SUBJECT as SUBJECT
+    from ridgeline.audit.sources.source import Batch as Batch
+    from ridgeline.audit.sources.source import Event as Event
+    from ridgeline.audit.sources.source import KeyedEvents as KeyedEvents
+    from ridgeline.audit.sources.source import Position as Position
+    from ridgeline.audit.sources.source import Source as Source
+    from ridgeline.audit.sources.source import shorten as shorten
+    from ridgeline.audit.sources.stdin import PipeSource as PipeSource
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -54,8 +38,8 @@ __getattr__, __dir__, __all__ = attach(
         "files": ["LineFile"],
         "http": ["Http"],
         "journal": ["Journal"],
-        "source": ["Batch", "Event", "Keyed", "LATEST", "Position", "SUBJECT", "Source", "fitting"],
-        "stdin": ["Piped"],
-        "text": ["Reader", "json_line", "log_line"],
+        "lines": ["LineReader", "parse_json_line", "make_log_reader"],
+        "source": ["Batch", "Event", "KeyedEvents", "LATEST", "Position", "SUBJECT", "Source", "shorten"],
+        "stdin": ["PipeSource"],
     },
 )

@@ -1,7 +1,7 @@
-"""D-Bus, watched as a monitor: every call and signal that a match lets through, in the order the bus sent them.
+"""The D-Bus source: a monitor that receives every call and signal that its match rules select, in bus order.
 
-A bus does not wait. What comes faster than the log takes it is held up to a bound and then dropped, counted, and said.
-On the system bus a monitor needs root, or a policy that allows BecomeMonitor.
+A bus does not wait. Messages that arrive faster than the log writes them are buffered up to a limit; further messages
+are dropped and counted. On the system bus a monitor needs root, or a policy that allows BecomeMonitor.
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.sources.source import Batch, Event, Position, fitting
+from ridgeline.audit.sources.source import Batch, Event, Position, shorten
 from ridgeline.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
 
-HELD = 50_000  # events at most between the bus and the log
-AT_ONCE = 4_000  # events of one batch
-_BUS = "org.freedesktop.DBus"  # what goes to it and comes from it is housekeeping: names, matches, pings
+CAPACITY = 50_000  # most events buffered between the bus and the log
+AT_ONCE = 4_000  # events in one batch
+_BUS = "org.freedesktop.DBus"  # messages to and from it are housekeeping: names, match rules, pings
 _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
-_DEEPEST = 60  # the log refuses what is nested more than 64 deep; a bus does not
-_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0  # between two tries to reach a bus that went away
+_DEEPEST = 60  # the log refuses more than 64 levels; a bus does not
+_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0  # seconds between two tries to reconnect
 
 
 class DBus:
-    """`where`: system, session, or an address; `matches`: the bus's match rules, all messages without one.
+    """Receives the messages of one bus.
 
-    `housekeeping`: also what the bus itself is asked and says (names that come and go).
+    where         system, session, or an address
+    matches       match rules of D-Bus; all messages without one
+    capacity      most events buffered
+    housekeeping  include the messages to and from the bus itself
     """
 
     def __init__(
-        self, where: str, matches: Sequence[str] = (), *, held: int = HELD, housekeeping: bool = False
+        self, where: str, matches: Sequence[str] = (), *, capacity: int = CAPACITY, housekeeping: bool = False
     ) -> None:
         try:
             import dbus_fast.aio  # noqa: F401
@@ -48,7 +51,7 @@ class DBus:
             raise MissingExtra("watching D-Bus", "audit") from None
         self.name = f"dbus:{where}" + "".join(f":{m}" for m in matches)
         self._where, self._address, self._matches = where, _address(where), list(matches)
-        self._held, self._housekeeping = held, housekeeping
+        self._capacity, self._housekeeping = capacity, housekeeping
         self._queue: deque[Event] = deque()
         self._dropped = 0
         self._waiting = asyncio.Event()
@@ -61,24 +64,24 @@ class DBus:
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
         bus: MessageBus | None = await self._connect()
         while bus is not None:
-            async for batch in self._heard(bus):
+            async for batch in self._read_connection(bus):
                 yield batch
             if self._stopped:
                 return
-            yield Batch([], gaps=(f"the bus {self._where} closed the connection; what it sent then is not here",))
-            bus = await self._again()
+            yield Batch([], gaps=(f"the bus {self._where} closed the connection; its messages since then are lost",))
+            bus = await self._reconnect()
 
-    async def _heard(self, bus: MessageBus) -> AsyncIterator[Batch]:
-        """What one connection brings, until it is lost or we are told to stop."""
+    async def _read_connection(self, bus: MessageBus) -> AsyncIterator[Batch]:
+        """Yield the batches of one connection, until it is lost or `stop`."""
         self._lost = False
         watching = asyncio.create_task(self._until_lost(bus))
         try:
-            yield Batch([])  # listening from here on
+            yield Batch([])  # the monitor is ready
             while True:
                 if not self._queue and not self._stopped and not self._lost:
                     self._waiting.clear()
                     await self._waiting.wait()
-                    await asyncio.sleep(0)  # more that is here already comes along
+                    await asyncio.sleep(0)  # let further messages arrive
                 events = [self._queue.popleft() for _ in range(min(len(self._queue), AT_ONCE))]
                 dropped, self._dropped = self._dropped, 0
                 if events or dropped:
@@ -89,8 +92,8 @@ class DBus:
             watching.cancel()
             bus.disconnect()
 
-    async def _again(self) -> MessageBus | None:
-        """The bus, once it is there again; None when told to stop before that."""
+    async def _reconnect(self) -> MessageBus | None:
+        """Reconnect to the bus; None if `stop` comes first."""
         pause = _AGAIN_S
         while not self._stopped:
             try:
@@ -125,7 +128,7 @@ class DBus:
         if reply is None or reply.message_type == MessageType.ERROR:
             why = reply.body[0] if reply is not None and reply.body else "no answer"
             bus.disconnect()
-            raise InputError(f"the bus {self._where} does not let us watch it: {why}.")
+            raise InputError(f"the bus {self._where} does not allow monitoring: {why}.")
         return bus
 
     def _rules(self) -> list[str]:
@@ -138,22 +141,22 @@ class DBus:
         self._waiting.set()
 
     def _take(self, message: Any) -> bool:
-        """One message; True keeps the library from answering, which a monitor may not."""
+        """Handle one message; True keeps the library from answering it, because a monitor must not answer."""
         kind = _KIND.get(message.message_type.value)
         if kind is None:
-            return False  # the answer to BecomeMonitor is the library's own
+            return False  # the library handles the answer to BecomeMonitor
         if not self._housekeeping and _BUS in (message.destination, message.sender):
             return True
-        if len(self._queue) >= self._held:
+        if len(self._queue) >= self._capacity:
             self._dropped += 1
         else:
-            self._queue.append(event_of(message, kind))
+            self._queue.append(make_event(message, kind))
         self._waiting.set()
         return True
 
 
-def event_of(message: Any, kind: str) -> Event:
-    """`interface.member` on an object path; the arguments as they are, in `attributes.args`."""
+def make_event(message: Any, kind: str) -> Event:
+    """Make an event of a message: action `interface.member`, subject its path, `attributes.args` its arguments."""
     name = f"{message.interface}.{message.member}" if message.interface else str(message.member)
     attributes: dict[str, Any] = {"_kind": kind, "args": [_plain(value) for value in message.body]}
     if message.destination:
@@ -164,14 +167,15 @@ def event_of(message: Any, kind: str) -> Event:
         "source": "dbus",
         "actor": message.sender or None,
         "action": f"dbus.{action}" if action.startswith("ridgeline.") else action or "dbus.unknown",
-        "subject": fitting(message.path) if message.path else None,
+        "subject": shorten(message.path) if message.path else None,
         "attributes": attributes,
     }
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A D-Bus value as JSON: variants unpacked, bytes in hexadecimal, integers beyond 2^53 as digits, and as words
-    what is nested too deep."""
+    """Convert a D-Bus value to JSON: variants are unpacked, bytes are hexadecimal, integers beyond 2^53 and values
+    nested too deep are texts.
+    """
     from dbus_fast import Variant
 
     if isinstance(value, Variant):
@@ -197,10 +201,10 @@ def _address(where: str) -> str:
     if where == "system":
         return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", _SYSTEM)
     if where == "session":
-        found = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
-        if not found:
-            raise InputError("there is no session bus here (DBUS_SESSION_BUS_ADDRESS is not set); give its address.")
-        return found
+        address = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
+        if not address:
+            raise InputError("there is no session bus (DBUS_SESSION_BUS_ADDRESS is not set); give its address.")
+        return address
     if ":" not in where or "=" not in where:
-        raise InputError(f"'{where}' is no bus; say system, session, or an address like unix:path=/run/dbus/my_bus.")
+        raise InputError(f"'{where}' is no bus; give system, session, or an address like unix:path=/run/dbus/my_bus.")
     return where

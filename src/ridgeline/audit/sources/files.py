@@ -1,9 +1,9 @@
-"""A file of lines, read to its end or followed as it grows, through rotation, and from where it was left.
+"""The file source: read a file of lines to its end, or follow it as it grows and rotates, from the saved position.
 
-A position is the file's inode, the offset, and hashes of its beginning and of what stands just before the offset: a
-file that was replaced under the same name, or cut and written anew, is seen as another one. What was rotated away while
-nobody watched is looked for beside the file by its inode, and read to its end first. If it is gone, or the file was
-cut, the batch says so.
+A position is the inode, the offset, and hashes of the first bytes and of the bytes before the offset. So a file that
+was replaced under the same name, or truncated and rewritten, is recognised as another file. A file that was rotated
+while no watcher ran is found beside the file and read to its end first. If it is gone, or the file was truncated, the
+batch has a gap.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.audit.sources.lines import LineReader, parse_lines
 from ridgeline.audit.sources.source import Batch, Position
-from ridgeline.audit.sources.text import Reader, lines_to_events
 from ridgeline.errors import InputError
 
-CHUNK = 256 << 10  # bytes of one batch
+CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
-_HEAD, _TAIL = 256, 64  # bytes at its beginning, and before the offset, that tell one file from another
+_HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
 
 
 @dataclass(frozen=True)
 class _Place:
-    """How far a file was read, and what it must still have there to be the same."""
+    """How far a file was read, and the bytes that identify it."""
 
     inode: int
     offset: int = 0
@@ -42,8 +42,8 @@ class _Place:
         return _Place(self.inode, self.offset + len(data), head, tail)
 
     def stands(self, file: BinaryIO) -> bool:
-        """Whether the file still has what was read of it; two short reads, so it is asked at every look."""
-        return _around(file, self.offset) == (self.head, self.tail)
+        """Whether the file still has the bytes that were read; costs two short reads."""
+        return _read_marks(file, self.offset) == (self.head, self.tail)
 
     def position(self) -> Position:
         return {
@@ -56,20 +56,27 @@ class _Place:
 
 
 class LineFile:
-    """`kind` ("lines", "jsonl") and the path name it; `read` makes an event of a line."""
+    """Reads one file.
 
-    def __init__(self, path: Path, kind: str, read: Reader, *, follow: bool = True, chunk: int = CHUNK) -> None:
+    path    the file
+    kind    "lines" or "jsonl", part of the source's name
+    read    makes an event of a line
+    follow  wait for more lines at the end of the file
+    chunk   bytes in one batch
+    """
+
+    def __init__(self, path: Path, kind: str, read: LineReader, *, follow: bool = True, chunk: int = CHUNK) -> None:
         if path.is_dir():
             raise InputError(f"'{path}' is a folder; give a file.")
         if path.exists() and not path.is_file():
-            raise _irregular(path)
+            raise _irregular_error(path)
         if not follow and not path.is_file():
             raise InputError(f"there is no file '{path}'; check the name, or follow it to wait for it.")
         self.path, self.name = path, f"{kind}:{path.absolute()}"
         self._read, self._follow, self._chunk = read, follow, chunk
         self._stop = asyncio.Event()
         self._gaps: list[str] = []
-        self._number: int | None = None  # lines read so far, where this process read from the file's beginning
+        self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
     def stop(self) -> None:
         self._stop.set()
@@ -81,30 +88,30 @@ class LineFile:
                 if file is None:
                     if self._stop.is_set() or not self._follow:
                         return
-                    file, place = self._anew()
+                    file, place = self._open_from_start()
                     if file is None:
                         await self._pause()
                         continue
-                data, whole = self._piece(file, place.offset)
-                if not place.stands(file):  # asked after the reading, so that it holds for what was read
-                    place = self._cut(file, place)
+                data, ends_line = self._read_lines(file, place.offset)
+                if not place.stands(file):  # checked after the read, so that it is valid for the bytes read
+                    place = self._restart_after_cut(file, place)
                     continue
                 if data:
                     place = place.after(data)
                     yield self._batch(data, place)
                     continue
                 if self._gaps:
-                    yield Batch([], place.position(), gaps=self._told())
+                    yield Batch([], place.position(), gaps=self._take_gaps())
                 last = not self._follow or self._stop.is_set()
                 moved = self._moved(file)
-                if not whole and (moved or not self._follow):  # nobody will end that line any more
+                if not ends_line and (moved or not self._follow):  # no writer will finish that line
                     rest = _read_at(file, place.offset, max(0, _size(file) - place.offset))
                     place = place.after(rest)
                     yield self._batch(rest, place)
                     continue
                 if moved:
                     file.close()
-                    file, place = self._anew()
+                    file, place = self._open_from_start()
                     continue
                 if last:
                     return
@@ -114,20 +121,20 @@ class LineFile:
                 file.close()
 
     def _begin(self, position: Position | None) -> tuple[BinaryIO | None, _Place]:
-        """The file the position speaks of, wherever it lies now."""
-        file, start = self._anew()
+        """Open the file of the position, which may be rotated, and return it with its place."""
+        file, start = self._open_from_start()
         if position is None:
             return file, start
-        if file is not None and (place := _found(file, position)) is not None:
+        if file is not None and (place := _find_place(file, position)) is not None:
             return file, place
         for other in sorted(self.path.parent.glob(escape(self.path.name) + "*")):
             if other == self.path or not other.is_file():
                 continue
             try:
-                rotated = _opened(other)
+                rotated = _open_regular(other)
             except (OSError, InputError):
-                continue  # if it was that one, its lines are told as lost
-            if (place := _found(rotated, position)) is not None:
+                continue  # if it was that file, its lines are reported as lost
+            if (place := _find_place(rotated, position)) is not None:
                 if file is not None:
                     file.close()
                 return rotated, place
@@ -135,18 +142,20 @@ class LineFile:
         if file is not None:
             read = position["offset"]
             self._gaps.append(
-                f"{self.path} is another file than the one read to byte {read}; what it had after is lost"
+                f"{self.path} is another file than the one read to byte {read}; the rest of that file is lost"
             )
         return file, start
 
-    def _anew(self) -> tuple[BinaryIO | None, _Place]:
-        """The file that has the name now, at its beginning."""
+    def _open_from_start(self) -> tuple[BinaryIO | None, _Place]:
+        """Open the file that has the name now, at its beginning."""
         file = self._open()
         return file, _Place(os.fstat(file.fileno()).st_ino if file is not None else 0)
 
-    def _cut(self, file: BinaryIO, place: _Place) -> _Place:
-        """Where to go on in a file that was cut: at its beginning, unless only zeros stand there, which a writer that
-        does not append leaves when it goes on at its own offset."""
+    def _restart_after_cut(self, file: BinaryIO, place: _Place) -> _Place:
+        """Return the place to continue at in a truncated file: its beginning, or the old offset if zeros precede it.
+
+        A writer without O_APPEND continues at its old offset and leaves zeros before it.
+        """
         size = _size(file)
         how = f"was cut to {size} bytes" if size < place.offset else "was cut and written anew"
         self._gaps.append(f"{self.path} {how} after {place.offset} bytes had been read")
@@ -154,8 +163,8 @@ class LineFile:
         zeros = _Place(place.inode, place.offset, bytes(len(place.head)), bytes(len(place.tail)))
         return zeros if zeros.stands(file) else _Place(place.inode)
 
-    def _piece(self, file: BinaryIO, offset: int) -> tuple[bytes, bool]:
-        """Whole lines from `offset` on, and whether nothing unfinished follows; a line without end is taken at last."""
+    def _read_lines(self, file: BinaryIO, offset: int) -> tuple[bytes, bool]:
+        """Return complete lines from `offset` on, and whether no unfinished line follows."""
         data = _read_at(file, offset, self._chunk)
         if not data:
             return b"", True
@@ -169,22 +178,22 @@ class LineFile:
         return data[:end], end == len(data)
 
     def _batch(self, data: bytes, place: _Place) -> Batch:
-        """`data` ends at `place`; lines are counted where they were from the file's beginning."""
+        """Make a batch of `data`, which ends at `place`; lines are numbered if the file was read from its beginning."""
         start = place.offset - len(data)
         if start == 0:
             self._number = 0
-        events, places, refused = lines_to_events(data, self._read, f"of {self.path}", self._number, start)
+        events, places, refused = parse_lines(data, self._read, f"of {self.path}", self._number, start)
         if self._number is not None:
             self._number += data.count(b"\n")
-        return Batch(events, place.position(), refused=tuple(refused), gaps=self._told(), places=places)
+        return Batch(events, place.position(), refused=tuple(refused), gaps=self._take_gaps(), places=places)
 
-    def _told(self) -> tuple[str, ...]:
-        told, self._gaps = tuple(self._gaps), []
-        return told
+    def _take_gaps(self) -> tuple[str, ...]:
+        gaps, self._gaps = tuple(self._gaps), []
+        return gaps
 
     def _open(self) -> BinaryIO | None:
         try:
-            return _opened(self.path)
+            return _open_regular(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -195,7 +204,7 @@ class LineFile:
         try:
             now = os.stat(self.path)
         except OSError:
-            return False  # between two files: wait for the next
+            return False  # between two files: wait for the new one
         return now.st_ino != os.fstat(file.fileno()).st_ino
 
     async def _pause(self) -> None:
@@ -203,16 +212,16 @@ class LineFile:
             await asyncio.wait_for(self._stop.wait(), _POLL_S)
 
 
-def _opened(path: Path) -> BinaryIO:
-    """A regular file; a pipe that has taken its name is told, and not waited for."""
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file; raise `InputError` for a pipe, without waiting for its writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise _irregular(path)
+        raise _irregular_error(path)
     return os.fdopen(fd, "rb")
 
 
-def _irregular(path: Path) -> InputError:
+def _irregular_error(path: Path) -> InputError:
     return InputError(f"'{path}' is not a regular file; use - for a pipe.")
 
 
@@ -224,15 +233,15 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return os.pread(file.fileno(), size, offset)
 
 
-def _around(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
-    """What tells a file read to `offset` from another; shorter where it does not reach so far."""
+def _read_marks(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
+    """Read the bytes that identify a file read to `offset`; fewer if the file is shorter."""
     tail = min(_TAIL, offset)
     return _read_at(file, 0, min(_HEAD, offset)), _read_at(file, offset - tail, tail)
 
 
-def _found(file: BinaryIO, position: Position) -> _Place | None:
-    """The place that a position speaks of, if this is its file and has not been cut."""
+def _find_place(file: BinaryIO, position: Position) -> _Place | None:
+    """Return the place of a position, if this is its file and it was not truncated."""
     offset = int(position["offset"])
-    place = _Place(os.fstat(file.fileno()).st_ino, offset, *_around(file, offset))
-    known = {"tail": sha256(place.tail).hexdigest(), **position}  # earlier positions say nothing of the tail
+    place = _Place(os.fstat(file.fileno()).st_ino, offset, *_read_marks(file, offset))
+    known = {"tail": sha256(place.tail).hexdigest(), **position}  # old positions have no tail
     return place if _size(file) >= offset and place.position() == known else None

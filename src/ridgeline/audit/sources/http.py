@@ -1,16 +1,17 @@
-"""Events by HTTP: POST /events with a bearer token, answered when they are on the disk.
+"""The HTTP source: POST /events with a bearer token; the answer comes when the events are on the disk.
 
     curl -H "authorization: Bearer $TOKEN" --data-binary @events.jsonl http://127.0.0.1:8080/events
     {"first": 1200, "count": 3, "size": 1203}
 
-The body is one event per line, or a JSON list of events; all of it is taken or none. Who sends faster than the disk
-takes it gets 503, faster than allowed 429, both with retry-after; a body that is too large 413, one that is wrong 400
-with the reason. Nothing in a request names a file.
+The body is one event per line, or a JSON list of events; all of them are recorded, or none. The server answers 503 if
+the disk is too slow and 429 above the allowed rate, both with retry-after; 413 if the body is too large, and 400 with
+the reason if it is malformed. A request cannot name a file.
 
     curl -H "idempotency-key: $(uuidgen)" …
 
-A request with a key of its own can be sent again after a lost answer, also to a watcher that was started anew: it is
-recorded once, and answered with the place it has. The same key before other events is refused with 422.
+A client may send a request with an idempotency key again after a lost answer, also to a restarted watcher: it is
+recorded once, and the answer gives its place in the log. The same key with other events is refused with 422. The log
+remembers the keys: in the same append, an internal event with the keys follows the events. A restart reads them back.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import re
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -29,26 +30,29 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline import web
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources.requests import Answer, Known, Requests, Reused, checked_key
-from ridgeline.audit.sources.source import Batch, Event, Keyed, Position
-from ridgeline.audit.sources.text import json_line
+from ridgeline.audit.sources.lines import parse_json_line
+from ridgeline.audit.sources.source import Batch, Event, KeyedEvents, Position
 from ridgeline.errors import InputError, RidgelineError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from ridgeline.audit.ledger.receipts import Receipts
+    from ridgeline.audit.ledger.ledger import Receipts
 
-BODY = 8 << 20  # bytes of a request
-HELD = 50_000  # events that wait for the disk, over all requests
-AT_ONCE = 8_000  # events of one batch
-RATE = 50_000.0  # events per second, over all clients
+BODY = 8 << 20  # most bytes of a request
+MOST_WAITING = 50_000  # most events that wait for the disk, over all requests
+AT_ONCE = 8_000  # events in one batch
+RATE = 50_000.0  # allowed events per second, over all clients
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:]*):(?P<port>\d{1,5})")
+MOST = 100_000  # requests in memory; the oldest are forgotten first
+LONGEST = 200  # characters of a key
+
+Answer = Future[tuple[int, int]]  # index of the first event, size of the log
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     events: list[Event]
     answer: Answer
     key: str | None = None
@@ -56,7 +60,14 @@ class _Asked:
 
 
 class Http:
-    """`address`: :8080 is loopback; `token`: "auto" makes one. `announce` is told where it listens."""
+    """Receives events by HTTP.
+
+    address   :8080 listens on loopback, 0.0.0.0:8080 on every interface
+    token     the bearer token; "auto" creates one
+    announce  called with a line that tells the URL
+    metrics   returns the text of /metrics
+    rate      allowed events per second, over all clients
+    """
 
     def __init__(
         self,
@@ -67,16 +78,16 @@ class Http:
         metrics: Callable[[], str] = lambda: "",
         rate: float = RATE,
     ) -> None:
-        found = _ADDRESS.fullmatch(address)
-        if found is None:
+        match = _ADDRESS.fullmatch(address)
+        if match is None:
             raise InputError(f"--http '{address}' is no address; write :8080 or 127.0.0.1:8080.")
-        self._host, self._port = found["host"].strip("[]") or "127.0.0.1", int(found["port"])
+        self._host, self._port = match["host"].strip("[]") or "127.0.0.1", int(match["port"])
         self.name = f"http:{address}"
         self._announce, self.metrics = announce, metrics
-        self.recall: Callable[[], Iterable[Known]] = tuple  # what the log says of earlier requests
-        self._requests = Requests()
-        self._waiting: deque[_Asked] = deque()
-        self._held = 0
+        self.load_requests: Callable[[], Iterable[RecordedRequest]] = tuple  # reads earlier requests from the log
+        self._requests = RequestMemory()
+        self._waiting: deque[_Request] = deque()
+        self._waiting_events = 0
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._more = asyncio.Event()
@@ -90,16 +101,16 @@ class Http:
 
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(lambda: self._requests.recall(self.recall()))
-        running = web.running(self._app, host=self._host, port=self._port)
+        await asyncio.to_thread(lambda: self._requests.load(self.load_requests()))
+        running = web.run_in_background(self._app, host=self._host, port=self._port)
         url = await asyncio.to_thread(running.__enter__)
         try:
-            made = f"; token {self._app.rules.token}" if self._app.token_is_new else ""
-            self._announce(f"taking events at {url}/events{made}")
+            token_note = f"; token {self._app.rules.token}" if self._app.token_is_new else ""
+            self._announce(f"taking events at {url}/events{token_note}")
             while True:
-                asked = self._some()
-                if asked:
-                    yield self._batch(asked)
+                requests = self._take_requests()
+                if requests:
+                    yield self._batch(requests)
                     continue
                 if self._stopped:
                     return
@@ -108,65 +119,67 @@ class Http:
                     await self._more.wait()
         finally:
             self._stopped = True
-            self._fail(self._some(), RidgelineError("the watcher is stopping."))
+            self._fail(self._take_requests(), RidgelineError("the watcher is stopping."))
             await asyncio.to_thread(running.__exit__, None, None, None)
 
-    def _some(self) -> list[_Asked]:
+    def _take_requests(self) -> list[_Request]:
         with self._mutex:
-            taken, count = list[_Asked](), 0
-            while self._waiting and (not taken or count + len(self._waiting[0].events) <= AT_ONCE):
-                taken.append(self._waiting.popleft())
-                count += len(taken[-1].events)
-            self._held -= count
-        return taken
+            requests, count = list[_Request](), 0
+            while self._waiting and (not requests or count + len(self._waiting[0].events) <= AT_ONCE):
+                requests.append(self._waiting.popleft())
+                count += len(requests[-1].events)
+            self._waiting_events -= count
+        return requests
 
-    def _offer(self, asked: _Asked) -> int:
-        """0 where it was taken, else the status to answer with."""
-        count = len(asked.events)
+    def _offer(self, request: _Request) -> int:
+        """Queue a request; return 0, or the HTTP status of a refusal."""
+        count = len(request.events)
         with self._mutex:
             now = time.monotonic()
             self._allowed = min(self._rate, self._allowed + (now - self._last) * self._rate)
             self._last = now
-            if self._stopped or self._held + count > HELD:
+            if self._stopped or self._waiting_events + count > MOST_WAITING:
                 return 503
             if count > self._allowed:
                 return 429
             self._allowed -= count
-            self._waiting.append(asked)
-            self._held += count
+            self._waiting.append(request)
+            self._waiting_events += count
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._more.set)
         return 0
 
-    def _batch(self, asked: list[_Asked]) -> Batch:
+    def _batch(self, requests: list[_Request]) -> Batch:
         starts, at = list[int](), 0
-        for one in asked:
+        for request in requests:
             starts.append(at)
-            at += len(one.events)
+            at += len(request.events)
 
-        def taken(receipts: Receipts | None) -> None:
+        def confirm(receipts: Receipts | None) -> None:
             first, size = (receipts.first, receipts.checkpoint_size) if receipts is not None else (0, 0)
-            for one, start in zip(asked, starts, strict=True):
-                if one.key is not None:
-                    self._requests.done(Known(one.key, one.digest, first + start, len(one.events)))
-                one.answer.set_result((first + start, size))
+            for request, start in zip(requests, starts, strict=True):
+                if request.key is not None:
+                    self._requests.add(RecordedRequest(request.key, request.digest, first + start, len(request.events)))
+                request.answer.set_result((first + start, size))
 
-        def failed(error: BaseException) -> None:
+        def refuse(error: BaseException) -> None:
             plain = error if isinstance(error, RidgelineError) else RidgelineError("the log could not take the events.")
-            self._fail(asked, plain)
+            self._fail(requests, plain)
 
         keyed = tuple(
-            Keyed(one.key, one.digest, start, len(one.events))
-            for one, start in zip(asked, starts, strict=True)
-            if one.key is not None
+            KeyedEvents(request.key, request.digest, start, len(request.events))
+            for request, start in zip(requests, starts, strict=True)
+            if request.key is not None
         )
-        return Batch([event for one in asked for event in one.events], keyed=keyed, taken=taken, failed=failed)
+        return Batch(
+            [event for request in requests for event in request.events], keyed=keyed, taken=confirm, failed=refuse
+        )
 
-    def _fail(self, asked: list[_Asked], error: RidgelineError) -> None:
-        for one in asked:
-            if one.key is not None:
-                self._requests.forget(one.key)
-            one.answer.set_exception(error)
+    def _fail(self, requests: list[_Request], error: RidgelineError) -> None:
+        for request in requests:
+            if request.key is not None:
+                self._requests.forget(request.key)
+            request.answer.set_exception(error)
 
     def _routes(self, token: str | None) -> web.App:
         from starlette.responses import JSONResponse, PlainTextResponse
@@ -175,57 +188,123 @@ class Http:
         async def take(request: Request) -> Response:
             body, key = await request.body(), request.headers.get("idempotency-key")
             digest = sha256(body).hexdigest()[:32] if key is not None else ""
-            asked = _Asked(_read(body), Future(), checked_key(key) if key is not None else None, digest)
-            if not asked.events:
+            received = _Request(_parse_body(body), Future(), check_key(key) if key is not None else None, digest)
+            if not received.events:
                 return JSONResponse({"first": None, "count": 0})
             if key is not None:
                 try:
-                    found = self._requests.begin(key, digest, asked.answer)
-                except Reused as error:
+                    earlier = self._requests.begin(key, digest, received.answer)
+                except KeyReused as error:
                     return JSONResponse({"error": str(error)}, 422)
-                if found is not None:
-                    return JSONResponse(await _again(found, len(asked.events)))
-            if status := self._offer(asked):
-                self._fail([asked], RidgelineError("too many events at once."))
-                told = "too many events at once; send them again in a moment."
-                return JSONResponse({"error": told}, status, {"retry-after": "1"})
-            first, size = await _answered(asked.answer)
-            return JSONResponse({"first": first, "count": len(asked.events), "size": size})
+                if earlier is not None:
+                    return JSONResponse(await _repeat_answer(earlier, len(received.events)))
+            if status := self._offer(received):
+                self._fail([received], RidgelineError("too many events at once."))
+                problem = "too many events at once; send them again in a moment."
+                return JSONResponse({"error": problem}, status, {"retry-after": "1"})
+            first, size = await _wait_for_answer(received.answer)
+            return JSONResponse({"first": first, "count": len(received.events), "size": size})
 
         async def metrics(request: Request) -> Response:
             return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
 
         routes = [Route("/events", take, methods=["POST"]), Route("/metrics", metrics)]
-        return web.app(routes, token=token, body_limit=BODY, concurrency=256)
+        return web.create_app(routes, token=token, body_limit=BODY, concurrency=256)
 
 
-async def _answered(answer: Answer) -> tuple[int, int]:
-    """A client that leaves takes its waiting with it, and not the answer: the events go to the disk all the same."""
+async def _wait_for_answer(answer: Answer) -> tuple[int, int]:
+    """Wait for the answer; a client that disconnects does not cancel it, so its events still go to the disk."""
     return await asyncio.shield(asyncio.wrap_future(answer))
 
 
-async def _again(found: Known | Answer, count: int) -> dict[str, Any]:
-    """The answer to a request that was here before, or still is."""
-    if isinstance(found, Known):
-        first, size = found.first, found.first + found.count
+async def _repeat_answer(earlier: RecordedRequest | Answer, count: int) -> dict[str, Any]:
+    """Answer a request that was recorded before, or is being recorded."""
+    if isinstance(earlier, RecordedRequest):
+        first, size = earlier.first, earlier.first + earlier.count
     else:
-        first, size = await _answered(found)
+        first, size = await _wait_for_answer(earlier)
     return {"first": first, "count": count, "size": size, "repeated": True}
 
 
-def _read(body: bytes) -> list[Event]:
-    """A list of events, or one per line; a wrong one is named, and none is taken."""
+def _parse_body(body: bytes) -> list[Event]:
+    """Parse a list of events, or one event per line; raise `InputError` with the number of a bad one."""
     if body.lstrip()[:1] == b"[":
         try:
-            found: Any = json.loads(body)
+            listed: Any = json.loads(body)
         except (ValueError, RecursionError):
             raise InputError("the body is neither a JSON list of events nor one event per line.") from None
-        lines = [json.dumps(event).encode() for event in found]
+        lines = [json.dumps(event).encode() for event in listed]
     else:
         lines = [line for line in body.split(b"\n") if line.strip()]
-    events = [json_line(line, f"event {number}") for number, line in enumerate(lines)]
+    events = [parse_json_line(line, f"event {number}") for number, line in enumerate(lines)]
     for event in events:
         if event["source"] == "jsonl":
             event["source"] = "http"
     encode(events)
     return events
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """A request in the log: its events are `count` entries from `first` on. `digest` is that of its body."""
+
+    key: str
+    digest: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class _Pending:
+    digest: str
+    answer: Answer
+
+
+class KeyReused(InputError):
+    """A key that was used with other events."""
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is visible ASCII and short enough; else raise `InputError`."""
+    if not 1 <= len(key) <= LONGEST or not all("!" <= letter <= "~" for letter in key):
+        raise InputError(f"the idempotency-key must be 1 to {LONGEST} visible ASCII characters, such as a UUID.")
+    return key
+
+
+class RequestMemory:
+    """Remembers keyed requests; several threads may use it."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._seen: OrderedDict[str, RecordedRequest | _Pending] = OrderedDict()  # the oldest first
+        self._mutex = threading.Lock()
+
+    def load(self, known: Iterable[RecordedRequest]) -> None:
+        """Add earlier requests, in log order."""
+        for one in known:
+            self.add(one)
+
+    def begin(self, key: str, digest: str, answer: Answer) -> RecordedRequest | Answer | None:
+        """Return None for a new request, which `answer` will answer; else the recorded request, or its answer."""
+        with self._mutex:
+            listed = self._seen.get(key)
+            if listed is None:
+                self._seen[key] = _Pending(digest, answer)
+                return None
+        if listed.digest != digest:
+            raise KeyReused(f"the idempotency-key '{key}' was used with other events; give these events another key.")
+        return listed if isinstance(listed, RecordedRequest) else listed.answer
+
+    def add(self, known: RecordedRequest) -> None:
+        """Note that a request is on the disk."""
+        with self._mutex:
+            self._seen.pop(known.key, None)
+            self._seen[known.key] = known
+            while len(self._seen) > self._most:
+                self._seen.popitem(last=False)
+
+    def forget(self, key: str) -> None:
+        """Forget a request that did not reach the disk, so that it can be sent again."""
+        with self._mutex:
+            if isinstance(self._seen.get(key), _Pending):
+                del self._seen[key]

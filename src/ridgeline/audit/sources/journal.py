@@ -1,10 +1,9 @@
-"""The systemd journal, through `journalctl -o json`: from now on, or from the cursor where it was left.
+"""The systemd journal source: `journalctl -o json`, from now on, or from the saved cursor.
 
-The journal keeps what we have not read, so nothing is lost while the watcher is away, as long as the journal itself has
-not been rotated past the cursor; then the batch says so. Three traps of journalctl are walked around: a follower shows
-only the current boot, so what is there already is read before following; `--after-cursor` passes over one entry where
-the cursor's own is gone, so the cursor's entry is asked for and compared; without `--all` a field of more than 4 KiB is
-null.
+The journal keeps unread entries, so nothing is lost while no watcher runs, unless the journal was rotated past the
+cursor; then the batch has a gap. Three traps of journalctl: a follower shows only the current boot, so existing entries
+are read first; `--after-cursor` skips one entry if the entry of the cursor is gone, so the entry of the cursor is read
+and compared; without `--all` a field of more than 4 KiB is null.
 """
 
 from __future__ import annotations
@@ -19,20 +18,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ridgeline.audit.sources.source import LATEST, Batch, Event, Position, fitting
+from ridgeline.audit.sources.source import LATEST, Batch, Event, Position, shorten
 from ridgeline.errors import InputError, RidgelineError
 
-_KEPT = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")
+_FIELDS = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")
 _WORD = re.compile(r"[^A-Za-z0-9_-]+")
-_PROGRAM = 256  # letters of a program's name in an action
-_AT_ONCE = 2_000  # entries of one batch
+_PROGRAM = 256  # most characters of a program's name in an action
+_AT_ONCE = 2_000  # entries in one batch
 _LONGEST = 8 << 20
-_LOST = "the journal no longer has the entry at which it was left; what it removed since then is not here."
+_LOST = "the journal no longer has the last entry that was read; the entries that it removed since then are lost."
 
 
 class Journal:
-    """`matches` are journalctl's own (`_SYSTEMD_UNIT=ssh.service`); `directory` holds journals of this or other
-    machines, else it is this machine's own."""
+    """Reads the systemd journal.
+
+    matches    match rules of journalctl, like `_SYSTEMD_UNIT=ssh.service`
+    directory  a folder with journals of this or other machines; by default this machine's journal
+    follow     wait for further entries
+    """
 
     def __init__(self, matches: Sequence[str] = (), *, directory: Path | None = None, follow: bool = True) -> None:
         program = shutil.which("journalctl")
@@ -49,17 +52,17 @@ class Journal:
         self._follow = follow
         self._process: asyncio.subprocess.Process | None = None
         self._stopped = False
-        self._cursor: str | None = None  # of the last entry that was read
+        self._cursor: str | None = None  # of the last entry read
         self._seen = 0
 
     def stop(self) -> None:
         self._stopped = True
         if self._process is not None and self._process.returncode is None:
-            self._process.terminate()  # what it had written is still in the pipe, and is read
+            self._process.terminate()  # what it has written is still in the pipe, and is read
 
     async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        self._cursor, began, lost = position["cursor"] if position else None, time.time(), False
-        if self._cursor or not self._follow:  # what is there already, of every boot
+        self._cursor, start_s, lost = position["cursor"] if position else None, time.time(), False
+        if self._cursor or not self._follow:  # existing entries, of every boot
             before = self._seen
             async for batch in self._read([]):
                 yield batch
@@ -67,15 +70,15 @@ class Journal:
                 lost = True
                 yield Batch([], {"cursor": self._cursor}, gaps=(_LOST,))
         if self._follow and not self._stopped:
-            # Without a cursor a follower begins now; history can be had with --no-follow.
-            async for batch in self._read(["-f", f"--since=@{began:.6f}"] if lost else ["-f"], lost):
+            # Without a cursor a follower starts now; --no-follow reads the history.
+            async for batch in self._read(["-f", f"--since=@{start_s:.6f}"] if lost else ["-f"], lost):
                 yield batch
 
     async def _read(self, how: list[str], lost: bool = False) -> AsyncIterator[Batch]:
-        """One journalctl, from the cursor's own entry on, which is compared and left out."""
-        follow, due = bool(how), None if lost else self._cursor
-        start = [f"--cursor={due}"] if due else []
-        lines = (["-n", "all"] if due or lost else ["-n", "0"]) if follow else []
+        """Run journalctl once, from the entry of the cursor on; that entry is compared and left out."""
+        follow, expected = bool(how), None if lost else self._cursor
+        start = [f"--cursor={expected}"] if expected else []
+        lines = (["-n", "all"] if expected or lost else ["-n", "0"]) if follow else []
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             *how,
@@ -89,15 +92,17 @@ class Journal:
             raise RidgelineError("journalctl gave no pipe to read from.")
         trouble = asyncio.create_task(process.stderr.read())
         try:
-            async for some in _gathered(process.stdout):
-                batch = self._batch(some, due, gone=_LOST if due and not follow else None)
-                due = None
+            async for some in _gather_lines(process.stdout):
+                batch = self._batch(some, expected, gone=_LOST if expected and not follow else None)
+                expected = None
                 if batch is not None:
                     yield batch
-            said = (await trouble).decode(errors="replace").strip()
+            errors = (await trouble).decode(errors="replace").strip()
             status = await process.wait()
             if not self._stopped and (status != 0 or follow):
-                raise InputError(f"journalctl ended with {status}: {said.splitlines()[-1] if said else 'no word'}.")
+                raise InputError(
+                    f"journalctl ended with {status}: {errors.splitlines()[-1] if errors else 'no message'}."
+                )
         finally:
             trouble.cancel()
             if process.returncode is None:
@@ -105,30 +110,30 @@ class Journal:
                     process.kill()
                 await process.wait()
 
-    def _batch(self, lines: list[bytes], due: str | None, gone: str | None) -> Batch | None:
-        """Entries as events; the first is that of the cursor `due`, which was taken before, or else `gone` is true.
+    def _batch(self, lines: list[bytes], expected: str | None, gone: str | None) -> Batch | None:
+        """Make a batch of entries. The first must be that of the cursor `expected`; if not, `gone` is the gap.
 
-        A follower need not see it: it was there a moment ago, but may be of an earlier boot.
+        A follower need not see that entry: it existed a moment ago, but may belong to an earlier boot.
         """
         events, refused, first = list[Event](), list[tuple[str, str]](), None
         for line in lines:
             self._seen += 1
             try:
-                found = json.loads(line)
-                self._cursor = found["__CURSOR"]
+                entry = json.loads(line)
+                self._cursor = entry["__CURSOR"]
                 first = first or self._cursor
-                if self._cursor != due:
-                    events.append(event_of(found))
+                if self._cursor != expected:
+                    events.append(make_event(entry))
             except (ValueError, KeyError, TypeError) as error:
                 refused.append((f"entry {self._seen} of the journal", f"it cannot be read ({error})"))
-        gaps = (gone,) if gone and first != due else ()
+        gaps = (gone,) if gone and first != expected else ()
         if not events and not refused and not gaps:
             return None
         return Batch(events, {"cursor": self._cursor} if self._cursor else None, refused=tuple(refused), gaps=gaps)
 
 
-async def _gathered(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
-    """Lines, with those that are there already together."""
+async def _gather_lines(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
+    """Yield lists of lines; lines that are available together come together."""
     rest = b""
     while data := await stream.read(1 << 18):
         *lines, rest = (rest + data).split(b"\n")
@@ -138,9 +143,9 @@ async def _gathered(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
-def event_of(entry: dict[str, Any]) -> Event:
-    """An entry of the journal: who is its user, what its program said of which unit."""
-    words = {name: _text(entry[name]) for name in _KEPT if entry.get(name) is not None}
+def make_event(entry: dict[str, Any]) -> Event:
+    """Make an event of a journal entry: actor the user, action the program, subject the unit."""
+    words = {name: _text(entry[name]) for name in _FIELDS if entry.get(name) is not None}
     if entry.get("PRIORITY") is not None:
         words["priority"] = _text(entry["PRIORITY"])
     program = _text(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "unknown")
@@ -149,25 +154,25 @@ def event_of(entry: dict[str, Any]) -> Event:
     return {
         "time": _moment(entry),
         "source": "journal",
-        "actor": fitting(f"uid {_text(uid)}", _PROGRAM) if uid is not None else None,
+        "actor": shorten(f"uid {_text(uid)}", _PROGRAM) if uid is not None else None,
         "action": f"journal.{_WORD.sub('_', program)[:_PROGRAM].strip('_') or 'unknown'}",
-        "subject": fitting(unit),
+        "subject": shorten(unit),
         "attributes": {"message": _text(entry.get("MESSAGE") or ""), **words},
     }
 
 
 def _moment(entry: dict[str, Any]) -> int:
-    """When it was said, else when the journal took it, else now; a time that the log cannot hold is none."""
+    """Return the time of the message, else the time of the journal, else now (ns); skip times that the log refuses."""
     for name in ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP"):
         with suppress(ValueError):
-            said = int(_text(entry.get(name))) * 1000
-            if 0 <= said <= LATEST:
-                return said
+            time_ns = int(_text(entry.get(name))) * 1000
+            if 0 <= time_ns <= LATEST:
+                return time_ns
     return time.time_ns()
 
 
 def _text(value: Any) -> str:
-    """journalctl writes what is no UTF-8 as numbers, and fields that stand twice as lists."""
+    """Return a field as text: journalctl writes invalid UTF-8 as numbers, and repeated fields as lists."""
     if isinstance(value, list):
         if all(isinstance(v, int) for v in value):
             return bytes(v & 255 for v in value).decode("utf-8", errors="backslashreplace")

@@ -1,12 +1,12 @@
-"""Work on what stands still: a forked copy of this process does it, while this one goes on and changes.
+"""Run work in a forked copy of this process, on a snapshot of its memory, while this process continues.
 
-    saving = Aside(lambda: write(everything))
-    while saving.running: go on
-    saving.result()                    # what the work gave back
+    saving = BackgroundProcess(lambda: write(everything))
+    while saving.running: ...          # continue
+    saving.result()                    # the return value of the work
 
-A watcher's mind takes seconds to write down when it knows many templates, and nothing could be scored meanwhile. The
-copy sees it as it was at one moment, at the price of the pages that are changed. It may use no thread, no model and no
-GPU of ours: Python, NumPy and files only. It dies when we do.
+Saving a watcher that knows many templates takes seconds, and nothing could be scored meanwhile. The copy sees the
+memory of one moment; it costs only the pages that change. It must not use threads, models or the GPU of the parent:
+only Python, NumPy and files. It ends when the parent ends.
 """
 
 from __future__ import annotations
@@ -25,67 +25,70 @@ from ridgeline.errors import RidgelineError
 from ridgeline.pipeline import die_with_parent
 
 
-class Aside:
-    """`work` in a copy of this process; what it gives back must be JSON."""
+class BackgroundProcess:
+    """Runs `work` in a copy of this process; its return value must be JSON."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        """OSError where no process can be had."""
+        """Raises OSError if the process cannot be created."""
         alive, self._lifeline = os.pipe()
-        self._answer, told = os.pipe()
-        us = os.getpid()
+        self._answer, write_end = os.pipe()
+        parent = os.getpid()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: see above
+                warnings.simplefilter("ignore", DeprecationWarning)  # it warns of forks beside threads: see above
                 self._pid = os.fork()
         except OSError:
-            for fd in (alive, self._lifeline, self._answer, told):
+            for fd in (alive, self._lifeline, self._answer, write_end):
                 os.close(fd)
             raise
         if not self._pid:
-            _copy(work, us, alive, told)  # never returns
+            _run_copy(work, parent, alive, write_end)  # never returns
         os.close(alive)
-        os.close(told)
+        os.close(write_end)
 
     @property
     def running(self) -> bool:
         return self._answer >= 0 and not select.select([self._answer], [], [], 0)[0]
 
     def result(self) -> Any:
-        """What the work gave back, waited for; RidgelineError if it did not end well."""
-        said = b""
+        """Wait for the work and return its value; raise RidgelineError if it failed."""
+        answer = b""
         while piece := os.read(self._answer, 1 << 16):
-            said += piece
+            answer += piece
         os.close(self._answer)
         self._answer = -1
         os.close(self._lifeline)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
-        words = json.loads(said) if said else {"failed": "it ended without a word"}
-        if "failed" in words:
-            raise RidgelineError(f"saving aside failed ({words['failed']}).")
-        return words["done"]
+        outcome = json.loads(answer) if answer else {"failed": "it ended without a result"}
+        if "failed" in outcome:
+            raise RidgelineError(f"saving in the background failed ({outcome['failed']}).")
+        return outcome["done"]
 
 
-def _copy(work: Callable[[], Any], parent: int, alive: int, told: int) -> None:
-    """The copy's whole life."""
-    words: dict[str, Any] = {"failed": "it was stopped"}
+def _run_copy(work: Callable[[], Any], parent: int, alive: int, write_end: int) -> None:
+    """Run `work` in the copy, send the result to the parent, and exit."""
+    outcome: dict[str, Any] = {"failed": "it was stopped"}
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the watcher's, which waits for us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher handles Ctrl-C, and waits for this process
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        gc.disable()  # a collection would touch, and so copy, every page
+        gc.disable()  # a collection would write to, and so copy, every page
         for fd in _open_files():
-            if fd > 2 and fd not in (alive, told):  # above all the lock on the log, which must not outlive the watcher
+            if fd > 2 and fd not in (
+                alive,
+                write_end,
+            ):  # most of all the lock of the log, which must not outlive the watcher
                 with suppress(OSError):
                     os.close(fd)
         die_with_parent(alive, parent)
-        with suppress(OSError):  # what is scored goes first: only a CPU that nobody wants
+        with suppress(OSError):  # scoring goes first: use only idle CPUs
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        words = {"done": work()}
+        outcome = {"done": work()}
     except BaseException as error:
-        words = {"failed": f"{type(error).__name__}: {error}"}
+        outcome = {"failed": f"{type(error).__name__}: {error}"}
     finally:
         with suppress(BaseException):
-            os.write(told, json.dumps(words).encode())
+            os.write(write_end, json.dumps(outcome).encode())
         os._exit(0)
 
 

@@ -1,7 +1,8 @@
-"""What is in the log and not yet scored: the log itself is the queue, and memory only a short cut to its newest part.
+"""The backlog: entries that are in the log and not yet scored. The log is the queue; memory buffers its newest part.
 
-Appends are told here with their events; what memory cannot hold, and what other processes appended through the writer's
-door, is read back from the log. So scoring may fall behind as far as it likes: nothing waits for it, nothing is lost.
+`add` buffers the events of an append. Entries that do not fit the buffer, and entries that other processes appended
+through the writer's socket, are read back from the log. So scoring may fall behind without limit: no append waits for
+it, and no event is lost.
 """
 
 from __future__ import annotations
@@ -20,74 +21,78 @@ from ridgeline.errors import Unverified
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.ledger import Ledger
 
-HELD = 100_000  # events in memory
-_LOOK_S = 0.2  # how often the log is asked for what others appended
-_LATE_S = 0.05  # how long an append that is under way is waited for, before it is read back
+CAPACITY = 100_000  # events in memory
+_LOOK_S = 0.2  # how often to look for entries of other processes
+_LATE_S = 0.05  # how long to wait for a running append before reading it back
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries in a row."""
+    """Consecutive entries; `leaves` are their leaf hashes, 32 bytes each."""
 
     first: int
     events: list[dict[str, Any]]
     leaves: bytes
-    told: float | None = None  # when the first of them came (monotonic seconds); None where read back from the log
+    arrival_s: float | None = None  # of the first event (monotonic clock); None if it was read back from the log
 
     @property
     def end(self) -> int:
         return self.first + len(self.events)
 
     def cut(self, count: int) -> tuple[Piece, Piece]:
-        """The first `count` entries, and the rest."""
+        """Split into the first `count` entries and the rest."""
         return (
-            Piece(self.first, self.events[:count], self.leaves[: count * HASH], self.told),
-            Piece(self.first + count, self.events[count:], self.leaves[count * HASH :], self.told),
+            Piece(self.first, self.events[:count], self.leaves[: count * HASH], self.arrival_s),
+            Piece(self.first + count, self.events[count:], self.leaves[count * HASH :], self.arrival_s),
         )
 
 
 class Backlog:
-    """From entry `position` on; `durable()` is how many entries the log has."""
+    """The entries from `position` on; `durable()` returns the number of entries in the log.
 
-    def __init__(self, ledger: Ledger, position: int, durable: Callable[[], int], held: int = HELD) -> None:
-        self.position = position  # the next entry to be taken
-        self._ledger, self._durable, self._most = ledger, durable, held
+    capacity  the most events in memory
+    """
+
+    def __init__(self, ledger: Ledger, position: int, durable: Callable[[], int], capacity: int = CAPACITY) -> None:
+        self.position = position  # the next entry to take
+        self._ledger, self._durable, self._capacity = ledger, durable, capacity
         self._pieces: dict[int, Piece] = {}
-        self._held = 0
+        self._buffered = 0
         self._change = threading.Condition()
         self._closed = False
 
     def __len__(self) -> int:
         return max(0, self._durable() - self.position)
 
-    def told(self, first: int, events: list[dict[str, Any]], leaves: bytes) -> None:
-        """These events were appended at `first`; threads may come in any order."""
+    def add(self, first: int, events: list[dict[str, Any]], leaves: bytes) -> None:
+        """Buffer events that were appended at index `first`; threads may call this in any order."""
         with self._change:
-            if first >= self.position and self._held + len(events) <= self._most and events:
+            if first >= self.position and self._buffered + len(events) <= self._capacity and events:
                 self._pieces[first] = Piece(first, events, leaves, time.monotonic())
-                self._held += len(events)
+                self._buffered += len(events)
             self._change.notify_all()
 
     def close(self) -> None:
-        """Nothing more will come: `take` gives what is there, then None."""
+        """No more events will come: `take` returns the rest, then None."""
         with self._change:
             self._closed = True
             self._change.notify_all()
 
     def take(self, size: int, wait_s: float, until: int | None = None, most: int | None = None) -> Piece | None:
-        """`size` entries, waiting `wait_s` for so many once there is one; None at the end. Never beyond `until`.
+        """Return about `size` entries, never beyond entry `until`; None at the end.
 
-        Where more are there already, up to `most`: what came meanwhile goes together, so whoever is slow catches up.
+        After the first entry, wait up to `wait_s` seconds for `size` of them. If more are available already, return up
+        to `most`, so that a slow scorer catches up.
         """
         self._wait_for_some()
         deadline = time.monotonic() + wait_s
         with self._change:
             while len(self) < size and not self._closed and (left := deadline - time.monotonic()) > 0:
                 self._change.wait(left)
-        here = len(self)
-        if not here:
+        available = len(self)
+        if not available:
             return None
-        size = max(size, min(here, most or size))
+        size = max(size, min(available, most or size))
         size = size if until is None or until <= self.position else min(size, until - self.position)
         return self._next(size)
 
@@ -97,18 +102,18 @@ class Backlog:
                 self._change.wait(_LOOK_S)
 
     def _next(self, size: int) -> Piece:
-        """Pieces from memory as far as they are in a row; where the first is not there, from the log."""
+        """Join consecutive pieces from memory; if the first entry is not in memory, read from the log."""
         parts: list[Piece] = []
         count, late = 0, time.monotonic() + _LATE_S
         while count < size:
             with self._change:
                 piece = self._pieces.pop(self.position, None)
                 if piece is not None:
-                    self._held -= len(piece.events)
+                    self._buffered -= len(piece.events)
                     if len(piece.events) > size - count:
                         piece, rest = piece.cut(size - count)
                         self._pieces[rest.first] = rest
-                        self._held += len(rest.events)
+                        self._buffered += len(rest.events)
                     self.position = piece.end
                     parts.append(piece)
                     count += len(piece.events)
@@ -117,20 +122,20 @@ class Backlog:
             if parts or self.position >= self._durable():
                 break
             if time.monotonic() < late and not self._closed:
-                time.sleep(0.002)  # its thread is about to tell
+                time.sleep(0.002)  # its thread is about to add it
                 continue
             return self._read(following, size)
         events, leaves = [e for p in parts for e in p.events], b"".join(p.leaves for p in parts)
-        return Piece(parts[0].first, events, leaves, parts[0].told)
+        return Piece(parts[0].first, events, leaves, parts[0].arrival_s)
 
     def _read(self, following: int, size: int) -> Piece:
-        """From the log, up to the next piece in memory; what was pruned there is passed over."""
+        """Read entries from the log, up to the next piece in memory; skip pruned entries."""
         events, leaves, first = list[dict[str, Any]](), list[bytes](), self.position
         while first < following and not events:
             try:
-                for index, raw in self._ledger.raws(first, min(following, first + size)):
+                for index, raw in self._ledger.raw_entries(first, min(following, first + size)):
                     leaves.append(leaf_hash(raw))
-                    events.append(self._ledger.whole(decode(raw, f"entry {index}")))
+                    events.append(self._ledger.load_event(decode(raw, f"entry {index}")))
             except Unverified as error:
                 if error.kind != "missing":
                     raise
@@ -138,6 +143,6 @@ class Backlog:
                     first = min((first // WIDTH + 1) * WIDTH, following)
         with self._change:
             self.position = first + len(events)
-            for late in [f for f in self._pieces if f < self.position]:  # told after it was read back
-                self._held -= len(self._pieces.pop(late).events)
+            for late in [f for f in self._pieces if f < self.position]:  # added after it was read back
+                self._buffered -= len(self._pieces.pop(late).events)
         return Piece(first, events, b"".join(leaves))

@@ -1,9 +1,9 @@
-"""How busy a watcher will be: from what it was measured to take, what a rate of events means for it.
+"""How busy a watcher will be at a rate of events, given its measured capacity.
 
->>> told = {f.what: f for f in forecast(1000.0)}
->>> f"{told['1,200 per hour'].utilisation:.6f}", f"{told['1 M per day'].utilisation:.4f}"
+>>> forecasts = {f.what: f for f in forecast(1000.0)}
+>>> f"{forecasts['1,200 per hour'].utilisation:.6f}", f"{forecasts['1 M per day'].utilisation:.4f}"
 ('0.000333', '0.0116')
->>> told["1 M per hour"].backlog_per_hour, round(told["1 M per hour"].utilisation, 3)
+>>> forecasts["1 M per hour"].backlog_per_hour, round(forecasts["1 M per hour"].utilisation, 3)
 (0.0, 0.278)
 >>> round(forecast(100.0, {"1 M per hour": 1e6 / 3600})[0].backlog_per_hour)
 640000
@@ -27,22 +27,22 @@ RATES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """One rate of events, held against a capacity."""
+    """What one rate of events means for a watcher of a given capacity."""
 
     what: str
     rate: float  # events per second
-    utilisation: float  # share of the time it is busy; above 1 it cannot keep up
-    wait_s: float | None  # mean wait for service, Poisson arrivals and even service (M/D/1); None above 1
-    backlog_per_hour: float  # entries that are recorded and not scored, growing
+    utilisation: float  # share of the time the watcher is busy; above 1 it falls behind
+    wait_s: float | None  # mean wait: Poisson arrivals, constant service time (M/D/1); None above 1
+    backlog_per_hour: float  # growth of the backlog: entries recorded and not scored
 
 
 def forecast(capacity: float, rates: Mapping[str, float] = RATES) -> list[Forecast]:
-    """What each rate means for a watcher that takes `capacity` events per second."""
+    """Forecast each rate (name → events per second) for a watcher that scores `capacity` events per second."""
     if not capacity > 0:
-        raise InputError(f"the capacity is {capacity:g} events per second; give what was measured, above 0.")
-    found = []
+        raise InputError(f"the capacity is {capacity:g} events per second; give the measured value, above 0.")
+    forecasts = []
     for what, rate in rates.items():
         busy = rate / capacity
         wait = busy / (2 * (1 - busy)) / capacity if busy < 1 else None
-        found.append(Forecast(what, rate, busy, wait, max(0.0, rate - capacity) * HOUR))
-    return found
+        forecasts.append(Forecast(what, rate, busy, wait, max(0.0, rate - capacity) * HOUR))
+    return forecasts

@@ -1,4 +1,6 @@
-"""The way into the log: redacted, what is no event refused aloud, the source's position kept, the backlog told."""
+"""The intake appends batches of events to the log: it hides secrets, records refusals, saves the source's position,
+and adds the events to the backlog.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.ledger.event import Encoded, encode
+from ridgeline.audit.ledger.event import EncodedEvents, encode
 from ridgeline.audit.sources.source import Batch, Event
-from ridgeline.audit.watch import own
+from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.backlog import Backlog
-from ridgeline.audit.watch.positions import Positions
 from ridgeline.audit.watch.redaction import Redaction
+from ridgeline.audit.watch.state import Positions
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
-    from ridgeline.audit.ledger.ledger import Ledger
-    from ridgeline.audit.ledger.receipts import Receipts
+    from ridgeline.audit.ledger.ledger import Ledger, Receipts
 
-_TOLD = 20  # refusals spelled out of one batch; the others are counted
-_LONG = 300  # characters of such a sentence
+_LISTED = 20  # refusals of one batch that are listed; the others are only counted
+_LONG = 300  # characters of a listed refusal
 
 
 class Intake:
-    """Safe to use from several threads, but one source at a time from each."""
+    """Several threads may use it; each source must be used by one thread at a time."""
 
     def __init__(self, ledger: Ledger, backlog: Backlog, positions: Positions, redaction: Redaction) -> None:
         self._ledger, self._backlog, self._positions, self._redact = ledger, backlog, positions, redaction
@@ -35,28 +36,30 @@ class Intake:
         self.refused: Counter[str] = Counter()
 
     def take(self, source: str, batch: Batch) -> Receipts | None:
-        """Append a batch; it is on the disk when this returns. None where there was nothing to append."""
-        events = [own.foreign(self._redact.event(event)) for event in batch.events]
+        """Append a batch; it is on the disk when this returns. Returns None if there was nothing to append."""
+        events = [internal_events.mark_foreign(self._redact.event(event)) for event in batch.events]
         encoded, events, wrong = _encodable(events, batch.places)
-        told = own.keys_events(batch.keyed, len(events), source) if not wrong else []  # else their places are not known
-        told += self._told(source, batch, wrong)
-        if told:
-            events = [*events, *told]
+        internal = (
+            internal_events.make_key_events(batch.keyed, len(events), source) if not wrong else []
+        )  # else their places are unknown
+        internal += self._describe_losses(source, batch, wrong)
+        if internal:
+            events = [*events, *internal]
             encoded = encode(events)
         if batch.position is not None:
             self._positions.intend(source, batch.position, self._ledger.size, encoded.hashes)
         with self._mutex:
-            self.taken[source] += len(events) - len(told)
+            self.taken[source] += len(events) - len(internal)
             self.dropped[source] += batch.dropped
             self.refused[source] += len(batch.refused) + len(wrong)
         return self._append(events, encoded) if events else None
 
-    def own(self, events: list[dict[str, Any]]) -> Receipts:
-        """Append the watcher's own events."""
+    def append_internal(self, events: list[dict[str, Any]]) -> Receipts:
+        """Append internal events of the watcher."""
         return self._append(events, encode(events))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """By source: what was taken, dropped, refused."""
+        """Return the number of events taken, dropped and refused, by source."""
         with self._mutex:
             return {
                 "taken": dict(self.taken),
@@ -64,32 +67,36 @@ class Intake:
                 "refused": {source: n for source, n in self.refused.items() if n},
             }
 
-    def settle(self) -> None:
-        """Positions whose append is known to be done."""
-        for source in self._positions.unsettled:
-            self._positions.settle(source)
+    def confirm_positions(self) -> None:
+        """Confirm the positions whose append is done."""
+        for source in self._positions.unconfirmed:
+            self._positions.confirm(source)
 
-    def _append(self, events: list[dict[str, Any]], encoded: Encoded) -> Receipts:
+    def _append(self, events: list[dict[str, Any]], encoded: EncodedEvents) -> Receipts:
         receipts = self._ledger.append(encoded)
-        self._backlog.told(receipts.first, events, encoded.hashes)
+        self._backlog.add(receipts.first, events, encoded.hashes)
         return receipts
 
-    def _told(self, source: str, batch: Batch, wrong: list[tuple[str, str]]) -> list[Event]:
-        told = []
+    def _describe_losses(self, source: str, batch: Batch, wrong: list[tuple[str, str]]) -> list[Event]:
+        internal = []
         if batch.dropped:
-            told.append(own.own(own.DROPS, source, {"dropped": batch.dropped}))
-        told += [own.own(own.GAP, source, {"what": sentence}) for sentence in batch.gaps]
+            internal.append(internal_events.make_event(internal_events.DROPS, source, {"dropped": batch.dropped}))
+        internal += [
+            internal_events.make_event(internal_events.GAP, source, {"what": sentence}) for sentence in batch.gaps
+        ]
         refused = [*batch.refused, *wrong]
         sentences = [f"{where}: {why}" if not why.startswith(where) else why for where, why in refused]
         if sentences:
-            # The text itself is not repeated: what could not be read could not be redacted either.
-            shown = [self._redact.text(s)[:_LONG] for s in sentences[:_TOLD]]
-            told.append(own.own(own.REFUSED, source, {"count": len(sentences), "why": shown}))
-        return told
+            # Do not repeat the text: secrets in a text that cannot be parsed cannot be hidden.
+            reasons = [self._redact.text(s)[:_LONG] for s in sentences[:_LISTED]]
+            internal.append(
+                internal_events.make_event(internal_events.REFUSED, source, {"count": len(sentences), "why": reasons})
+            )
+        return internal
 
 
-def _encodable(events: list[Event], places: Sequence[str]) -> tuple[Encoded, list[Event], list[tuple[str, str]]]:
-    """The events that the log can hold, and of the others where they stood and why they cannot be."""
+def _encodable(events: list[Event], places: Sequence[str]) -> tuple[EncodedEvents, list[Event], list[tuple[str, str]]]:
+    """Return the events that the log accepts, and (place, reason) of the others."""
     for event in events:
         event.setdefault("time", time.time_ns())
     try:
@@ -103,5 +110,5 @@ def _encodable(events: list[Event], places: Sequence[str]) -> tuple[Encoded, lis
             good.append(event)
         except InputError as error:
             where = places[number] if places else f"event {number}"
-            wrong.append((where, str(error).replace("event 0", where, 1)))  # alone it was the first
+            wrong.append((where, str(error).replace("event 0", where, 1)))  # `encode` numbers it from 0
     return encode(good), good, wrong

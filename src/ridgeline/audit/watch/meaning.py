@@ -1,15 +1,15 @@
-"""What the events of a log mean: one vector per template, and for every entry its template; found by a sentence.
+"""The meaning index: search a log by a sentence. It has one vector per template, and the template of every entry.
 
     meaning = Meaning(folder, str(ledger.verifier), "all-MiniLM-L6-v2", embedder.encode)
     meaning.catch_up(ledger)
     meaning.search("someone opened the firewall", 5, ledger)
 
-Derived from the log and nothing else: it can be deleted and is made again. It knows up to which entry it is complete.
-Files only grow, and `state.json` says how much of them counts, so a kill while saving costs what was not yet saved:
-    state.json      complete, counts, the model, the log's key, the miner
-    entries.i4      per entry the row of its template's words; −1 for the watcher's own
-    times.i8        per entry its time
-    texts.jsonl     templates' words, as they were embedded
+The index derives from the log alone: delete it, and it is built again. It knows up to which entry it is complete. Its
+files only grow, and `state.json` says how much of them is valid, so a kill during saving loses only the unsaved part:
+    state.json      valid sizes, the model, the log's key, the template miner
+    entries.i4      for each entry the row of its template; −1 for internal events
+    times.i8        for each entry its time (ns)
+    texts.jsonl     the words of the templates, as they were encoded
     vectors.f4      their vectors, unit length
 """
 
@@ -26,33 +26,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ridgeline.audit.anomaly.sentences import sentence, spoken
+from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
 from ridgeline.audit.anomaly.template import Miner, mask
 from ridgeline.audit.ledger.event import decode
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.tiles import WIDTH
-from ridgeline.audit.watch.column import Column
-from ridgeline.audit.watch.encoding import encoder
-from ridgeline.audit.watch.own import is_own
-from ridgeline.audit.watch.state import Places
-from ridgeline.audit.watch.vocabulary import Encode, Vectors, Vocabulary
-from ridgeline.errors import InputError, StoreError, Unverified
-from ridgeline.store import owner, publish
+from ridgeline.audit.watch.internal_events import is_internal
+from ridgeline.audit.watch.state import WatchPaths
+from ridgeline.errors import InputError, MissingExtra, StoreError, Unverified
+from ridgeline.store import get_owner, publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.ledger import Ledger
+    from ridgeline.embed import Embedder
 
 Where = Callable[[dict[str, Any]], bool]
 
 _FORMAT = 3
-_OWN = -1
-_AT_ONCE = 4_096  # entries between two looks at the log
+_INTERNAL = -1
+_AT_ONCE = 4_096  # entries read from the log at a time
+Vectors = NDArray[np.float32]
+Encode = Callable[[list[str]], Vectors]
+PART = 1 << 16  # numbers; a part of this size is never moved again
+SMALL_BATCH = 4  # texts
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An entry that means something like what was asked; `score` is the cosine of its template."""
+    """An entry whose meaning is similar to the query; `score` is the cosine of its template."""
 
     entry: int
     score: float
@@ -61,7 +64,13 @@ class Hit:
 
 
 class Meaning:
-    """One log's index of meaning, open; safe to use from several threads."""
+    """The open meaning index of one log; several threads may use it.
+
+    folder  the folder of its files
+    log     the log's public key
+    model   the name of the encoder
+    encode  texts → float32 [n, dim], unit length
+    """
 
     def __init__(self, folder: Path, log: str, model: str, encode: Encode) -> None:
         self.folder, self._log, self._model, self._encode = folder, log, model, encode
@@ -69,17 +78,17 @@ class Meaning:
         self._miner = Miner()
         self._entries, self._times = Column(np.int32), Column(np.int64)  # rows of the vocabulary, times
         self._words = Vocabulary(encode)
-        self.complete = 0  # entries it knows
+        self.complete = 0  # entries in the index
         self._saved = {"entries": 0, "rows": 0, "text_bytes": 0}
         self._load()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """float32 [n, dim]; each text is encoded once and remembered."""
+        """Return float32 [n, dim]; each text is encoded only once."""
         with self._lock:
             return self._words.embed(texts)
 
-    def share(self, miner: Miner, position: int) -> None:
-        """From entry `position` on `add` is told the templates, by their numbers in this miner."""
+    def share_miner(self, miner: Miner, position: int) -> None:
+        """Use the detector's miner: from entry `position` on, `add` gets template numbers of this miner."""
         with self._lock:
             if self.complete > position:
                 self._entries.cut(position)
@@ -89,43 +98,43 @@ class Meaning:
             self._miner = miner
 
     def add(self, first: int, events: Sequence[Mapping[str, Any]], templates: Sequence[int] | None = None) -> None:
-        """Entries from `first` on; those it knows are passed over, those between (pruned) are nobody's.
+        """Add the entries from `first` on; skip those in the index already. A gap before `first` was pruned.
 
-        `templates`: their numbers in the miner it shares, −1 for own events; else it finds them itself.
+        `templates` are their numbers in the shared miner, −1 for internal events; without it, the index mines them.
         """
         with self._lock:
             gap, known = max(0, first - self.complete), max(0, self.complete - first)
             fresh = events[known:]
             if templates is None:
-                templates = [_OWN if is_own(e) else self._miner.learn(sentence(e)).id for e in fresh]
+                templates = [_INTERNAL if is_internal(e) else self._miner.learn(describe_event(e)).id for e in fresh]
             else:
                 templates = templates[known:]
-            rows = {n: self._words.row(spoken(self._miner.text(n))) for n in set(templates) if n != _OWN}
-            self._entries.add([_OWN] * gap + [rows.get(n, _OWN) for n in templates])
+            rows = {n: self._words.row(strip_masks(self._miner.text(n))) for n in set(templates) if n != _INTERNAL}
+            self._entries.add([_INTERNAL] * gap + [rows.get(n, _INTERNAL) for n in templates])
             self._times.add([0] * gap + [int(e["time"]) for e in fresh])
             self.complete += gap + len(fresh)
 
     def catch_up(self, ledger: Ledger, end: int | None = None) -> None:
-        """Read what it does not know yet from the log."""
+        """Add the entries of the log that are not in the index yet."""
         end = ledger.checkpoint().size if end is None else end
         at = self.complete
         while at < end:
-            upto = min(end, at + _AT_ONCE)
+            until = min(end, at + _AT_ONCE)
             try:
-                events = [ledger.whole(decode(raw, f"entry {i}")) for i, raw in ledger.raws(at, upto)]
+                events = [ledger.load_event(decode(raw, f"entry {i}")) for i, raw in ledger.raw_entries(at, until)]
             except Unverified as error:
                 if error.kind != "missing":
                     raise
-                upto = min(end, (at // WIDTH + 1) * WIDTH)
-                try:  # a bundle at a time, until one is there
-                    events = [ledger.whole(decode(raw, f"entry {i}")) for i, raw in ledger.raws(at, upto)]
-                except Unverified as again:
-                    if again.kind != "missing":
+                until = min(end, (at // WIDTH + 1) * WIDTH)
+                try:  # one bundle at a time, until one is not pruned
+                    events = [ledger.load_event(decode(raw, f"entry {i}")) for i, raw in ledger.raw_entries(at, until)]
+                except Unverified as second_error:
+                    if second_error.kind != "missing":
                         raise
-                    at = upto
+                    at = until
                     continue
             self.add(at, events)
-            at = upto
+            at = until
 
     def search(
         self,
@@ -137,14 +146,18 @@ class Meaning:
         until: int | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k entries nearest in meaning; of one template the newest first. Events are read from the log, proved."""
+        """Return the `k` entries nearest in meaning, best first; of one template the newest first.
+
+        `since` and `until` are times in ns since 1970; `where(event)` selects events. Events are read from the log and
+        proved.
+        """
         if not text.strip():
-            raise InputError("what to look for is empty; give a few words.")
+            raise InputError("the text to search for is empty; give a few words.")
         if k < 1:
-            raise InputError(f"k is {k}; ask for 1 event or more.")
+            raise InputError(f"k is {k}; give 1 or more.")
         with self._lock:
             numbers, times = self._entries.since(0), self._times.since(0)
-            chosen = numbers != _OWN
+            chosen = numbers != _INTERNAL
             if since is not None:
                 chosen &= times >= since
             if until is not None:
@@ -155,39 +168,39 @@ class Meaning:
         if not len(seen):
             return []
         hits: list[Hit] = []
-        read = _reader(ledger)
+        read = _make_reader(ledger)
         for rank, score in self._scores(vectors, text):
             for entry in candidates[numbers[candidates] == seen[rank]][::-1].tolist():
                 event = read(entry)
                 if event is not None and (where is None or where({**event, "index": entry})):
-                    hits.append(Hit(entry, score, mask(sentence(event)), event))
+                    hits.append(Hit(entry, score, mask(describe_event(event)), event))
                     if len(hits) == k:
                         return hits
         return hits
 
     def save(self) -> None:
-        """Bring what is new to the disk."""
+        """Save the new entries, texts and vectors."""
         with self._lock:
-            self.complete_vectors()
-            self.saved(self.write())
+            self.encode_missing()
+            self.mark_saved(self.write())
 
-    def complete_vectors(self) -> None:
-        """So that `write` needs no encoder."""
+    def encode_missing(self) -> None:
+        """Encode all texts, so that `write` needs no encoder."""
         with self._lock:
             self._words.vectors()
 
     def write(self) -> dict[str, int]:
-        """What is new, to the disk; what lies there then, for `saved`. Changes nothing here: a copy may do it."""
+        """Write the unsaved part to the disk; return the saved sizes, for `mark_saved`. Does not change the object."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         matrix, texts = self._words.vectors(), self._words.texts
-        done = self._saved
-        _grow(self.folder / "entries.i4", done["entries"] * 4, self._entries.since(done["entries"]).tobytes())
-        _grow(self.folder / "times.i8", done["entries"] * 8, self._times.since(done["entries"]).tobytes())
+        saved = self._saved
+        _write_at(self.folder / "entries.i4", saved["entries"] * 4, self._entries.since(saved["entries"]).tobytes())
+        _write_at(self.folder / "times.i8", saved["entries"] * 8, self._times.since(saved["entries"]).tobytes())
         width = matrix.shape[1] * 4 if len(matrix) else 0
-        _grow(self.folder / "vectors.f4", done["rows"] * width, matrix[done["rows"] :].tobytes())
-        lines = "".join(json.dumps(text) + "\n" for text in texts[done["rows"] :]).encode()
-        begin = done["text_bytes"]
-        _grow(self.folder / "texts.jsonl", begin, lines)
+        _write_at(self.folder / "vectors.f4", saved["rows"] * width, matrix[saved["rows"] :].tobytes())
+        lines = "".join(json.dumps(text) + "\n" for text in texts[saved["rows"] :]).encode()
+        begin = saved["text_bytes"]
+        _write_at(self.folder / "texts.jsonl", begin, lines)
         now = {"entries": len(self._entries), "rows": len(texts), "text_bytes": begin + len(lines)}
         state = {
             "format": _FORMAT,
@@ -201,8 +214,8 @@ class Meaning:
             tmp.write_text(json.dumps(state), encoding="utf-8")
         return now
 
-    def saved(self, now: dict[str, int]) -> None:
-        """So much lies on the disk."""
+    def mark_saved(self, now: dict[str, int]) -> None:
+        """Note the sizes that `write` returned."""
         with self._lock:
             self._saved = now
 
@@ -220,7 +233,7 @@ class Meaning:
         return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if row >= 0]
 
     def _load(self) -> None:
-        """What lies there, if it is of this log and this model and whole; else it is made anew."""
+        """Load the files if they belong to this log and model and are complete; else start empty."""
         try:
             state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
             if (state["format"], state["log"], state["model"]) != (_FORMAT, self._log, self._model):
@@ -235,7 +248,7 @@ class Meaning:
                 raise ValueError("cut off")
             miner = Miner.restore(state["miner"])
         except (OSError, ValueError, KeyError, TypeError):
-            return  # the first save writes over it
+            return  # the first save overwrites them
         self._miner, self._entries, self._times = miner, Column(np.int32, entries), Column(np.int64, times)
         self._words = Vocabulary(self._encode, texts, vectors)
         self.complete = count
@@ -243,39 +256,43 @@ class Meaning:
 
 
 def open_meaning(ledger: Ledger, model: str, device: str = "auto") -> Meaning:
-    """The index of a log, up to date; saved as well where no watcher is there to do it."""
-    home = Home(ledger.path)
-    meaning = Meaning(Places(home).meaning, str(ledger.verifier), model, encoder(model, device))
+    """Open the meaning index of a log and bring it up to date; save it if no watcher runs.
+
+    model   the name of the encoder
+    device  auto, cpu, cuda or cuda:N
+    """
+    paths = LedgerPaths(ledger.path)
+    meaning = Meaning(WatchPaths(paths).meaning, str(ledger.verifier), model, make_encoder(model, device))
     before = meaning.complete
     meaning.catch_up(ledger)
-    if meaning.complete > before and home.private.is_dir() and owner(home.lock) is None:
-        with suppress(StoreError, OSError):  # a place we may not write to: then it is made anew next time
+    if meaning.complete > before and paths.private.is_dir() and get_owner(paths.lock) is None:
+        with suppress(StoreError, OSError):  # a read-only place: it is built again next time
             meaning.save()
     return meaning
 
 
-def _reader(ledger: Ledger) -> Callable[[int], dict[str, Any] | None]:
-    """One event at a time; a bundle is read and proved once for its neighbours. None where it was pruned."""
+def _make_reader(ledger: Ledger) -> Callable[[int], dict[str, Any] | None]:
+    """Return a function that reads one event, or None if it was pruned; it caches and proves bundles."""
     size = ledger.checkpoint().size
 
     @lru_cache(64)
     def bundle(number: int) -> list[bytes] | None:
         try:
-            return [raw for _, raw in ledger.raws(number * WIDTH, min((number + 1) * WIDTH, size))]
+            return [raw for _, raw in ledger.raw_entries(number * WIDTH, min((number + 1) * WIDTH, size))]
         except Unverified as error:
             if error.kind != "missing":
                 raise
             return None
 
     def read(entry: int) -> dict[str, Any] | None:
-        raws = bundle(entry // WIDTH)
-        return None if raws is None else ledger.whole(decode(raws[entry % WIDTH], f"entry {entry}"))
+        raw_bundle = bundle(entry // WIDTH)
+        return None if raw_bundle is None else ledger.load_event(decode(raw_bundle[entry % WIDTH], f"entry {entry}"))
 
     return read
 
 
-def _grow(path: Path, at: int, data: bytes) -> None:
-    """Write `data` at byte `at`, which is where what counts ends, and bring it to the disk."""
+def _write_at(path: Path, at: int, data: bytes) -> None:
+    """Write `data` at byte `at`, the end of the valid part, truncate the file there, and sync it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(fd, at)
@@ -285,3 +302,122 @@ def _grow(path: Path, at: int, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class Vocabulary:
+    """Texts and their vectors: each text has a row for ever and is encoded once, perhaps later than it gets its row."""
+
+    def __init__(self, encode: Encode, texts: Sequence[str] = (), vectors: Vectors | None = None) -> None:
+        self._encode = encode
+        self.texts = list(texts)  # row → text
+        self._rows = {text: row for row, text in enumerate(texts)}
+        self._buffer = (
+            vectors if vectors is not None else np.zeros((0, 0), np.float32)
+        )  # its size doubles when it is full
+        self._count = len(self._buffer)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def row(self, text: str) -> int:
+        row = self._rows.get(text)
+        if row is None:
+            row = self._rows[text] = len(self.texts)
+            self.texts.append(text)
+        return row
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of `texts`, float32 [n, dim]."""
+        rows = [self.row(text) for text in texts]
+        return self.vectors()[rows] if rows else np.zeros((0, self._buffer.shape[1]), np.float32)
+
+    def vectors(self) -> Vectors:
+        """Return the vectors of all texts, float32 [rows, dim]; earlier rows never change."""
+        missing = self.texts[self._count :]
+        if missing:
+            new_vectors = np.asarray(self._encode(missing), np.float32)
+            end = self._count + len(new_vectors)
+            if end > len(self._buffer):
+                buffer = np.empty((max(end, 2 * len(self._buffer), 64), new_vectors.shape[1]), np.float32)
+                if self._count:
+                    buffer[: self._count] = self._buffer[: self._count]
+                self._buffer = buffer
+            self._buffer[self._count : end] = new_vectors
+            self._count = end
+        return self._buffer[: self._count]
+
+
+class Column:
+    """A growing array, one number per entry. Only small parts are joined, so that adding never moves large ones.
+
+    >>> column = Column(np.int32)
+    >>> column.add([1, 2])
+    >>> column.add([3])
+    >>> column.since(1).tolist(), len(column)
+    ([2, 3], 3)
+    """
+
+    def __init__(self, dtype: type, numbers: NDArray[Any] | None = None) -> None:
+        self._dtype = dtype
+        self._parts: list[NDArray[Any]] = [] if numbers is None else [numbers]
+        self._count = 0 if numbers is None else len(numbers)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, numbers: Sequence[int]) -> None:
+        self._parts.append(np.array(numbers, self._dtype))
+        self._count += len(numbers)
+        while len(self._parts) > 1 and len(self._parts[-2]) <= len(self._parts[-1]) and len(self._parts[-2]) < PART:
+            self._parts[-2:] = [np.concatenate(self._parts[-2:])]
+
+    def since(self, first: int) -> NDArray[Any]:
+        """Return the numbers from index `first` on."""
+        parts, begin = list[NDArray[Any]](), self._count
+        while begin > first:
+            part = self._parts[-1 - len(parts)]
+            begin -= len(part)
+            parts.append(part[max(0, first - begin) :])
+        return np.concatenate(parts[::-1]) if parts else np.zeros(0, self._dtype)
+
+    def cut(self, count: int) -> None:
+        """Keep only the first `count` numbers."""
+        self._parts = [self.since(0)[:count]]
+        self._count = len(self._parts[0])
+
+
+def make_encoder(model: str, device: str = "auto") -> Encode:
+    """Return a function texts → float32 [n, dim]; its first call loads the model."""
+    loaded: list[Embedder] = []
+    lock = threading.Lock()
+
+    def encode(texts: list[str]) -> Vectors:
+        with lock:
+            if not loaded:
+                try:
+                    from ridgeline.embed import Embedder
+
+                    loaded.append(Embedder(model, device=device))
+                    _warm_up(loaded[0])
+                except ImportError:
+                    raise MissingExtra("finding and scoring events by meaning", "audit") from None
+            return _encode_texts(loaded[0], texts)
+
+    return encode
+
+
+def _encode_texts(embedder: Embedder, texts: list[str]) -> Vectors:
+    """Encode a few texts one by one on a GPU: each is one CUDA graph replay, while a batch is many launches."""
+    if texts and len(texts) <= SMALL_BATCH and embedder.device != "cpu":
+        return np.stack([embedder.encode_one(text) for text in texts])
+    return np.asarray(embedder.encode(texts), np.float32)
+
+
+def _warm_up(embedder: Embedder) -> None:
+    """Let the GPU compile and record CUDA graphs for common sizes, before an event waits for it."""
+    if embedder.device == "cpu":
+        return
+    for words in (1, 20, 40, 80):
+        _encode_texts(embedder, ["ready " * words])
+    for count in (5, 8, 16, 31, 64):
+        _encode_texts(embedder, ["ready " * (1 + k % 20) for k in range(count)])

@@ -1,6 +1,6 @@
 """A watcher's status in Prometheus's text format.
 
->>> print(metrics({"size": 3, "taken": {'lines:"x"': 2}, "scored": 2, "backlog": 1, "wait_p50_s": None}), end="")
+>>> print(format_metrics({"size": 3, "taken": {'lines:"x"': 2}, "scored": 2, "backlog": 1, "wait_p50_s": None}), end="")
 # HELP ridgeline_audit_entries Entries in the log.
 # TYPE ridgeline_audit_entries gauge
 ridgeline_audit_entries 3
@@ -23,20 +23,20 @@ from typing import Any
 _KNOWN = {
     "size": ("entries", "gauge", "Entries in the log."),
     "taken": ("taken_total", "counter", "Events recorded."),
-    "dropped": ("dropped_total", "counter", "Events a source had to drop."),
-    "refused": ("refused_total", "counter", "What came and was no event."),
+    "dropped": ("dropped_total", "counter", "Events that a source dropped."),
+    "refused": ("refused_total", "counter", "Inputs that are no events."),
     "scored": ("scored_total", "counter", "Events scored."),
     "alerts": ("alerts_total", "counter", "Alerts."),
-    "undelivered": ("undelivered_total", "counter", "Alerts that no webhook took."),
+    "undelivered": ("undelivered_total", "counter", "Alerts that a webhook did not accept."),
     "backlog": ("backlog", "gauge", "Entries recorded and not yet scored."),
-    "wait_p50_s": ("wait_p50_seconds", "gauge", "From the disk to the recorded score, median of the last events."),
+    "wait_p50_s": ("wait_p50_seconds", "gauge", "Time from the disk to the recorded score, median of recent events."),
     "wait_p99_s": ("wait_p99_seconds", "gauge", "The same, 99th percentile."),
-    "seconds": ("up_seconds", "gauge", "How long the watcher runs."),
+    "seconds": ("up_seconds", "gauge", "Seconds since the watcher started."),
 }
 
 
-def metrics(status: Mapping[str, Any]) -> str:
-    """Those of the known figures that the status has; counts by source carry it as a label."""
+def format_metrics(status: Mapping[str, Any]) -> str:
+    """Format a watcher's status as Prometheus metrics; counts by source get the label `source`."""
     lines = []
     for key, (name, kind, what) in _KNOWN.items():
         value = status.get(key)

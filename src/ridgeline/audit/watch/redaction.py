@@ -1,4 +1,4 @@
-"""Secrets stay out of the log: values under telling names, and what follows such names in a line of text.
+"""Redaction keeps secrets out of the log: values under names like `password`, and values after such names in a text.
 
 >>> redact({"user": "ann", "api_token": "x1", "env": {"PASSWORD": "y"}})
 {'user': 'ann', 'api_token': '[redacted]', 'env': {'PASSWORD': '[redacted]'}}
@@ -7,8 +7,8 @@
 >>> redact("mysql --password hunter2 -e quit")
 'mysql --password [redacted] -e quit'
 
-An entry cannot be taken back without pruning its whole bundle, so this happens before anything reaches the ledger. It
-knows names and a few shapes; a secret in the middle of a sentence it cannot know.
+An entry can only be removed by pruning its bundle, so events are redacted before they reach the ledger. Redaction knows
+names and a few formats (PEM keys, bearer tokens, URLs with passwords); it cannot find a secret inside a sentence.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NAMES = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "api_key", "access_key",
     "private_key", "authorization", "credential", "cookie", "session_key", "client_key", "psk", "signing_key",
 )  # fmt: skip
-# A password too, but only as a word of its own (db_pass, dbPass, not bypass or passed) …
+# `pass` is a password only as a separate word: db_pass, dbPass, but not bypass or passed …
 _PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
-# … and in a text only where a value is assigned to it: "PASS: test_login" and "second pass: done" are none.
+# … and in a text only if a value is assigned to it: "PASS: test_login" and "second pass: done" are not passwords.
 _ASSIGNED = r"\s*(?:=>|:=|=|:)\s*"
-# What follows an option in a sentence about it, where no value does; and another option, or a count.
+# These follow an option that has no value: words of a sentence about it, another option, or a count.
 _NO_VALUE = r"(?!-|\d(?!\S)|(?:options?|flag|argument|is|are|was|and|or|not|must|may|can|cannot|needs|requires)\b)"
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?"
 _NAME = re.compile(r"[a-z0-9_.-]{1,40}")
@@ -47,7 +47,11 @@ _DEEPEST = 64
 
 
 class Redaction:
-    """The list of names, in a form that is quick to ask; `names=()` hides nothing."""
+    """Hides the values of secret names.
+
+    names  the names to hide (default: `NAMES`); `()` hides nothing
+    more   further names
+    """
 
     def __init__(self, names: Iterable[str] = NAMES, more: Iterable[str] = ()) -> None:
         known = {name.strip().lower().replace("-", "_") for name in (*names, *more)}
@@ -58,13 +62,13 @@ class Redaction:
         inside = "|".join(re.escape(name).replace("_", "[-_ ]?") for name in self.names)
         word = _PASS if "password" in known else r"(?!)"
         self._key = re.compile(rf"{inside}|{word}$", re.IGNORECASE) if self.names else None
-        self._telling = re.compile(rf"{inside}|pass(?![^\W_])")  # of small letters, which is much quicker
+        self._telling = re.compile(rf"{inside}|pass(?![^\W_])")  # searches lower-case text, which is much faster
         hints = {name.rpartition("_")[2] for name in self.names} | ({"pass"} if "password" in known else set())
         self._hints = tuple(hint for hint in hints if not any(other in hint for other in hints - {hint}))
         self._hides = lru_cache(4096)(lambda name: self._key is not None and self._key.search(name) is not None)
-        # A value is quoted, or goes to the next blank, comma, semicolon or closing bracket; that of an option to the
-        # next blank or quote. A name is looked for where it is telling and not from its beginning, and a bounded way
-        # on from there: else a line of one long word would take hours.
+        # A value is quoted, or ends at the next blank, comma, semicolon or closing bracket; the value of an option ends
+        # at the next blank or quote. The pattern starts at the secret part of a name and reads a bounded distance from
+        # there: otherwise a line of one long word would take hours.
         self._text = re.compile(
             rf"(?P<option>(?<![\w-])--?(?!-|no-|ask-)[\w.-]{{0,60}}?(?:{inside}|{word})\s+){_NO_VALUE}"
             rf"(?:{_QUOTED}|[^\s\"']+)"
@@ -74,13 +78,13 @@ class Redaction:
         )
 
     def __call__(self, value: Any, depth: int = 0) -> Any:
-        """The value with secrets hidden; itself where it has none."""
+        """Return the value with its secrets hidden."""
         if self._key is None:
             return value
         if isinstance(value, str):
             return self.text(value)
         if depth > _DEEPEST:
-            return value  # the ledger refuses what is nested deeper
+            return value  # the ledger refuses deeper nesting
         if isinstance(value, dict):
             return {
                 key: HIDDEN if self._hides(str(key)) and item not in (None, "") else self(item, depth + 1)
@@ -96,23 +100,23 @@ class Redaction:
         if self._hinted(text):
             text = self._text.sub(rf"\g<option>\g<name>{HIDDEN}", text)
         if _SHAPED.search(text):
-            text = _SHAPES.sub(_shape, text)
+            text = _SHAPES.sub(_hide_shape, text)
         return text
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event whose actor, subject and attributes hide what they must; itself where they hide nothing."""
+        """Return the event with the secrets of its actor, subject and attributes hidden."""
         if self._key is None or self._harmless(event):
             return event
         hiding = ("actor", "subject", "attributes")
         return {name: self(value) if name in hiding else value for name, value in event.items()}
 
     def _hinted(self, text: str) -> bool:
-        """Quicker than the patterns, and misses nothing that they find."""
+        """Whether the patterns can match at all; faster than the patterns."""
         small = text.lower()
         return any(map(small.__contains__, self._hints)) and self._telling.search(small) is not None
 
     def _harmless(self, event: dict[str, Any]) -> bool:
-        """Whether one look at all its texts is enough: flat attributes without a telling name, no hint anywhere."""
+        """Whether one search over all texts shows that the event has no secret: flat attributes, no secret name."""
         attributes = event.get("attributes") or {}
         if type(attributes) is not dict or any(map(self._hides, attributes)):
             return False
@@ -123,8 +127,8 @@ class Redaction:
         return not self._hinted(joined) and _SHAPED.search(joined) is None
 
 
-def _shape(found: re.Match[str]) -> str:
-    return (found["bearer"] or found["url"] or "") + HIDDEN
+def _hide_shape(match: re.Match[str]) -> str:
+    return (match["bearer"] or match["url"] or "") + HIDDEN
 
 
 redact = Redaction()

@@ -1,11 +1,11 @@
-"""A process whose threads wait for each other's turn, not for their work: what a watcher asks of Python.
+"""Settings of the Python runtime that keep a watcher responsive: short thread switches, small garbage collections.
 
-One thread scores without pause while others bring events to the disk. Each of their steps outside (a write, a sync, a
-lock) hands Python over, and to get it back takes up to a switch interval, 5 ms by default.
+One thread scores without pause while others write events to the disk. Each system call of those threads (a write, a
+sync, a lock) releases the interpreter, and getting it back takes up to one switch interval, 5 ms by default.
 
-And everything a watcher knows would be looked through by every full collection, during which nobody does anything. What
-it learns stays, so it is set aside as it comes: collections look at the last second only. What was set aside and has
-become a ring of garbage since is found once in an hour.
+A full garbage collection would traverse everything that the watcher has learnt, and stop all threads meanwhile. What it
+learns stays, so `ObjectFreezer` freezes it every second: collections traverse only the objects of the last second.
+Frozen objects that became garbage in reference cycles are collected once per hour.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SWITCH_S = 0.0005
-TIDY_S = 1.0  # between two looks at what is new
-WHOLE_S = 3_600.0  # between two looks at everything
+FREEZE_S = 1.0  # between two freezes
+FULL_S = 3_600.0  # between two collections of everything
 
 
 @contextmanager
-def prompt() -> Iterator[None]:
-    """Short turns for all threads of this process, for the time being."""
+def short_switches() -> Iterator[None]:
+    """Use a short switch interval for all threads of this process inside the block."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_S))
     try:
@@ -33,24 +33,24 @@ def prompt() -> Iterator[None]:
         gc.unfreeze()
 
 
-def set_aside() -> None:
-    """What is here now is here to stay: collections pass it over until `prompt` ends. What is garbage goes."""
+def freeze_objects() -> None:
+    """Collect garbage, then exclude all remaining objects from collections until `short_switches` ends."""
     gc.collect()
     gc.freeze()
 
 
-class Tidy:
-    """Sets aside what was learnt, a little at a time; ask often."""
+class ObjectFreezer:
+    """Freezes new objects about once per second; call `freeze_if_due` often."""
 
     def __init__(self) -> None:
-        self._last = self._whole = time.monotonic()
+        self._last = self._is_count = time.monotonic()
 
-    def now_and_then(self) -> None:
+    def freeze_if_due(self) -> None:
         now = time.monotonic()
-        if now - self._last < TIDY_S:
+        if now - self._last < FREEZE_S:
             return
-        if now - self._whole >= WHOLE_S:
+        if now - self._is_count >= FULL_S:
             gc.unfreeze()
-            self._whole = now
-        set_aside()
+            self._is_count = now
+        freeze_objects()
         self._last = time.monotonic()

@@ -1,7 +1,7 @@
-"""The thread that scores: takes micro-batches from the backlog, judges them, and writes its judgement into the log.
+"""The scorer: a thread that takes small batches from the backlog, scores them, and records the scores in the log.
 
-Everything it knows follows from the log: started anew it goes on from what was saved and replays the rest, and what was
-scored before is not scored again. One event carries the scores of a whole micro-batch, one more stands for each alert.
+Its state follows from the log: after a restart it loads the saved state and replays the rest; it does not record a
+score twice. One internal event has the scores of a batch, and one more has each alert.
 """
 
 from __future__ import annotations
@@ -11,59 +11,70 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.watch import own
-from ridgeline.audit.watch.background import Aside
+from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.background import BackgroundProcess
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.scheduling import Tidy
-from ridgeline.audit.watch.settings import LARGE, SMALL, Settings
-from ridgeline.audit.watch.state import Left, Places, find_left, write_left
+from ridgeline.audit.watch.scheduling import ObjectFreezer
+from ridgeline.audit.watch.state import SavedState, WatchPaths, find_state, write_state
 from ridgeline.errors import InputError, RidgelineError, StoreError
 from ridgeline.machine import now_ns
 
 if TYPE_CHECKING:
     from ridgeline.audit.anomaly.detector import Detector, Judgement
     from ridgeline.audit.ledger.ledger import Ledger
-    from ridgeline.audit.watch.meaning import Meaning
-    from ridgeline.audit.watch.vocabulary import Encode
+    from ridgeline.audit.watch.meaning import Encode, Meaning
 
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
 ENCODING = "encoding fresh sentences"
-_TIMES = 2_000  # of the last events, how long each waited for its score
+_TIMES = 2_000  # number of recent events whose wait is remembered
+# The first event of a batch waits for the others: on a CPU a few new sentences take tens of milliseconds. So a scorer
+# on a CPU waits only for SMALL events, but takes up to LARGE that are available: each batch has a fixed cost.
+SMALL, LARGE = 128, 512
 
 
 class Scorer:
-    """Runs from `start` to `finish`; `error` is what stopped it early."""
+    """Runs from `start` to `finish`; `error` is the exception that stopped it early.
+
+    outlets       called with every alert
+    start_record  the attributes of the start event
+    encode        texts → unit vectors, in place of the model of the settings
+    """
 
     def __init__(
         self,
         ledger: Ledger,
-        places: Places,
+        places: WatchPaths,
         settings: Settings,
         outlets: Sequence[Outlet],
-        began: dict[str, Any],
+        start_record: dict[str, Any],
         encode: Encode | None = None,
     ) -> None:
         self._encode = encode
         self._ledger, self._places, self._settings, self._outlets = ledger, places, settings, outlets
-        self._began = began  # what the start event says
-        told = {"model": settings.model, "alert_rate": settings.alert_rate}
-        self._told = told
-        self._left = find_left(places, ledger, told) if settings.score else Left(ledger.size, ledger.size)
-        self.backlog = Backlog(ledger, self._left.position, lambda: ledger.size)
+        self._start_record = start_record  # attributes of the start event
+        saved_settings = {"model": settings.model, "alert_rate": settings.alert_rate}
+        self._saved_settings = saved_settings
+        self._state = (
+            find_state(places, ledger, saved_settings) if settings.score else SavedState(ledger.size, ledger.size)
+        )
+        self.backlog = Backlog(ledger, self._state.position, lambda: ledger.size)
         self.intake: Intake | None = None
         self.scored = self.alerts = 0
-        self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from the disk to the score
-        self.took: Counter[str] = Counter()  # nanoseconds of each stage so far
-        self.heard: Callable[[Piece], None] = lambda piece: None  # called when its scores are recorded
+        self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from the disk to the recorded score
+        self.stage_ns: Counter[str] = Counter()  # total nanoseconds of each stage
+        self.on_recorded: Callable[[Piece], None] = lambda piece: (
+            None
+        )  # called after the scores of a piece are recorded
         self.ready = threading.Event()
         self.error: BaseException | None = None
-        self._aside: Aside | None = None  # a copy of this process that saves
-        self._saved = 0.0  # when the last one began
-        self._tidy = Tidy()
+        self._saving: BackgroundProcess | None = None  # the copy of this process that saves the state
+        self._saved = 0.0  # start of the last save
+        self._freezer = ObjectFreezer()
         self._cut = False
         self._thread = threading.Thread(target=self._run, name="audit-scorer", daemon=True)
 
@@ -76,7 +87,7 @@ class Scorer:
         self._thread.start()
 
     def finish(self, cut: bool = False) -> None:
-        """Score what is left (`cut`: leave it for the next start), save, end."""
+        """Score the rest of the backlog (`cut`: leave it for the next start), save, and end."""
         self._cut = self._cut or cut
         self.backlog.close()
         self._thread.join()
@@ -92,180 +103,195 @@ class Scorer:
     def _run(self) -> None:
         try:
             if not self._settings.score:
-                self._idle()
+                self._record_only()
                 return
-            detector, meaning = self._minds()
-            self._own([own.own(own.START, None, {**self._began, "position": self._left.position})])
+            detector, meaning = self._load_models()
+            self._append_internal(
+                [
+                    internal_events.make_event(
+                        internal_events.START, None, {**self._start_record, "position": self._state.position}
+                    )
+                ]
+            )
             self.ready.set()
-            self._saved, usual = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
+            self._saved, batch = time.monotonic(), self._settings.batch or (LARGE if self._on_gpu() else SMALL)
             while not self._cut:
-                until = self._left.recorded if self.position < self._left.recorded else None
-                most = LARGE if self._settings.batch is None else usual
-                piece = self.backlog.take(usual, self._settings.wait_ms / 1000, until, most)
+                until = self._state.recorded if self.position < self._state.recorded else None
+                most = LARGE if self._settings.batch is None else batch
+                piece = self.backlog.take(batch, self._settings.wait_ms / 1000, until, most)
                 if piece is None:
                     break
-                self._judge(detector, meaning, piece)
-                self._keep(detector, meaning)
-                self._tidy.now_and_then()
-            self._settled(detector, meaning)
+                self._score(detector, meaning, piece)
+                self._save_if_due(detector, meaning)
+                self._freezer.freeze_if_due()
+            self._finish_saving(detector, meaning)
             self._save(detector, meaning)
         except BaseException as error:
             self.error = error
         finally:
-            if self._aside is not None:  # nobody writes there after us
+            if self._saving is not None:  # it must not write after this thread has ended
                 with suppress(RidgelineError):
-                    self._aside.result()
+                    self._saving.result()
             self.ready.set()
 
     def _on_gpu(self) -> bool:
-        """Where the encoder computes, which is loaded by now."""
+        """Whether the encoder, which is loaded by now, runs on a GPU."""
         if self._encode is not None:
             return False
-        from ridgeline.embed import device_of
+        from ridgeline.embed import resolve_torch_device
 
-        return str(device_of(self._settings.device).type) == "cuda"
+        return str(resolve_torch_device(self._settings.device).type) == "cuda"
 
-    def _idle(self) -> None:
-        """Only record: what comes is passed over, so that memory stays free."""
-        self._own([own.own(own.START, None, self._began)])
+    def _record_only(self) -> None:
+        """Record only: discard the backlog, so that memory stays free."""
+        self._append_internal([internal_events.make_event(internal_events.START, None, self._start_record)])
         self.ready.set()
         while self.backlog.take(8192, 0.0) is not None and not self._cut:
             pass
 
-    def _minds(self) -> tuple[Detector, Meaning]:
-        from ridgeline.audit.watch.encoding import encoder
-        from ridgeline.audit.watch.meaning import Meaning
+    def _load_models(self) -> tuple[Detector, Meaning]:
+        from ridgeline.audit.watch.meaning import Meaning, make_encoder
 
-        encode = self._timed(self._encode or encoder(self._settings.model, self._settings.device))
-        encode(["ready"])  # the model is loaded before the log says that we are
+        encode = self._time_encoder(self._encode or make_encoder(self._settings.model, self._settings.device))
+        encode(["ready"])  # load the model before the start event
         meaning = Meaning(self._places.meaning, str(self._ledger.verifier), self._settings.model, encode)
         detector = self._detector(meaning)
-        if self.position > meaning.complete:  # the index was deleted, or is behind: its miner comes to the same
+        if self.position > meaning.complete:  # the index was deleted, or is behind
             meaning.catch_up(self._ledger, self.position)
-        meaning.share(detector.miner, self.position)
+        meaning.share_miner(detector.miner, self.position)
         return detector, meaning
 
-    def _timed(self, encode: Encode) -> Encode:
-        def timed(texts: list[str]) -> Any:
-            began = now_ns()
+    def _time_encoder(self, encode: Encode) -> Encode:
+        def encode_timed(texts: list[str]) -> Any:
+            start_ns = now_ns()
             try:
                 return encode(texts)
             finally:
-                self.took[ENCODING] += now_ns() - began
+                self.stage_ns[ENCODING] += now_ns() - start_ns
 
-        return timed
+        return encode_timed
 
     @contextmanager
-    def _clocked(self, stage: str) -> Iterator[None]:
-        """The encoder's part of a stage is counted by itself."""
-        began, encoded = now_ns(), self.took[ENCODING]
+    def _timed_stage(self, stage: str) -> Iterator[None]:
+        """Count the time of a stage without the encoder's time, which is a stage of its own."""
+        start_ns, encoding_ns = now_ns(), self.stage_ns[ENCODING]
         yield
-        self.took[stage] += now_ns() - began - (self.took[ENCODING] - encoded)
+        self.stage_ns[stage] += now_ns() - start_ns - (self.stage_ns[ENCODING] - encoding_ns)
 
     def _detector(self, meaning: Meaning) -> Detector:
         from ridgeline.audit.anomaly.detector import Detector
 
-        if self._left.detector is not None:
+        if self._state.detector is not None:
             try:
-                return Detector.load(self._left.detector, meaning.embed)
+                return Detector.load(self._state.detector, meaning.embed)
             except (StoreError, KeyError, TypeError, ValueError):
-                self.backlog.position = 0  # damaged, or of another version: it is learnt again from the log
+                self.backlog.position = 0  # damaged, or of another version: learn again from the log
         rate = self._settings.alert_rate
         return Detector(meaning.embed) if rate is None else Detector(meaning.embed, alert_rate=rate)
 
-    def _judge(self, detector: Detector, meaning: Meaning, piece: Piece) -> None:
-        judged: dict[int, Judgement] = {}
-        run: list[int] = []
+    def _score(self, detector: Detector, meaning: Meaning, piece: Piece) -> None:
+        judgements: dict[int, Judgement] = {}
+        pending: list[int] = []
 
         def score() -> None:
-            found = detector.score([piece.events[k] for k in run], [piece.first + k for k in run])
-            judged.update(zip(run, found, strict=True))
-            run.clear()
+            new = detector.score([piece.events[k] for k in pending], [piece.first + k for k in pending])
+            judgements.update(zip(pending, new, strict=True))
+            pending.clear()
 
-        with self._clocked("scoring"):
+        with self._timed_stage("scoring"):
             for k, event in enumerate(piece.events):
-                if not own.is_own(event):
-                    run.append(k)
-                elif event["action"] == own.LABEL:  # in its order: what came before was judged without it
+                if not internal_events.is_internal(event):
+                    pending.append(k)
+                elif (
+                    event["action"] == internal_events.LABEL
+                ):  # in log order: earlier events are scored without the label
                     score()
-                    _label(detector, event)
+                    _apply_label(detector, event)
             score()
-            # By the events' own clock, so that a replay comes to the same.
-            over = detector.ended(max(int(piece.events[k]["time"]) for k in judged)) if judged else []
-        with self._clocked("indexing"):
-            templates = [judged[k].template if k in judged else -1 for k in range(len(piece.events))]
+            # Use the times of the events, so that a replay gives the same result.
+            ended = detector.end_sessions(max(int(piece.events[k]["time"]) for k in judgements)) if judgements else []
+        with self._timed_stage("indexing"):
+            templates = [judgements[k].template if k in judgements else -1 for k in range(len(piece.events))]
             meaning.add(piece.first, piece.events, templates)
-        if judged and piece.end > self._left.recorded:
-            self._record(piece, judged, [judgement for judgement in over if judgement.alert])
+        if judgements and piece.end > self._state.recorded:
+            self._record(piece, judgements, [judgement for judgement in ended if judgement.alert])
 
-    def _record(self, piece: Piece, judged: dict[int, Judgement], sessions: list[Judgement]) -> None:
-        began = now_ns()
-        scores = [judged[k].score if k in judged else None for k in range(len(piece.events))]
-        found = [_alert(judged[k], own.leaf_of(piece.leaves, k), "event") for k in sorted(judged) if judged[k].alert]
-        found += [_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions]
-        events = [own.scores_event(piece.first, scores, piece.leaves)]
-        events += [own.own(own.ALERT, f"entry {alert['entry']}", alert) for alert in found]
-        self._own(events)
-        self.took["recording scores"] += now_ns() - began
-        self._left = Left(self.position, piece.end, self._left.detector)
-        self.heard(piece)
-        self.scored += len(judged)
-        self.alerts += len(found)
-        if piece.told is not None:
-            self.waits.extend([time.monotonic() - piece.told] * len(judged))
-        for alert in found:
+    def _record(self, piece: Piece, judgements: dict[int, Judgement], sessions: list[Judgement]) -> None:
+        start_ns = now_ns()
+        scores = [judgements[k].score if k in judgements else None for k in range(len(piece.events))]
+        alerts = [
+            _make_alert(judgements[k], internal_events.leaf_hex(piece.leaves, k), "event")
+            for k in sorted(judgements)
+            if judgements[k].alert
+        ]
+        alerts += [
+            _make_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions
+        ]
+        events = [internal_events.make_scores_event(piece.first, scores, piece.leaves)]
+        events += [
+            internal_events.make_event(internal_events.ALERT, f"entry {alert['entry']}", alert) for alert in alerts
+        ]
+        self._append_internal(events)
+        self.stage_ns["recording scores"] += now_ns() - start_ns
+        self._state = SavedState(self.position, piece.end, self._state.detector)
+        self.on_recorded(piece)
+        self.scored += len(judgements)
+        self.alerts += len(alerts)
+        if piece.arrival_s is not None:
+            self.waits.extend([time.monotonic() - piece.arrival_s] * len(judgements))
+        for alert in alerts:
             k = int(alert["entry"]) - piece.first
             event = piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])
             for outlet in self._outlets:
-                with suppress(OSError):  # nobody reads our stdout any more: the log has the alert
+                with suppress(OSError):  # stdout may be closed: the log has the alert
                     outlet({**alert, "event": event})
 
-    def _own(self, events: list[dict[str, Any]]) -> None:
+    def _append_internal(self, events: list[dict[str, Any]]) -> None:
         if self.intake is not None:
-            self.intake.own(events)
+            self.intake.append_internal(events)
 
-    def _keep(self, detector: Detector, meaning: Meaning) -> None:
-        """Now and then, what was learnt, by a copy of this process: no event waits for that."""
-        if self._aside is not None:
-            if not self._aside.running:
-                self._settled(detector, meaning)
+    def _save_if_due(self, detector: Detector, meaning: Meaning) -> None:
+        """Save the state regularly in a copy of this process, so that no event waits for it."""
+        if self._saving is not None:
+            if not self._saving.running:
+                self._finish_saving(detector, meaning)
         elif time.monotonic() - self._saved > self._settings.save_s:
             self._saved = time.monotonic()
-            meaning.complete_vectors()
+            meaning.encode_missing()
             try:
-                self._aside = Aside(lambda: self._written(detector, meaning))
-            except OSError:  # no room for another process
+                self._saving = BackgroundProcess(lambda: self._write_state(detector, meaning))
+            except OSError:  # no memory for another process
                 self._save(detector, meaning)
 
-    def _settled(self, detector: Detector, meaning: Meaning) -> None:
-        """The end of the copy, if there is one; what it could not do is done here, and fails here."""
-        aside, self._aside = self._aside, None
-        if aside is not None:
+    def _finish_saving(self, detector: Detector, meaning: Meaning) -> None:
+        """Wait for the copy that saves, if there is one; if it failed, save in this process."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
             try:
-                meaning.saved(aside.result())
+                meaning.mark_saved(saving.result())
             except RidgelineError:
                 self._save(detector, meaning)
 
     def _save(self, detector: Detector, meaning: Meaning) -> None:
-        meaning.complete_vectors()
-        meaning.saved(self._written(detector, meaning))
+        meaning.encode_missing()
+        meaning.mark_saved(self._write_state(detector, meaning))
 
-    def _written(self, detector: Detector, meaning: Meaning) -> dict[str, int]:
+    def _write_state(self, detector: Detector, meaning: Meaning) -> dict[str, int]:
         now = meaning.write()
-        left = Left(self.position, max(self._left.recorded, self._left.position), None)
-        write_left(self._places, self._ledger, detector, left, self._told)
+        state = SavedState(self.position, max(self._state.recorded, self._state.position), None)
+        write_state(self._places, self._ledger, detector, state, self._saved_settings)
         return now
 
 
-def _label(detector: Detector, event: dict[str, Any]) -> None:
+def _apply_label(detector: Detector, event: dict[str, Any]) -> None:
     words = event["attributes"]
-    if own.well_formed(event):
-        with suppress(InputError):  # of an entry so old that the detector has forgotten it
+    if internal_events.well_formed(event):
+        with suppress(InputError):  # the entry is so old that the detector has forgotten it
             detector.label(words["entry"], words["verdict"])
 
 
-def _alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
-    """`kind`: the event itself, or the session (or minute) that it was the last of."""
+def _make_alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
+    """Make an alert; `kind` is "event", or "session" for the session or minute that the event ended."""
     return {
         "entry": judgement.entry,
         "leaf": leaf,
@@ -275,3 +301,22 @@ def _alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
         "parts": {name: round(float(value), 6) for name, value in judgement.parts.items()},
         "nearest": [int(entry) for entry in judgement.nearest],
     }
+
+
+@dataclass(frozen=True)
+class Settings:
+    batch: int | None = None  # most entries scored together; None: LARGE, but on a CPU wait for SMALL only
+    wait_ms: float = 50.0  # milliseconds that the first of them waits for more
+    alert_rate: float | None = None  # share of events that may be alerts; None: the detector's default
+    model: str = "all-MiniLM-L6-v2"
+    device: str = "auto"
+    save_s: float = 60.0  # seconds between two saves
+    score: bool = True  # False: record only
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and not 1 <= self.batch <= 8192:
+            raise InputError(f"--batch is {self.batch}; give 1 to 8192 events.")
+        if not 0 <= self.wait_ms <= 60_000:
+            raise InputError(f"--wait is {self.wait_ms:g} ms; give 0 to 60000.")
+        if self.alert_rate is not None and not 0 < self.alert_rate < 1:
+            raise InputError(f"--alert-rate is {self.alert_rate:g}; give a share between 0 and 1, such as 0.001.")

@@ -1,9 +1,9 @@
-"""A watcher: its sources into the log, the log to the scorer, until the sources end or it is told to stop.
+"""The watcher: it records the events of its sources in the log and scores them, until the sources end or `stop`.
 
     ridgeline audit watch LOG --dbus system --journal --http :8080
 
-Sources live in one event loop, each pulled by its own task, which appends what it got before it pulls again. The ledger
-and the scorer work in threads.
+The sources run in one event loop. One task per source takes a batch and appends it before it takes the next. The ledger
+and the scorer run in threads.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.audit.ledger.layout import Home
+from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.sources.source import Batch, Source
-from ridgeline.audit.watch import own
+from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.intake import Intake
-from ridgeline.audit.watch.positions import Positions
 from ridgeline.audit.watch.redaction import Redaction
-from ridgeline.audit.watch.scheduling import prompt, set_aside
-from ridgeline.audit.watch.scorer import Outlet, Scorer
-from ridgeline.audit.watch.settings import Settings
-from ridgeline.audit.watch.state import Places
-from ridgeline.audit.watch.webhook import Webhook, checked
+from ridgeline.audit.watch.scheduling import freeze_objects, short_switches
+from ridgeline.audit.watch.scorer import Outlet, Scorer, Settings
+from ridgeline.audit.watch.state import Positions, WatchPaths
+from ridgeline.audit.watch.webhook import Webhook, check_url
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.store import publish
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.ledger import Ledger
-    from ridgeline.audit.watch.vocabulary import Encode
+    from ridgeline.audit.watch.meaning import Encode
 
 _TICK_S = 1.0
 _GRACE_S = 0.1  # before the model is loaded
@@ -42,16 +40,16 @@ _GRACE_S = 0.1  # before the model is loaded
 
 @dataclass(frozen=True)
 class Summary:
-    """What a watcher did."""
+    """The counts of a finished watcher."""
 
     taken: dict[str, int]
     dropped: dict[str, int]
     refused: dict[str, int]
     scored: int
     alerts: int
-    undelivered: int  # alerts that a webhook did not take
+    undelivered: int  # alerts that a webhook did not accept
     size: int
-    left: int  # entries that were not scored: the next start does it
+    left: int  # entries not yet scored: the next start scores them
     seconds: float
     interrupted: bool
     troubles: list[str] = field(default_factory=list)
@@ -61,7 +59,15 @@ class Summary:
 
 
 class Watcher:
-    """One log, some sources; `run` returns when it is over."""
+    """Watches one log; `run` returns when all sources have ended or after `stop`.
+
+    sources    the sources of events, with different names
+    redaction  hides secrets (default: `Redaction()`)
+    outlets    called with every alert
+    webhooks   URLs that get every alert
+    tick       called with the status every second
+    encode     texts → unit vectors, in place of the model of the settings
+    """
 
     def __init__(
         self,
@@ -75,35 +81,38 @@ class Watcher:
         tick: Callable[[dict[str, Any]], None] = lambda status: None,
         encode: Encode | None = None,
     ) -> None:
-        """`tick` is told the status every second; `encode`: texts → unit vectors, if not by the settings' model."""
-        self._told = tick
+
+        self._on_status = tick
         names = [source.name for source in sources]
         if len(set(names)) != len(names):
             raise InputError(f"the source {max(names, key=names.count)} was given twice.")
         self._ledger, self._sources, self._settings = ledger, sources, settings
-        ledger.append([])  # takes the lock, so that only one watches
-        self._places = Places(Home(ledger.path))
+        ledger.append([])  # locks the log, so that it has one watcher
+        self._places = WatchPaths(LedgerPaths(ledger.path))
         self._places.watch.mkdir(mode=0o700, exist_ok=True)
         self._positions = Positions(self._places.positions, ledger)
         redaction = redaction if redaction is not None else Redaction()
-        began = {
+        start_record = {
             "sources": names,
             "model": settings.model if settings.score else None,
             "redacted": len(redaction.names),
         }
-        self._webhooks = [Webhook(url, self._undelivered) for url in map(checked, webhooks)]
-        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], began, encode)
+        self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
+        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], start_record, encode)
         self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
-        self._began = time.monotonic()
+        self._start_s = time.monotonic()
         self._stops = self._left = self.undelivered = 0
-        self._settled = False  # what was loaded is set aside
+        self._frozen = False  # the loaded model is frozen
         self.troubles: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> Summary:
-        """Watch until every source has ended, or Ctrl-C: then what is here is taken and scored, a second one leaves at
-        once (what was acknowledged is in the log either way)."""
-        with prompt():
+        """Watch until every source has ended, or Ctrl-C.
+
+        The first Ctrl-C takes and scores what has arrived; the second one ends at once. The log has every acknowledged
+        event in both cases.
+        """
+        with short_switches():
             return self._run()
 
     def _run(self) -> Summary:
@@ -117,23 +126,23 @@ class Watcher:
                 webhook.close()
             self._left = len(self.scorer.backlog) if self._settings.score else 0
             if started:
-                self._farewell()
+                self._record_stop()
         if self.scorer.error is not None:
             raise self.scorer.error
         return self._summary()
 
     def stop(self) -> None:
-        """As Ctrl-C does, from any thread."""
+        """Stop like Ctrl-C; any thread may call it."""
         if self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._stop)
 
     def status(self) -> dict[str, Any]:
-        """How it stands, for the page and for Prometheus."""
+        """Return the status, for the page and for Prometheus."""
         waits = sorted(self.scorer.waits)
         return {
             "pid": os.getpid(),
             "at": time.time(),
-            "seconds": time.monotonic() - self._began,
+            "seconds": time.monotonic() - self._start_s,
             "ready": self.scorer.ready.is_set(),
             "size": self._ledger.size,
             **self.intake.counts(),
@@ -153,7 +162,7 @@ class Watcher:
         ticking = asyncio.create_task(self._tick())
         pumps = [asyncio.create_task(self._pump(source)) for source in self._sources]
         try:
-            # A source that cannot be reached says so at once, and then nothing was begun.
+            # A source that cannot be reached fails at once; then do not start the scorer.
             await asyncio.wait(pumps, timeout=_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
             for pump in pumps:
                 if pump.done():
@@ -176,11 +185,14 @@ class Watcher:
                 if self.scorer.error is not None:
                     self._stop()
         except RidgelineError as error:
-            # One source that fails does not take the others with it; alone, its failure is ours.
+            # The other sources continue if one fails; the failure of the only source ends the watcher.
             if len(self._sources) == 1:
                 raise
             self.troubles.append(str(error))
-            await asyncio.to_thread(self.intake.own, [own.own(own.GAP, source.name, {"what": str(error)})])
+            await asyncio.to_thread(
+                self.intake.append_internal,
+                [internal_events.make_event(internal_events.GAP, source.name, {"what": str(error)})],
+            )
 
     def _take(self, source: str, batch: Batch) -> None:
         try:
@@ -200,30 +212,36 @@ class Watcher:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            await asyncio.to_thread(self._housekeeping)
-            if self.scorer.ready.is_set() and not self._settled:
-                self._settled = True
-                set_aside()
+            await asyncio.to_thread(self._write_status)
+            if self.scorer.ready.is_set() and not self._frozen:
+                self._frozen = True
+                freeze_objects()
             if self.scorer.error is not None:
                 self._stop()
 
-    def _housekeeping(self) -> None:
-        self.intake.settle()
+    def _write_status(self) -> None:
+        self.intake.confirm_positions()
         status = self.status()
-        self._told(status)
+        self._on_status(status)
         with publish(self._places.status) as tmp:
             tmp.write_text(json.dumps(status), encoding="utf-8")
 
-    def _undelivered(self, alert: dict[str, Any], why: str) -> None:
+    def _record_undelivered(self, alert: dict[str, Any], why: str) -> None:
         self.undelivered += 1
-        self.intake.own([own.own(own.UNDELIVERED, f"entry {alert['entry']}", {"entry": alert["entry"], "why": why})])
+        self.intake.append_internal(
+            [
+                internal_events.make_event(
+                    internal_events.UNDELIVERED, f"entry {alert['entry']}", {"entry": alert["entry"], "why": why}
+                )
+            ]
+        )
 
-    def _farewell(self) -> None:
+    def _record_stop(self) -> None:
         why = "interrupted" if self._stops else "its sources ended"
-        told = self._summary().to_json()
-        words = {k: told[k] for k in ("taken", "dropped", "refused", "scored", "alerts", "undelivered", "left")}
-        self.intake.own([own.own(own.STOP, None, {"why": why, **words})])
-        self._housekeeping()
+        summary = self._summary().to_json()
+        words = {k: summary[k] for k in ("taken", "dropped", "refused", "scored", "alerts", "undelivered", "left")}
+        self.intake.append_internal([internal_events.make_event(internal_events.STOP, None, {"why": why, **words})])
+        self._write_status()
 
     def _summary(self) -> Summary:
         return Summary(
@@ -233,7 +251,7 @@ class Watcher:
             undelivered=self.undelivered,
             size=self._ledger.size,
             left=self._left,
-            seconds=time.monotonic() - self._began,
+            seconds=time.monotonic() - self._start_s,
             interrupted=self._stops > 0,
             troubles=self.troubles,
         )

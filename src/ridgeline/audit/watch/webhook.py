@@ -1,7 +1,7 @@
-"""Alerts by webhook: each is POSTed as JSON to the address that was configured, and tried again until it is taken.
+"""Webhooks: POST every alert as JSON to a URL, and retry until the receiver accepts it.
 
-No redirect is followed, so an alert goes nowhere else. With RIDGELINE_WEBHOOK_SECRET set, every body is signed:
-`x-ridgeline-signature: sha256=<HMAC in hexadecimal>`. What could not be delivered in the end is written to the log.
+Redirects are not followed, so an alert goes nowhere else. If RIDGELINE_WEBHOOK_SECRET is set, every body is signed:
+`x-ridgeline-signature: sha256=<HMAC in hexadecimal>`. The log records alerts that could not be delivered.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from urllib.parse import urlsplit
 
 from ridgeline.errors import InputError
 
-HELD = 1_000  # alerts that wait for one address
+CAPACITY = 1_000  # most alerts that wait for one URL
 SECRET = "RIDGELINE_WEBHOOK_SECRET"  # noqa: S105  (the name of the variable)
 _TIMEOUT_S = 10.0
-_FIRST_S, _LONGEST_S = 0.5, 60.0  # between two tries
-_FAREWELL_S = 10.0  # at the end, for what still waits
+_FIRST_S, _LONGEST_S = 0.5, 60.0  # seconds between two tries
+_DRAIN_S = 10.0  # seconds for the waiting alerts at the end
 
 Failed = Callable[[dict[str, Any], str], None]
 
 
 class Webhook:
-    """One address and its thread; `failed` is told of every alert that was given up, and why."""
+    """One URL and its thread; calls `failed(alert, reason)` for every alert that it gives up.
 
-    def __init__(self, url: str, failed: Failed, *, first_s: float = _FIRST_S, farewell_s: float = _FAREWELL_S) -> None:
-        checked(url)
+    first_s  seconds before the first retry; the pause doubles each time
+    drain_s  seconds that `close` waits for the remaining alerts
+    """
+
+    def __init__(self, url: str, failed: Failed, *, first_s: float = _FIRST_S, drain_s: float = _DRAIN_S) -> None:
+        check_url(url)
         self._url, self._failed = url, failed
-        self._first_s, self._farewell_s = first_s, farewell_s
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(HELD)
+        self._first_s, self._drain_s = first_s, drain_s
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(CAPACITY)
         self._ending = threading.Event()
         self._until = float("inf")
         self._open = urllib.request.build_opener(_NoRedirect).open
@@ -50,23 +54,23 @@ class Webhook:
         try:
             self._queue.put_nowait({**alert, "event": {**event, "time": str(event["time"])}})
         except queue.Full:
-            self._failed(alert, f"{HELD} alerts were waiting already")
+            self._failed(alert, f"{CAPACITY} alerts were waiting already")
 
     def close(self) -> None:
-        """Deliver what waits, for a while; give up the rest aloud."""
-        self._until = time.monotonic() + self._farewell_s
+        """Deliver the waiting alerts for up to `drain_s` seconds; report the rest as failed."""
+        self._until = time.monotonic() + self._drain_s
         self._ending.set()
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
-            why = self._delivered(alert)
+            why = self._deliver(alert)
             if why:
                 self._failed(alert, why)
 
-    def _delivered(self, alert: dict[str, Any]) -> str:
-        """Empty when it was taken, else why not."""
+    def _deliver(self, alert: dict[str, Any]) -> str:
+        """Deliver an alert; return an empty text, or the reason for giving up."""
         pause = self._first_s
         while True:
             why, final = self._post(json.dumps(alert).encode())
@@ -76,7 +80,7 @@ class Webhook:
             pause = min(pause * 2, _LONGEST_S)
 
     def _post(self, body: bytes) -> tuple[str, bool]:
-        """Why it was not taken (empty: it was), and whether trying again is of no use."""
+        """Send one request; return the reason of a failure (empty: accepted), and whether a retry is useless."""
         headers = {"content-type": "application/json", "user-agent": "ridgeline-audit"}
         secret = os.environ.get(SECRET)
         if secret:
@@ -98,8 +102,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def checked(url: str) -> str:
-    """An address that a webhook may have, or a sentence."""
+def check_url(url: str) -> str:
+    """Return `url` if it is a valid webhook URL; else raise `InputError`."""
     try:
         parts = urlsplit(url)
         port = parts.port

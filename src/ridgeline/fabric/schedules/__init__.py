@@ -1,7 +1,7 @@
-"""Every algorithm in a file of its own: a few lines that write rounds of transfers.
+"""The algorithms, one per file: a few lines that write rounds of transfers.
 
-To add one: a file with `write(op, ranks, chunks, nodes, root) -> (pieces, writer)`, and a line in `ALGORITHMS`.
-`pieces` is how many chunks the data has in all, `chunks` how many each block of the algorithm is cut into.
+To add one: write a file with `write(op, ranks, chunks, nodes, root) -> (pieces, write_rounds)`, and a line in
+`ALGORITHMS`. `pieces` is the number of chunks of the data in total, `chunks` that of each block of the algorithm.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.fabric.schedule_types import Programs, Schedule, WriteRounds
 from ridgeline.fabric.schedules import chain, direct, hierarchical, rabenseifner, recursive_doubling, ring, tree
-from ridgeline.fabric.steps import Programs, Schedule, Writer
 
-Write = Callable[[str, int, int, int, int], tuple[int, Writer]]
+Write = Callable[[str, int, int, int, int], tuple[int, WriteRounds]]
 
-# op -> algorithm -> (what writes it, chunks per block where the caller names none)
+# op -> algorithm -> (function that writes it, default chunks per block)
 ALGORITHMS: dict[str, dict[str, tuple[Write, int]]] = {
     "all_reduce": {
         "ring": (ring.write, 1),
@@ -44,11 +44,15 @@ def schedule(
     nodes: int | None = None,
     root: int = 0,
 ) -> Schedule:
-    """The steps of every rank.
+    """Return the steps of every rank.
 
-    chunks  pieces of each block, which follow one another through the links; None: the algorithm's own
-    nodes   machines the ranks are spread over, as many on each ("hierarchical" uses it); None: it chooses
-    root    where a broadcast begins, or a reduce ends
+    op         a key of `ALGORITHMS`, such as "all_reduce"
+    algorithm  its algorithm, such as "ring"
+    chunks     pieces of each block, sent one after the other; None: the default of the algorithm
+    nodes      machines with an equal number of ranks each (for "hierarchical"); None: chosen from `ranks`
+    root       the rank where a broadcast starts, or a reduce ends
+
+    Raises InputError for unknown names and wrong numbers.
 
     >>> print(schedule("broadcast", "chain", ranks=3, chunks=1))
     broadcast chain: 3 ranks, 1 chunks
@@ -68,14 +72,14 @@ def schedule(
         raise InputError(f"root is {root}; it must be one of the ranks 0 to {ranks - 1}.")
     if nodes is not None and (nodes < 1 or ranks % nodes):
         raise InputError(f"{ranks} ranks cannot be spread evenly over {nodes} nodes; choose a divisor.")
-    write, usual = ALGORITHMS[op][algorithm]
-    over = nodes or _nodes(ranks)
-    pieces, writer = write(op, ranks, chunks or usual, over, root)
-    return Schedule(op, algorithm, ranks, pieces, over, root, Programs(ranks, writer))
+    write, default_chunks = ALGORITHMS[op][algorithm]
+    nodes = nodes or _choose_nodes(ranks)
+    pieces, write_rounds = write(op, ranks, chunks or default_chunks, nodes, root)
+    return Schedule(op, algorithm, ranks, pieces, nodes, root, Programs(ranks, write_rounds))
 
 
-def _nodes(ranks: int) -> int:
-    """Nodes of eight ranks where that comes out even, else the divisor nearest the square root."""
+def _choose_nodes(ranks: int) -> int:
+    """Nodes of eight ranks if that divides the ranks, else the largest divisor up to the square root."""
     if ranks > 8 and ranks % 8 == 0:
         return ranks // 8
     return max(d for d in range(1, int(ranks**0.5) + 1) if ranks % d == 0)

@@ -1,4 +1,4 @@
-"""Resampling kernels."""
+"""The Triton kernel that resamples trajectories on a GPU: `run` launches it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One program per block of targets: find each target once, then read and mix its frames.
+"""One program per block of targets: find the interval of each target once, then read and mix its frames.
 
-Targets of all trajectories lie in one row, so that every lane has one, however short the trajectories are. The
-search is the price of long trajectories (log2 S dependent loads), so it is paid per target and not per channel: the
-first round compares with PIVOTS stamps at once, which also brings a short trajectory's stamps into the cache.
+The targets of all trajectories form one row, so that every lane has a target even with short trajectories. The search
+of a long trajectory costs log2 S dependent loads, so it runs once per target, not per channel. The first round compares
+with PIVOTS stamps at once, which also brings a short trajectory's stamps into the cache.
 
     python -m pytest tests/kernels/test_resample.py tests/kernels/test_compile.py
 """
@@ -26,9 +26,9 @@ def _at_most(stamp, key, STRICT: tl.constexpr):
 
 @triton.jit
 def _search(clock, step, last, longest, key, STRICT: tl.constexpr):
-    """The last index whose stamp is <= key (< key if STRICT), or -1; all [targets] but step and longest.
+    """Return the last index with a stamp <= key (< key if STRICT), or -1. All are [targets] but step and longest.
 
-    `last` is the last index there is, `longest` the most that can follow the last pivot, and more than follow another.
+    `last` is the last index of the trajectory, `longest` the largest number of stamps after a pivot.
     """
     part = last // PIVOTS
     passed = tl.full(key.shape, -1, tl.int32)
@@ -36,7 +36,7 @@ def _search(clock, step, last, longest, key, STRICT: tl.constexpr):
         passed = tl.where(_at_most(tl.load(clock + (k * part).to(tl.int64) * step), key, STRICT), k, passed)
     low = tl.where(passed < 0, -1, passed * part)
     size = longest
-    while size > 1:  # the answer is in [low, low + size); all targets halve together
+    while size > 1:  # the result is in [low, low + size); all targets halve together
         half = size // 2
         middle = tl.minimum(low + half, last)
         low = tl.where(_at_most(tl.load(clock + middle * step), key, STRICT), middle, low)
@@ -51,9 +51,9 @@ def _any(flags):
 
 @triton.jit
 def _ratio(above, below, C: tl.constexpr, ROUGH: tl.constexpr):
-    """above / below, divided in float64 unless both fit float32, correctly rounded if not ROUGH; not for 0 / 0."""
+    """Divide, in float64 unless both are exact in float32; correctly rounded if not ROUGH. Not for 0 / 0."""
     if ROUGH and above.dtype == tl.float32:
-        return kinds.over(above, below, True)
+        return kinds.divide(above, below, True)
     if above.dtype == C:
         return above / below if above.dtype == tl.float64 else tl.div_rn(above, below)
     return (above.to(tl.float64) / below.to(tl.float64)).to(C)
@@ -61,7 +61,7 @@ def _ratio(above, below, C: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit
 def _frame(start, d, d_step, live, inside, NAN: tl.constexpr, C: tl.constexpr):
-    """Channels d of the frames that begin at `start`, in the compute type; NaN or anything where not live."""
+    """Load channels d of the frames at `start`, in the compute type; NaN or undefined if not live."""
     where = start[:, None] + (d * d_step)[None, :]
     if NAN:
         return tl.load(where, mask=live[:, None] & inside[None, :], other=float("nan")).to(C)
@@ -117,13 +117,13 @@ def resample(
     CUBIC: tl.constexpr = KIND == "cubic"
     ROUGH: tl.constexpr = CUBIC and FAST and values.dtype.element_ty.primitive_bitwidth == 16
 
-    # No lane reads what is not there: beyond the last row it is the last row again, and without a frame the first.
+    # Every lane reads valid memory: beyond the last row it reads the last row, without a frame the first frame.
     row = tl.program_id(0).to(INDEX) * BT + tl.arange(0, BT)
-    wanted = row < rows
+    in_range = row < rows
     row = tl.minimum(row, rows - 1)
     b = row // targets if WIDE else tl.umulhi(row + 1, per_target) >> halvings
     lane = row - b * targets
-    live = wanted
+    live = in_range
     if at_lengths is not None:
         live = live & (lane < tl.load(at_lengths + b))
     last = stamps.to(INDEX) - 1
@@ -149,35 +149,39 @@ def resample(
 
     key = tl.load(at + b * a_batch + lane * a_target)
     live = live & (key == key)
-    found = _search(clock, t_stamp, last, longest, key, False)
-    under = found < 0
-    i = tl.maximum(found, 0)
-    here = clock + i * t_stamp
-    stamp = tl.load(here)
-    following = tl.load(here + t_stamp, mask=i < last, other=0)
-    over = (found == last) & (key > stamp)
+    index = _search(clock, t_stamp, last, longest, key, False)
+    under = index < 0
+    i = tl.maximum(index, 0)
+    left_stamp = clock + i * t_stamp
+    stamp = tl.load(left_stamp)
+    following = tl.load(left_stamp + t_stamp, mask=i < last, other=0)
+    over = (index == last) & (key > stamp)
     outside = under | over
     if OUTSIDE == "nan":
         live = live & (outside == 0)
 
-    # A target on a stamp, or held at an end, needs no right node: j = i, w = 0.
+    # A target on a stamp, or clamped at an end, needs no right node: j = i, w = 0.
     open_ = live & (i < last) & ((outside == 0) & (key > stamp))
     if EXTEND:
         open_ = live & (i < last) & (outside | (key > stamp))
     j = tl.where(open_, i + 1, i)
-    after = tl.load(here + 2 * t_stamp, mask=i + 1 < last, other=0)
-    twice = (open_ & (i + 1 < last) & (after == following)) | (live & under & (i < last) & (following == stamp))
+    after = tl.load(left_stamp + 2 * t_stamp, mask=i + 1 < last, other=0)
+    has_duplicates = (open_ & (i + 1 < last) & (after == following)) | (
+        live & under & (i < last) & (following == stamp)
+    )
     if EXTEND:
-        twice = twice | (live & over)
+        has_duplicates = has_duplicates | (live & over)
     if CUBIC:
-        earlier = tl.load(here - t_stamp, mask=i > 0, other=0)
-        beyond = tl.load(here + 3 * t_stamp, mask=i + 2 < last, other=0)
+        earlier = tl.load(left_stamp - t_stamp, mask=i > 0, other=0)
+        beyond = tl.load(left_stamp + 3 * t_stamp, mask=i + 2 < last, other=0)
         has_p = i > 0
         has_q = j < last
         p = i - 1
         q = j + 1
-        twice = twice | (open_ & ((has_p & (earlier == stamp)) | ((i + 2 < last) & (beyond == after))))
-    if _any(twice):  # seldom: of equal stamps the last one counts
+        has_duplicates = has_duplicates | (
+            open_ & ((has_p & (earlier == stamp)) | ((i + 2 < last) & (beyond == after)))
+        )
+    if _any(has_duplicates):  # rare: the last of equal stamps counts
         i = tl.where(live, _search(clock, t_stamp, last, longest, stamp, False), i)
         if EXTEND:
             sooner = _search(clock, t_stamp, last, longest, stamp, True)
@@ -208,12 +212,12 @@ def resample(
     w = _ratio(tl.where(open_, key - left, tl.zeros_like(span)), span, C, ROUGH)
 
     if mask is not None:
-        tl.store(mask + b * m_batch + lane * m_target, live.to(tl.uint8), mask=wanted)
+        tl.store(mask + b * m_batch + lane * m_target, live.to(tl.uint8), mask=in_range)
 
-    if KIND == "nearest":  # by the stamps themselves: a weight has been rounded
+    if KIND == "nearest":  # compare stamps, because the weight is rounded
         i = tl.where(open_ & ((key - left) * 2 > span), j, i)
-    # Strides change with the batch's shape, what divides them seldom does: told to the compiler, frames are
-    # read in 16-byte pieces without compiling anew for every shape.
+    # Strides change with the batch's shape, their divisors rarely. With a known divisor the compiler reads frames in
+    # 16-byte pieces, without a new compilation for every shape.
     o_a = tl.multiple_of(base + i * v_stamp, V_STEP)
     o_c = tl.multiple_of(base + j * v_stamp, V_STEP)
     o_to = tl.multiple_of(b * o_batch + lane * o_target, O_STEP)
@@ -222,11 +226,11 @@ def resample(
         has_q = open_ & has_q
         o_p = base + tl.where(has_p, p, i) * v_stamp
         o_q = base + tl.where(has_q, q, j) * v_stamp
-        # Only the shape of the curve hangs on these: the differences are exact, their quotient need not be.
-        h_p = kinds.over(tl.where(has_p, left - earlier, span).to(C), span.to(C), FAST)
-        h_q = kinds.over(tl.where(has_q, after - right, span).to(C), span.to(C), FAST)
+        # These decide only the shape of the curve: the differences are exact, the quotient may be approximate.
+        h_p = kinds.divide(tl.where(has_p, left - earlier, span).to(C), span.to(C), FAST)
+        h_q = kinds.divide(tl.where(has_q, after - right, span).to(C), span.to(C), FAST)
         cubic.targets(
-            values, out, scale, shift, live, open_, wanted, has_p, has_q, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q,
+            values, out, scale, shift, live, open_, in_range, has_p, has_q, o_a, o_c, o_p, o_q, o_to, w, h_p, h_q,
             v_channel, o_channel, D, BT, BD, BR, V_STEP, O_STEP, EXTEND, FAST, C,
         )  # fmt: skip
         return
@@ -236,7 +240,7 @@ def resample(
         d = start + tl.arange(0, BD)
         inside = d < D
         weight = w[:, None]
-        a = _frame(from_a, d, v_channel, live, inside, True, C)  # and where there is nothing, NaN it stays
+        a = _frame(from_a, d, v_channel, live, inside, True, C)  # NaN without a frame
         y = a
         if KIND != "previous" and KIND != "nearest":
             c = _frame(from_c, d, v_channel, live, inside, False, C)  # i = j where there is no right node
@@ -248,4 +252,4 @@ def resample(
                 a4 = tl.reshape(a, [BT, BD // 4, 4])
                 c4 = tl.reshape(c, [BT, BD // 4, 4])
                 y = tl.reshape(kinds.slerp(a4, c4, weight, DOUBLE, EXTEND, FAST), [BT, BD])
-        kinds.put(to, y, d, o_channel, wanted, inside, scale, shift, C)
+        kinds.put(to, y, d, o_channel, in_range, inside, scale, shift, C)

@@ -1,9 +1,9 @@
-"""Trajectories onto new stamps, on the GPU: the launch of `resample_kernel`, kept cheap.
+"""Launch the resampling kernel on a GPU with little overhead.
 
-Triton's own dispatch inspects every argument on every call and costs more than the kernel. Here the first call
-of a shape goes through it; what it compiled is kept, under a key that holds all it was specialised on (types,
-shapes, strides, alignment of pointers, device), and is launched directly from then on. Calls of one kind with
-nothing else asked are handed on to `again`, where they need no interpreter (native/relaunch.cpp).
+Triton's dispatch inspects every argument on every call and costs more than the kernel. The first call of a shape uses
+it. Later calls launch the compiled kernel directly, from a cache whose key has everything that Triton specialised on
+(types, shapes, strides, alignment of pointers, device). Calls of one kind without other options go to `again`, which
+launches them without the Python interpreter.
 
     python benchmarks/trajectory_gpu.py
 """
@@ -19,15 +19,15 @@ from typing import Any
 import torch
 import triton
 
-from ridgeline.kernels.launch.direct import direct
+from ridgeline.kernels.launch import make_launch
 from ridgeline.kernels.resample import kernel as resample_kernel
 from ridgeline.native import Relaunch, Tensors
 
-# Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
-# found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
-# costs time is waiting for memory, and registers decide how many wait at once. Cubic holds four frames: its programs
-# take whole rows, some at a time (ROWS: values at once), or each thread would ask for lines of its own.
-# `benchmarks/trajectory_cubic_gpu.py` tries its shapes.
+# Targets and channels per program of one warp, by kind and bytes per value: the best of
+# `benchmarks/trajectory_gpu.py --sweep` on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Many small
+# programs are best: the kernel waits for memory, and registers limit the number of waiting programs. Cubic needs four
+# frames: its programs read complete rows, some at a time (ROWS: values at once), so that threads share cache lines.
+# `benchmarks/trajectory_cubic_gpu.py` sweeps its shapes.
 SHAPES = {
     ("linear", 8): (16, 16),
     ("packed", 2): (32, 16),
@@ -41,13 +41,13 @@ USUAL_BYTES, WIDEST = 2048, 128  # of values per program; channels at a time
 WARPS: dict[str, int] = {}
 ROWS = {("cubic", 2): 256, ("cubic", 4): 256}
 REGISTERS = {("linear", 8): 64, ("packed", 4): 64, ("cubic", 2): 72, ("cubic", 4): 80}  # at most
-INTERPRETED = triton.knobs.runtime.interpret  # then there are no instructions to be chosen by hand
-TENSORS = 10  # arguments that are, before those that are fixed
-PLANS = 4096  # shapes remembered; a program that sees more starts anew
+INTERPRETED = triton.knobs.runtime.interpret  # without hand-written instructions
+TENSORS = 10  # number of pointer arguments, before the fixed ones
+PLANS = 4096  # cached shapes; with more, the cache is cleared
 
 Channels = tuple[tuple[int, int, str], ...]
 
-# Who launches calls of one kind again, by the kind; None where torch has no C functions for its tensors.
+# Launchers of repeated calls, by kind; None if torch has no C functions for its tensors.
 again: dict[str, Relaunch] | None = None
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
     again = defaultdict(partial(Relaunch, Tensors(torch.Tensor)))
@@ -69,11 +69,11 @@ def run(
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
 ) -> None:
-    """values [B, S, D] at times [B, S], read off at [B, T], into out [B, T, D] and mask [B, T].
+    """Resample values [B, S, D] of times [B, S] at [B, T] into out [B, T, D] and mask [B, T].
 
-    Packed: values [N, D], times [N] and offsets [B + 1]. `channels` are (start, stop, kind), in order; none means
-    linear for all. Neither allocates nor waits; the first call of a shape compiles, so make one before capturing
-    a CUDA graph.
+    Packed: values [N, D], times [N] and offsets [B + 1]. `channels` are (start, stop, kind), in order; an empty tuple
+    means linear for all. It neither allocates nor waits. The first call of a shape compiles, so call it once before
+    capturing a CUDA graph.
     """
     device = values.get_device()
     if device >= 0 and device != torch.cuda.current_device():
@@ -101,7 +101,7 @@ def run(
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
-        if not values.shape[-2]:  # no frame at all: every result is unknown
+        if not values.shape[-2]:  # without a frame every result is unknown
             out.fill_(math.nan)
             if mask is not None:
                 mask.fill_(False)
@@ -122,17 +122,17 @@ def run(
     plain = rest == _NOTHING and max_gap is None and outside == "clamp"
     if plain and len(plan) == 1 and plan[0].direct is not None and not plan[0].known:
         plan[0].known = True
-        whole = plan[0].start == 0 and plan[0].stop == values.shape[-1]
-        if again is not None and whole:
+        all_channels = plan[0].start == 0 and plan[0].stop == values.shape[-1]
+        if again is not None and all_channels:
             again[plan[0].kind].remember(values, times, at, out, plan[0].direct)
     return None
 
 
 class _Launch:
-    """Some channels of one kind, for one combination of types, shapes, strides and alignments."""
+    """The launch for channels of one kind, for one combination of types, shapes, strides and alignments."""
 
     __slots__ = (
-        "c_at", "direct", "fixed", "kept", "kind", "known", "masks", "o_at", "options", "programs", "refused",
+        "c_at", "compiled", "direct", "fixed", "kind", "known", "masks", "o_at", "options", "programs", "refused",
         "start", "stop", "stream", "v_at",
     )  # fmt: skip
 
@@ -144,19 +144,19 @@ class _Launch:
         self.masks = masks  # the first launch writes the mask
         self.programs = programs
         self.options = options  # of the compiler
-        self.fixed = fixed  # every argument that is no pointer
-        self.direct: Any = None  # until Triton has compiled the kernel, and always in its interpreter
-        self.refused = self.known = False  # the driver does it otherwise; `again` launches it as well
+        self.fixed = fixed  # all arguments that are no pointers
+        self.direct: Any = None  # None until Triton compiles the kernel, and always in its interpreter
+        self.refused = self.known = False  # a direct launch is impossible; `again` has this launch
 
     def ordinary(
         self, values: Any, times: Any, at: Any, out: Any, mask: Any, lengths: Any, at_lengths: Any, offsets: Any,
         scale: Any, shift: Any,
     ) -> None:  # fmt: skip
-        """Through Triton's dispatch; what it compiled is kept for the next call."""
+        """Launch with Triton's dispatch and prepare a direct launch for the next call."""
         part = slice(self.start, self.stop)
-        seen = None if mask is None or not self.masks else mask.view(torch.uint8)
+        mask_bytes = None if mask is None or not self.masks else mask.view(torch.uint8)
         arguments = (
-            values[..., part], times, at, out[..., part], seen, lengths, at_lengths, offsets,
+            values[..., part], times, at, out[..., part], mask_bytes, lengths, at_lengths, offsets,
             None if scale is None else scale[part], None if shift is None else shift[part], *self.fixed,
         )  # fmt: skip
         launch = resample_kernel.resample[(self.programs,)]
@@ -169,9 +169,9 @@ class _Launch:
         try:
             self.stream = triton.runtime.driver.active.get_current_stream
             tensors = {place: place for place in range(TENSORS)}
-            self.direct = direct(compiled, self.programs, arguments, tensors)
-            self.kept = compiled  # whose code is launched
-        except (AttributeError, TypeError, KeyError, RuntimeError):  # a Triton or a driver that does it otherwise
+            self.direct = make_launch(compiled, self.programs, arguments, tensors)
+            self.compiled = compiled  # keeps the code alive
+        except (AttributeError, TypeError, KeyError, RuntimeError):  # another version of Triton or of the driver
             self.refused = True
 
 
@@ -203,36 +203,36 @@ def _plan(
     wide = rows >= (1 << 31) - 1024 or any(_reach(x) >= 1 << 31 for x in tensors)
     gap = 0 if max_gap is None else _gap(max_gap, times.dtype)
     plan: list[_Launch] = []
-    for start, stop, kind in _merged(channels or ((0, depth, "linear"),)):
+    for start, stop, kind in _merge_neighbours(channels or ((0, depth, "linear"),)):
         width = stop - start
-        like = ("packed" if packed and kind == "linear" else kind, values.element_size())
-        bt, bd = _shape(like, width)
+        variant = ("packed" if packed and kind == "linear" else kind, values.element_size())
+        bt, bd = _shape(variant, width)
         fixed = (
             stamps, targets, rows, gap, *_division(targets), *v_step, *t_step, *at.stride(), *out.stride(), *m_step,
-            width, bt, bd, min(bt, ROWS[like] // bd) if like in ROWS else bt,
+            width, bt, bd, min(bt, ROWS[variant] // bd) if variant in ROWS else bt,
             kind, outside, max_gap is not None, wide,
             _divisor(v_step, values.element_size()), _divisor(out.stride(), out.element_size()),
             not INTERPRETED,
         )  # fmt: skip
         options = {"num_warps": WARPS.get(kind, 1), "enable_fp_fusion": True}
-        if like in REGISTERS:
-            options["maxnreg"] = REGISTERS[like]
+        if variant in REGISTERS:
+            options["maxnreg"] = REGISTERS[variant]
         plan.append(_Launch(start, stop, kind, not plan, triton.cdiv(rows, bt), options, fixed))
     return plan
 
 
-def _shape(like: tuple[str, int], width: int) -> tuple[int, int]:
-    """Targets and channels of one program."""
-    whole = triton.next_power_of_2(max(1, width))
-    if like in SHAPES:
-        bt, bd = SHAPES[like]
-        return bt, min(bd, whole)
-    bd = min(WIDEST, whole)
-    return max(16, min(128, USUAL_BYTES // (like[1] * bd))), bd
+def _shape(variant: tuple[str, int], width: int) -> tuple[int, int]:
+    """Return the targets and channels of one program."""
+    padded_width = triton.next_power_of_2(max(1, width))
+    if variant in SHAPES:
+        bt, bd = SHAPES[variant]
+        return bt, min(bd, padded_width)
+    bd = min(WIDEST, padded_width)
+    return max(16, min(128, USUAL_BYTES // (variant[1] * bd))), bd
 
 
-def _merged(channels: Channels) -> list[tuple[int, int, str]]:
-    """Neighbours of one kind are one launch."""
+def _merge_neighbours(channels: Channels) -> list[tuple[int, int, str]]:
+    """Merge neighbouring channels of one kind into one launch."""
     merged: list[tuple[int, int, str]] = []
     for start, stop, kind in channels:
         if merged and merged[-1][2] == kind:
@@ -243,24 +243,24 @@ def _merged(channels: Channels) -> list[tuple[int, int, str]]:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """One past the last element, counted from the first, or the size if that is more."""
+    """Return the offset of the last element from the first, plus one."""
     return int(sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1)
 
 
 def _divisor(strides: tuple[int, ...], size: int) -> int:
-    """What divides the strides of batch and row, up to 16 bytes of elements."""
+    """Return the common divisor of the strides of batch and row, at most 16 bytes of elements."""
     return math.gcd(*strides[:-1], 16 // size)
 
 
 def _division(by: int) -> tuple[int, int]:
-    """m, s such that n // by is the upper half of (n + 1)·m, halved s times, for 0 <= n < 2³¹; m as a signed word."""
+    """Return m, s: n // by is the upper half of (n + 1)·m, shifted right by s, for 0 <= n < 2³¹; m is signed."""
     halvings = by.bit_length() - 1
     times = ((1 << 32 + halvings) - 1) // by
     return times - (1 << 32 if times >= 1 << 31 else 0), halvings
 
 
 def _gap(limit: float, times: torch.dtype) -> int:
-    """The limit in the type of the times, as bits: Triton would narrow a float argument to float32."""
+    """Return the bits of the limit in the type of the times: Triton would round a float argument to float32."""
     if times == torch.int64:
         return int(max(-(2.0**63), math.floor(limit))) if limit < 2.0**63 else (1 << 63) - 1
     form = ("<d", "<q") if times == torch.float64 else ("<f", "<i")

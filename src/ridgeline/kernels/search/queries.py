@@ -1,9 +1,9 @@
-"""Queries made ready for a search in one launch: float32, of unit length where that is wanted, and their norms.
+"""Prepare queries for a search in one launch: float32, unit length if needed, their norms, and the nearest lists.
 
-A norm is not finite exactly where a component is not, or where float32 cannot hold the sum of squares, so whoever
-reads the norms afterwards knows which query to refuse, without having waited for them before the search.
+A norm is not finite exactly if a component is not finite, or if float32 cannot hold the sum of squares. So the caller
+can read the norms after the search to refuse a query, and need not wait for them before the search.
 
-    python -m pytest tests/kernels/test_search_queries.py
+    python -m pytest tests/kernels/test_search_queries.py tests/kernels/test_search_one_query.py
 """
 
 from __future__ import annotations
@@ -12,20 +12,40 @@ import torch
 import triton
 import triton.language as tl
 
+from ridgeline.kernels.launch import launch_kernel
+from ridgeline.kernels.search import scalar_codes
+from ridgeline.kernels.search.scalar_codes import Digits, store_query_digits, store_query_words
+from ridgeline.kernels.search.scan import NO_FMA
+from ridgeline.kernels.search.top_k import (
+    EMPTY_KEY,
+    append_selected,
+    choose_buckets,
+    choose_threshold_capacity,
+    find_nth_largest,
+    pack_keys,
+    raise_threshold,
+    unpack_position,
+)
 
-def ready(queries: torch.Tensor, unit: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """queries [Q, D] of any float type → float32 [Q, D] and norms float64 [Q]; a zero query stays one."""
-    many, depth = queries.shape
-    out = torch.empty((many, depth), dtype=torch.float32, device=queries.device)
-    norms = torch.empty(many, dtype=torch.float64, device=queries.device)
-    if many:
-        _ready[(many,)](queries, out, norms, *queries.stride(), depth, triton.next_power_of_2(depth), unit, num_warps=4)
+
+def prepare_queries(queries: torch.Tensor, unit: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries [Q, D] of any float type as float32 [Q, D], and their norms, float64 [Q].
+
+    unit: divide each query by its norm; a zero query stays zero.
+    """
+    query_count, depth = queries.shape
+    out = torch.empty((query_count, depth), dtype=torch.float32, device=queries.device)
+    norms = torch.empty(query_count, dtype=torch.float64, device=queries.device)
+    if query_count:
+        _prepare_queries_kernel[(query_count,)](
+            queries, out, norms, *queries.stride(), depth, triton.next_power_of_2(depth), unit, num_warps=4
+        )
     return out, norms
 
 
 @triton.jit
-def measured(x, UNIT: tl.constexpr):
-    """float32, of unit length where that is wanted, and the norm it had."""
+def normalize_query(x, UNIT: tl.constexpr):
+    """Return x as float32, at unit length if UNIT, and its norm before that."""
     wide = x.to(tl.float64)
     norm = tl.sqrt(tl.sum(wide * wide))
     if UNIT:
@@ -34,37 +54,197 @@ def measured(x, UNIT: tl.constexpr):
 
 
 @triton.jit
-def _ready(
+def _prepare_queries_kernel(
     queries, out, norms, query_stride, element_stride, DEPTH: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
 ):  # fmt: skip
     query = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
-    there = d < DEPTH
-    x = tl.load(queries + query * query_stride + d * element_stride, mask=there, other=0).to(tl.float32)
-    x, norm = measured(x, UNIT)
+    inside = d < DEPTH
+    x = tl.load(queries + query * query_stride + d * element_stride, mask=inside, other=0).to(tl.float32)
+    x, norm = normalize_query(x, UNIT)
     tl.store(norms + query, norm)
-    tl.store(out + query * DEPTH + d, x, mask=there)
+    tl.store(out + query * DEPTH + d, x, mask=inside)
 
 
-def handed(
+def copy_results(
     values: torch.Tensor, numbers: torch.Tensor, norms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Answers [Q, k] in memory of their own; a query whose norm is not finite has found nothing: nan and -1."""
-    many, k = values.shape
+    """Copy results [Q, k] into new memory; a query whose norm is not finite gets nan and -1."""
+    query_count, k = values.shape
     out = torch.empty_like(values), torch.empty_like(numbers)
-    if many and k:
-        _handed[(many,)](values, numbers, norms, *out, k, triton.next_power_of_2(k), num_warps=1)
+    if query_count and k:
+        _copy_results_kernel[(query_count,)](values, numbers, norms, *out, k, triton.next_power_of_2(k), num_warps=1)
     return out
 
 
 @triton.jit(do_not_specialize=["k"])
-def _handed(values, numbers, norms, out_values, out_numbers, k, BLOCK: tl.constexpr):
+def _copy_results_kernel(values, numbers, norms, out_values, out_numbers, k, BLOCK: tl.constexpr):
     query = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    there = at < k
+    column = tl.arange(0, BLOCK)
+    inside = column < k
     norm = tl.load(norms + query)
-    fine = norm - norm == 0
-    value = tl.load(values + query * k + at, mask=there, other=0)
-    number = tl.load(numbers + query * k + at, mask=there, other=0)
-    tl.store(out_values + query * k + at, tl.where(fine, value, float("nan")), mask=there)
-    tl.store(out_numbers + query * k + at, tl.where(fine, number, -1), mask=there)
+    finite = norm - norm == 0
+    value = tl.load(values + query * k + column, mask=inside, other=0)
+    number = tl.load(numbers + query * k + column, mask=inside, other=0)
+    tl.store(out_values + query * k + column, tl.where(finite, value, float("nan")), mask=inside)
+    tl.store(out_numbers + query * k + column, tl.where(finite, number, -1), mask=inside)
+
+
+# One query: norm, unit length and digits, or the nearest lists, in one launch.
+#
+# There are few centres, so every program normalises the query itself and scores some of the centres. A counter shows
+# which program ends last; that program sees all scores, selects the lists, and resets the counter for the next launch.
+
+
+MAX_PROBED_LISTS = 8192  # that one program selects from
+MAX_PROBES = 64
+CENTRE_ELEMENTS = 8192  # elements of centres per program
+WARPS = 4
+
+PreparedQuery = tuple[torch.Tensor, torch.Tensor]  # the query float32 [1, D] and its norm float64 [1]
+QueryWords = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def prepare_one_query(
+    queries: torch.Tensor,
+    unit: bool,
+    grid: tuple[torch.Tensor, torch.Tensor] | None = None,
+    *,
+    metric: str = "ip",
+    digits: Digits | None = None,
+    early: bool = False,
+) -> tuple[PreparedQuery, QueryWords | None]:
+    """Prepare one query [1, D] of any float type.
+
+    Returns what `prepare_queries` returns, and with a grid what `pack_queries` returns (else None). Writes to `digits`
+    what `scan_sketch` needs.
+    """
+    depth, terms = queries.shape[1], scalar_codes.TERMS
+    width = triton.cdiv(depth, 16) * 4
+    prepared = _allocate_query(queries)
+    words = None
+    if grid is not None:
+        words = (
+            torch.empty((1, terms, width), dtype=torch.int32, device=queries.device),
+            torch.empty(1, dtype=torch.float32, device=queries.device),
+            torch.empty(1, dtype=torch.float32, device=queries.device),
+        )
+    launch_kernel(
+        _prepare_one_query_kernel, 1, queries, *(grid or (None, None)), *prepared, *(words or (None, None, None)),
+        *(digits or (None, None)), depth, width, triton.next_power_of_2(width), terms, 2.0 if metric == "l2" else 1.0,
+        scalar_codes.SKETCH_MARGIN, unit, early, num_warps=WARPS,
+    )  # fmt: skip
+    return prepared, words
+
+
+def prepare_and_probe(
+    queries: torch.Tensor,
+    unit: bool,
+    centres: torch.Tensor,
+    probes: int,
+    *,
+    metric: str = "ip",
+    step: torch.Tensor | None = None,
+    early: bool = False,
+) -> tuple[PreparedQuery, torch.Tensor, torch.Tensor]:
+    """Prepare one query [1, D] of any float type and find its nearest lists.
+
+    centres float32 [C, D], probes ≤ C. Returns the prepared query, the query for the scan (multiplied by `step` if rows
+    are codes with this step), and the nearest lists int32 [1, probes], best first.
+    """
+    count, depth = centres.shape
+    block = triton.next_power_of_2(depth)
+    centres_per_program = max(1, min(16, CENTRE_ELEMENTS // block))
+    prepared = _allocate_query(queries)
+    scan_query = prepared[0] if step is None else torch.empty_like(prepared[0])
+    lists = torch.empty((1, probes), dtype=torch.int32, device=queries.device)
+    scores = torch.empty(count, dtype=torch.float32, device=queries.device)
+    scratch = torch.empty(choose_threshold_capacity(probes), dtype=torch.int64, device=queries.device)
+    finished_programs = torch.zeros(1, dtype=torch.int32, device=queries.device)
+    padded_count = max(2 * choose_buckets(probes), triton.next_power_of_2(count))
+    launch_kernel(
+        _prepare_and_probe_kernel, triton.cdiv(count, centres_per_program), queries, centres, step, *prepared,
+        scan_query, lists, scores, scratch, finished_programs, count, probes, depth, block, centres_per_program,
+        padded_count, choose_buckets(probes), choose_threshold_capacity(probes), metric == "l2", unit, early,
+        num_warps=WARPS, **NO_FMA,
+    )  # fmt: skip
+    return prepared, scan_query, lists
+
+
+def _allocate_query(queries: torch.Tensor) -> PreparedQuery:
+    return (
+        torch.empty(queries.shape, dtype=torch.float32, device=queries.device),
+        torch.empty(1, dtype=torch.float64, device=queries.device),
+    )
+
+
+@triton.jit(do_not_specialize_on_alignment=["queries"])
+def _prepare_one_query_kernel(
+    queries, step, middle, out, norms, words, unit, constant, digits, coefficients, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, TERMS: tl.constexpr, FACTOR: tl.constexpr, MARGIN: tl.constexpr,
+    UNIT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    word = tl.arange(0, BLOCK)
+    d = word[:, None] * 4 + tl.arange(0, 4)[None, :]
+    inside = d < DEPTH
+    x, norm = normalize_query(tl.load(queries + d, mask=inside, other=0).to(tl.float32), UNIT)
+    tl.store(norms, norm)
+    tl.store(out + d, x, mask=inside)
+    if step is not None:
+        if digits is not None:
+            store_query_digits(x, word, step, middle, digits, coefficients, DEPTH, WIDTH, FACTOR, MARGIN)
+        store_query_words(x, word, step, middle, words, unit, constant, DEPTH, WIDTH, TERMS, FACTOR)
+
+
+@triton.jit(do_not_specialize=["count", "probes"], do_not_specialize_on_alignment=["queries"])
+def _prepare_and_probe_kernel(
+    queries, centres, step, out, norms, scan_query, lists, scores, scratch, finished_programs, count, probes,
+    DEPTH: tl.constexpr, BLOCK: tl.constexpr, CENTRES: tl.constexpr, PADDED_COUNT: tl.constexpr, BUCKETS: tl.constexpr,
+    CAPACITY: tl.constexpr, L2: tl.constexpr, UNIT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    program = tl.program_id(0)
+    d = tl.arange(0, BLOCK)
+    inside = d < DEPTH
+    centre = program * CENTRES + tl.arange(0, CENTRES)
+    clamped = tl.minimum(centre, count - 1)
+    c = tl.load(centres + clamped[:, None] * DEPTH + d[None, :], mask=inside[None, :], other=0)
+    x, norm = normalize_query(tl.load(queries + d, mask=inside, other=0).to(tl.float32), UNIT)
+    if L2:
+        difference = c - x[None, :]
+        score = -tl.sum(difference * difference, 1)
+    else:
+        score = tl.sum(c * x[None, :], 1)
+    tl.store(scores + centre, score, mask=centre < count)
+    if program == 0:
+        tl.store(norms, norm)
+        tl.store(out + d, x, mask=inside)
+        if step is not None:
+            factor = 2.0 if L2 else 1.0
+            tl.store(scan_query + d, x * (tl.load(step + d, mask=inside, other=0) * factor), mask=inside)
+    tl.debug_barrier()  # all threads must have written before the counter rises
+    finished_before = tl.atomic_add(finished_programs, 1, sem="acq_rel", scope="gpu")
+    if finished_before == tl.num_programs(0) - 1:
+        tl.store(finished_programs, 0)
+        spread = tl.arange(0, PADDED_COUNT // BUCKETS)[:, None] * BUCKETS + tl.arange(0, BUCKETS)[None, :]
+        spread_scores = tl.load(scores + spread, mask=spread < count, other=float("-inf"), cache_modifier=".cg")
+        least = find_nth_largest(tl.max(spread_scores, 0), probes)
+        position = tl.arange(0, PADDED_COUNT)
+        all_scores = tl.load(scores + position, mask=position < count, other=float("-inf"), cache_modifier=".cg")
+        keys = pack_keys(all_scores, position)
+        selected = append_selected(scratch, 0, keys, (all_scores >= least) & (all_scores > float("-inf")), CAPACITY)
+        if selected > CAPACITY:
+            low = raise_threshold(tl.where(all_scores >= least, keys, EMPTY_KEY), probes, CAPACITY)
+            tl.debug_barrier()
+            selected = append_selected(scratch, 0, keys, keys >= low, CAPACITY)
+        tl.debug_barrier()
+        slot = tl.arange(0, CAPACITY)
+        key = tl.load(scratch + slot, mask=slot < selected, other=EMPTY_KEY)
+        ahead = key[None, :] > key[:, None]
+        ahead = ahead | ((key[None, :] == key[:, None]) & (slot[None, :] < slot[:, None]))
+        rank = tl.sum(tl.where(ahead, 1, 0), 1)
+        # A query that is not finite gets any lists; its result is empty.
+        tl.store(lists + rank, tl.maximum(unpack_position(key), 0), mask=rank < probes)

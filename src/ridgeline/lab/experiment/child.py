@@ -1,9 +1,9 @@
-"""A point's own process: stands where it was told, then lets its subject measure.
+"""The process of one point: binds itself to its placement, then lets its subject measure.
 
-    python -m ridgeline.lab.experiment.child ANSWER_FD LIFELINE_FD PARENT_PID       (the order comes on stdin)
+    python -m ridgeline.lab.experiment.child ANSWER_FD LIFELINE_FD PARENT_PID       (the request comes on stdin)
 
-First the place, then the libraries: threads and memory they make while loading stay near too. What the subject prints
-goes to the run's log. The kernel ends this process when its parent is gone.
+The placement comes before the libraries: threads and memory that they create while loading are then local too. What
+the subject prints goes to the run's log. The kernel ends this process when its parent dies.
 """
 
 from __future__ import annotations
@@ -20,101 +20,117 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.lab.race.contender import peaks, reset_peaks
-from ridgeline.machine import Placement, now_ns, placed, topology
-from ridgeline.machine import numa as memory
+from ridgeline.lab.race import read_peaks, reset_peaks
+from ridgeline.machine import Placement, memory_policy_supported, now_ns, placed, topology
 from ridgeline.pipeline import die_with_parent
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a subject is given: the parameters, the device, and where its staging memory is to lie."""
+class PointRequest:
+    """What a subject receives.
+
+    params   the parameters of the point
+    device   "cpu", "cuda:1"
+    staging  where staging memory belongs: allocate it inside `placed(request.staging)`
+    """
 
     params: Mapping[str, Any]
-    device: str  # "cpu", "cuda:1"
-    staging: Placement  # enter `placed(order.staging)` to allocate what is staged
+    device: str
+    staging: Placement
 
 
 @dataclass
-class Outcome:
-    """What a subject gives back. Samples are nanoseconds of single steps, raw, in their order."""
+class PointResult:
+    """What a subject returns.
+
+    samples_ns  nanoseconds of single steps, raw, in their order
+    work        the work of a step, where it was not known beforehand
+    check       whether the output is right, as in a record
+    settings    how the subject ran
+    extras      other measurements
+    files       name -> JSON data, saved beside the run's log
+    """
 
     samples_ns: list[float]
-    work: Mapping[str, Any] | None = None  # where it was not known beforehand
+    work: Mapping[str, Any] | None = None
     check: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Any] = field(default_factory=dict)  # name -> JSON: kept beside the run's log
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
-Subject = Callable[[Order], Outcome]
+Subject = Callable[[PointRequest], PointResult]
 
 
-def obey(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the point; the answer for the parent."""
-    began = now_ns()
+def measure_point(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the point; return the answer for the parent as JSON data."""
+    start_ns = now_ns()
     with ExitStack() as stack:
-        here = topology()
-        cpus = tuple(order["cpus"])
-        home, node = order["cpu_node"], order["node"]
-        policy = _policy(len(here.memory_nodes))
-        # With a GPU, all memory is the node's; without one, only what is staged: the CPUs compute at home.
-        where = stack.enter_context(placed(Placement(home, cpus, policy if home in here.memory_nodes else "local")))
+        machine = topology()
+        cpus = tuple(request["cpus"])
+        home, node = request["cpu_node"], request["node"]
+        policy = _choose_policy(len(machine.memory_nodes))
+        # With a GPU, all memory is on the node; without one, only staging memory: the CPUs compute in local memory.
+        placement = Placement(home, cpus, policy if home in machine.memory_nodes else "local")
+        process_placement = stack.enter_context(placed(placement))
         staging = Placement(node, cpus, policy)
-        with placed(staging) as staged:
-            pass  # told before anything is loaded
-        gpu = order["gpu"]
+        with placed(staging) as staging_placement:
+            pass  # a refusal must come before anything is loaded
+        gpu = request["gpu"]
         device = "cpu" if gpu is None else f"cuda:{gpu}"
-        subject = resolve(order["subject"])
+        subject = import_name(request["subject"])
         reset_peaks(device)
-        outcome = subject(Order(order["params"], device, staging))
-        answer = asdict(outcome)
-        answer["extras"] = {**peaks(device), **answer["extras"]}
-        answer["placed"] = {**asdict(where), "staging": asdict(staged)}
-        answer["duration_s"] = (now_ns() - began) / 1e9
+        answer = asdict(subject(PointRequest(request["params"], device, staging)))
+        answer["extras"] = {**read_peaks(device), **answer["extras"]}
+        answer["placed"] = {**asdict(process_placement), "staging": asdict(staging_placement)}
+        answer["duration_s"] = (now_ns() - start_ns) / 1e9
     return answer
 
 
-def resolve(reference: str) -> Any:
-    """The thing a "package.module:name" means; the working folder counts as a place to look."""
+def import_name(reference: str) -> Any:
+    """Return the object that "package.module:name" names; modules of the working folder can be imported too.
+
+    Raises InputError where the reference has no such form, or its module or name does not exist.
+    """
     module, colon, name = reference.partition(":")
     if not colon or not module or not name:
         raise InputError(f"'{reference}' names no function; write package.module:function.")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except ImportError as error:
         raise InputError(f"'{reference}' cannot be imported: {error}.") from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise InputError(f"'{module}' has no '{name}'.")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
-def _policy(nodes: int) -> str:
-    """Bound, always; but where there is one node and the kernel lets nobody bind, memory has no choice anyway."""
-    return "bind" if nodes > 1 or memory.supported() else "local"
+def _choose_policy(nodes: int) -> str:
+    """Bind memory always, except on one node where the kernel forbids it: memory then has no other place anyway."""
+    return "bind" if nodes > 1 or memory_policy_supported() else "local"
 
 
 def main() -> None:
-    answers, lifeline, parent = map(int, sys.argv[1:4])
+    answer_fd, lifeline, parent = map(int, sys.argv[1:4])
     die_with_parent(lifeline, parent)
     faulthandler.enable()
-    os.set_inheritable(answers, False)
-    order = json.load(sys.stdin)
+    os.set_inheritable(answer_fd, False)
+    request = json.load(sys.stdin)
     try:
-        answer = obey(order)
-    except Exception as error:  # whatever a subject throws is the point's result
+        answer = measure_point(request)
+    except Exception as error:  # any exception of a subject is the result of the point
         traceback.print_exc()
-        words = " ".join(str(error).split())[:500]
-        answer = {"failed": words if isinstance(error, RidgelineError) else f"raised {type(error).__name__}: {words}"}
-    with open(answers, "w") as out:
-        json.dump(answer, out, default=_plain)
+        message = " ".join(str(error).split())[:500]
+        known = isinstance(error, RidgelineError)
+        answer = {"failed": message if known else f"raised {type(error).__name__}: {message}"}
+    with open(answer_fd, "w") as out:
+        json.dump(answer, out, default=_to_json)
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 

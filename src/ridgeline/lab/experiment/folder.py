@@ -1,7 +1,7 @@
-"""The folder of an experiment: `outputs/<name>-<time>/`, what lies in it, and whether it may be gone on with.
+"""The folder of an experiment: `outputs/<name>-<time>/`, its files, and whether a run may continue in it.
 
-records.jsonl is the truth, a line per point as soon as it is measured; results.json, the summary and the pages are
-made from it whenever they are needed.
+records.jsonl is the source of all results, with a line per point as soon as it is measured; results.json, the summary
+and the pages are made from it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 import ridgeline
 from ridgeline.errors import InputError
-from ridgeline.lab.record import record
-from ridgeline.lab.record.record import Record
-from ridgeline.store import owner, publish
+from ridgeline.lab.record import RECORDS_FILE, Record, read_records
+from ridgeline.store import get_owner, publish
 
 SCHEMA = 1
 SUMMARY, RESULTS, LOG, CONFIG, RUNS = (
@@ -30,12 +29,16 @@ SUMMARY, RESULTS, LOG, CONFIG, RUNS = (
     "runs",
 )
 LOCK = ".lock"
+DIGEST_KEY = "asked"  # key of the configuration's digest in the summary
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _STAMP = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+_log_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Folder:
+class ExperimentFolder:
+    """The folder of one experiment; `resumed` says whether it holds points of an earlier run."""
+
     path: Path
     resumed: bool = False
 
@@ -48,52 +51,56 @@ class Folder:
         return self.path / RUNS
 
     def records(self) -> list[Record]:
-        """All that was measured; the line a killed writer tore is left out."""
-        file = self.path / record.FILE
-        return list(record.read(file).records) if file.exists() else []
+        """Return all records, without the incomplete line of a writer that was killed."""
+        file = self.path / RECORDS_FILE
+        return list(read_records(file).records) if file.exists() else []
 
     def state(self) -> dict[str, Any]:
+        """Return the summary."""
         return read_state(self.path)
 
     def write(self, name: str, text: str) -> None:
+        """Replace a file of the folder, in one atomic step."""
         with publish(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
     def log(self, sentence: str) -> None:
-        """A line for whoever follows with `tail -f`."""
+        """Append a line with the time to experiment.log."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with _writing, (self.path / LOG).open("a", encoding="utf-8") as out:
+        with _log_lock, (self.path / LOG).open("a", encoding="utf-8") as out:
             out.write(f"{now} {' '.join(sentence.split())}\n")
 
 
-_writing = threading.Lock()
+def open_folder(outputs: Path, name: str, resume: bool | None, digest: str) -> ExperimentFolder:
+    """Return the folder to write into: the newest of this name if it is to be resumed, else a new one.
 
+    outputs  parent of all experiments
+    name     of the experiment; the complete name of an existing folder always selects that folder
+    resume   True: resume the newest, finished or not; False: never resume; None: resume if it was stopped or has
+             failures, and its configuration has the same `digest`
 
-def open_folder(outputs: Path, name: str, resume: bool | None, asked: str) -> Folder:
-    """The folder to write into: the newest of this name where it is to be gone on with, else a new one.
-
-    resume  True: go on with the newest, finished or not; False: never; None: only if it was stopped or has failures,
-            and was `asked` the same. A name that is a folder's whole name always means that one.
+    Raises InputError for a name that no folder can have, for a folder of another version, and where `outputs` cannot
+    be written.
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"experiment.name '{name}' cannot name a folder; use letters, digits, '-', '_' and '.'.")
     if (outputs / name / SUMMARY).is_file():
         read_state(outputs / name)
-        return Folder(outputs / name, resumed=True)
-    found = sorted(
+        return ExperimentFolder(outputs / name, resumed=True)
+    folders = sorted(
         (p for p in outputs.glob(f"{name}-*") if _STAMP.sub("", p.name) == name and (p / SUMMARY).is_file()),
         key=lambda p: p.name,
     )
-    if found and resume is not False:
-        newest = found[-1]
-        if resume or _same_and_open(newest, asked):
+    if folders and resume is not False:
+        newest = folders[-1]
+        if resume or _can_resume(newest, digest):
             read_state(newest)
-            return Folder(newest, resumed=True)
-    return Folder(_new(outputs, name))
+            return ExperimentFolder(newest, resumed=True)
+    return ExperimentFolder(_create_folder(outputs, name))
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The summary of an experiment's folder; one that another version wrote is refused."""
+    """Return the summary of an experiment's folder; raises InputError for one of another version."""
     try:
         state = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -104,25 +111,26 @@ def read_state(path: Path) -> dict[str, Any]:
             f"'{path}' was written by another version (schema {schema!r}, this one has {SCHEMA}); "
             "use that version, or experiment.resume=false for a new folder."
         )
-    found: dict[str, Any] = state
-    return found
+    summary: dict[str, Any] = state
+    return summary
 
 
-def write_state(folder: Folder, state: Mapping[str, Any]) -> None:
-    whole = {"schema": SCHEMA, "ridgeline": ridgeline.__version__, **state}
-    folder.write(SUMMARY, json.dumps(whole, indent=2) + "\n")
+def write_state(folder: ExperimentFolder, state: Mapping[str, Any]) -> None:
+    """Write the summary, with the version of its schema and of ridgeline."""
+    summary = {"schema": SCHEMA, "ridgeline": ridgeline.__version__, **state}
+    folder.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
-def _same_and_open(path: Path, asked: str) -> bool:
+def _can_resume(path: Path, digest: str) -> bool:
     try:
         state = read_state(path)
     except InputError:
         return False
     unfinished = not state.get("finished") or bool(state.get("failed"))
-    return unfinished and state.get("asked") == asked and owner(path / LOCK) is None
+    return unfinished and state.get(DIGEST_KEY) == digest and get_owner(path / LOCK) is None
 
 
-def _new(outputs: Path, name: str) -> Path:
+def _create_folder(outputs: Path, name: str) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     for number in range(1000):
         path = outputs / f"{name}-{stamp}{f'-{number}' if number else ''}"

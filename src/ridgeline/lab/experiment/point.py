@@ -1,6 +1,6 @@
-"""A point: one thing to measure, and where it is to stand.
+"""A point: one thing to measure, and its placement.
 
-The lab knows that a point has parameters and a subject that measures them; what they mean, the subject knows.
+The lab knows that a point has parameters and a subject that measures them. Only the subject knows their meaning.
 """
 
 from __future__ import annotations
@@ -19,23 +19,42 @@ from ridgeline.machine import Topology
 
 @dataclass(frozen=True)
 class Point:
-    """`subject` is "package.module:function", called in the point's own process with an `Order`'s contents."""
+    """One thing to measure.
+
+    experiment    name of the experiment
+    name          of what is measured, for people: the model
+    subject       "package.module:function", called in the point's own process with a `PointRequest`
+    params        parameters for the subject
+    node          NUMA node of the staging memory
+    cpu_node      NUMA node of the CPUs; with a GPU the same as `node`
+    gpu           index of the GPU; None: the CPUs compute
+    timeout_s     from the start of the process
+    work          of one step, as far as it is known beforehand
+    facts         what follows from the parameters, for the rows
+    staged_bytes  host memory that it needs on `node`
+    """
 
     experiment: str
-    name: str  # of what is measured, for people: the model
+    name: str
     subject: str
     params: Mapping[str, Scalar]
-    node: int  # whose memory holds what is staged
-    cpu_node: int  # whose CPUs run it; with a GPU the same as `node`
+    node: int
+    cpu_node: int
     gpu: int | None = None
     timeout_s: float = 300.0
-    work: Work = field(default_factory=lambda: Work(0))  # of one step, as far as it is known beforehand
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what follows from the parameters, for the rows
-    staged_bytes: int = 0  # host memory it asks for on `node`
+    work: Work = field(default_factory=lambda: Work(0))
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    staged_bytes: int = 0
 
     @property
     def device(self) -> str:
+        """The kind of device: "cpu" or "cuda"."""
         return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def device_name(self) -> str:
+        """The device with its index: "cpu", "cuda:1"."""
+        return "cpu" if self.gpu is None else f"cuda:{self.gpu}"
 
     @property
     def case(self) -> Case:
@@ -43,46 +62,49 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Points with one key would measure the same thing in the same place."""
+        """Identifies the measurement: points with one key measure the same thing in the same place."""
         parts = [self.experiment, self.subject, dict(self.params), self.gpu, self.node, self.cpu_node]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def run_id(self) -> str:
-        """What its rows and files are called: readable, and its own."""
+        """The readable, unique name of its row and files."""
         name = re.sub(r"[^A-Za-z0-9_.]+", "-", self.name).strip("-.")[:40] or "point"
-        return f"{name}-{self.stand}-{self.key[:8]}"
+        return f"{name}-{self.placement}-{self.key[:8]}"
 
     @property
-    def stand(self) -> str:
-        """The place in a word: gpu0-node1, cpu0-node1."""
+    def placement(self) -> str:
+        """The placement in a word: gpu0-node1, cpu0-node1."""
         return f"{f'cpu{self.cpu_node}' if self.gpu is None else f'gpu{self.gpu}'}-node{self.node}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON data, with the device and the run ID."""
         return {**asdict(self), "params": dict(self.params), "device": self.device, "run_id": self.run_id}
 
 
-def refuse_absent(point: Point, here: Topology) -> None:
-    """A GPU, a node or memory that this machine does not have, told with what it has."""
+def check_available(point: Point, machine: Topology) -> None:
+    """Raise InputError if the machine lacks the point's GPU, node, CPUs or memory; the message lists what it has."""
     if point.gpu is not None:
-        here.gpu(point.gpu)
+        machine.gpu(point.gpu)
     for node in (point.node, point.cpu_node):
-        here.node(node)
-    if not set(here.node(point.cpu_node).cpus) & set(here.usable_cpus):
-        with_cpus = [str(n.id) for n in here.nodes if set(n.cpus) & set(here.usable_cpus)]
+        machine.node(node)
+    usable = set(machine.usable_cpus)
+    if not set(machine.node(point.cpu_node).cpus) & usable:
+        with_cpus = [str(n.id) for n in machine.nodes if set(n.cpus) & usable]
         raise InputError(f"node {point.cpu_node} has no CPU to run on; nodes with some: {', '.join(with_cpus)}.")
-    if point.node not in here.memory_nodes:
-        known = ", ".join(map(str, here.memory_nodes))
+    if point.node not in machine.memory_nodes:
+        known = ", ".join(map(str, machine.memory_nodes))
         raise InputError(f"node {point.node} has no memory for this process; nodes with some: {known}.")
-    room = min(here.node(point.node).memory_bytes, here.limits.memory_bytes or here.node(point.node).memory_bytes)
-    if point.staged_bytes > room:
+    node_bytes = machine.node(point.node).memory_bytes
+    available = min(node_bytes, machine.limits.memory_bytes or node_bytes)
+    if point.staged_bytes > available:
         raise InputError(
             f"{point.name}: a pool of {point.staged_bytes >> 20:,} MB is larger than node {point.node}, "
-            f"which has {room >> 20:,} MB; ask for less."
+            f"which has {available >> 20:,} MB; ask for less."
         )
 
 
-def distance(point: Point, here: Topology) -> int | None:
-    """From the memory to what computes, by the firmware's table (10 is at home); None where it does not say."""
-    home = point.cpu_node if point.gpu is None else here.gpu(point.gpu).node
-    return None if home is None else here.node(point.node).distances.get(home)
+def get_distance(point: Point, machine: Topology) -> int | None:
+    """Return the firmware's distance from the memory to what computes (10 is local); None where it is unknown."""
+    home = point.cpu_node if point.gpu is None else machine.gpu(point.gpu).node
+    return None if home is None else machine.node(point.node).distances.get(home)

@@ -1,4 +1,4 @@
-"""The pages of an experiment, from its records alone: summary.md for the terminal and a merge request, report.html."""
+"""The pages of an experiment, from its records alone: summary.md for a terminal or a merge request, and report.html."""
 
 from __future__ import annotations
 
@@ -8,146 +8,154 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.experiment.folder import Folder
-from ridgeline.lab.experiment.rows import STAGES, labels, latest, row
-from ridgeline.lab.record.record import Record
-from ridgeline.lab.report.figures import WAYS, timeline
+from ridgeline.lab.experiment.folder import ExperimentFolder
+from ridgeline.lab.experiment.results import STAGES, build_row, label_runs, select_latest
+from ridgeline.lab.record import Record
+from ridgeline.lab.report import STAGE_NAMES, draw_timeline
 from ridgeline.lab.study import Study, study
-from ridgeline.web import Axis, Bar, bars, page, render, si
+from ridgeline.web import Axis, Bar, build_page, draw_bars, format_si, render_template
 
 PACKAGE = "ridgeline.lab"
-PICTURES = 12  # timelines in the page; the rest are in runs/
-MOST_BARS = 90  # more are no picture; the table has them all
-WIDEST = 20  # between the fastest and the slowest, before the axis is logarithmic
+MAX_TIMELINES = 12  # on the page; the others are in runs/
+MAX_BARS = 90  # a chart with more cannot be read; the table has all runs
+LINEAR_RANGE = 20  # slowest over fastest, beyond which the axis is logarithmic
 Row = Mapping[str, Any]
-Names = Mapping[str, str]  # run_id -> what people read
+Names = Mapping[str, str]  # run_id -> name for people
 
 
-def write(folder: Folder, state: Mapping[str, Any]) -> None:
-    """Publish report.html and summary.md."""
-    records = latest(folder.records())
-    told = [(one, row(one)) for one in records]
-    names = labels(records)
-    found = study([r for _, r in told])
-    folder.write("summary.md", f"{_summary([r for _, r in told], names, state)}\n{found.markdown}")
-    folder.write("study.json", json.dumps({"recommendation": found.recommendation, **found.findings}, indent=1) + "\n")
-    folder.write("report.html", _page(told, names, state, found))
+def write_report(folder: ExperimentFolder, state: Mapping[str, Any]) -> None:
+    """Write report.html, summary.md and study.json."""
+    records = select_latest(folder.records())
+    rows = [build_row(record) for record in records]
+    names = label_runs(records)
+    result = study(rows)
+    findings = {"recommendation": result.recommendation, **result.findings}
+    folder.write("summary.md", f"{_write_summary(rows, names, state)}\n{result.markdown}")
+    folder.write("study.json", json.dumps(findings, indent=1) + "\n")
+    folder.write("report.html", _write_page(records, rows, names, state, result))
 
 
-def place(one: Row) -> str:
-    """Where it stood, in words: "GPU 0 from node 1 (distance 21)"."""
-    who = f"CPUs of node {one['device_node']}" if one["gpu_id"] is None else f"GPU {one['gpu_id']}"
-    far = "" if one["distance"] is None else f" (distance {one['distance']})"
-    return f"{who}, memory of node {one['numa_node']}{far}"
+def describe_place(row: Row) -> str:
+    """Return the placement of a run in words: "GPU 0, memory of node 1 (distance 21)"."""
+    processor = f"CPUs of node {row['device_node']}" if row["gpu_id"] is None else f"GPU {row['gpu_id']}"
+    distance = "" if row["distance"] is None else f" (distance {row['distance']})"
+    return f"{processor}, memory of node {row['numa_node']}{distance}"
 
 
-def _summary(found: Sequence[Row], names: Names, state: Mapping[str, Any]) -> str:
+def list_notes(rows: Sequence[Row]) -> list[str]:
+    """Return what a reader must know before the numbers."""
+    notes = []
+    if any(row["distance"] is None for row in rows):
+        notes.append("The firmware does not say to which node a GPU is attached, so its local node is unknown.")
+    if any(row["gpu_id"] is None for row in rows):
+        notes.append("Without a GPU the CPUs of a node compute, and 'to the device' is a copy into their local memory.")
+    return notes
+
+
+def _write_summary(rows: Sequence[Row], names: Names, state: Mapping[str, Any]) -> str:
     lines = [f"# {state['name']}", ""]
-    lines += [_cell(state["description"]), ""] if state.get("description") else []
-    good = [r for r in found if r["success"]]
+    lines += [_escape(state["description"]), ""] if state.get("description") else []
+    good = [row for row in rows if row["success"]]
     command = " ".join(str(state.get("command", "")).split()).replace("`", "'")
-    lines += [f"{len(good)} of {len(found)} points measured. `{command}`", ""]
-    lines += [*(f"{note}\n" for note in notes(found))]
+    lines += [f"{len(good)} of {len(rows)} points measured. `{command}`", ""]
+    lines += [*(f"{note}\n" for note in list_notes(rows))]
     if good:
         lines += [
             "| point | place | images/s | batch | to the device | compute | back | overlap |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        for one in good:
-            stages = " | ".join(_time(one[f"{s}_seconds"]) for s in STAGES)
-            rate = f"{one['throughput']:,.1f}" if one["throughput"] else "–"
-            share = f"{one['overlap']:.2f}" if one["overlap"] is not None else "–"
-            cells = [_cell(names[one["run_id"]]), place(one), rate, _time(one["batch_seconds"]), stages, share]
+        for row in good:
+            stages = " | ".join(_format_time(row[f"{stage}_seconds"]) for stage in STAGES)
+            rate = f"{row['throughput']:,.1f}" if row["throughput"] else "–"
+            overlap = f"{row['overlap']:.2f}" if row["overlap"] is not None else "–"
+            batch = _format_time(row["batch_seconds"])
+            cells = [_escape(names[row["run_id"]]), describe_place(row), rate, batch, stages, overlap]
             lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", "Times are medians of one batch; the stages with nothing beside them.", ""]
-    failures = [r for r in found if not r["success"]]
+        lines += ["", "Times are medians of one batch; each stage is timed by itself.", ""]
+    failures = [row for row in rows if not row["success"]]
     if failures:
-        lines += ["## Failed", "", *(f"- {_cell(r['run_id'])}: {_cell(str(r['error']))}" for r in failures), ""]
+        lines += ["## Failed", "", *(f"- {_escape(r['run_id'])}: {_escape(str(r['error']))}" for r in failures), ""]
     return "\n".join(lines)
 
 
-def notes(found: Sequence[Row]) -> list[str]:
-    """What a reader must know before the numbers."""
-    told = []
-    if any(r["distance"] is None for r in found):
-        told.append("The firmware does not say which node a GPU hangs from: which of its places is local is not known.")
-    if any(r["gpu_id"] is None for r in found):
-        told.append("Without a GPU: the CPUs of a node take its part, and 'to the device' is a copy beside them.")
-    return told
-
-
-def _page(told: Sequence[tuple[Record, Row]], names: Names, state: Mapping[str, Any], studied: Study) -> str:
-    found = [r for _, r in told]
-    good = [(one, r) for one, r in told if r["success"]]
-    body = render(
+def _write_page(
+    records: Sequence[Record], rows: Sequence[Row], names: Names, state: Mapping[str, Any], result: Study
+) -> str:
+    good = [(record, row) for record, row in zip(records, rows, strict=True) if row["success"]]
+    body = render_template(
         "experiment.html",
         templates=PACKAGE,
         state=state,
-        rows=found,
-        failures=[r for r in found if not r["success"]],
-        notes=notes(found),
-        machines=list({one.machine["fingerprint"]: one.machine for one, _ in told}.values()),
-        charts=[c for c in (_rates(found, names), _stages(found, names)) if c],
+        rows=rows,
+        failures=[row for row in rows if not row["success"]],
+        notes=list_notes(rows),
+        machines=list({record.machine["fingerprint"]: record.machine for record in records}.values()),
+        charts=[chart for chart in (_draw_rates(rows, names), _draw_stages(rows, names)) if chart],
         timelines=[
-            _timeline(one, r, names[r["run_id"]])
-            for one, r in good[:PICTURES]
-            if one.contenders[0].extras.get("timeline")
+            _draw_timeline(record, row, names[row["run_id"]])
+            for record, row in good[:MAX_TIMELINES]
+            if record.contenders[0].extras.get("timeline")
         ],
-        sections=studied.sections,
+        sections=result.sections,
         names=names,
-        place=place,
-        time=_time,
-        si=si,
+        place=describe_place,
+        time=_format_time,
+        si=format_si,
     )
-    return page(f"{state['name']}: Ridgeline experiment", body)
+    return build_page(f"{state['name']}: Ridgeline experiment", body)
 
 
-def _rates(found: Sequence[Row], names: Names) -> Markup | None:
-    rows = [
+def _draw_rates(rows: Sequence[Row], names: Names) -> Markup | None:
+    rate_bars = [
         Bar(
-            r["placement"],
-            r["throughput"],
-            group=names[r["run_id"]],
-            series=r["placement"],
-            title=f"{r['run_id']}\n{place(r)}\n{r['throughput']:,.1f} images/s",
+            row["placement"],
+            row["throughput"],
+            group=names[row["run_id"]],
+            series=row["placement"],
+            title=f"{row['run_id']}\n{describe_place(row)}\n{row['throughput']:,.1f} images/s",
         )
-        for r in found
-        if r["throughput"]
+        for row in rows
+        if row["throughput"]
     ]
-    if not 0 < len(rows) <= MOST_BARS:
+    if not 0 < len(rate_bars) <= MAX_BARS:
         return None
-    wide = max(r.value for r in rows) > WIDEST * min(r.value for r in rows)
+    wide = max(bar.value for bar in rate_bars) > LINEAR_RANGE * min(bar.value for bar in rate_bars)
     axis = Axis(unit="images/s", scale="log" if wide else "linear")
-    return bars(rows, title="Images per second", axis=axis, caption="More is better.")
+    return draw_bars(rate_bars, title="Images per second", axis=axis, caption="More is better.")
 
 
-def _stages(found: Sequence[Row], names: Names) -> Markup | None:
-    rows = [
-        Bar(WAYS[stage], r[f"{stage}_seconds"], group=f"{names[r['run_id']]} · {r['placement']}", series=WAYS[stage])
-        for r in found
-        if r["success"]
+def _draw_stages(rows: Sequence[Row], names: Names) -> Markup | None:
+    stage_bars = [
+        Bar(
+            STAGE_NAMES[stage],
+            row[f"{stage}_seconds"],
+            group=f"{names[row['run_id']]} · {row['placement']}",
+            series=STAGE_NAMES[stage],
+        )
+        for row in rows
+        if row["success"]
         for stage in STAGES
-        if r[f"{stage}_seconds"]
+        if row[f"{stage}_seconds"]
     ]
-    if not 0 < len(rows) <= MOST_BARS:
+    if not 0 < len(stage_bars) <= MAX_BARS:
         return None
     caption = "Median seconds of one batch. The longest stage is the least a batch can take, however well they overlap."
-    return bars(rows, title="Each stage by itself", axis=Axis(unit="s", scale="log"), caption=caption)
+    return draw_bars(stage_bars, title="Each stage by itself", axis=Axis(unit="s", scale="log"), caption=caption)
 
 
-def _timeline(one: Record, told: Row, name: str) -> Markup:
-    share = f", overlap {told['overlap']:.2f}" if told["overlap"] is not None else ""
-    return timeline(
-        f"{name} · {place(told)}{share}",
-        one.contenders[0].extras["timeline"],
-        f"; all of them: runs/{told['run_id']}.trace.json (Perfetto)",
+def _draw_timeline(record: Record, row: Row, name: str) -> Markup:
+    overlap = f", overlap {row['overlap']:.2f}" if row["overlap"] is not None else ""
+    return draw_timeline(
+        f"{name} · {describe_place(row)}{overlap}",
+        record.contenders[0].extras["timeline"],
+        f"; all of them: runs/{row['run_id']}.trace.json (Perfetto)",
     )
 
 
-def _time(seconds: float | None) -> str:
-    return "–" if seconds is None else si(seconds, "s")
+def _format_time(seconds: float | None) -> str:
+    return "–" if seconds is None else format_si(seconds, "s")
 
 
-def _cell(text: str) -> str:
-    """Text that Markdown takes as text."""
+def _escape(text: str) -> str:
+    """Return text on one line in which Markdown sees no table cell and no tag."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""From a record to what people read: rate, share of the ceiling, what limits it, ratio and verdict per peer."""
+"""Analyse a record: rate, share of the ceiling, the binding limit, and the ratio and verdict of each peer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from ridgeline.lab.judge import verdict
 from ridgeline.lab.judge.stats import Estimate
-from ridgeline.lab.judge.verdict import Comparison, Judged, Validity
-from ridgeline.lab.record.record import Lane, Record
+from ridgeline.lab.judge.verdict import Assessment, Comparison, Validity
+from ridgeline.lab.record import ContenderResult, Record
 from ridgeline.lab.workload import OURS, Work
 from ridgeline.machine import Ceiling, Ceilings
-from ridgeline.web import binary
+from ridgeline.web import format_bytes
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A resource the work needs and the rate this machine can give it at (B/s or FLOP/s)."""
+    """A resource that the work uses, and the rate at which this machine supplies it (B/s, FLOP/s or launches/s)."""
 
     resource: str  # memory | compute | pcie (to the device) | pcie_back | launch
     amount: float
@@ -27,69 +27,75 @@ class Limit:
 
     @property
     def floor_s(self) -> float:
+        """The shortest possible time of a step by this resource alone, in seconds."""
         return self.amount / self.rate
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender of one record, derived."""
+    """One contender of one record with everything derived from it."""
 
     record: Record
-    lane: Lane
-    judged: Judged
+    result: ContenderResult
+    assessment: Assessment
     ratio: Estimate | None  # their time / our time; None for ours
     comparison: Comparison | None
-    limit: Limit | None  # the resource whose floor is highest
+    limit: Limit | None  # the resource with the highest floor
 
     @property
     def ours(self) -> bool:
-        return self.lane.contender == OURS
+        """Whether this contender is ridgeline itself."""
+        return self.result.contender == OURS
 
     @property
     def peer(self) -> bool:
-        """Whether a comparison with it says how we do: not with another way or version of ours, not with a control."""
-        name = self.lane.contender
+        """Whether this contender is a peer: not another version or variant of ours, and not a control."""
+        name = self.result.contender
         return not self.ours and not name.startswith((f"{OURS}@", f"{OURS} ")) and name not in self.record.controls
 
     @property
     def seconds(self) -> float | None:
-        return self.judged.time.value / 1e9 if self.judged.time else None
+        """The median time of a step; None if it may not be shown."""
+        return self.assessment.time.value / 1e9 if self.assessment.time else None
 
     @property
     def items_per_s(self) -> float | None:
+        """The rate of work."""
         return self.record.work["items"] / self.seconds if self.seconds else None
 
     @property
     def flops_per_s(self) -> float | None:
+        """The rate of arithmetic; None if the work counts none."""
         return self.record.work["flops"] / self.seconds if self.seconds and self.record.work["flops"] else None
 
     @property
     def share(self) -> float | None:
-        """Floor over time: 1 is the ceiling itself. None where the ceiling is that of another arithmetic."""
-        if self.limit is None or not self.seconds or not _held(self.record, self.lane, self.limit):
+        """Floor / time: 1 is the ceiling itself. None if the ceiling does not apply to this contender."""
+        if self.limit is None or not self.seconds or not _applies(self.record, self.result, self.limit):
             return None
         return self.limit.floor_s / self.seconds
 
     @property
     def stages(self) -> dict[str, float]:
-        """Median seconds of each stage of a step, where the contender took them apart."""
-        told: Mapping[str, list[float]] = self.lane.extras.get("stages_ns") or {}
-        return {stage: statistics.median(ns) / 1e9 for stage, ns in told.items() if ns}
+        """Median seconds of each stage of a step, if the contender measured its stages."""
+        stages_ns: Mapping[str, list[float]] = self.result.extras.get("stages_ns") or {}
+        return {stage: statistics.median(ns) / 1e9 for stage, ns in stages_ns.items() if ns}
 
     @property
     def quality(self) -> Mapping[str, float]:
-        """How good the answer was, by name, where the workload measures that: recall, lowest cosine, F1."""
-        return (self.lane.check or {}).get("quality") or {}
+        """The quality of the output by name, if the workload measures it: recall, lowest cosine, F1."""
+        return (self.result.check or {}).get("quality") or {}
 
     def to_json(self) -> dict[str, Any]:
-        time, ratio, check = self.judged.time, self.ratio, self.lane.check or {}
+        """Return the row as a dict for JSON."""
+        time, ratio, check = self.assessment.time, self.ratio, self.result.check or {}
         return {
-            "contender": self.lane.contender,
-            "validity": self.judged.validity,
-            "advice": self.judged.advice,
+            "contender": self.result.contender,
+            "validity": self.assessment.validity,
+            "advice": self.assessment.advice,
             "median_ns": time.value if time else None,
             "interval_ns": [time.low, time.high] if time else None,
-            "samples": len(self.lane.samples_ns),
+            "samples": len(self.result.samples_ns),
             "items_per_s": self.items_per_s,
             "unit": self.record.work["unit"],
             "share_of_ceiling": self.share,
@@ -99,99 +105,102 @@ class Row:
             "ratio_interval": [ratio.low, ratio.high] if ratio else None,
             "error": check.get("error"),
             "quality": self.quality,
-            "settings": self.lane.settings,
-            "extras": self.lane.extras,
+            "settings": self.result.settings,
+            "extras": self.result.extras,
         }
 
 
-def rows(record: Record) -> list[Row]:
-    """All contenders of a record, ours first as the workload named them."""
-    judged = {lane.contender: verdict.judge(record, lane) for lane in record.contenders}
-    ours = next((lane for lane in record.contenders if lane.contender == OURS), None)
-    limit = _binding(limits(record))
-    out = []
-    for lane in record.contenders:
+def analyse_record(record: Record) -> list[Row]:
+    """Return a row for each contender of a record, in the order of the record (ours first)."""
+    assessments = {result.contender: verdict.assess(record, result) for result in record.contenders}
+    ours = next((result for result in record.contenders if result.contender == OURS), None)
+    limit = _find_binding_limit(list_limits(record))
+    rows = []
+    for result in record.contenders:
         ratio = comparison = None
-        if ours is not None and lane is not ours and judged[lane.contender].time and judged[OURS].time:
-            heats, versions = record.race.get("heats", ()), bool(record.plan.get("versions"))
-            ratio, comparison = verdict.in_race(lane, ours, heats=heats, versions=versions)
-        out.append(Row(record, lane, judged[lane.contender], ratio, comparison, limit))
-    return out
+        if ours is not None and result is not ours and assessments[result.contender].time and assessments[OURS].time:
+            executions, versions = record.race.get("executions", ()), bool(record.plan.get("versions"))
+            ratio, comparison = verdict.compare_in_race(result, ours, executions=executions, versions=versions)
+        rows.append(Row(record, result, assessments[result.contender], ratio, comparison, limit))
+    return rows
 
 
 def rate_unit(record: Record) -> str:
+    """Return the unit of the record's rate: "B/s", "texts/s"."""
     unit = record.work["unit"]
     return "B/s" if unit == "bytes" else f"{unit}/s"
 
 
-def to_json(record: Record) -> dict[str, Any]:
+def analysis_to_json(record: Record) -> dict[str, Any]:
+    """Return the analysis of a record as a dict for JSON."""
     return {
         "workload": record.workload,
         "case": dict(record.case),
         "record": record.id,
         "missing": dict(record.missing),
-        "contenders": [row.to_json() for row in rows(record)],
+        "contenders": [row.to_json() for row in analyse_record(record)],
     }
 
 
-def failed(records: list[Record]) -> list[str]:
-    """What of ours is wrong or incomplete, in words; a version raced by --against is ours too."""
+def list_failures(records: list[Record]) -> list[str]:
+    """Return a sentence for each result of ours that is WRONG or INCOMPLETE; versions of --against are ours too."""
     bad = (Validity.WRONG, Validity.INCOMPLETE)
     return [
-        f"{record.workload} {record.label}: {row.judged.validity}, {row.judged.advice}"
+        f"{record.workload} {record.label}: {row.assessment.validity}, {row.assessment.advice}"
         for record in records
-        for row in rows(record)
-        if row.lane.contender.partition("@")[0] == OURS and row.judged.validity in bad
+        for row in analyse_record(record)
+        if row.result.contender.partition("@")[0] == OURS and row.assessment.validity in bad
     ]
 
 
-def limits(record: Record) -> list[Limit]:
-    """Every resource the work names and a ceiling was measured for."""
-    work, told = record.work, record.ceilings
+def list_limits(record: Record) -> list[Limit]:
+    """Return the limits of the resources that the work uses and that have a measured ceiling."""
+    work, ceilings = record.work, record.ceilings
     amounts = {"compute": work["flops"], "launch": work["launches"], **work["bytes"]}
     return [
-        Limit(name, amount, told[name]["rate"], told[name]["what"])
+        Limit(name, amount, ceilings[name]["rate"], ceilings[name]["what"])
         for name, amount in amounts.items()
-        if amount and name in told
+        if amount and name in ceilings
     ]
 
 
-def ceilings_of(found: Ceilings, work: Work) -> dict[str, Ceiling]:
-    """The measured limits one case is held against, by resource."""
-    moved = int(work.working_set or work.bytes.get("memory", 0))
-    told = {
-        "memory": found.bandwidth(work.mix, moved, work.threads) if work.bytes.get("memory") else None,
-        "compute": found.compute(work.dtype) if work.flops else None,
-        "pcie": found.transfer("h2d", int(work.bytes["pcie"])) if work.bytes.get("pcie") else None,
-        "pcie_back": found.transfer("d2h", int(work.bytes["pcie_back"])) if work.bytes.get("pcie_back") else None,
-        "launch": found.launch(),
-        "direct": found.launch("direct"),  # no floor, for graphs do better: it tells what limits who does without
+def match_ceilings(measured: Ceilings, work: Work) -> dict[str, Ceiling]:
+    """Return the ceilings that apply to `work`, by resource."""
+    size = int(work.working_set or work.bytes.get("memory", 0))
+    to_device, from_device = (int(work.bytes.get(way, 0)) for way in ("pcie", "pcie_back"))
+    ceilings = {
+        "memory": measured.bandwidth(work.mix, size, work.threads) if work.bytes.get("memory") else None,
+        "compute": measured.compute(work.dtype) if work.flops else None,
+        "pcie": measured.transfer("h2d", to_device) if work.bytes.get("pcie") else None,
+        "pcie_back": measured.transfer("d2h", from_device) if work.bytes.get("pcie_back") else None,
+        "launch": measured.launch(),
+        "direct": measured.launch("direct"),  # not a floor, because graphs are faster: explains paths without graphs
     }
-    return {resource: ceiling for resource, ceiling in told.items() if ceiling is not None}
+    return {resource: ceiling for resource, ceiling in ceilings.items() if ceiling is not None}
 
 
-def held_against(found: Ceilings, work: Work) -> dict[str, Any]:
-    """The same, as the record keeps them (rates in B/s and FLOP/s)."""
+def describe_ceilings(measured: Ceilings, work: Work) -> dict[str, Any]:
+    """Return the ceilings that apply to `work` as a record stores them (rates in B/s, FLOP/s, launches/s)."""
     return {
         resource: {
             "rate": _rate(ceiling),
-            "name": _name(ceiling),
-            "what": f"{ceiling.value:,.1f} {ceiling.unit} {_name(ceiling)}",
+            "name": _format_name(ceiling),
+            "what": f"{ceiling.value:,.1f} {ceiling.unit} {_format_name(ceiling)}",
         }
-        for resource, ceiling in ceilings_of(found, work).items()
+        for resource, ceiling in match_ceilings(measured, work).items()
     }
 
 
-def raised(ceilings: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """The same limits after the race: whoever was faster than a ceiling has shown that it lies higher.
+def raise_ceilings(ceilings: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """Return the ceilings of a record after its race: a contender above a ceiling shows that the ceiling is higher.
 
-    Ceilings are found in a moment, races in minutes; a result over 100 % would only say that the moment was bad.
+    A ceiling is measured in a moment, a race in minutes. A share above 100 % would only show that the moment was bad.
     """
-    binding = _binding(limits(record))
+    binding = _find_binding_limit(list_limits(record))
     if binding is None:
         return dict(ceilings)
-    held = (lane for lane in record.contenders if _held(record, lane, binding))
-    times = [judged.time.value / 1e9 for lane in held if (judged := verdict.judge(record, lane)).time]
+    results = (result for result in record.contenders if _applies(record, result, binding))
+    times = [a.time.value / 1e9 for result in results if (a := verdict.assess(record, result)).time]
     if not times or binding.amount / min(times) <= binding.rate:
         return dict(ceilings)
     rate = binding.amount / min(times)
@@ -200,10 +209,10 @@ def raised(ceilings: Mapping[str, Any], record: Record) -> dict[str, Any]:
     return {**ceilings, binding.resource: {**old, "rate": rate, "what": what}}
 
 
-def _held(record: Record, lane: Lane, limit: Limit) -> bool:
-    """Whether this limit is one for this contender: who says it multiplies int8 can pass the ceiling of float32."""
-    own = record.work.get("dtype")
-    return limit.resource != "compute" or lane.settings.get("arithmetic", own) == own
+def _applies(record: Record, result: ContenderResult, limit: Limit) -> bool:
+    """Whether a limit applies to a contender: one that multiplies int8 can exceed the ceiling of float32."""
+    dtype = record.work.get("dtype")
+    return limit.resource != "compute" or result.settings.get("arithmetic", dtype) == dtype
 
 
 def _rate(ceiling: Ceiling) -> float:
@@ -211,7 +220,7 @@ def _rate(ceiling: Ceiling) -> float:
     return 1 / ceiling.base if ceiling.kind == "launch" else ceiling.base
 
 
-def _name(ceiling: Ceiling) -> str:
+def _format_name(ceiling: Ceiling) -> str:
     """ "float32 matmul (torch)", "copy of 64 MiB by 2 threads" """
     if ceiling.kind == "matmul":
         return f"{ceiling.dtype} matmul ({ceiling.how})"
@@ -219,8 +228,8 @@ def _name(ceiling: Ceiling) -> str:
         return "per launch by graph" if ceiling.how == "graph" else "per direct launch"
     threads = f" by {ceiling.threads} threads" if (ceiling.threads or 1) > 1 else ""
     how = f"{ceiling.how} " if ceiling.how else ""
-    return f"{how}{ceiling.kind} of {binary(ceiling.bytes or 0)}{threads}"
+    return f"{how}{ceiling.kind} of {format_bytes(ceiling.bytes or 0)}{threads}"
 
 
-def _binding(found: list[Limit]) -> Limit | None:
-    return max(found, key=lambda limit: limit.floor_s, default=None)
+def _find_binding_limit(limits: list[Limit]) -> Limit | None:
+    return max(limits, key=lambda limit: limit.floor_s, default=None)

@@ -1,10 +1,10 @@
-"""Where each path stands: how fast, how near to its ceiling, what limits it, how it does against its best peer.
+"""Summarise each path: its rate, its share of the ceiling, what limits it, and its best peer.
 
     ridgeline report benchmarks/records/h200-lab.jsonl
 
-A path is a workload on a device of one kind of machine. Its word is that of one case: of the kind recorded first (a
-workload lists its main one first: stage, task, dtype) the one with the most work by the workload's own count. So the
-choice hangs on what was asked, never on how it went. The other cases are counted beside it.
+A path is a workload on one device of one kind of machine. One case represents it: the case with the most compulsory
+work among those of the first kind (stage, task, dtype; a workload lists its main kind first). So the choice depends
+on the question, never on the result. The summary counts the other cases.
 """
 
 from __future__ import annotations
@@ -14,46 +14,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.lab.judge import analyse
-from ridgeline.lab.judge.analyse import Row, rate_unit
-from ridgeline.lab.judge.limiting import limiting, percent
+from ridgeline.lab.judge.analyse import Row, analyse_record, list_limits, rate_unit
+from ridgeline.lab.judge.limits import find_limit, percent
 from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.judge.verdict import Comparison, Validity
-from ridgeline.lab.record.record import Record
-from ridgeline.web import si
+from ridgeline.lab.record import Record
+from ridgeline.web import format_si
 
 CEILINGS = {"memory": "memory", "pcie": "host-to-device", "pcie_back": "device-to-host", "launch": "launch"}
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One path. `verdict` is said of the peer relative to ours, as everywhere: SLOWER is good news."""
+class PathSummary:
+    """One path. `verdict` describes the peer relative to ours, as everywhere: SLOWER is good news."""
 
     machine: str  # fingerprint
     workload: str
     device: str  # cpu | cuda | cuda:1
-    record: Record  # the case chosen
+    record: Record  # the case that represents the path
     unit: str  # "texts/s", "B/s"
-    rate: float | None  # None: ours has no time to show, `validity` and `advice` say why
+    rate: float | None  # None: ours has no valid time, `validity` and `advice` say why
     validity: Validity
     advice: str
     share: float | None  # of the ceiling with the highest floor
-    resource: str | None  # memory | compute | pcie | pcie_back | launch: whose ceiling that is
+    resource: str | None  # of that ceiling: memory | compute | pcie | pcie_back | launch
     ceiling: str | None  # in words: "copy of 64 MiB", "bfloat16 matmul (torch)"
-    stages: Mapping[str, float]  # share of a step that each stage takes by itself, where it was taken apart
-    limit: str | None  # in words, see limiting.py; None: not known
-    measure: str  # what would tell, where it is not known
-    peer: str | None  # the best one
+    stages: Mapping[str, float]  # stage -> its share of a step, if the contender measured its stages
+    limit: str | None  # what limits the path, in words, see limits.py; None: not known
+    measure: str  # what to measure to find out, if it is not known
+    peer: str | None  # the best peer
     ratio: Estimate | None  # the best peer's time ÷ ours
     verdict: Comparison | None
     quality: Mapping[str, float]
-    missing: Mapping[str, str]  # peers not installed -> what brings them
-    cases: int  # of this path, the chosen one included
-    words: Mapping[str, int] = field(default_factory=dict)  # of the cases: how often the best peer is SLOWER, SAME, …
-    bad: int = 0  # cases in which ours is WRONG or INCOMPLETE
+    missing: Mapping[str, str]  # peers that are not installed -> how to install them
+    cases: int  # the number of cases of this path
+    verdict_counts: Mapping[str, int] = field(
+        default_factory=dict
+    )  # in how many cases the best peer is SLOWER, SAME, …
+    bad: int = 0  # the number of cases in which ours is WRONG or INCOMPLETE
 
     @property
     def case(self) -> str:
+        """The representative case as text for people."""
         return self.record.label
 
     @property
@@ -62,27 +64,28 @@ class Standing:
         return "this CPU" if self.device == "cpu" else "this GPU"
 
     @property
-    def reached(self) -> str:
+    def share_text(self) -> str:
         """ "31 % of the bfloat16 ceiling"; empty without a ceiling."""
         name = CEILINGS.get(self.resource or "", str(self.record.work.get("dtype", "compute")))
         return f"{percent(self.share)} of the {name} ceiling" if self.share else ""
 
     @property
-    def against(self) -> str:
-        """How it does against the best peer, in words; empty if none took part."""
+    def peer_text(self) -> str:
+        """The comparison with the best peer, in words; empty if no peer took part."""
         if self.ratio is None or self.peer is None:
             return ""
-        value = self.ratio.value
+        value, low, high = (format_ratio(r) for r in (self.ratio.value, self.ratio.low, self.ratio.high))
+        inverse = format_ratio(1 / self.ratio.value)
         return {
-            Comparison.SLOWER: f"{times(value)} × as fast as {self.peer}",
+            Comparison.SLOWER: f"{value} × as fast as {self.peer}",
             Comparison.SAME: f"level with {self.peer}",
-            Comparison.FASTER: f"{self.peer} is {times(1 / value)} × as fast",
-            Comparison.UNCLEAR: f"unclear against {self.peer} ({times(self.ratio.low)} to {times(self.ratio.high)} ×)",
+            Comparison.FASTER: f"{self.peer} is {inverse} × as fast",
+            Comparison.UNCLEAR: f"unclear against {self.peer} ({low} to {high} ×)",
         }[self.verdict or Comparison.UNCLEAR]
 
     @property
     def sentence(self) -> str:
-        """The finding, and the word for what makes it doubtful."""
+        """The finding, and its validity if that is not VALID."""
         doubt = f" ({self.validity})" if self.rate is not None and self.validity is not Validity.VALID else ""
         return f"{self.finding}{doubt}."
 
@@ -93,18 +96,19 @@ class Standing:
             return f"{self.workload} on {self.place}: {self.validity}, {self.advice}"
         if self.limit:
             head = f"{self.workload} is limited by {self.limit} on {self.place}"
-            head += f": {self.reached}" if self.reached else ""
+            head += f": {self.share_text}" if self.share_text else ""
         else:
-            does = f"reaches {self.reached}" if self.reached else f"does {si(self.rate, self.unit)}"
+            does = f"reaches {self.share_text}" if self.share_text else f"does {format_si(self.rate, self.unit)}"
             head = f"{self.workload} {does} on {self.place}; what limits it is not known: {self.measure}"
-        parts = [head, self.against or _alone(self.missing)]
-        if behind := self.words.get(Comparison.FASTER, 0) - (self.verdict is Comparison.FASTER):
+        parts = [head, self.peer_text or _format_no_peer(self.missing)]
+        if behind := self.verdict_counts.get(Comparison.FASTER, 0) - (self.verdict is Comparison.FASTER):
             parts.append(f"behind a peer in {behind} other of {self.cases} cases")
         if self.bad:
             parts.append(f"{self.bad} of {self.cases} cases WRONG or INCOMPLETE")
         return "; ".join(filter(None, parts))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the summary as a dict for JSON."""
         ratio = self.ratio
         return {
             "machine": self.machine,
@@ -129,35 +133,35 @@ class Standing:
             "quality": dict(self.quality),
             "missing": dict(self.missing),
             "cases": self.cases,
-            "verdicts": dict(self.words),
+            "verdicts": dict(self.verdict_counts),
             "wrong_or_incomplete": self.bad,
             "sentence": self.sentence,
         }
 
 
-def latest(records: Iterable[Record]) -> list[Record]:
-    """The newest of each case on each kind of machine, in the order in which cases first came."""
-    found: dict[tuple[str, str], Record] = {}
+def select_latest(records: Iterable[Record]) -> list[Record]:
+    """Return the newest record of each case on each kind of machine, in the order in which the cases first appear."""
+    newest: dict[tuple[str, str], Record] = {}
     for record in records:
-        old = found.get(at := (record.machine["fingerprint"], record.subject))
-        found[at] = record if old is None or str(record.time) >= str(old.time) else old
-    return list(found.values())
+        old = newest.get(key := (record.machine["fingerprint"], record.subject))
+        newest[key] = record if old is None or str(record.time) >= str(old.time) else old
+    return list(newest.values())
 
 
-def standings(records: Iterable[Record]) -> list[Standing]:
-    """Every path of these records, machine by machine, in the order in which they were recorded."""
+def summarise_paths(records: Iterable[Record]) -> list[PathSummary]:
+    """Return a summary of every path of these records, machine by machine, in the order of the records."""
     paths: dict[tuple[str, str, str], list[Record]] = {}
-    for record in latest(records):
+    for record in select_latest(records):
         paths.setdefault((record.machine["fingerprint"], record.workload, str(record.case["device"])), []).append(
             record
         )
     machines = list(dict.fromkeys(machine for machine, _, _ in paths))
     ordered = sorted(paths.items(), key=lambda path: machines.index(path[0][0]))
-    return [made for _, own in ordered if (made := _standing(own)) is not None]
+    return [summary for _, path_records in ordered if (summary := _summarise(path_records)) is not None]
 
 
-def best_peer(rows: Iterable[Row]) -> Row | None:
-    """The fastest of those whose race says how we do."""
+def find_best_peer(rows: Iterable[Row]) -> Row | None:
+    """Return the row of the fastest peer, or None if no peer has a valid time."""
     return min(
         (row for row in rows if row.peer and row.ratio),
         key=lambda row: row.ratio.value if row.ratio else 0.0,
@@ -165,65 +169,67 @@ def best_peer(rows: Iterable[Row]) -> Row | None:
     )
 
 
-def _standing(records: Sequence[Record]) -> Standing | None:
-    all_rows = ((record, analyse.rows(record)) for record in records)
-    told = [(record, rows) for record, rows in all_rows if any(row.ours for row in rows)]
-    if not told:
+def _summarise(records: Sequence[Record]) -> PathSummary | None:
+    all_cases = ((record, analyse_record(record)) for record in records)
+    cases = [(record, rows) for record, rows in all_cases if any(row.ours for row in rows)]
+    if not cases:
         return None
-    ours = {record.id: next(row for row in rows if row.ours) for record, rows in told}
-    timed = [(record, rows) for record, rows in told if ours[record.id].seconds]
-    main = kind_of((timed or told)[0][0])
-    record, rows = max((t for t in timed or told if kind_of(t[0]) == main), key=lambda t: _amount(t[0]))
-    row, best = ours[record.id], best_peer(rows)
-    words = Counter(str(peer.comparison) for _, held in told if (peer := best_peer(held)) and peer.comparison)
+    ours = {record.id: next(row for row in rows if row.ours) for record, rows in cases}
+    timed = [(record, rows) for record, rows in cases if ours[record.id].seconds]
+    main = describe_kind((timed or cases)[0][0])
+    record, rows = max((c for c in timed or cases if describe_kind(c[0]) == main), key=lambda c: _measure_work(c[0]))
+    row, best = ours[record.id], find_best_peer(rows)
+    peers = [find_best_peer(case_rows) for _, case_rows in cases]
+    verdict_counts = Counter(str(peer.comparison) for peer in peers if peer and peer.comparison)
     limit = row.limit if row.share else None
     stages = {stage: s / row.seconds for stage, s in row.stages.items()} if row.seconds else {}
-    found = limiting(row, rows, [own for own in ours.values() if own is not row])
-    return Standing(
+    bottleneck = find_limit(row, rows, [other for other in ours.values() if other is not row])
+    return PathSummary(
         machine=record.machine["fingerprint"],
         workload=record.workload,
         device=str(record.case["device"]),
         record=record,
         unit=rate_unit(record),
         rate=row.items_per_s,
-        validity=row.judged.validity,
-        advice=row.judged.advice,
+        validity=row.assessment.validity,
+        advice=row.assessment.advice,
         share=row.share,
         resource=limit.resource if limit else None,
         ceiling=str(record.ceilings[limit.resource].get("name") or limit.what) if limit else None,
         stages=stages,
-        limit=found.words,
-        measure=found.measure,
-        peer=best.lane.contender if best else None,
+        limit=bottleneck.words,
+        measure=bottleneck.measure,
+        peer=best.result.contender if best else None,
         ratio=best.ratio if best else None,
         verdict=best.comparison if best else None,
         quality=dict(row.quality),
         missing=dict(record.missing),
-        cases=len(told),
-        words=dict(words),
-        bad=sum(row.judged.validity in (Validity.WRONG, Validity.INCOMPLETE) for row in ours.values()),
+        cases=len(cases),
+        verdict_counts=dict(verdict_counts),
+        bad=sum(row.assessment.validity in (Validity.WRONG, Validity.INCOMPLETE) for row in ours.values()),
     )
 
 
-def kind_of(record: Record) -> tuple[tuple[str, str], ...]:
-    """What kind of case it is: its parameters that are no numbers."""
+def describe_kind(record: Record) -> tuple[tuple[str, str], ...]:
+    """Return the kind of a case: its parameters that are not numbers."""
     numbers = (int, float)
     kind = [(k, str(v)) for k, v in record.case.items() if isinstance(v, bool) or not isinstance(v, numbers)]
     return (*kind, ("cold", str(record.cold)))
 
 
-def _amount(record: Record) -> tuple[float, float]:
-    """How much work a case is: the seconds it cannot take less than, else its items."""
-    return max((limit.floor_s for limit in analyse.limits(record)), default=0.0), float(record.work["items"])
+def _measure_work(record: Record) -> tuple[float, float]:
+    """Return the amount of work of a case: its shortest possible time in seconds, then its items."""
+    return max((limit.floor_s for limit in list_limits(record)), default=0.0), float(record.work["items"])
 
 
-def _alone(missing: Mapping[str, str]) -> str:
+def _format_no_peer(missing: Mapping[str, str]) -> str:
     return f"no peer took part ({', '.join(missing)} not installed)" if missing else "no peer took part"
 
 
-def times(ratio: float) -> str:
-    """
-    >>> times(3.14159), times(12.3456), times(1.0512), times(184.2)
+def format_ratio(ratio: float) -> str:
+    """Format a ratio with two or three significant digits.
+
+    >>> format_ratio(3.14159), format_ratio(12.3456), format_ratio(1.0512), format_ratio(184.2)
     ('3.1', '12', '1.05', '184')
     """
     return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"

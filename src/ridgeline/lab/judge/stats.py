@@ -1,8 +1,8 @@
-"""The statistics of noisy times: medians with distribution-free intervals, and ratios of them.
+"""Statistics of noisy times: medians with distribution-free intervals, and ratios of medians.
 
-Times have heavy right tails and come in weather, so nothing here assumes a shape. A turn (a burst of samples)
-is one observation: samples inside a turn share their weather. Contenders of one race are compared turn by
-turn, round by round, which takes the weather out.
+Times have heavy right tails, and the load of the machine changes. So no function here assumes a distribution. A turn
+(a burst of samples) is one observation, because samples inside a turn share the load. Contenders of one race are
+compared round by round, which cancels the load that they share.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ridgeline.lab.judge import student
-
 CONFIDENCE = 0.95
-FEWEST = 6  # observations: the whole range of five covers the median with 94 % only
+HIGH_CONFIDENCE = 0.999
+MIN_OBSERVATIONS = 6  # the range of five observations covers the median with 94 % only
 RESAMPLES = 4000
-SURE = 0.999
-TELLING = 24  # values: fewer do not show how much neighbours are alike
-SHORT = 11  # observations: too few for a sign test to be that sure, so Student's t is asked
+MIN_FOR_AUTOCORRELATION = 24  # fewer values do not show how similar neighbours are
+MAX_FOR_T = 11  # a sign test of so few observations cannot reach HIGH_CONFIDENCE; Student's t can
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its interval; `n` observations stand behind it."""
+    """A value, its confidence interval [low, high], and the number `n` of observations."""
 
     value: float
     low: float
@@ -35,126 +33,130 @@ class Estimate:
 
     @property
     def relative(self) -> float:
-        """Half the interval's width as a part of the value."""
+        """Half of the interval's width divided by the value."""
         return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf
 
 
-def turns(samples: Sequence[float], per_turn: int) -> list[float]:
-    """The median of each turn."""
+def turn_medians(samples: Sequence[float], per_turn: int) -> list[float]:
+    """Return the median of each turn of `per_turn` samples."""
     return [statistics.median(samples[i : i + per_turn]) for i in range(0, len(samples), per_turn)]
 
 
-def median(values: Sequence[float], confidence: float = CONFIDENCE, worth: int | None = None) -> Estimate:
-    """The median with the interval between two order statistics (exact for any distribution).
+def median(values: Sequence[float], confidence: float = CONFIDENCE, effective: int | None = None) -> Estimate:
+    """Return the median with the interval between two order statistics, which is exact for any distribution.
 
-    Values that are `worth` fewer independent ones get the interval that so many would have.
+    `effective`: the number of independent values that dependent `values` are worth (see `effective_sample_size`).
     """
     ordered = sorted(values)
     n = len(ordered)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    fewer = min(n, worth or n)
-    rank = _rank(fewer, confidence) * n // fewer
+    independent = min(n, effective or n)
+    rank = _rank(independent, confidence) * n // independent
     return Estimate(statistics.median(ordered), ordered[rank], ordered[n - 1 - rank], n)
 
 
-def paired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """theirs / ours, round by round; over 1 means they took longer.
+def paired_ratio(peer: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the median of peer / ours over rounds; above 1 the peer takes longer.
 
-    The interval inverts a sign test. Because each round's order is shuffled, either of two equal contenders is
-    ahead with probability one half whatever weather both share. Weather that stays with one of them for some rounds
-    makes neighbouring rounds alike: such a race counts as the fewer rounds that it is worth (`worth`).
+    The interval inverts a sign test. Each round shuffles the order, so either of two equal contenders is ahead with
+    probability one half under any load that both share. Load that affects one contender for several rounds makes
+    neighbouring rounds similar; such a race counts as fewer rounds (`effective_sample_size`).
     """
-    logs = [math.log(t / o) for t, o in zip(theirs, ours, strict=False)]
-    if confidence == SURE and 2 <= len(logs) <= SHORT:
-        return _exp(_student(logs, confidence))
-    rounds = worth(logs)
-    if confidence == SURE and rounds <= SHORT < len(logs):
-        return _exp(_steady(logs, confidence, rounds))
+    logs = [math.log(t / o) for t, o in zip(peer, ours, strict=False)]
+    if confidence == HIGH_CONFIDENCE and 2 <= len(logs) <= MAX_FOR_T:
+        return _exp(_mean_interval(logs, confidence))
+    rounds = effective_sample_size(logs)
+    if confidence == HIGH_CONFIDENCE and rounds <= MAX_FOR_T < len(logs):
+        return _exp(_robust_interval(logs, confidence, rounds))
     return _exp(median(logs, confidence, rounds))
 
 
-def worth(values: Sequence[float]) -> int:
-    """How many independent values a series is worth whose neighbours lie on the same side of the median too often.
+def effective_sample_size(values: Sequence[float]) -> int:
+    """Return how many independent values a series with similar neighbours is worth.
 
-    The signs' autocorrelations are added up to the first that is not positive, as for any mean of a series. A short
-    one says too little about itself and is taken as it is.
+    It sums the autocorrelations of the signs (above or below the median) up to the first that is not positive. A
+    series below MIN_FOR_AUTOCORRELATION values counts in full.
     """
-    if len(values) < TELLING:
+    if len(values) < MIN_FOR_AUTOCORRELATION:
         return len(values)
     n, middle = len(values), statistics.median(values) if values else 0.0
     signs = [(value > middle) - (value < middle) for value in values]
-    told = sum(sign * sign for sign in signs)
-    inflated = 1.0
+    power = sum(sign * sign for sign in signs)
+    inflation = 1.0
     for lag in range(1, n // 4 + 1):
-        alike = sum(a * b for a, b in zip(signs, signs[lag:], strict=False)) / told if told else 0.0
-        if alike <= 0:
+        correlation = sum(a * b for a, b in zip(signs, signs[lag:], strict=False)) / power if power else 0.0
+        if correlation <= 0:
             break
-        inflated += 2 * alike
-    return min(n, max(2, int(n / inflated)))
+        inflation += 2 * correlation
+    return min(n, max(2, int(n / inflation)))
 
 
-def heat_ratios(theirs: Sequence[float], ours: Sequence[float], heats: Sequence[int]) -> list[float]:
-    """theirs / ours of each heat, the median over its rounds; `heats` are their numbers of rounds."""
-    found, start = [], 0
-    for rounds in heats:
-        pairs = zip(theirs[start : start + rounds], ours[start : start + rounds], strict=True)
-        found.append(math.exp(statistics.median(math.log(t / o) for t, o in pairs)))
+def execution_ratios(peer: Sequence[float], ours: Sequence[float], executions: Sequence[int]) -> list[float]:
+    """Return peer / ours of each execution (a start of fresh processes): the median over its rounds.
+
+    `executions`: the number of rounds of each execution.
+    """
+    ratios, start = [], 0
+    for rounds in executions:
+        pairs = zip(peer[start : start + rounds], ours[start : start + rounds], strict=True)
+        ratios.append(math.exp(statistics.median(math.log(t / o) for t, o in pairs)))
         start += rounds
-    return found
+    return ratios
 
 
-def over_heats(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The geometric mean of the heats' ratios with Student's interval."""
+def mean_execution_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the geometric mean of the executions' ratios with Student's interval."""
     logs = [math.log(ratio) for ratio in ratios]
-    mean, reach = statistics.fmean(logs), heats_reach(statistics.stdev(logs), len(logs), confidence)
-    return _exp(Estimate(mean, mean - reach, mean + reach, len(logs)))
+    mean, half = statistics.fmean(logs), execution_half_width(statistics.stdev(logs), len(logs), confidence)
+    return _exp(Estimate(mean, mean - half, mean + half, len(logs)))
 
 
-def heats_reach(deviation: float, heats: int, confidence: float) -> float:
-    """How far the interval of so many heats reaches to either side, of the logarithm.
+def execution_half_width(deviation: float, executions: int, confidence: float) -> float:
+    """Return half of the width of the interval over executions, of the logarithm of the ratio.
 
-    More than the fewest are raced until the interval is narrow, so it is narrow a little too early; counting half of
-    the freedom makes up for that (tests/lab/test_calibration.py).
+    After MIN_OBSERVATIONS executions the race stops as soon as the interval is narrow, so intervals come out too
+    narrow. Half of the degrees of freedom corrects this (tests/lab/test_calibration.py).
     """
-    freedom = heats - 1 if heats <= FEWEST else max(FEWEST - 1, (heats - 1) // 2)
-    return student.quantile(confidence, freedom) * deviation / math.sqrt(heats)
+    freedom = executions - 1 if executions <= MIN_OBSERVATIONS else max(MIN_OBSERVATIONS - 1, (executions - 1) // 2)
+    return t_quantile(confidence, freedom) * deviation / math.sqrt(executions)
 
 
-def geometric(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The geometric mean of theirs / ours with Student's interval: for pairs too few for a sign test (two or more)."""
-    return _exp(_student([math.log(t / o) for t, o in zip(theirs, ours, strict=True)], confidence))
+def geometric_mean_ratio(peer: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the geometric mean of peer / ours with Student's interval, for pairs too few for a sign test (≥ 2)."""
+    return _exp(_mean_interval([math.log(t / o) for t, o in zip(peer, ours, strict=True)], confidence))
 
 
-def unpaired_ratio(theirs: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """theirs / ours from separate races: medians, with an interval by resampling each side's turns.
+def unpaired_ratio(peer: Sequence[float], ours: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return peer / ours from separate races: the ratio of the medians, with a bootstrap interval over turns.
 
-    Counts may differ.
+    The two sides may have different numbers of turns.
     """
-    if not theirs or not ours:
+    if not peer or not ours:
         return Estimate(math.nan, math.nan, math.nan, 0)
     rng = random.Random(0)  # noqa: S311  the same records give the same verdict
     draws = sorted(
-        statistics.median(rng.choices(theirs, k=len(theirs))) / statistics.median(rng.choices(ours, k=len(ours)))
+        statistics.median(rng.choices(peer, k=len(peer))) / statistics.median(rng.choices(ours, k=len(ours)))
         for _ in range(RESAMPLES)
     )
     cut = int((1 - confidence) / 2 * RESAMPLES)
-    value = statistics.median(theirs) / statistics.median(ours)
-    return Estimate(value, draws[cut], draws[-1 - cut], min(len(theirs), len(ours)))
+    value = statistics.median(peer) / statistics.median(ours)
+    return Estimate(value, draws[cut], draws[-1 - cut], min(len(peer), len(ours)))
 
 
-def _steady(logs: Sequence[float], confidence: float, worth: int) -> Estimate:
-    """Student's interval about the median, its width from the median deviation: outliers do not widen it."""
+def _robust_interval(logs: Sequence[float], confidence: float, effective: int) -> Estimate:
+    """Return Student's interval around the median; its width comes from the median deviation, so outliers do not
+    widen it."""
     middle = statistics.median(logs)
     deviation = 1.4826 * statistics.median(abs(x - middle) for x in logs)  # a normal distribution's standard deviation
-    reach = student.quantile(confidence, worth - 1) * 1.2533 * deviation / math.sqrt(worth)
-    return Estimate(middle, middle - reach, middle + reach, len(logs))
+    half = t_quantile(confidence, effective - 1) * 1.2533 * deviation / math.sqrt(effective)
+    return Estimate(middle, middle - half, middle + half, len(logs))
 
 
-def _student(logs: Sequence[float], confidence: float) -> Estimate:
+def _mean_interval(logs: Sequence[float], confidence: float) -> Estimate:
     mean = statistics.fmean(logs)
-    reach = student.quantile(confidence, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Estimate(mean, mean - reach, mean + reach, len(logs))
+    half = t_quantile(confidence, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Estimate(mean, mean - half, mean + half, len(logs))
 
 
 def _exp(logs: Estimate) -> Estimate:
@@ -162,11 +164,25 @@ def _exp(logs: Estimate) -> Estimate:
     return Estimate(value, low, high, logs.n)
 
 
+@lru_cache(maxsize=1024)
+def t_quantile(confidence: float, freedom: int) -> float:
+    """Return Student's t: the standard errors that a two-sided interval spans to either side of the mean.
+
+    `freedom` is the number of degrees of freedom; below 1 the quantile is infinite.
+
+    >>> round(t_quantile(0.95, 4), 3), round(t_quantile(0.95, 1000), 2)
+    (2.776, 1.96)
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2)) if freedom >= 1 else math.inf
+
+
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    """The largest rank r for which order statistics r and n-1-r still cover the median; 0 when none does.
+    """Return the largest rank r for which order statistics r and n-1-r still cover the median; 0 if none does.
 
-    They miss it on one side when at most r of n values fall below it: the lower tail of a fair coin.
+    They miss it on one side if at most r of n values fall below it: the lower tail of a fair coin.
     """
     tail, total, rank = (1 - confidence) / 2, 0.0, 0
     for k in range(n // 2):

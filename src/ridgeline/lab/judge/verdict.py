@@ -1,15 +1,15 @@
-"""Verdicts, derived from a record every time they are asked for.
+"""Verdicts: validity and comparison, computed from a record each time.
 
-Validity: VALID, or why not (each with a sentence of advice). Comparison: FASTER, SLOWER, SAME, UNCLEAR, said of
-*them* relative to *us*, from the ratio their time / our time:
+Validity: VALID, or why not, with a sentence of advice. Comparison: FASTER, SLOWER, SAME, UNCLEAR. It describes *them*
+relative to *us*, by the ratio of their time to our time:
 
-    SAME      its whole 95 % interval lies within the margin: shown to be equivalent
-    SLOWER    the ratio lies beyond the margin, and is above 1 with 99.9 % certainty
-    FASTER    the ratio lies beyond the margin, and is below 1 with 99.9 % certainty
-    UNCLEAR   anything else: look longer, or in calmer weather
+    SAME      the whole 95 % interval lies within the margin: the two are equivalent
+    SLOWER    the ratio lies beyond the margin, and above 1 with 99.9 % confidence
+    FASTER    the ratio lies beyond the margin, and below 1 with 99.9 % confidence
+    UNCLEAR   anything else: measure longer, or on an idle machine
 
-A claim of a difference needs more certainty than a claim of sameness: a report holds dozens of comparisons, and
-one false FASTER costs more trust than ten UNCLEARs.
+A difference needs more confidence than equivalence: a report holds dozens of comparisons, and one false FASTER costs
+more trust than ten UNCLEARs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from enum import StrEnum
 
 from ridgeline.lab.judge import stats
 from ridgeline.lab.judge.stats import Estimate
-from ridgeline.lab.record.record import Lane, Record
+from ridgeline.lab.record import ContenderResult, Record
 
-MARGIN = 0.03  # differences within this are not worth a word
-NOISY = 0.05  # relative half-width of the median's interval beyond which a time is not to be quoted
-MOST_HEATS = 1000  # nobody waits for more
+MARGIN = 0.03  # smaller relative differences do not matter
+NOISY = 0.05  # a time with a wider interval (relative half-width of the median's interval) should not be quoted
+MAX_EXECUTIONS = 1000
 
 
 class Validity(StrEnum):
+    """Whether a time may be quoted."""
+
     VALID = "VALID"
     NOISY = "NOISY"
     THROTTLED = "THROTTLED"
@@ -38,6 +40,8 @@ class Validity(StrEnum):
 
 
 class Comparison(StrEnum):
+    """How a contender compares with ours."""
+
     FASTER = "FASTER"
     SLOWER = "SLOWER"
     SAME = "SAME"
@@ -45,107 +49,115 @@ class Comparison(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A contender's validity, the sentence that goes with it, and its time if it may be shown."""
+class Assessment:
+    """The validity of a contender's result, advice in words, and its time if that may be shown."""
 
     validity: Validity
     advice: str
     time: Estimate | None  # nanoseconds per step
 
 
-def judge(record: Record, lane: Lane) -> Judged:
-    if lane.failure is not None:
-        return Judged(Validity.INCOMPLETE, f"it {lane.failure}", None)
-    if lane.check is not None and not lane.check["ok"]:
-        error = lane.check.get("error")
+def assess(record: Record, result: ContenderResult) -> Assessment:
+    """Decide whether the time of a contender is valid."""
+    if result.failure is not None:
+        return Assessment(Validity.INCOMPLETE, f"it {result.failure}", None)
+    if result.check is not None and not result.check["ok"]:
+        error = result.check.get("error")
         size = f" (error {error:.3g})" if error is not None else ""
-        note = f": {lane.check['note']}" if lane.check.get("note") else ""
-        return Judged(Validity.WRONG, f"the output failed its check{size}{note}; no time is shown", None)
-    time = stats.median(stats.turns(lane.samples_ns, lane.samples_per_turn))
-    if lane.check is None or time.n < stats.FEWEST:
-        return Judged(Validity.INCOMPLETE, f"it had {time.n} turns only; give it more --budget", None)
-    reasons = throttled(record)
+        note = f": {result.check['note']}" if result.check.get("note") else ""
+        return Assessment(Validity.WRONG, f"the output failed its check{size}{note}; no time is shown", None)
+    time = stats.median(stats.turn_medians(result.samples_ns, result.samples_per_turn))
+    if result.check is None or time.n < stats.MIN_OBSERVATIONS:
+        return Assessment(Validity.INCOMPLETE, f"it had {time.n} turns only; give it more --budget", None)
+    reasons = list_throttle_reasons(record)
     if reasons:
-        return Judged(
-            Validity.THROTTLED, f"the machine was held back ({reasons}); let it cool or raise the limit", time
-        )
+        advice = f"the machine was throttled ({', '.join(reasons)}); let it cool or raise the limit"
+        return Assessment(Validity.THROTTLED, advice, time)
     if time.relative > NOISY:
-        return Judged(
-            Validity.NOISY,
-            f"± {time.relative:.0%} on the median; stop what else runs here, or look longer",
-            time,
-        )
-    return Judged(Validity.VALID, "", time)
+        advice = f"± {time.relative:.0%} on the median; stop other programs on this machine, or measure longer"
+        return Assessment(Validity.NOISY, advice, time)
+    return Assessment(Validity.VALID, "", time)
 
 
-def throttled(record: Record) -> str:
-    """Why the machine ran slower than it can, by its own word; empty if it did not say so."""
+def list_throttle_reasons(record: Record) -> list[str]:
+    """List why the machine ran below its speed, as it reports itself; empty if it reports nothing."""
     reasons: list[str] = []
-    before, after = (record.weather.get(m) or {} for m in ("before", "after"))
+    before, after = (record.conditions.get(moment) or {} for moment in ("before", "after"))
     if str(record.case.get("device", "")).startswith("cuda"):
-        # What a GPU says before the race is about the state it idled in: an H200 that wakes names a power cap.
+        # Before the race a GPU reports its idle state: an H200 that wakes up reports a power cap.
         reasons += (after.get("gpu") or {}).get("throttle_reasons") or []
     for counter, words in (("thermal_events", "CPU heat"), ("quota_throttled", "cgroup CPU quota")):
         if (after.get(counter) or 0) > (before.get(counter) or 0):
             reasons.append(words)
-    return ", ".join(dict.fromkeys(reasons))
+    return list(dict.fromkeys(reasons))
 
 
-def compare(ratio: Estimate, sure: Estimate, margin: float = MARGIN) -> Comparison:
-    """The word for a ratio their time / our time with its 95 % interval, and the same at 99.9 %."""
+def classify_ratio(ratio: Estimate, confident: Estimate, margin: float = MARGIN) -> Comparison:
+    """Classify a ratio of their time to our time: `ratio` with its 95 % interval, `confident` with its 99.9 % one."""
     if not ratio.n or math.isnan(ratio.value):
         return Comparison.UNCLEAR
     if ratio.low >= 1 / (1 + margin) and ratio.high <= 1 + margin:
         return Comparison.SAME
-    if sure.low > 1 and ratio.value > 1 + margin:
+    if confident.low > 1 and ratio.value > 1 + margin:
         return Comparison.SLOWER
-    if sure.high < 1 and ratio.value < 1 / (1 + margin):
+    if confident.high < 1 and ratio.value < 1 / (1 + margin):
         return Comparison.FASTER
     return Comparison.UNCLEAR
 
 
-def in_race(
-    theirs: Lane, ours: Lane, margin: float = MARGIN, heats: Sequence[int] = (), versions: bool = False
+def compare_in_race(
+    peer: ContenderResult,
+    ours: ContenderResult,
+    margin: float = MARGIN,
+    executions: Sequence[int] = (),
+    versions: bool = False,
 ) -> tuple[Estimate, Comparison]:
-    """Contenders of one race, round by round; versions of one code in enough heats, heat by heat."""
-    them, us = (stats.turns(lane.samples_ns, lane.samples_per_turn) for lane in (theirs, ours))
-    return of_versions(them, us, heats, margin) if versions else _of_rounds(them, us, margin)
+    """Compare two contenders of one race, round by round.
+
+    `versions`: they are versions of one code; see `compare_versions`. `executions`: the rounds of each execution.
+    """
+    them, us = (stats.turn_medians(result.samples_ns, result.samples_per_turn) for result in (peer, ours))
+    return compare_versions(them, us, executions, margin) if versions else _compare_rounds(them, us, margin)
 
 
-def of_versions(
-    theirs: Sequence[float], ours: Sequence[float], heats: Sequence[int], margin: float = MARGIN
+def compare_versions(
+    peer: Sequence[float], ours: Sequence[float], executions: Sequence[int], margin: float = MARGIN
 ) -> tuple[Estimate, Comparison]:
-    """Each heat has processes of its own, so their ratios are independent.
+    """Compare two versions of one code. Each execution starts fresh processes, so their ratios are independent.
 
-    In fewer heats than it takes luck of a process may look like a difference: their rounds can show that two are the
-    same, but nothing else.
+    With fewer than MIN_OBSERVATIONS executions the memory layout of one process can look like a difference. The
+    rounds can then show SAME, but nothing else.
     """
-    if len(heats) >= stats.FEWEST:
-        ratios = stats.heat_ratios(theirs, ours, heats)
-        ratio, sure = (stats.over_heats(ratios, confidence) for confidence in (stats.CONFIDENCE, stats.SURE))
-        return ratio, compare(ratio, sure, margin)
-    ratio, word = _of_rounds(theirs, ours, margin)
-    return ratio, word if word is Comparison.SAME else Comparison.UNCLEAR
+    if len(executions) >= stats.MIN_OBSERVATIONS:
+        ratios = stats.execution_ratios(peer, ours, executions)
+        ratio, confident = (
+            stats.mean_execution_ratio(ratios, confidence) for confidence in (stats.CONFIDENCE, stats.HIGH_CONFIDENCE)
+        )
+        return ratio, classify_ratio(ratio, confident, margin)
+    ratio, comparison = _compare_rounds(peer, ours, margin)
+    return ratio, comparison if comparison is Comparison.SAME else Comparison.UNCLEAR
 
 
-def wide_open(theirs: Sequence[float], ours: Sequence[float], margin: float = MARGIN) -> bool:
-    """Whether rounds say so little about two versions that none of the words could be told but by chance."""
-    ratio, word = _of_rounds(theirs, ours, margin)
-    return word is Comparison.UNCLEAR and ratio.relative > margin
+def is_undecided(peer: Sequence[float], ours: Sequence[float], margin: float = MARGIN) -> bool:
+    """Whether the rounds say too little about two versions: a verdict would be chance."""
+    ratio, comparison = _compare_rounds(peer, ours, margin)
+    return comparison is Comparison.UNCLEAR and ratio.relative > margin
 
 
-def heats_wanted(ratios: Sequence[float], margin: float = MARGIN) -> int:
-    """How many more heats are thought to tell, by the spread of those that were: enough for a difference as large as
-    the margin to be sure. Where they lie does not matter: who stops when a difference shows finds some in noise.
+def count_missing_executions(ratios: Sequence[float], margin: float = MARGIN) -> int:
+    """Estimate how many more executions make a difference of `margin` certain, from the spread of the ratios so far.
+
+    The values of the ratios do not matter: a race that stops when it sees a difference finds differences in noise.
     """
-    if len(ratios) < stats.FEWEST:
-        return stats.FEWEST - len(ratios)
-    deviation, heats = statistics.stdev(map(math.log, ratios)), len(ratios)
-    while stats.heats_reach(deviation, heats, stats.SURE) > math.log1p(margin) and heats < MOST_HEATS:
-        heats += 1
-    return heats - len(ratios)
+    if len(ratios) < stats.MIN_OBSERVATIONS:
+        return stats.MIN_OBSERVATIONS - len(ratios)
+    deviation, count = statistics.stdev(map(math.log, ratios)), len(ratios)
+    limit = math.log1p(margin)
+    while stats.execution_half_width(deviation, count, stats.HIGH_CONFIDENCE) > limit and count < MAX_EXECUTIONS:
+        count += 1
+    return count - len(ratios)
 
 
-def _of_rounds(theirs: Sequence[float], ours: Sequence[float], margin: float) -> tuple[Estimate, Comparison]:
-    ratio = stats.paired_ratio(theirs, ours)
-    return ratio, compare(ratio, stats.paired_ratio(theirs, ours, stats.SURE), margin)
+def _compare_rounds(peer: Sequence[float], ours: Sequence[float], margin: float) -> tuple[Estimate, Comparison]:
+    ratio = stats.paired_ratio(peer, ours)
+    return ratio, classify_ratio(ratio, stats.paired_ratio(peer, ours, stats.HIGH_CONFIDENCE), margin)

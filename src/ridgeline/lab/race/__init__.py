@@ -1,4 +1,4 @@
-"""Race a workload against its peers: warm processes, timed in turn, in shuffled order."""
+"""Race a workload against its peers: one warm process per contender, timed in turn, in shuffled order."""
 
 from __future__ import annotations
 
@@ -7,35 +7,30 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.lab.race.against import copied as copied
-    from ridgeline.lab.race.against import rival as rival
-    from ridgeline.lab.race.baton import Entrant as Entrant
-    from ridgeline.lab.race.benchmark import (
-        Outcome as Outcome,
-    )
-    from ridgeline.lab.race.benchmark import (
-        Watcher as Watcher,
-    )
-    from ridgeline.lab.race.benchmark import (
-        bench as bench,
-    )
-    from ridgeline.lab.race.benchmark import (
-        make_folder as make_folder,
-    )
-    from ridgeline.lab.race.contender import peaks as peaks
+    from ridgeline.lab.race.against import build_version as build_version
+    from ridgeline.lab.race.against import copy_working_tree as copy_working_tree
+    from ridgeline.lab.race.benchmark import BenchResult as BenchResult
+    from ridgeline.lab.race.benchmark import ProgressHooks as ProgressHooks
+    from ridgeline.lab.race.benchmark import create_output_folder as create_output_folder
+    from ridgeline.lab.race.benchmark import run_benchmark as run_benchmark
+    from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
-    from ridgeline.lab.race.plan import Plan as Plan
-    from ridgeline.lab.race.points import Ask as Ask
-    from ridgeline.lab.race.points import Point as Point
+    from ridgeline.lab.race.loader import load_workload as load_workload
+    from ridgeline.lab.race.measure import Plan as Plan
+    from ridgeline.lab.race.process import ContenderSpec as ContenderSpec
+    from ridgeline.lab.race.request import BenchRequest as BenchRequest
+    from ridgeline.lab.race.request import Point as Point
+    from ridgeline.lab.race.request import list_contenders as list_contenders
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "against": ["copied", "rival"],
-        "baton": ["Entrant"],
-        "benchmark": ["Outcome", "Watcher", "bench", "make_folder"],
-        "contender": ["peaks", "reset_peaks"],
-        "plan": ["Plan"],
-        "points": ["Ask", "Point"],
+        "against": ["build_version", "copy_working_tree"],
+        "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
+        "contender": ["read_peaks", "reset_peaks"],
+        "loader": ["load_workload"],
+        "measure": ["Plan"],
+        "process": ["ContenderSpec"],
+        "request": ["BenchRequest", "Point", "list_contenders"],
     },
 )

@@ -1,7 +1,7 @@
-"""A bench: workloads × cases, raced one after the other, each recorded as soon as it is done.
+"""A benchmark: workloads × cases, one race after the other, each recorded as soon as it ends.
 
-A stopped bench leaves its records; the next one into the same folder skips what is there and goes on. A
-finished one is a closed chapter: the next bench measures again and appends.
+A stopped benchmark leaves its records; the next one into the same folder skips the recorded cases and goes on. After a
+finished one, the next benchmark measures everything again and appends.
 """
 
 from __future__ import annotations
@@ -9,195 +9,109 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.lab.judge import analyse
-from ridgeline.lab.race.baton import Paddock
-from ridgeline.lab.race.budget import START_S, Purse, divide, want_s
-from ridgeline.lab.race.heats import Line, settle
-from ridgeline.lab.race.measure import Watch, measure, placements
-from ridgeline.lab.race.plan import Plan
-from ridgeline.lab.race.points import Ask, Point, command, entrants, plan_points, still_missing
-from ridgeline.lab.record import code, record
-from ridgeline.lab.record.record import Record
-from ridgeline.lab.workload import Profile, Work, controls_of, note_of, weight_of
-from ridgeline.machine import Ceiling, Ceilings, Topology, ceilings, facts, sharpen, topology
+from ridgeline.lab.judge import describe_ceilings, match_ceilings, raise_ceilings
+from ridgeline.lab.race.budget import START_S, TimeBudget, divide, estimate_need_s
+from ridgeline.lab.race.confirmation import OpenCase, confirm_cases
+from ridgeline.lab.race.measure import Plan, Race, choose_placements, measure_case, repeat_execution
+from ridgeline.lab.race.process import ProcessPool
+from ridgeline.lab.race.request import (
+    BenchRequest,
+    Point,
+    format_command,
+    list_contenders,
+    list_missing,
+    plan_points,
+)
+from ridgeline.lab.record import (
+    RECORDS_FILE,
+    SCHEMA,
+    ContenderResult,
+    Record,
+    append_record,
+    compute_key,
+    describe_code,
+    read_records,
+)
+from ridgeline.lab.workload import Profile, Work, get_note, get_weight, list_controls
+from ridgeline.machine import Ceiling, Ceilings, Topology, ceilings, describe_machine, remeasure_ceiling, topology
 from ridgeline.store import lock, publish
 
-STATE = "run.json"
-Held = tuple[Work, dict[str, Any]]  # a case's work and the ceilings it is held against
+STATE_FILE = "run.json"
 TARGET = {Profile.QUICK: 0.01, Profile.FULL: 0.005}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The records of a run, including what a stopped one left, and the races that its time did not reach."""
+class BenchResult:
+    """The records of a benchmark, with those of a stopped run before it, and the races that the time left out."""
 
     records: list[Record]
     left_out: list[Point]
 
 
+def _ignore(*_: Any) -> None: ...
+
+
 @dataclass(frozen=True)
-class Watcher:
-    """Who wants to hear how it goes; every hook has a silent default."""
+class ProgressHooks:
+    """Functions that a benchmark calls to report progress; each has a default that does nothing."""
 
-    start: Callable[[list[Point], int], None] = lambda _points, _skipped: None
-    ceiling: Callable[[str], None] = lambda _what: None
-    case: Callable[[Point], None] = lambda _point: None
-    progress: Callable[[float, str], None] = lambda _share, _what: None
-    done: Callable[[Record], None] = lambda _record: None
-    say: Callable[[str], None] = lambda _sentence: None
+    on_start: Callable[[list[Point], int], None] = _ignore  # all points, and how many are recorded already
+    on_ceiling: Callable[[str], None] = _ignore  # the ceiling that is measured next
+    on_case: Callable[[Point], None] = _ignore  # the case that starts
+    on_prepare: Callable[[str], None] = _ignore  # the contender that is prepared next
+    on_progress: Callable[[float, str], None] = _ignore  # share of the time of a case, and what runs
+    on_record: Callable[[Record], None] = _ignore  # a case is finished
+    on_message: Callable[[str], None] = _ignore  # a sentence for the user
 
 
-def bench(ask: Ask, watcher: Watcher | None = None) -> Outcome:
-    """Run it."""
-    watcher = watcher or Watcher()
-    here = topology()
-    points = plan_points(ask, here, watcher.say)
+def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> BenchResult:
+    """Measure all cases of `request` that fit into its time and append their records to `request.out`.
+
+    Raises InputError if nothing can be measured or nothing can be written to `request.out`.
+    """
+    hooks = hooks or ProgressHooks()
+    machine = topology()
+    points = plan_points(request, machine, hooks.on_message)
     for point in points:
-        placements(ask.plan.placement, point.case, here)  # a place that is not there is told before anything is made
-    make_folder(ask.out)
-    with lock(ask.out / ".lock", timeout=0):
-        kept = _resumed(ask.out)
-        if kept:
-            watcher.say(f"going on with a stopped run: {len(kept)} cases are done already.")
+        choose_placements(request.plan.placement, point.case, machine)  # an impossible placement fails before any write
+    create_output_folder(request.out)
+    with lock(request.out / ".lock", timeout=0):
+        stopped = _read_stopped_run(request.out)
+        if stopped:
+            hooks.on_message(f"going on with a stopped run: {len(stopped)} cases are done already.")
         devices = dict.fromkeys(point.case.device for point in points)
-        roofs = _Roofs({d: ceilings(d, progress=watcher.ceiling, on=here) for d in devices}, here)
-        found: list[Record] = []
+        measured = {d: ceilings(d, progress=hooks.on_ceiling, on=machine) for d in devices}
+        cache = _CeilingCache(measured, machine, hooks)
+        records: list[Record] = []
         todo = []
         for point in points:
-            old = kept.get(_key(point, ask, here))
-            if old is not None and [x.contender for x in old.contenders] == [e.name for e in entrants(point, ask)]:
-                found.append(old)
+            old = stopped.get(_compute_key(point, request, machine))
+            names = [spec.name for spec in list_contenders(point, request)]
+            if old is not None and [result.contender for result in old.contenders] == names:
+                records.append(old)
             else:
                 todo.append(point)
-        watcher.start(points, len(found))
+        hooks.on_start(points, len(records))
         left_out = list(todo)
-        for point, made in _measured(ask, todo, here, roofs, watcher):
-            record.append(ask.out, made)
-            found.append(made)
+        for point, record in _measure_points(request, todo, machine, cache, hooks):
+            append_record(request.out, record)
+            records.append(record)
             left_out.remove(point)
-            watcher.done(made)
-        _mark(ask.out, finished=True, left_out=[point.label for point in left_out])
-    return Outcome(found, left_out)
+            hooks.on_record(record)
+        _write_state(request.out, finished=True, left_out=[point.label for point in left_out])
+    return BenchResult(records, left_out)
 
 
-def _measured(
-    ask: Ask, points: list[Point], here: Topology, roofs: _Roofs, watcher: Watcher
-) -> Iterator[tuple[Point, Record]]:
-    """The races that fit into the time. Versions of one code are looked at a second time, see heats.py."""
-    recorded = partial(_recorded, ask, facts(here), code.version())
-    left, end = list(points), time.monotonic() + ask.pace.total_s
-    undecided: list[tuple[Line, Held]] = []
-    for again in (False, True) if ask.rivals else (False,):  # what found no time comes before any second look
-        for line, held in _raced(ask, list(left), here, roofs, watcher, end, again=again):
-            left.remove(line.point)
-            if ask.rivals and line.wants[0]:
-                undecided.append((line, held))
-            else:
-                yield line.point, recorded(line, held)
-    held_of = {id(line): held for line, held in undecided}
-    for line in settle([line for line, _ in undecided], end, partial(_watched, watcher)):
-        yield line.point, recorded(line, held_of[id(line)])
-
-
-def _raced(
-    ask: Ask, points: list[Point], here: Topology, roofs: _Roofs, watcher: Watcher, end: float, *, again: bool
-) -> Iterator[tuple[Line, Held]]:
-    """One race of each case that fits, workload by workload; without time left, `again` begins nothing."""
-    clock = time.monotonic
-    groups = [[p for p in points if p.reference == r] for r in dict.fromkeys(p.reference for p in points)]
-    wants = [(weight_of(group[0].workload), want_s(len(group), ask.pace)) for group in groups]
-    for at, group in enumerate(groups):
-        if again and end - clock() < START_S + ask.pace.least_s:
-            return
-        purse = Purse(divide(end - clock(), wants[at:])[0], ask.pace)
-        roofs.look_again()
-        with Paddock() as paddock:
-            for point, race_s in purse.served(group, [p for p in group if p.headline]):
-                began = clock()
-                watcher.case(point)
-                work = point.workload.work(point.case)
-                held = roofs.over(point.case.device, work)
-                race = measure(
-                    point.reference,
-                    point.case,
-                    entrants(point, ask),
-                    plan=_plan(ask),
-                    paddock=paddock,
-                    here=here,
-                    watch=lambda rounds, share: watcher.progress(share, f"round {rounds}"),
-                    budget=lambda race_s=race_s, began=began: race_s(clock() - began),  # type: ignore[misc]
-                )
-                setup_s = clock() - began - race.seconds
-                purse.took(setup_s)
-                yield Line(point, race, heat_s=2 * setup_s), (work, held)  # a heat races as long as its start took
-
-
-def _recorded(ask: Ask, machine: Mapping[str, Any], version: Mapping[str, Any], line: Line, held: Held) -> Record:
-    point, (work, over) = line.point, held
-    made = record.from_race(
-        point.workload.name,
-        point.case,
-        work,
-        line.race,
-        machine,
-        version,
-        over,
-        still_missing(point, ask),
-        command(point, ask),
-        note_of(point.workload),
-        controls_of(point.workload),
-    )
-    return replace(made, ceilings=analyse.raised(made.ceilings, made))
-
-
-def _watched(watcher: Watcher, line: Line) -> Watch:
-    watcher.case(line.point)
-    return lambda rounds, share: watcher.progress(share, f"heat {len(line.race.heats) + 1}")
-
-
-def _plan(ask: Ask) -> Plan:
-    """How closely to look; the same may take many rounds to show."""
-    plan = replace(ask.plan, target=TARGET[ask.profile])
-    return replace(plan, versions=True, most_rounds=4 * plan.most_rounds) if ask.rivals else plan
-
-
-class _Roofs:
-    """The ceilings of each device, looked at once more before each workload that is held against them: a ceiling found
-    while the machine was busy is too low."""
-
-    def __init__(self, found: dict[str, Ceilings], here: Topology) -> None:
-        self._found, self._here = found, here
-        self._fresh: list[Ceiling] = []
-
-    def look_again(self) -> None:
-        self._fresh = []
-
-    def over(self, device: str, work: Work) -> dict[str, Any]:
-        """What a case is held against, as its record keeps it."""
-        for ceiling in analyse.ceilings_of(self._found[device], work).values():
-            if ceiling not in self._fresh:
-                self._found[device] = sharpen(self._found[device], ceiling, self._here)
-        self._fresh += analyse.ceilings_of(self._found[device], work).values()
-        return analyse.held_against(self._found[device], work)
-
-
-def _key(point: Point, ask: Ask, here: Topology) -> str:
-    where = [asdict(p) for p in placements(ask.plan.placement, point.case, here)]
-    # As JSON has it: tuples are lists there.
-    case, where = json.loads(json.dumps([point.case.to_json(), where]))
-    return record.key(point.workload.name, case, where, ask.plan.cold, facts(here), code.version())
-
-
-def make_folder(out: Path) -> None:
-    """Make the out folder; say at once if nothing can be written there."""
+def create_output_folder(out: Path) -> None:
+    """Create the folder `out`. Raises InputError if nothing can be written there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / f".probe-{os.getpid()}"
@@ -207,24 +121,185 @@ def make_folder(out: Path) -> None:
         raise InputError(f"cannot write into --out '{out}': {error.strerror}; choose another folder.") from None
 
 
-def _resumed(out: Path) -> dict[str, Record]:
-    """Complete records of a run that was stopped; marks the start of a new run otherwise."""
+class _CeilingCache:
+    """The ceilings of each device. Each workload measures its ceilings once more: a ceiling that was measured while
+    the machine was busy is too low."""
+
+    def __init__(self, measured: dict[str, Ceilings], machine: Topology, hooks: ProgressHooks) -> None:
+        self._measured, self._machine, self._hooks = measured, machine, hooks
+        self._fresh: list[Ceiling] = []
+
+    def expire(self) -> None:
+        """Measure the ceilings again for the next workload."""
+        self._fresh = []
+
+    def describe(self, device: str, work: Work) -> dict[str, Any]:
+        """Return the ceilings of a case as its record stores them."""
+        for resource, ceiling in match_ceilings(self._measured[device], work).items():
+            if ceiling not in self._fresh:
+                self._hooks.on_ceiling(f"{resource} again")
+                self._measured[device] = remeasure_ceiling(self._measured[device], ceiling, self._machine)
+        self._fresh += match_ceilings(self._measured[device], work).values()
+        return describe_ceilings(self._measured[device], work)
+
+
+@dataclass(frozen=True)
+class _CaseFacts:
+    """What the record of a case needs besides its race."""
+
+    work: Work
+    ceilings: dict[str, Any]
+
+
+def _measure_points(
+    request: BenchRequest, points: list[Point], machine: Topology, cache: _CeilingCache, hooks: ProgressHooks
+) -> Iterator[tuple[Point, Record]]:
+    """Run the races that fit into the time. Differences between versions are confirmed, see confirmation.py."""
+    description, code = describe_machine(machine), describe_code()
+    left, end = list(points), time.monotonic() + request.limits.total_s
+    undecided: list[tuple[OpenCase, _CaseFacts]] = []
+    # With versions, cases that found no time in the first pass come before any confirmation.
+    for second_pass in (False, True) if request.versions else (False,):
+        for case, facts in _race_points(request, list(left), machine, cache, hooks, end, second_pass=second_pass):
+            left.remove(case.point)
+            if request.versions and case.remaining[0]:
+                undecided.append((case, facts))
+            else:
+                yield case.point, _make_record(request, case.point, facts, case.race, description, code)
+    facts_by_case = {id(case): facts for case, facts in undecided}
+
+    def repeat(case: OpenCase, rounds: int | None) -> None:
+        hooks.on_case(case.point)
+        number = len(case.race.executions) + 1
+        repeat_execution(
+            case.race,
+            rounds,
+            lambda _round, share: hooks.on_progress(share, f"execution {number} with fresh processes"),
+            hooks.on_prepare,
+        )
+
+    for case in confirm_cases([case for case, _ in undecided], end, repeat):
+        yield case.point, _make_record(request, case.point, facts_by_case[id(case)], case.race, description, code)
+
+
+def _race_points(
+    request: BenchRequest,
+    points: list[Point],
+    machine: Topology,
+    cache: _CeilingCache,
+    hooks: ProgressHooks,
+    end: float,
+    *,
+    second_pass: bool,
+) -> Iterator[tuple[OpenCase, _CaseFacts]]:
+    """Race each case that fits, workload by workload; a second pass starts only while time is left."""
+    clock, limits = time.monotonic, request.limits
+    groups = [[p for p in points if p.reference == r] for r in dict.fromkeys(p.reference for p in points)]
+    needs = [(get_weight(group[0].workload), estimate_need_s(len(group), limits)) for group in groups]
+    for i, group in enumerate(groups):
+        if second_pass and end - clock() < START_S + limits.least_s:
+            return
+        budget = TimeBudget(divide(end - clock(), needs[i:])[0], limits)
+        cache.expire()
+        with ProcessPool() as pool:
+            for point, race_s in budget.allot(group, [p for p in group if p.headline]):
+                start = clock()
+                hooks.on_case(point)
+                work = point.workload.work(point.case)
+                facts = _CaseFacts(work, cache.describe(point.case.device, work))
+                race = measure_case(
+                    point.reference,
+                    point.case,
+                    list_contenders(point, request),
+                    plan=_make_plan(request),
+                    pool=pool,
+                    machine=machine,
+                    on_round=lambda rounds, share: hooks.on_progress(share, f"round {rounds}"),
+                    on_prepare=hooks.on_prepare,
+                    budget=lambda race_s=race_s, start=start: race_s(clock() - start),  # type: ignore[misc]
+                )
+                setup_s = clock() - start - race.seconds
+                budget.add_setup(setup_s)
+                yield OpenCase(point, race, execution_s=2 * setup_s), facts  # an execution: preparation, then as long
+
+
+def _make_plan(request: BenchRequest) -> Plan:
+    """Return the plan of a race; showing that two versions are the same takes many rounds."""
+    plan = replace(request.plan, target=TARGET[request.profile])
+    return replace(plan, versions=True, most_rounds=4 * plan.most_rounds) if request.versions else plan
+
+
+def _make_record(
+    request: BenchRequest,
+    point: Point,
+    facts: _CaseFacts,
+    race: Race,
+    machine: Mapping[str, Any],
+    code: Mapping[str, Any],
+) -> Record:
+    contenders = tuple(
+        ContenderResult(
+            contender=lane.spec.name,
+            samples_ns=tuple(lane.samples_ns),
+            samples_per_turn=lane.samples_per_turn,
+            calls_per_sample=lane.calls_per_sample,
+            settings=lane.settings,
+            placed=lane.placed,
+            extras=lane.extras,
+            check=lane.check,
+            failure=lane.failure,
+            turn_overhead_ns=tuple(lane.turn_overhead_ns),
+        )
+        for lane in race.lanes
+    )
+    record = Record(
+        schema=SCHEMA,
+        id=uuid.uuid4().hex,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=point.workload.name,
+        case=point.case.to_json(),
+        work={**asdict(facts.work), "bytes": dict(facts.work.bytes)},
+        placement=tuple(asdict(place) for place in race.task.places),
+        machine=machine,
+        code=code,
+        plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
+        race={"rounds": sum(race.executions), "executions": race.executions, "ended": race.ended},
+        conditions=race.conditions,
+        ceilings=facts.ceilings,
+        contenders=contenders,
+        missing=list_missing(point, request),
+        command=format_command(point, request),
+        note=get_note(point.workload),
+        controls=tuple(list_controls(point.workload)),
+    )
+    return replace(record, ceilings=raise_ceilings(record.ceilings, record))
+
+
+def _compute_key(point: Point, request: BenchRequest, machine: Topology) -> str:
+    places = [asdict(place) for place in choose_placements(request.plan.placement, point.case, machine)]
+    # A record from a file has lists where Python has tuples.
+    case, places = json.loads(json.dumps([point.case.to_json(), places]))
+    name, cold = point.workload.name, request.plan.cold
+    return compute_key(name, case, places, cold, describe_machine(machine), describe_code())
+
+
+def _read_stopped_run(out: Path) -> dict[str, Record]:
+    """Return the records of a stopped run by key; without one, mark the start of a new run."""
     try:
-        state = json.loads((out / STATE).read_text())
+        state = json.loads((out / STATE_FILE).read_text())
     except (OSError, ValueError):
         state = None
     started = state.get("started") if isinstance(state, dict) and not state.get("finished") else None
-    if isinstance(started, str) and started and (out / record.FILE).exists():
-        kept = record.read(out).records
-        return {r.key: r for r in kept if r.time >= started}
-    _mark(out, finished=False)
+    if isinstance(started, str) and started and (out / RECORDS_FILE).exists():
+        return {r.key: r for r in read_records(out).records if r.time >= started}
+    _write_state(out, finished=False)
     return {}
 
 
-def _mark(out: Path, *, finished: bool, left_out: Sequence[str] = ()) -> None:
+def _write_state(out: Path, *, finished: bool, left_out: Sequence[str] = ()) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     state: dict[str, Any] = {"started": now, "finished": None}
     if finished:
-        state = {**json.loads((out / STATE).read_text()), "finished": now, "left_out": list(left_out)}
-    with publish(out / STATE) as temporary:
+        state = {**json.loads((out / STATE_FILE).read_text()), "finished": now, "left_out": list(left_out)}
+    with publish(out / STATE_FILE) as temporary:
         temporary.write_text(json.dumps(state))

@@ -1,4 +1,4 @@
-"""Which code was measured: commit, dirty flag, a hash of the very files, versions of what matters."""
+"""Which code a record measures: commit, dirty flag, a hash of the source files, versions of the libraries."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ LIBRARIES = (
 
 
 @cache
-def version() -> dict[str, Any]:
-    """The code block of a record."""
-    told = os.environ.get("RIDGELINE_COMMIT")  # a copy on another machine does not know its commit by itself
-    changes = None if told else _git("status", "--porcelain", "--untracked-files=no")
+def describe_code() -> dict[str, Any]:
+    """Return the `code` table of a record. RIDGELINE_COMMIT names the commit of a copy without git history."""
+    commit = os.environ.get("RIDGELINE_COMMIT")
+    changes = None if commit else _git("status", "--porcelain", "--untracked-files=no")
     return {
         "ridgeline": ridgeline.__version__,
-        "commit": told or _git("rev-parse", "HEAD"),
+        "commit": commit or _git("rev-parse", "HEAD"),
         "dirty": None if changes is None else bool(changes),
-        "tree": tree_hash(),
+        "tree": hash_sources(),
         "python": sys.version.split()[0],
-        "libraries": {name: found for name in LIBRARIES if (found := _installed(name))},
+        "libraries": {name: version for name in LIBRARIES if (version := _get_version(name))},
     }
 
 
-def tree_hash(root: Path | None = None) -> str:
-    """Sixteen hex digits over the package's sources and its native module: equal code, equal hash."""
+def hash_sources(root: Path | None = None) -> str:
+    """Hash the sources of the package and its native module: 16 hex digits, equal for equal code."""
     base = root or Path(ridgeline.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(p for p in base.rglob("*") if p.suffix in (".py", ".so", ".html", ".css", ".js", ".yaml")):
@@ -57,16 +57,16 @@ def tree_hash(root: Path | None = None) -> str:
 
 
 def _git(*words: str) -> str | None:
-    """Git's answer about the checkout this package runs from; None for an installed wheel."""
-    here = Path(ridgeline.__file__).resolve().parent
+    """Run git in the checkout of this package; None for an installed wheel."""
+    package = Path(ridgeline.__file__).resolve().parent
     try:
-        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=20)
+        process = subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
-def _installed(name: str) -> str | None:
+def _get_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,62 +1,94 @@
-"""The charts of one workload, from derived rows: sweeps, frontiers, bars against peers, timelines, raw samples."""
+"""The charts of a report: of one workload (sweeps, frontiers, peers, timelines, samples), and of all paths of a machine
+(shares of ceilings, rooflines, best peers, NUMA nodes)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from markupsafe import Markup
 
-from ridgeline.lab.judge.analyse import Row, rate_unit
-from ridgeline.lab.judge.findings import best_peer
-from ridgeline.lab.judge.sweeps import FEWEST, Sweep, sweeps, telling
-from ridgeline.lab.judge.verdict import Validity
-from ridgeline.lab.record.record import Record
-from ridgeline.lab.workload import label
-from ridgeline.web import Axis, Bar, Point, Samples, Series, bars, intervals, lines, samples, si
+from ridgeline.lab.judge import (
+    CEILINGS,
+    MIN_POINTS,
+    PathSummary,
+    Row,
+    Sweep,
+    Validity,
+    analyse_record,
+    find_best_peer,
+    find_sweeps,
+    list_differing_parameters,
+    percent,
+    rate_unit,
+)
+from ridgeline.lab.record import Record
+from ridgeline.lab.report.advice import is_experiment
+from ridgeline.lab.workload import format_case
+from ridgeline.web import (
+    Axis,
+    Bar,
+    Cell,
+    Point,
+    Roof,
+    Samples,
+    Series,
+    draw_bars,
+    draw_cells,
+    draw_intervals,
+    draw_lines,
+    draw_roofline,
+    draw_samples,
+    format_si,
+)
 
-Told = Sequence[tuple[Record, list[Row]]]
-MOST_BARS = 60  # more are no picture; the table has them all
-WAYS = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
+AnalysedRecords = Sequence[tuple[Record, list[Row]]]
+MAX_BARS = 60  # of a chart; the table has them all
+LOG_AXIS_RATIO = 4  # an axis with a larger ratio is logarithmic
+STAGE_NAMES = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 
 
-def hover(row: Row) -> str:
-    """What stands behind a mark; the page's list of records has the command that makes it again."""
-    time, ratio = row.judged.time, row.ratio
-    told = [
-        f"{row.lane.contender} · {row.record.label}",
-        f"median {si(time.value / 1e9, 's')} [{si(time.low / 1e9, 's')} to {si(time.high / 1e9, 's')}]" if time else "",
-        f"{si(row.items_per_s, rate_unit(row.record))}" if row.items_per_s else "",
+def format_tooltip(row: Row) -> str:
+    """Return the text of a mark; the list of records on the page has the command that reproduces it."""
+    time, ratio = row.assessment.time, row.ratio
+    parts = [
+        f"{row.result.contender} · {row.record.label}",
+        "median {} [{} to {}]".format(*(format_si(ns / 1e9, "s") for ns in (time.value, time.low, time.high)))
+        if time
+        else "",
+        f"{format_si(row.items_per_s, rate_unit(row.record))}" if row.items_per_s else "",
         f"{row.share:.0%} of {row.limit.what}" if row.share and row.limit else "",
         f"time ÷ ours {ratio.value:.3f} [{ratio.low:.3f} to {ratio.high:.3f}] {row.comparison}" if ratio else "",
-        f"{len(row.lane.samples_ns)} samples, {row.judged.validity}",
+        f"{len(row.result.samples_ns)} samples, {row.assessment.validity}",
         f"record {row.record.id[:12]}, {row.record.time}",
     ]
-    return "\n".join(t for t in told if t)
+    return "\n".join(part for part in parts if part)
 
 
-def over(told: Told) -> list[Markup]:
-    """Rate over each parameter that was swept; see lab/judge/sweeps.py."""
-    rows_of = {record.id: rows for record, rows in told}
-    return [_line(sweep, rows_of) for sweep in sweeps([record for record, _ in told])]
+# --- one workload
 
 
-def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
+def draw_sweeps(analysed: AnalysedRecords) -> list[Markup]:
+    """Draw the rate over each parameter with a sweep; see lab/judge/sweeps.py."""
+    rows_by_id = {record.id: rows for record, rows in analysed}
+    return [_draw_sweep(sweep, rows_by_id) for sweep in find_sweeps([record for record, _ in analysed])]
+
+
+def _draw_sweep(sweep: Sweep, rows_by_id: Mapping[str, list[Row]]) -> Markup:
     series: dict[str, list[Point]] = {}
-    apart = telling(sweep)
+    parameters = list_differing_parameters(sweep)
     places = {(family[0].node, family[0].cold) for family in sweep.families}
     for record in (record for family in sweep.families for record in family):
-        where = [f"node {record.node}"] if len({node for node, _ in places}) > 1 else []
-        where += ["cold" if record.cold else "warm"] if len({cold for _, cold in places}) > 1 else []
-        rest = [str(record.case[n]) if isinstance(record.case[n], str) else f"{n}={record.case[n]}" for n in apart]
-        for row in rows_of[record.id]:
-            if row.items_per_s and row.judged.time:
-                time, items = row.judged.time, record.work["items"] * 1e9
-                between = (items / time.high, items / time.low)
-                point = Point(record.case[sweep.name], row.items_per_s, between, title=hover(row))
-                series.setdefault(" ".join([row.lane.contender, *rest, *where]), []).append(point)
+        place = [f"node {record.node}"] if len({node for node, _ in places}) > 1 else []
+        place += ["cold" if record.cold else "warm"] if len({cold for _, cold in places}) > 1 else []
+        rest = [str(record.case[n]) if isinstance(record.case[n], str) else f"{n}={record.case[n]}" for n in parameters]
+        for row in rows_by_id[record.id]:
+            if point := _make_point(row, record.case[sweep.name]):
+                series.setdefault(" ".join([row.result.contender, *rest, *place]), []).append(point)
     record = sweep.families[0][0]
-    name = f"{sweep.name} (and {sweep.along} with it)" if sweep.along else sweep.name
-    return lines(
+    name = f"{sweep.name} (and {sweep.second} with it)" if sweep.second else sweep.name
+    return draw_lines(
         [Series(n, p) for n, p in series.items()],
         title=f"{record.workload}: rate over {name}",
         x=Axis(label=name, scale="log2"),
@@ -65,34 +97,39 @@ def _line(sweep: Sweep, rows_of: Mapping[str, list[Row]]) -> Markup:
     )
 
 
-def frontiers(told: Told) -> list[Markup]:
-    """Rate against a quality that cases ask for by its name (recall): what each contender reached, not what was asked.
+def _make_point(row: Row, x: float) -> Point | None:
+    """Return the rate of a row with its interval at `x`; None without a valid time."""
+    time = row.assessment.time
+    if not row.items_per_s or time is None:
+        return None
+    items = row.record.work["items"] * 1e9
+    return Point(x, row.items_per_s, (items / time.high, items / time.low), title=format_tooltip(row))
 
-    One chart for each family of cases that differ in nothing else; a point up and to the right beats one below it.
+
+def draw_frontiers(analysed: AnalysedRecords) -> list[Markup]:
+    """Draw the rate against a quality that the cases request by name (recall), as each contender reached it.
+
+    One chart for each family of cases that differ in nothing else; a point up and to the right is better.
     """
     families: dict[tuple[str, str], list[tuple[Record, list[Row]]]] = {}
-    for record, rows in told:
+    for record, rows in analysed:
         for name in {n for row in rows for n in row.quality if n in record.case}:
-            rest = label({k: v for k, v in record.case.items() if k != name})
+            rest = format_case({k: v for k, v in record.case.items() if k != name})
             families.setdefault((name, rest), []).append((record, rows))
     return [
-        _frontier(name, rest, family)
+        _draw_frontier(name, rest, family)
         for (name, rest), family in families.items()
-        if len({record.case[name] for record, _ in family}) >= FEWEST
+        if len({record.case[name] for record, _ in family}) >= MIN_POINTS
     ]
 
 
-def _frontier(quality: str, rest: str, family: Told) -> Markup:
+def _draw_frontier(quality: str, rest: str, family: AnalysedRecords) -> Markup:
     series: dict[str, list[Point]] = {}
-    for record, rows in family:
-        for row in rows:
-            if row.items_per_s and row.judged.time and quality in row.quality:
-                items = record.work["items"] * 1e9
-                between = (items / row.judged.time.high, items / row.judged.time.low)
-                point = Point(row.quality[quality], row.items_per_s, between, title=hover(row))
-                series.setdefault(row.lane.contender, []).append(point)
+    for row in (row for _, rows in family for row in rows if quality in row.quality):
+        if point := _make_point(row, row.quality[quality]):
+            series.setdefault(row.result.contender, []).append(point)
     record = family[0][0]
-    return lines(
+    return draw_lines(
         [Series(name, points) for name, points in series.items()],
         title=f"{record.workload}: rate against {quality}, {rest}",
         x=Axis(label=f"{quality} that was reached"),
@@ -101,71 +138,217 @@ def _frontier(quality: str, rest: str, family: Told) -> Markup:
     )
 
 
-def peers(told: Told) -> Markup | None:
-    """Time of each peer as a multiple of ours, case by case; of many cases the best peer, of very many none."""
-    several = sum(row.ratio is not None for _, rows in told for row in rows) > MOST_BARS
-    best = {id(found) for _, rows in told if (found := best_peer(rows)) is not None}
-    rows = [
+def draw_peers(analysed: AnalysedRecords) -> Markup | None:
+    """Draw the time of each peer ÷ ours, case by case; only the best peer if there are many, nothing if very many."""
+    best_only = sum(row.ratio is not None for _, rows in analysed for row in rows) > MAX_BARS
+    best = {id(row) for _, rows in analysed if (row := find_best_peer(rows)) is not None}
+    chart_bars = [
         Bar(
-            label=row.lane.contender,
+            label=row.result.contender,
             value=row.ratio.value,
             interval=(row.ratio.low, row.ratio.high),
             group=record.label,
-            series=row.lane.contender,
+            series=row.result.contender,
             text=f"{row.ratio.value:.2f}× {row.comparison}",
-            title=hover(row),
+            title=format_tooltip(row),
         )
-        for record, contenders in told
-        for row in contenders
-        if row.ratio and (not several or id(row) in best)
+        for record, rows in analysed
+        for row in rows
+        if row.ratio and (not best_only or id(row) in best)
     ]
-    if not 0 < len(rows) <= MOST_BARS:
+    if not 0 < len(chart_bars) <= MAX_BARS:
         return None
-    widest = max(max(r.value, 1 / r.value) for r in rows)
-    return bars(
-        rows,
-        title=f"{told[0][0].workload}: time of the {'best peer' if several else 'peers'} ÷ ours",
-        axis=Axis(unit="×", scale="log" if widest > 4 else "linear"),
+    return draw_bars(
+        chart_bars,
+        title=f"{analysed[0][0].workload}: time of the {'best peer' if best_only else 'peers'} ÷ ours",
+        axis=Axis(unit="×", scale=_choose_scale(chart_bars)),
         reference=1.0,
         reference_label="ours",
         caption="Right of the line the peer takes longer. Whiskers are 95 % intervals of the ratio, round by round.",
     )
 
 
-def strip(record: Record, rows: Sequence[Row]) -> Markup | None:
-    """Every sample that was taken, in order."""
-    lanes = [
+def _choose_scale(chart_bars: Sequence[Bar]) -> Literal["linear", "log"]:
+    widest = max(max(bar.value, 1 / bar.value) for bar in chart_bars)
+    return "log" if widest > LOG_AXIS_RATIO else "linear"
+
+
+def draw_record_samples(record: Record, rows: Sequence[Row]) -> Markup | None:
+    """Draw every sample of a record, in order."""
+    strips = [
         Samples(
-            row.lane.contender,
-            [ns / 1e9 for ns in row.lane.samples_ns],
-            interval=(row.judged.time.low / 1e9, row.judged.time.high / 1e9),
-            title=hover(row),
+            row.result.contender,
+            [ns / 1e9 for ns in row.result.samples_ns],
+            interval=(row.assessment.time.low / 1e9, row.assessment.time.high / 1e9),
+            title=format_tooltip(row),
         )
         for row in rows
-        if row.judged.time
+        if row.assessment.time
     ]
-    if not lanes:
+    if not strips:
         return None
-    return samples(lanes, title=f"{record.workload} {record.label}: all samples", axis=Axis(unit="s"))
+    return draw_samples(strips, title=f"{record.workload} {record.label}: all samples", axis=Axis(unit="s"))
 
 
-def timelines(told: Told, most: int = 4) -> list[Markup]:
-    """What ran beside what, where a contender kept it (`extras["timeline"]`: lane -> begin and end of each batch)."""
-    kept = [
-        (record, row.lane.contender, row.lane.extras["timeline"])
-        for record, rows in told
+def draw_timelines(analysed: AnalysedRecords, most: int = 4) -> list[Markup]:
+    """Draw which stages overlap, for contenders that record it (`extras["timeline"]`: stage -> begin and end)."""
+    timelines = [
+        (record, row.result.contender, row.result.extras["timeline"])
+        for record, rows in analysed
         for row in rows
-        if row.lane.extras.get("timeline") and row.judged.validity not in (Validity.WRONG, Validity.INCOMPLETE)
+        if row.result.extras.get("timeline") and row.assessment.validity not in (Validity.WRONG, Validity.INCOMPLETE)
     ]
-    return [timeline(f"{record.label}, {contender}", lanes) for record, contender, lanes in kept[:most]]
+    return [draw_timeline(f"{record.label}, {contender}", stages) for record, contender, stages in timelines[:most]]
 
 
-def timeline(title: str, lanes: Mapping[str, Sequence[tuple[float, float]]], more: str = "") -> Markup:
-    """Some batches on a common clock."""
-    return intervals(
-        {WAYS.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in lanes.items()},
+def draw_timeline(title: str, stages: Mapping[str, Sequence[tuple[float, float]]], more: str = "") -> Markup:
+    """Draw some batches on a common clock; `stages`: (begin, end) in seconds by stage; `more` ends the caption."""
+    return draw_intervals(
+        {STAGE_NAMES.get(stage, stage): [(b, e) for b, e in spans] for stage, spans in stages.items()},
         title=title,
         axis=Axis(unit="s"),
         caption=f"Some batches from the middle of the run{more}.",
         what="batch",
     )
+
+
+# --- all paths of a machine
+
+
+def draw_shares(paths: Sequence[PathSummary]) -> Markup | None:
+    """Draw every path as a share of its ceiling."""
+    chart_bars = [
+        Bar(
+            format_path(s, paths),
+            100 * s.share,
+            series=CEILINGS.get(s.resource or "", "arithmetic"),
+            text=percent(s.share),
+            title=_format_path_tooltip(s),
+        )
+        for s in paths
+        if s.share
+    ]
+    if not chart_bars:
+        return None
+    return draw_bars(
+        chart_bars,
+        title="How close each path is to its ceiling",
+        axis=Axis(unit="%", high=100.0, low=0.0),
+        reference=100.0,
+        reference_label="the ceiling",
+        caption="A path's ceiling is the resource its compulsory work needs longest, as measured on this machine.",
+    )
+
+
+def draw_best_peers(paths: Sequence[PathSummary]) -> Markup | None:
+    """Draw every path against its best peer."""
+    chart_bars = [
+        Bar(
+            format_path(s, paths),
+            s.ratio.value,
+            (s.ratio.low, s.ratio.high),
+            series=s.verdict or "",
+            text=f"{s.ratio.value:.2f}× {s.peer}",
+            title=_format_path_tooltip(s),
+        )
+        for s in paths
+        if s.ratio
+    ]
+    if not chart_bars:
+        return None
+    return draw_bars(
+        chart_bars,
+        title="The best peer's time ÷ ours",
+        axis=Axis(unit="×", scale=_choose_scale(chart_bars)),
+        reference=1.0,
+        reference_label="ours",
+        caption="Right of the line the peer takes longer; the verdict describes the peer.",
+    )
+
+
+def format_path(path: PathSummary, paths: Sequence[PathSummary]) -> str:
+    """Return the name of a path: the workload, and its device if `paths` has several for that workload."""
+    several = len({other.device for other in paths if other.workload == path.workload}) > 1
+    return f"{path.workload} · {path.device}" if several else path.workload
+
+
+def draw_rooflines(records: Sequence[Record], paths: Sequence[PathSummary]) -> list[Markup]:
+    """Draw one roofline per device: the ceilings of the cases, our results with arithmetic, and a name per path."""
+    named = {path.record.id for path in paths}
+    charts = []
+    for device in dict.fromkeys(str(r.case["device"]) for r in records):
+        series: dict[str, list[Point]] = {}
+        roofs: dict[str, Roof] = {}
+        for record in records:
+            if record.case["device"] != device or not _has_intensity(record):
+                continue
+            for row in analyse_record(record):
+                if row.ours and row.flops_per_s:
+                    intensity = record.work["flops"] / record.work["bytes"]["memory"]
+                    label = record.workload if record.id in named else ""
+                    point = Point(intensity, row.flops_per_s, label=label, title=format_tooltip(row))
+                    series.setdefault(record.workload, []).append(point)
+            for resource, ceiling in record.ceilings.items():
+                if resource in ("memory", "compute"):
+                    title = str(ceiling.get("name") or ceiling["what"])
+                    old = roofs.get(title)
+                    rate = max(ceiling["rate"], old.rate if old else 0.0)  # each workload measures it again
+                    roofs[title] = Roof(title, rate, "memory" if resource == "memory" else "compute")
+        if series and {roof.bound for roof in roofs.values()} == {"memory", "compute"}:
+            points = [Series(workload, workload_points) for workload, workload_points in series.items()]
+            charts.append(draw_roofline(_select_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))
+    return charts
+
+
+def list_paths_without_roofline(paths: Sequence[PathSummary]) -> list[str]:
+    """Return the paths that a roofline cannot show: they count no arithmetic or no memory traffic."""
+    return [format_path(path, paths) for path in paths if path.rate and not _has_intensity(path.record)]
+
+
+def _has_intensity(record: Record) -> bool:
+    return bool(record.work["flops"] and record.work["bytes"].get("memory"))
+
+
+def draw_nodes(records: Sequence[Record]) -> Markup | None:
+    """Draw our rate from each NUMA node relative to the best node, for cases with records from several nodes."""
+    families: dict[str, dict[int, Row]] = {}
+    for record in records:
+        row = next((r for r in analyse_record(record) if r.ours and r.items_per_s), None)
+        node = record.node
+        if row is not None and node is not None and not is_experiment(record):  # a study draws its own maps
+            families.setdefault(json.dumps([record.workload, record.case, record.cold], default=str), {})[node] = row
+    chart_cells = []
+    for family in families.values():
+        best = max(row.items_per_s or 0.0 for row in family.values())
+        for node, row in sorted(family.items()) if len(family) > 1 else []:
+            loss = (row.items_per_s or 0.0) / best - 1
+            text = format_si(row.items_per_s or 0.0, rate_unit(row.record))
+            case, workload = format_case(row.record.case), row.record.workload
+            chart_cells.append(Cell(case, f"node {node}", loss, text, workload, format_tooltip(row)))
+    if not chart_cells:
+        return None
+    return draw_cells(
+        chart_cells,
+        title="Our rate from each NUMA node",
+        across="CPUs and memory on",
+        full=max(0.5, *(abs(cell.value) for cell in chart_cells)),
+        caption="The deeper the colour, the slower than from the best node.",
+    )
+
+
+def _format_path_tooltip(path: PathSummary) -> str:
+    parts = [
+        path.sentence,
+        path.case,
+        f"{format_si(path.rate, path.unit)}" if path.rate else "",
+        f"ceiling: {path.record.ceilings[path.resource]['what']}" if path.resource else "",
+        f"record {path.record.id[:12]}",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _select_outermost(roofs: list[Roof]) -> list[Roof]:
+    """Keep the highest and the lowest memory roof of many sizes, and every kind of compute roof."""
+    memory = sorted((r for r in roofs if r.bound == "memory"), key=lambda r: r.rate)
+    ends = {r.name: r for r in (memory[0], memory[-1])} if memory else {}
+    return [*ends.values(), *(r for r in roofs if r.bound == "compute")]

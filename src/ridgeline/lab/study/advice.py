@@ -1,11 +1,15 @@
-"""What to do: the best measured way to run each model, for throughput and for latency, and what another choice costs.
+"""What to do: the best measured way to run each model, what other choices cost, and which points to run next.
 
 The best is the fastest point that was measured. Two runs of equal code differ by some percent, so points within 5 % of
-it (within twice the scatter of this study's runs, where a law tells that and it is more) are equals: of these the
-nearest node is taken, then the plainest (not compiled), then the better of the other goal. What a wrong choice costs
-is measured at that very point: all else equal, the worst level of that choice that was run.
-Throughput is items per second as achieved. Latency is the time of one batch through all stages by itself; overlapping
-hides it from throughput, not from who waits.
+it (within twice the scatter of this study's runs, where a law shows that to be more) are equal. Of equal points the
+advice takes the nearest node, then the model that is not compiled, then the better one for the other goal. The cost of
+a wrong choice is measured at that very point: everything else equal, the worst level of that choice that was run.
+
+Throughput is items per second as achieved. Latency is the time of one batch through all stages by itself; overlap
+hides it from throughput, but not from a user who waits for one batch.
+
+The next points to run are those where the study is least sure: predictions with wide intervals, crossovers with wide
+intervals, comparisons with too few pairs, runs that were not steady.
 """
 
 from __future__ import annotations
@@ -19,18 +23,35 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.judge.verdict import MARGIN
-from ridgeline.lab.study.contrast import Contrast
-from ridgeline.lab.study.remote import pairings
-from ridgeline.lab.study.scaling import Fitted
-from ridgeline.lab.study.section import DASH, Grid, Section, percent, plain, spread
-from ridgeline.lab.study.sweep import said, subjects
-from ridgeline.lab.study.table import NONE, Columns, Table, Trial, groups, number, order, seat
-from ridgeline.web import Axis, Bar, bars, si
+from ridgeline.lab.judge import MARGIN, MIN_OBSERVATIONS
+from ridgeline.lab.study.contrasts import TOO_FEW, Finding
+from ridgeline.lab.study.placement import NodeChoice, compare_nodes
+from ridgeline.lab.study.scaling import Prediction, SettingLaws
+from ridgeline.lab.study.section import DASH, Grid, Section, format_change, format_interval, to_json
+from ridgeline.lab.study.stability import CALM, RunStability
+from ridgeline.lab.study.table import (
+    NONE,
+    Columns,
+    Sweep,
+    Table,
+    Trial,
+    format_level,
+    group_by_model,
+    group_trials,
+    name_processor,
+    parse_number,
+    sort_key,
+)
+from ridgeline.lab.study.transfers import Crossover, format_range
+from ridgeline.web import Axis, Bar, draw_bars, format_si
 
-TIED = 0.05  # what two runs of equal code differ by at the least
-LOOSEST = 0.15
-SAID = 4  # models put into words one by one
+GOALS = ("throughput", "latency")
+TIE = 0.05  # least relative difference of two runs of equal code
+MAX_TIE = 0.15
+MAX_SENTENCES = 4  # models with a sentence each
+MAX_CHARTED = 6
+MAX_NEXT = 3  # points of each kind to run next
+WIDE = 1.2  # upper end of an interval over its lower end: beyond it another point is worth running
 
 
 @dataclass(frozen=True)
@@ -46,185 +67,207 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A choice made badly, all else as recommended."""
+class WrongChoice:
+    """The worst level of one choice, everything else as recommended."""
 
     choice: str
     level: str
-    cost: float  # rate lost as a factor of time (throughput), or latency over the best (latency)
+    cost: float  # time over the time of the best
 
 
 @dataclass(frozen=True)
 class Advice:
+    """The best way to run one model for one goal."""
+
     goal: str  # throughput | latency
     model: str
     settings: dict[str, Any]
     rate: float
     latency: float
-    wrong: Sequence[Wrong]  # worst first
+    wrong: Sequence[WrongChoice]  # worst first
     worst: float  # the worst point of this model over the best
     options: int
 
 
-def advise(table: Table, laws: Sequence[Fitted] = ()) -> list[Advice]:
-    """For each model both goals; models in the order they came."""
-    found: list[Advice] = []
-    scatter = [one.best.noise for one in laws if one.best is not None]
-    # Of a difference of two runs: √2 times that of one.
-    tied = min(max(TIED, 2 * math.sqrt(2) * statistics.median(scatter)), LOOSEST) if scatter else TIED
-    for model, trials in subjects(table).items():
-        options = [_option(own, table.columns) for own in groups(trials, table.columns.identity).values()]
-        found += [_advice(goal, model, options, table.columns, tied) for goal in ("throughput", "latency")]
-    return found
+def advise(table: Table, settings: Sequence[SettingLaws] = ()) -> list[Advice]:
+    """Return advice for each model and both goals; models keep their order."""
+    columns, advice = table.columns, list[Advice]()
+    noise = [one.best.noise for one in settings if one.best is not None]
+    # The difference of two runs has √2 times the scatter of one.
+    tie = min(max(TIE, 2 * math.sqrt(2) * statistics.median(noise)), MAX_TIE) if noise else TIE
+    for model, trials in group_by_model(table).items():
+        options = [_build_option(repeats, columns) for repeats in group_trials(trials, columns.identity).values()]
+        advice += [_advise_goal(goal, model, options, columns, tie) for goal in GOALS]
+    return advice
 
 
-def recommendation(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """As plain data: by goal and model, the node of every GPU, and what to run next."""
-    goals = {goal: [plain(a) for a in found if a.goal == goal] for goal in ("throughput", "latency")}
-    nodes = [{"who": who, "near": near, "others": plain(costs)} for who, near, costs in pairings(table)]
-    return {**goals, "pairings": plain(nodes), "next": [plain(point) for point in following]}
+def recommend(table: Table, advice: Sequence[Advice], next_points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the advice as JSON data: by goal and model, the node of every GPU, and the points to run next."""
+    goals = {goal: [to_json(a) for a in advice if a.goal == goal] for goal in GOALS}
+    nodes = [{"who": c.processor, "near": c.nearest, "others": c.others} for c in compare_nodes(table)]
+    return {**goals, "pairings": to_json(nodes), "next": [to_json(point) for point in next_points]}
 
 
-def advising(table: Table, found: Sequence[Advice], following: Sequence[dict[str, Any]]) -> Section:
-    """The section that leads the page."""
+def describe_advice(table: Table, advice: Sequence[Advice], next_points: Sequence[dict[str, Any]]) -> Section:
+    """Return the first section of the page."""
     title = "Recommendation"
-    if not found:
+    if not advice:
         return Section(title, ["No run gave a time: there is nothing to recommend."])
-    after = [f"Run next: {point['what']}, because {point['why']}." for point in following]
-    if all(a.options == 1 for a in found):
-        only = [
-            f"{a.model}: {si(a.rate, 'items/s')}, {si(a.latency, 's')} for one batch by itself." for a in found[::2]
+    run_next = [f"Run next: {point['what']}, because {point['why']}." for point in next_points]
+    if all(a.options == 1 for a in advice):
+        models = [
+            f"{a.model}: {format_si(a.rate, 'items/s')}, {format_si(a.latency, 's')} for one batch by itself."
+            for a in advice[::2]
         ]
-        none = "Every model was run in one way only: there is nothing to choose."
-        return Section(title, [none, *only[: 2 * SAID], *after])
-    varied = [n for n in found[0].settings if len(table.levels(n)) > 1]
-    told = []
-    for goal in ("throughput", "latency"):
-        own = [a for a in found if a.goal == goal]
-        told += [_sentence(a, varied) for a in own] if len(own) <= SAID else [_together(goal, own, varied)]
-    dtypes = {str(a.settings.get(table.columns.dtype, NONE)) for a in found}
+        no_choice = "Every model was run in one way only: there is nothing to choose."
+        return Section(title, [no_choice, *models[: 2 * MAX_SENTENCES], *run_next])
+    varied = [n for n in advice[0].settings if len(table.levels(n)) > 1]
+    sentences = []
+    for goal in GOALS:
+        for_goal = [a for a in advice if a.goal == goal]
+        if len(for_goal) <= MAX_SENTENCES:
+            sentences += [_describe_model(a, varied) for a in for_goal]
+        else:
+            sentences.append(_describe_majority(goal, for_goal, varied))
+    dtypes = {str(a.settings.get(table.columns.dtype, NONE)) for a in advice}
     if len(table.levels(table.columns.dtype)) > 1:
-        told.append(
+        sentences.append(
             f"A smaller type ({', '.join(sorted(dtypes))}) changes results: check the answers before taking it."
         )
-    told += [_pairing(*pairing) for pairing in pairings(table)]
-    told += after
+    sentences += [_describe_node_choice(choice) for choice in compare_nodes(table)]
+    sentences += run_next
     head = ("model", "for", "run it with", "rate", "latency", "the worst choice", "costs", "worst point")
     rows = [
         [
             a.model,
             a.goal,
-            _settings(a, varied),
-            f"{si(a.rate, 'items/s')}",
-            si(a.latency, "s"),
+            _format_settings(a, varied),
+            f"{format_si(a.rate, 'items/s')}",
+            format_si(a.latency, "s"),
             f"{a.wrong[0].choice} {a.wrong[0].level}" if a.wrong else DASH,
-            percent(a.wrong[0].cost) if a.wrong else DASH,
-            percent(a.worst),
+            format_change(a.wrong[0].cost) if a.wrong else DASH,
+            format_change(a.worst),
         ]
-        for a in found
+        for a in advice
     ]
-    grid = Grid(
-        head, rows, (*head[3:5], *head[6:]), "Costs are time over time of the best; latency is one batch by itself."
-    )
-    return Section(title, told, [grid], _charts(found), {})
+    caption = "Costs are time over time of the best; latency is one batch by itself."
+    grid = Grid(head, rows, (*head[3:5], *head[6:]), caption)
+    return Section(title, sentences, [grid], _draw_costs(advice), {})
 
 
-def latency(trial: Trial, columns: Columns) -> float:
-    """One batch through all stages alone, where each is told; else the time per batch as achieved."""
+def choose_next_points(
+    predictions: Sequence[Prediction],
+    crossovers: Sequence[tuple[Sweep, Crossover]],
+    findings: Sequence[Finding],
+    runs: Sequence[RunStability],
+) -> list[dict[str, Any]]:
+    """Return what to run next, each with its column and value where it is a point, its words, and the reason."""
+    return [
+        *_choose_doubtful_sizes(predictions),
+        *_choose_crossover_sizes(crossovers),
+        *_choose_repeats(findings),
+        *_choose_longer_runs(runs),
+    ]
+
+
+def measure_latency(trial: Trial, columns: Columns) -> float:
+    """Return the seconds of one batch through all stages alone, else the achieved time per batch."""
     stages = [trial.positive(c) for c in (columns.up, columns.compute, columns.down)]
     known = [s for s in stages if s is not None]
     return sum(known) if trial.positive(columns.compute) is not None else trial.seconds
 
 
-def _option(trials: Sequence[Trial], columns: Columns) -> Option:
+def _build_option(trials: Sequence[Trial], columns: Columns) -> Option:
     rate = statistics.median(t.rate for t in trials)
-    return Option(trials, rate, statistics.median(latency(t, columns) for t in trials))
+    return Option(trials, rate, statistics.median(measure_latency(t, columns) for t in trials))
 
 
-def _advice(goal: str, model: str, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
+def _advise_goal(goal: str, model: str, options: Sequence[Option], columns: Columns, margin: float) -> Advice:
     cost: Callable[[Option], float] = (lambda o: 1 / o.rate) if goal == "throughput" else (lambda o: o.latency)
     least = min(cost(o) for o in options)
     tied = [o for o in options if cost(o) <= least * (1 + margin)]
-    near = number(min((o.level(columns.distance) for o in tied), key=order))
-    tied = [o for o in tied if number(o.level(columns.distance)) == near]
+    nearest = parse_number(min((o.level(columns.distance) for o in tied), key=sort_key))
+    tied = [o for o in tied if parse_number(o.level(columns.distance)) == nearest]
     tied = [o for o in tied if o.level(columns.compile) == NONE] or tied
-    other: Callable[[Option], float] = (lambda o: o.latency) if goal == "throughput" else (lambda o: 1 / o.rate)
-    best = min(tied, key=lambda o: (other(o), cost(o)))
+    other_cost: Callable[[Option], float] = (lambda o: o.latency) if goal == "throughput" else (lambda o: 1 / o.rate)
+    best = min(tied, key=lambda o: (other_cost(o), cost(o)))
     wrong = []
     place = columns.place
     for choice, names in (("placement", place), *((f, (f,)) for f in columns.factors)):
         if goal == "latency" and choice == columns.batch:
-            continue  # a larger batch takes longer: that is no mistake but another goal
+            continue  # a larger batch takes longer: that is another goal, not a mistake
         rest = [n for n in columns.identity if n not in names]
         same = [o for o in options if all(o.level(n) == best.level(n) for n in rest)]
         worst = max(same, key=cost)
         if cost(worst) > cost(best):
-            wrong.append(Wrong(choice, _level(worst, choice, columns), cost(worst) / cost(best)))
+            wrong.append(WrongChoice(choice, _name_choice(worst, choice, columns), cost(worst) / cost(best)))
     wrong.sort(key=lambda w: -w.cost)
     settings = {n: best.level(n) for n in (*place[:3], *columns.factors) if best.level(n) != NONE}
-    compared = (
-        options if goal == "throughput" else [o for o in options if o.level(columns.batch) == best.level(columns.batch)]
-    )
-    return Advice(
-        goal, model, settings, best.rate, best.latency, wrong, max(map(cost, compared)) / cost(best), len(options)
-    )
+    if goal == "throughput":
+        comparable = list(options)
+    else:
+        comparable = [o for o in options if o.level(columns.batch) == best.level(columns.batch)]
+    worst_cost = max(map(cost, comparable)) / cost(best)
+    return Advice(goal, model, settings, best.rate, best.latency, wrong, worst_cost, len(options))
 
 
-def _level(option: Option, choice: str, columns: Columns) -> str:
+def _name_choice(option: Option, choice: str, columns: Columns) -> str:
     if choice == "placement":
-        return f"{seat(option.trials[0], columns)} from node {option.level(columns.node)}"
+        return f"{name_processor(option.trials[0], columns)} from node {option.level(columns.node)}"
     return str(option.level(choice)) if option.level(choice) != NONE else "none"
 
 
-def _sentence(a: Advice, varied: Sequence[str]) -> str:
-    figure = f"{si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{si(a.latency, 's')} per batch"
+def _describe_model(a: Advice, varied: Sequence[str]) -> str:
+    figure = f"{format_si(a.rate, 'items/s')}" if a.goal == "throughput" else f"{format_si(a.latency, 's')} per batch"
     if a.options == 1:
         return f"{a.model}, for {a.goal}: only one way was run ({figure}), so there is nothing to choose."
-    costs = ", ".join(f"{w.choice} {w.level} costs {percent(w.cost)}" for w in a.wrong[:3] if w.cost > 1 + MARGIN)
+    costs = ", ".join(f"{w.choice} {w.level} costs {format_change(w.cost)}" for w in a.wrong[:3] if w.cost > 1 + MARGIN)
     end = f"{costs} time" if costs else f"no other choice that was run costs more than {100 * MARGIN:.0f} %"
-    return f"{a.model}, for {a.goal}: {_settings(a, varied)} gives {figure}; {end}."
+    return f"{a.model}, for {a.goal}: {_format_settings(a, varied)} gives {figure}; {end}."
 
 
-def _pairing(who: str, near: Any, costs: Sequence[Contrast]) -> str:
-    """Which node belongs to a GPU; a far one is named better only where its whole interval says so."""
-    told = ", ".join(f"node {c.other} {percent(c.ratio.value)} ({spread(c.ratio)})" for c in costs)
-    better = [c for c in costs if c.ratio.high < 1 / (1 + MARGIN)]
-    best = min(better, key=lambda c: c.ratio.value).other if better else near
-    return f"{who} belongs to node {best}; time over all models against node {near}: {told}."
-
-
-def _together(goal: str, own: Sequence[Advice], varied: Sequence[str]) -> str:
-    """What most models have in common."""
+def _describe_majority(goal: str, advice: Sequence[Advice], varied: Sequence[str]) -> str:
+    """Return a sentence on the settings that most models share."""
     parts = []
     for name in varied:
-        counts = Counter(str(a.settings.get(name, "none")) for a in own)
+        counts = Counter(str(a.settings.get(name, "none")) for a in advice)
         level, count = counts.most_common(1)[0]
-        parts.append(f"{name} {level}" + ("" if count == len(own) else f" (for {count} of {len(own)} models)"))
-    worst = max(own, key=lambda a: a.wrong[0].cost if a.wrong else 0.0)
+        parts.append(f"{name} {level}" + ("" if count == len(advice) else f" (for {count} of {len(advice)} models)"))
+    worst = max(advice, key=lambda a: a.wrong[0].cost if a.wrong else 0.0)
     cost = ""
     if worst.wrong:
         w = worst.wrong[0]
-        cost = f"; the dearest mistake is {w.choice} {w.level} for {worst.model}: {percent(w.cost)} time"
+        cost = f"; the most expensive mistake is {w.choice} {w.level} for {worst.model}: {format_change(w.cost)} time"
     return f"For {goal}: {', '.join(parts) or 'nothing was varied'}{cost}."
 
 
-def _settings(a: Advice, varied: Sequence[str]) -> str:
-    return ", ".join(said(n, a.settings[n]) for n in varied if n in a.settings) or "as it was run"
+def _describe_node_choice(choice: NodeChoice) -> str:
+    """Return a sentence on the node of a GPU; a far node is better only where its entire interval says so."""
+    costs = ", ".join(
+        f"node {c.other} {format_change(c.ratio.value)} ({format_interval(c.ratio)})" for c in choice.others
+    )
+    better = [c for c in choice.others if c.ratio.high < 1 / (1 + MARGIN)]
+    best = min(better, key=lambda c: c.ratio.value).other if better else choice.nearest
+    return f"{choice.processor} belongs to node {best}; time over all models against node {choice.nearest}: {costs}."
 
 
-def _charts(found: Sequence[Advice]) -> list[Markup]:
-    """What each wrong choice costs for throughput, model by model."""
-    own = [a for a in found if a.goal == "throughput" and a.wrong][:6]
+def _format_settings(a: Advice, varied: Sequence[str]) -> str:
+    return ", ".join(format_level(n, a.settings[n]) for n in varied if n in a.settings) or "as it was run"
+
+
+def _draw_costs(advice: Sequence[Advice]) -> list[Markup]:
+    """Draw what each wrong choice costs for throughput, model by model."""
+    charted = [a for a in advice if a.goal == "throughput" and a.wrong][:MAX_CHARTED]
     rows = [
-        Bar(f"{w.choice}: {w.level}", w.cost, group=a.model, series=w.choice, text=percent(w.cost))
-        for a in own
+        Bar(f"{w.choice}: {w.level}", w.cost, group=a.model, series=w.choice, text=format_change(w.cost))
+        for a in charted
         for w in a.wrong
         if w.cost > 1 + MARGIN
     ]
     if not rows:
         return []
     return [
-        bars(
+        draw_bars(
             rows,
             title="What a wrong choice costs",
             axis=Axis("time over time of the recommended way", "×", "log"),
@@ -234,3 +277,65 @@ def _charts(found: Sequence[Advice]) -> list[Markup]:
             f"costs within {100 * MARGIN:.0f} % are not drawn.",
         )
     ]
+
+
+def _choose_doubtful_sizes(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    by_size: dict[tuple[str, float], Prediction] = {}
+    for p in sorted(predictions, key=lambda p: -p.doubt):
+        by_size.setdefault((p.column, p.at), p)
+    return [
+        {
+            "column": p.column,
+            "at": p.at,
+            "what": f"{p.column} {p.at:g}{_format_setting(p)}",
+            "why": f"the law's 95 % interval there spans a factor of {p.doubt:.2g}",
+        }
+        for p in list(by_size.values())[:MAX_NEXT]
+        if p.doubt > WIDE and math.isfinite(p.doubt)
+    ]
+
+
+def _choose_crossover_sizes(crossovers: Sequence[tuple[Sweep, Crossover]]) -> list[dict[str, Any]]:
+    points: dict[tuple[str, float], dict[str, Any]] = {}
+    for sweep, c in crossovers:
+        if c.at is None or (c.inside and c.low and c.high and c.high / c.low <= WIDE):
+            continue
+        at = _choose_new_size(c, c.at, [x for x, _ in sweep.points])
+        if at is not None:
+            why = f"the crossover near it is known only as {format_range(c)}"
+            points[c.column, at] = {"column": c.column, "at": at, "what": f"{c.column} {at:g}", "why": why}
+    return list(points.values())[:MAX_NEXT]
+
+
+def _choose_new_size(c: Crossover, middle: float, sizes: Sequence[float]) -> float | None:
+    """Return a size of the interval that was not run, closest to its middle; an integer if all sizes are."""
+    if not all(x.is_integer() for x in sizes):
+        return middle
+    low, high = c.low or middle / 2, c.high or middle * 2
+    ends = max(1, math.floor(low)), math.ceil(high)
+    free = {float(round(low + (high - low) * k / 64)) for k in range(65)} - set(sizes)
+    return min((x for x in free if ends[0] <= x <= ends[1]), key=lambda x: abs(x - middle), default=None)
+
+
+def _choose_repeats(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    untested = [f for f in findings if f.word == TOO_FEW]
+    if not untested:
+        return []
+    pairs = min(f.contrast.ratio.n for f in untested)
+    times = math.ceil(MIN_OBSERVATIONS / max(pairs, 1))
+    names = ", ".join(dict.fromkeys(f.contrast.factor for f in untested))
+    why = f"{names} had as few as {pairs} pairs, and a test needs {MIN_OBSERVATIONS}"
+    return [{"column": None, "at": None, "what": f"the whole study {times} times over", "why": why}]
+
+
+def _choose_longer_runs(runs: Sequence[RunStability]) -> list[dict[str, Any]]:
+    unsteady = [r for r in runs if r.word not in CALM]
+    if not unsteady:
+        return []
+    why = f"{len(unsteady)} {'run' if len(unsteady) == 1 else 'runs'} did not keep their speed"
+    return [{"column": None, "at": None, "what": "those runs again, longer, on an idle machine", "why": why}]
+
+
+def _format_setting(p: Prediction) -> str:
+    levels = [f"{n} {v}" for n, v in p.setting.items() if v != NONE and n in ("dtype", "compile_mode")]
+    return f" ({', '.join(levels)})" if levels else ""

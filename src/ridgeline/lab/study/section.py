@@ -1,4 +1,4 @@
-"""What an analysis hands over: sentences, tables and charts, once for the page and once as Markdown."""
+"""A section of a study: sentences, tables and charts, for the page and as Markdown, and the words for numbers."""
 
 from __future__ import annotations
 
@@ -11,31 +11,40 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ridgeline.lab.judge.stats import Estimate
-from ridgeline.web import render
+from ridgeline.lab.judge import Estimate
+from ridgeline.web import render_template
 
 PACKAGE = "ridgeline.lab"
 DASH = "–"
+JSON_KEY = "json"  # metadata of a dataclass field: its key in JSON, where that differs from its name
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A small table; columns named in `right` hold numbers."""
+    """A small table.
+
+    head      names of the columns
+    rows      cells as text
+    right     names of the columns that hold numbers
+    max_rows  rows in view; the page folds the rest away, Markdown leaves it out and counts it
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[str] = ()
     caption: str = ""
-    most: int = 24  # rows shown at once; the page folds the rest away, Markdown leaves it out and says so
+    max_rows: int = 24
 
 
 @dataclass(frozen=True)
 class Section:
+    """One analysis for the reader; `findings` has the same as JSON data."""
+
     title: str
-    said: Sequence[str] = ()
+    sentences: Sequence[str] = ()
     grids: Sequence[Grid] = ()
     charts: Sequence[Markup] = ()
-    findings: Mapping[str, Any] = field(default_factory=dict)  # the same as data
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def anchor(self) -> str:
@@ -43,51 +52,52 @@ class Section:
 
     @property
     def listed(self) -> bool:
-        """Whether the sentences stand as a list: where they are many, an eye finds its way better."""
-        return len(self.said) > 2
+        """Whether the sentences form a list, which is easier to read where there are many."""
+        return len(self.sentences) > 2
 
     @property
     def markup(self) -> Markup:
-        """The section's body, without its heading."""
-        return render("study_section.html", templates=PACKAGE, section=self)
+        """The HTML of the section, without its heading."""
+        return render_template("study_section.html", templates=PACKAGE, section=self)
 
     @property
     def markdown(self) -> str:
-        parts = [f"## {_inline(self.title)}"]
+        """The section as Markdown, with its heading."""
+        parts = [f"## {_escape(self.title)}"]
         if self.listed:
-            parts.append("\n".join(f"- {_inline(sentence)}" for sentence in self.said))
+            parts.append("\n".join(f"- {_escape(sentence)}" for sentence in self.sentences))
         else:
-            parts += map(_inline, self.said)
+            parts += map(_escape, self.sentences)
         for grid in self.grids:
-            parts += [_inline(grid.caption)] if grid.caption else []
+            parts += [_escape(grid.caption)] if grid.caption else []
             rule = ["--:" if name in grid.right else "---" for name in grid.head]
-            rows = [grid.head, rule, *grid.rows[: grid.most]]
-            parts.append("\n".join(f"| {' | '.join(map(_inline, row))} |" for row in rows))
-            if len(grid.rows) > grid.most:
-                parts.append(f"… and {len(grid.rows) - grid.most} more rows, on the page.")
+            rows = [grid.head, rule, *grid.rows[: grid.max_rows]]
+            parts.append("\n".join(f"| {' | '.join(map(_escape, row))} |" for row in rows))
+            if len(grid.rows) > grid.max_rows:
+                parts.append(f"… and {len(grid.rows) - grid.max_rows} more rows, on the page.")
         return "\n\n".join(parts)
 
 
-def plain(value: Any) -> Any:
-    """Anything of a study as JSON can hold it: numbers that are none become null."""
+def to_json(value: Any) -> Any:
+    """Return any value of a study as JSON data; numbers that are not finite become null."""
     if isinstance(value, Estimate):
-        return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high), "n": value.n}
+        return {"value": to_json(value.value), "low": to_json(value.low), "high": to_json(value.high), "n": value.n}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.metadata.get(JSON_KEY, f.name): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v) for v in value]
+        return [to_json(v) for v in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int | bool | None) else str(value)
 
 
-def percent(ratio: float) -> str:
-    """How much more: 1.25 is +25 %, 0.9 is −10 %, 30 is × 30.
+def format_change(ratio: float) -> str:
+    """Format a ratio as a change: 1.25 is +25 %, 0.9 is −10 %, 30 is × 30.
 
-    >>> percent(1.25), percent(0.9), percent(1.004), percent(30.0), percent(float("nan"))
-    ('+25 %', '−10 %', '+0.4 %', '× 30', '–')
+    >>> [format_change(r) for r in (1.25, 0.9, 1.004, 30.0, float("nan"))]
+    ['+25 %', '−10 %', '+0.4 %', '× 30', '–']
     """
     if not math.isfinite(ratio):
         return DASH
@@ -98,9 +108,10 @@ def percent(ratio: float) -> str:
     return "±0 %" if text in ("+0.0", "-0.0") else f"{text.removesuffix('.0').replace('-', '−')} %"
 
 
-def share(part: float | None) -> str:
-    """
-    >>> share(0.074), share(0.42), share(None)
+def format_share(part: float | None) -> str:
+    """Format a share as a percentage.
+
+    >>> format_share(0.074), format_share(0.42), format_share(None)
     ('7.4 %', '42 %', '–')
     """
     if part is None or not math.isfinite(part):
@@ -108,13 +119,13 @@ def share(part: float | None) -> str:
     return f"{100 * part:.1f} %" if part < 0.0995 else f"{100 * part:.0f} %"
 
 
-def spread(ratio: Estimate) -> str:
-    """The interval of a ratio, in the same words."""
+def format_interval(ratio: Estimate) -> str:
+    """Format the interval of a ratio as changes: "+10 % to +40 %"."""
     if not (math.isfinite(ratio.low) and math.isfinite(ratio.high)):
         return DASH
-    return f"{percent(ratio.low)} to {percent(ratio.high)}"
+    return f"{format_change(ratio.low)} to {format_change(ratio.high)}"
 
 
-def _inline(text: str) -> str:
-    """Text on one line that Markdown leaves alone."""
+def _escape(text: str) -> str:
+    """Return text on one line in which Markdown sees no markup."""
     return re.sub(r"([\\`*<>\[\]|]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(str(text).split()))

@@ -1,10 +1,10 @@
 """EASE: the linear model that predicts each item from all others, in closed form (Steck, WWW 2019, arXiv 1905.03375).
 
 With G the co-occurrence of items and P = (G + λI)⁻¹, the weights are B = −P / diag(P), zero on the diagonal. G + λI is
-positive definite with no eigenvalue below λ, so Cholesky in float32 is safe for usual λ; the residual is looked at all
-the same, and float64 takes over where it is too large.
+positive definite with no eigenvalue below λ, so Cholesky in float32 is safe for usual λ. The code checks the residual
+and repeats the solution in float64 if it is too large.
 
-Where users are few beside items, the same P comes from a matrix of users × users: with X the likes [users, items],
+With few users and many items, the same P comes from a matrix of users × users: with X the likes [users, items],
 (XᵀX + λI)⁻¹ = (I − Xᵀ(XXᵀ + λI)⁻¹X) / λ. For 610 users and 6,298 items that is a fifth of the work.
 """
 
@@ -17,95 +17,92 @@ from typing import Any, Self
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.recommend.data import Real, Whole
-from ridgeline.recommend.histories import Histories
+from ridgeline.recommend.data import Floats, Histories, Ints
 
-LAMBDA = 100.0
-MOST = 20_000  # items: 1.6 GB of weights; beyond, the most liked ones take part and the rest score 0
-BLOCK = 2_048  # items (or users) of the co-occurrence made at a time
-RESIDUAL = 1e-3  # of (G + λI)P − I on random vectors, relative
-FEW = 4  # items per user from which the way by users is the shorter one
+DEFAULT_PENALTY = 100.0
+MAX_ITEMS = 20_000  # 1.6 GB of weights; with more items, only the most liked take part and the rest score 0
+BLOCK = 2_048  # items (or users) per block of the co-occurrence
+MAX_RESIDUAL = 1e-3  # of (G + λI)P − I on random vectors, relative
+MIN_ITEMS_PER_USER = 4  # from this ratio on, the users × users matrix is faster
+Solution = tuple[Any, Callable[[Any], Any]]  # P [K, K], and the product of G + λI with [K, n]
 
 
 class Ease:
     name = "ease"
 
-    def __init__(self, penalty: float = LAMBDA, *, most: int = MOST, device: str = "cpu") -> None:
+    def __init__(self, penalty: float = DEFAULT_PENALTY, *, max_items: int = MAX_ITEMS, device: str = "cpu") -> None:
         if not 0 < penalty < math.inf:
-            raise InputError(f"EASE's λ is {penalty}; give a finite number above 0, such as {LAMBDA:g}.")
-        self.penalty, self.most, self.device = penalty, most, device
+            raise InputError(f"EASE's λ is {penalty}; give a finite number above 0, such as {DEFAULT_PENALTY:g}.")
+        self.penalty, self.max_items, self.device = penalty, max_items, device
 
     def fit(self, train: Histories) -> Self:
         counts = np.bincount(train.items, minlength=train.width)
         liked = int((counts > 0).sum())
-        best = np.argsort(-counts, kind="stable")[: min(liked, self.most)]
-        self.kept: Whole = np.sort(best)
+        best = np.argsort(-counts, kind="stable")[: min(liked, self.max_items)]
+        self.item_rows: Ints = np.sort(best)
         self.width = train.width
-        part = train.matrix()[:, self.kept].tocsr()
-        self.weights = _solved(part, self.penalty, self.device)
+        part = train.matrix()[:, self.item_rows].tocsr()
+        self.weights = _solve(part, self.penalty, self.device)
         return self
 
-    def scores(self, users: Histories, weights: Any = None) -> Real:
-        """`weights` in the order of the histories' items, all 1 if not given."""
-        found = np.zeros((len(users), self.width), np.float32)
-        part = users.matrix(weights)[:, self.kept]
-        found[:, self.kept] = np.asarray(part @ self.weights)
-        return found
+    def scores(self, users: Histories, weights: Any = None) -> Floats:
+        """Score all items: float32 [n, items]. `weights` has one number per entry of the histories (default: 1)."""
+        scores = np.zeros((len(users), self.width), np.float32)
+        part = users.matrix(weights)[:, self.item_rows]
+        scores[:, self.item_rows] = np.asarray(part @ self.weights)
+        return scores
 
-    def similar(self, item: int) -> Real:
-        found = np.zeros(self.width, np.float32)
-        row = np.searchsorted(self.kept, item)
-        if row < len(self.kept) and self.kept[row] == item:
-            found[self.kept] = self.weights[row]
-        return found
+    def similar(self, item: int) -> Floats:
+        scores = np.zeros(self.width, np.float32)
+        row = np.searchsorted(self.item_rows, item)
+        if row < len(self.item_rows) and self.item_rows[row] == item:
+            scores[self.item_rows] = self.weights[row]
+        return scores
 
 
-def together(liked: Any, device: str) -> Real:
-    """How many liked both, float32 [K, K], of a sparse matrix [users, K]; exact, since counts stay below 2²⁴."""
+def count_co_likes(liked: Any, device: str) -> Floats:
+    """Count the users who like both items: float32 [K, K] from a sparse matrix [users, K], exact below 2²⁴."""
     import torch
 
     users, width = liked.shape
     if device.startswith("cuda"):  # dense blocks of users: a GPU multiplies zeros faster than it skips them
-        found = torch.zeros((width, width), device=device)
+        device_counts = torch.zeros((width, width), device=device)
         for start in range(0, users, BLOCK):
             block = torch.from_numpy(liked[start : start + BLOCK].toarray()).to(device)
-            found.addmm_(block.T, block)
-        return np.asarray(found.cpu().numpy())
+            device_counts.addmm_(block.T, block)
+        return np.asarray(device_counts.cpu().numpy())
     counts = np.zeros((width, width), np.float32)
     by_item = liked.T.tocsr()
-    for start in range(0, width, BLOCK):  # by blocks: the whole product as a sparse matrix would take thrice the memory
+    for start in range(0, width, BLOCK):  # in blocks: the complete sparse product would take three times the memory
         counts[start : start + BLOCK] = (by_item[start : start + BLOCK] @ liked).toarray()
     return counts
 
 
-def _solved(liked: Any, penalty: float, device: str) -> Real:
-    """B float32 [K, K] of a sparse matrix [users, K]."""
+def _solve(liked: Any, penalty: float, device: str) -> Floats:
+    """Compute B, float32 [K, K], from a sparse matrix of likes [users, K]."""
     import torch
 
     users, width = liked.shape
     if not width:
         return np.zeros((0, 0), np.float32)
-    few = users * FEW <= width
-    given = torch.from_numpy(liked.toarray() if few else together(liked, device))
+    by_users = users * MIN_ITEMS_PER_USER <= width
+    matrix = torch.from_numpy(liked.toarray() if by_users else count_co_likes(liked, device))
     for dtype in (torch.float32, torch.float64):
-        made = (_by_users if few else _by_items)(given.to(device, dtype, copy=True), penalty)
-        if made is None:
+        solution = (_invert_by_users if by_users else _invert_by_items)(matrix.to(device, dtype, copy=True), penalty)
+        if solution is None:
             continue
-        inverse, times = made
+        inverse, multiply = solution
         probe = torch.randn(width, 4, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
-        off = (times(inverse @ probe) - probe).norm() / probe.norm()
-        if float(off) <= RESIDUAL:
-            found = inverse.div_(-inverse.diagonal().clone()[None, :])
-            found.fill_diagonal_(0)
-            return np.asarray(found.to("cpu", torch.float32).numpy())
-    raise InputError(f"EASE cannot be solved to {RESIDUAL:g} with λ = {penalty:g}; give a larger λ.")
+        residual = (multiply(inverse @ probe) - probe).norm() / probe.norm()
+        if float(residual) <= MAX_RESIDUAL:
+            weights = inverse.div_(-inverse.diagonal().clone()[None, :])
+            weights.fill_diagonal_(0)
+            return np.asarray(weights.to("cpu", torch.float32).numpy())
+    raise InputError(f"EASE cannot be solved to {MAX_RESIDUAL:g} with λ = {penalty:g}; give a larger λ.")
 
 
-Made = tuple[Any, Callable[[Any], Any]]  # P [K, K], and the product of G + λI with [K, n]
-
-
-def _by_items(counts: Any, penalty: float) -> Made | None:
-    """Of G [K, K]; None where it has no factor in this type."""
+def _invert_by_items(counts: Any, penalty: float) -> Solution | None:
+    """Invert G + λI from G [K, K]; None if Cholesky fails in this type."""
     import torch
 
     counts.diagonal().add_(penalty)
@@ -113,8 +110,8 @@ def _by_items(counts: Any, penalty: float) -> Made | None:
     return None if int(failed) else (torch.cholesky_inverse(factor), lambda x: counts @ x)
 
 
-def _by_users(liked: Any, penalty: float) -> Made | None:
-    """Of X [users, K]; None where XXᵀ + λI has no factor in this type."""
+def _invert_by_users(liked: Any, penalty: float) -> Solution | None:
+    """Invert G + λI from X [users, K]; None if Cholesky of XXᵀ + λI fails in this type."""
     import torch
 
     gram = liked @ liked.T

@@ -1,8 +1,8 @@
-"""Hybrid: taste, meaning and time, blended; the weights are learnt on a part of the training data held back.
+"""Hybrid: a weighted sum of EASE, item-kNN, text vectors and popularity. It learns the weights on held-out likes.
 
-Each part is standardised per user over all items, so that a weight means the same for everybody. The first part, EASE,
-weighs 1; the others are found one after the other, going round, by what they add to NDCG on the held-back part. A part
-that adds nothing keeps the weight 0 and is not computed when answering.
+Each part is standardized per user over all items, so that a weight means the same for all users. EASE has weight 1. The
+other weights are learnt one after the other, in two rounds, by their gain in NDCG. A part without gain gets weight 0
+and is not computed for a recommendation.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import Self
 
 import numpy as np
 
-from ridgeline.recommend.data import Real
-from ridgeline.recommend.histories import Histories
+from ridgeline.recommend.data import Floats, Histories
+from ridgeline.recommend.models.baselines import Popularity, RecentPopularity
+from ridgeline.recommend.models.content import Semantic, recency_weights
 from ridgeline.recommend.models.ease import Ease
-from ridgeline.recommend.models.era import Era
 from ridgeline.recommend.models.itemknn import ItemKnn
-from ridgeline.recommend.models.popularity import Popularity
-from ridgeline.recommend.models.profile import recency
-from ridgeline.recommend.models.semantic import Semantic
 
-GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.8)
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.8)
 ROUNDS = 2
-LEAST = 2e-4  # of NDCG: less is noise, and the smaller weight stays
-HALVES = {"ease lately": 20.0, "ease just now": 4.0}  # likes after which one counts half
+MIN_GAIN = 2e-4  # in NDCG; a smaller gain is noise and does not change a weight
+HALF_LIVES = {
+    "ease lately": 20.0,
+    "ease just now": 4.0,
+}  # EASE with recency weights: likes after which an older like counts half
 
-Objective = Callable[[Real], float]
+Objective = Callable[[Floats], float]
+PARTS = ("ease", *HALF_LIVES, "unreleased", "era", "semantic", "itemknn", "popularity")
 
 
 class Hybrid:
@@ -38,73 +39,76 @@ class Hybrid:
         semantic: Semantic,
         popularity: Popularity,
         itemknn: ItemKnn,
-        era: Era,
+        recent: RecentPopularity,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        """Parts that are fitted; without `weights` it is EASE alone until `learn`."""
-        self.ease, self.semantic, self.popularity, self.itemknn, self.era = ease, semantic, popularity, itemknn, era
+        """Combine models; without `weights`, the hybrid is EASE alone until `learn`."""
+        self.ease, self.semantic, self.popularity, self.itemknn, self.recent = (
+            ease,
+            semantic,
+            popularity,
+            itemknn,
+            recent,
+        )
         self.weights = dict(weights) if weights is not None else {"ease": 1.0}
 
     def fit(self, train: Histories) -> Self:
-        for part in (self.ease, self.semantic, self.popularity, self.itemknn, self.era):
+        for part in (self.ease, self.semantic, self.popularity, self.itemknn, self.recent):
             part.fit(train)
         return self
 
-    def part(self, name: str, users: Histories) -> Real:
+    def part(self, name: str, users: Histories) -> Floats:
         if name == "ease":
-            return standard(self.ease.scores(users))
-        if name in HALVES:
-            return standard(self.ease.scores(users, recency(users, HALVES[name])))
+            return standardize(self.ease.scores(users))
+        if name in HALF_LIVES:
+            return standardize(self.ease.scores(users, recency_weights(users, HALF_LIVES[name])))
         if name == "semantic":
-            return standard(self.semantic.scores(users))
+            return standardize(self.semantic.scores(users))
         if name == "itemknn":
-            return standard(self.itemknn.scores(users))
+            return standardize(self.itemknn.scores(users))
         if name == "popularity":
-            return standard(np.log1p(self.popularity.scores(users)))
+            return standardize(np.log1p(self.popularity.scores(users)))
         if name == "era":
-            return standard(self.era.scores(users))
-        return -self.era.unreleased(users)
+            return standardize(self.recent.scores(users))
+        return -self.recent.mark_unreleased(users)
 
     def learn(self, users: Histories, objective: Objective) -> Self:
-        """Find the weights; `objective` tells the quality of scores [n, items] for these users."""
+        """Learn the weights; `objective` returns the quality of scores [n, items] for these users."""
         total = self.part("ease", users)
         best = objective(total)
         weights = {"ease": 1.0}
         for _ in range(ROUNDS):
             for name in PARTS[1:]:
                 part = self.part(name, users)
-                had = weights.get(name, 0.0)
-                rest = total - had * part
-                chosen = had
-                for weight in GRID:
-                    found = objective(rest + weight * part) if weight != had else best
-                    if found > best + LEAST:
-                        best, chosen = found, weight
-                weights[name] = chosen
-                total = rest + chosen * part
+                old_weight = weights.get(name, 0.0)
+                rest = total - old_weight * part
+                best_weight = old_weight
+                for weight in WEIGHTS:
+                    quality = objective(rest + weight * part) if weight != old_weight else best
+                    if quality > best + MIN_GAIN:
+                        best, best_weight = quality, weight
+                weights[name] = best_weight
+                total = rest + best_weight * part
         self.weights = {name: weight for name, weight in weights.items() if weight}
         return self
 
-    def scores(self, users: Histories) -> Real:
-        found = np.zeros((len(users), users.width), np.float32)
+    def scores(self, users: Histories) -> Floats:
+        total = np.zeros((len(users), users.width), np.float32)
         for name, weight in self.weights.items():
-            found += np.float32(weight) * self.part(name, users)
-        return found
+            total += np.float32(weight) * self.part(name, users)
+        return total
 
-    def similar(self, item: int) -> Real:
-        """Half by taste, half by meaning; for an item nobody rated by meaning alone."""
-        found = standard(self.semantic.similar(item)[None])[0]
-        near = self.ease.similar(item)
-        if near.any():
-            found += standard(near[None])[0]
-        return np.asarray(found)
-
-
-PARTS = ("ease", *HALVES, "unreleased", "era", "semantic", "itemknn", "popularity")
+    def similar(self, item: int) -> Floats:
+        """Score by EASE and text vectors, half each; an item without likes by text vectors alone."""
+        total = standardize(self.semantic.similar(item)[None])[0]
+        ease_scores = self.ease.similar(item)
+        if ease_scores.any():
+            total += standardize(ease_scores[None])[0]
+        return np.asarray(total)
 
 
-def standard(scores: Real) -> Real:
-    """Each row with mean 0 and deviation 1; a row of equal values becomes 0."""
+def standardize(scores: Floats) -> Floats:
+    """Scale each row to mean 0 and standard deviation 1; a row of equal values becomes 0."""
     centred = scores - scores.mean(1, keepdims=True)
     spread = centred.std(1, keepdims=True)
     return np.asarray(np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12))

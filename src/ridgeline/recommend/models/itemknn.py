@@ -1,4 +1,4 @@
-"""Item-kNN: items liked by the same people (cosine), each item looking at its nearest neighbours only."""
+"""Item-kNN: cosine similarity of items by the users who like them, limited to each item's nearest neighbours."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from ridgeline.recommend.data import Real
-from ridgeline.recommend.histories import Histories
-from ridgeline.recommend.metrics import best
+from ridgeline.recommend.data import Floats, Histories
+from ridgeline.recommend.ranking import top_k
 
 NEIGHBOURS = 100
-BLOCK = 512  # items whose likeness to all others is held at a time
+BLOCK = 512  # items per block of similarities
 
 
 class ItemKnn:
     name = "itemknn"
 
     def __init__(self, neighbours: int = NEIGHBOURS) -> None:
-        """With 0 neighbours it scores nothing and costs nothing: for a blend that has no use for it."""
+        """Use this many neighbours per item. With 0, fit and scores cost nothing: for a blend without this model."""
         self.neighbours = neighbours
-        self._turned: tuple[Any, Any] = (None, None)  # `near`, and the same with its columns as rows
+        self._transposed: tuple[Any, Any] = (None, None)  # `similarities`, and its transpose
 
     def fit(self, train: Histories) -> Self:
         from scipy.sparse import csr_matrix
@@ -31,27 +30,27 @@ class ItemKnn:
         by_item = liked.T.tocsr()
         rows, columns, values = ([np.zeros(0, t)] for t in (np.int64, np.int64, np.float32))
         for start in range(0, train.width if self.neighbours else 0, BLOCK):
-            near = (by_item[start : start + BLOCK] @ liked).toarray()
-            own = np.arange(len(near))
-            near[own, start + own] = 0
-            near[near == 0] = -np.inf
-            # Equal likenesses are common here (few raters): they go by the item's row, so the choice is repeatable.
-            top = best(near, self.neighbours)
+            similarities = (by_item[start : start + BLOCK] @ liked).toarray()
+            diagonal = np.arange(len(similarities))
+            similarities[diagonal, start + diagonal] = 0
+            similarities[similarities == 0] = -np.inf
+            # Equal similarities are common (few raters); sort them by item row, so that the choice is repeatable.
+            top = top_k(similarities, self.neighbours)
             item, place = np.nonzero(top >= 0)
             rows.append(item + start)
             columns.append(top[item, place])
-            values.append(near[item, top[item, place]])
+            values.append(similarities[item, top[item, place]])
         shape = (train.width, train.width)
         where = (np.concatenate(rows), np.concatenate(columns))
-        self.near = csr_matrix((np.concatenate(values), where), shape=shape)
+        self.similarities = csr_matrix((np.concatenate(values), where), shape=shape)
         return self
 
-    def scores(self, users: Histories) -> Real:
-        if self._turned[0] is not self.near:  # turned once: for one user it would be most of the time
-            self._turned = self.near, self.near.T.tocsr()
-        found: Real = (users.matrix() @ self._turned[1]).toarray().astype(np.float32, copy=False)
-        return found
+    def scores(self, users: Histories) -> Floats:
+        if self._transposed[0] is not self.similarities:  # transpose once: for one user it would take most of the time
+            self._transposed = self.similarities, self.similarities.T.tocsr()
+        scores: Floats = (users.matrix() @ self._transposed[1]).toarray().astype(np.float32, copy=False)
+        return scores
 
-    def similar(self, item: int) -> Real:
-        row: Real = self.near[[item]].toarray()[0]
+    def similar(self, item: int) -> Floats:
+        row: Floats = self.similarities[[item]].toarray()[0]
         return row

@@ -1,7 +1,7 @@
-"""Read robot recordings: `read("flight.ulg")` gives streams, whatever the format.
+"""Read robot recordings: `read("flight.ulg")` returns streams for every supported format.
 
-The content decides which reader is asked, then the suffix: a ULog that is called `.csv` is still a ULog. One small
-module per format with `sniff(path)` and `read(path, topics, ask)`; the libraries they need load when they are used.
+The content of a file decides its format, then the suffix: a ULog file named `.csv` is still a ULog file. Each format
+is a module with `sniff(path)` and `read(path, topics, options)`; its library loads on first use.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.trajectory.guess import matching
-from ridgeline.trajectory.readers.fields import Ask, meant, opening, reason
+from ridgeline.trajectory.columns import match_names
+from ridgeline.trajectory.readers.streams import ReadOptions, describe_error, match_streams, read_head
 from ridgeline.trajectory.stream import Stream
 
-__all__ = ["FORMATS", "Ask", "episodes", "format_of", "read"]
+__all__ = ["FORMATS", "ReadOptions", "detect_format", "group_episodes", "read"]
 
-# module -> (what people call it, suffixes); asked in this order, those that know their first bytes before text
+# module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ulog": ("ULog file", (".ulg", ".ulog")),
     "mcap": ("MCAP file", (".mcap",)),
@@ -33,39 +33,40 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def read(path: str | Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    """The streams of a recording; `topics` chooses by name, by topic (`imu` is `imu/gyro`) or by pattern (`imu*`).
+def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
+    """Return the streams of a recording.
 
-    The name of a column chooses its whole stream (`pos_x` of a table is `pos`, with y and z): values do not depend on
-    what was chosen beside them, and a quaternion's w cannot be interpolated without the rest.
+    `topics` chooses streams by name, by topic (`imu` matches `imu/gyro`) or by pattern (`imu*`). The name of a column
+    chooses its complete stream (`pos_x` of a table chooses `pos` with x, y and z): a quaternion's w cannot be
+    interpolated without the rest. Raises InputError for a file that cannot be read, MissingExtra without its library.
     """
     path = Path(path)
-    name = format_of(path)
+    name = detect_format(path)
     what = FORMATS[name][0]
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # some libraries print their warnings among our answers
-            found: list[Stream] = _module(name).read(path, topics or None, ask or Ask())
+        with contextlib.redirect_stdout(io.StringIO()):  # some libraries print warnings to stdout
+            streams: list[Stream] = _module(name).read(path, topics or None, options or ReadOptions())
     except RidgelineError:
         raise
     except MemoryError:
         raise InputError(f"'{path}' does not fit into memory; choose fewer topics.") from None
     except PermissionError:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
-    except Exception as error:  # each library has its own errors for damage
+    except Exception as error:  # each library raises other errors for damaged files
         raise InputError(
-            f"'{path}' is a {what} that cannot be read to its end ({reason(error)}); "
+            f"'{path}' is a {what} that cannot be read to its end ({describe_error(error)}); "
             "it is truncated or damaged, copy it again."
         ) from error
     if topics:
-        wanted = {n for word in topics for n in _named(found, word, path)}
-        found = [s for s in found if s.name in wanted]
-    if not found:
+        names = {n for word in topics for n in _match_topic(streams, word, path)}
+        streams = [s for s in streams if s.name in names]
+    if not streams:
         raise InputError(f"'{path}' is a {what} without one numeric value; there is nothing to resample.")
-    return found
+    return streams
 
 
-def format_of(path: str | Path) -> str:
-    """The reader's name for a path, or one sentence about what is wrong with it."""
+def detect_format(path: str | Path) -> str:
+    """Return the format of a path (a key of FORMATS); raise InputError if no reader accepts it."""
     path = Path(path)
     if not path.exists():
         raise InputError(f"there is no file '{path}'; check the path.")
@@ -79,27 +80,27 @@ def format_of(path: str | Path) -> str:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
     if path.is_dir():
         raise InputError(f"'{path}' is a folder, but no LeRobot dataset and no ROS 2 bag; name the files in it.")
-    begins = opening(path, 12)
+    begins = read_head(path, 12)
     for what, suffixes in FORMATS.values():
         if path.suffix.lower() in suffixes:
             raise InputError(
-                f"'{path}' is called a {what} but is none (it begins with {begins!r}); give the real file."
+                f"'{path}' has the suffix of a {what} but is none (it begins with {begins!r}); give the real file."
             )
     known = ", ".join(what for what, _ in FORMATS.values())
-    raise InputError(f"'{path}' is no recording this can read (it begins with {begins!r}); known are: {known}.")
+    raise InputError(f"'{path}' is no known recording (it begins with {begins!r}); known formats: {known}.")
 
 
-def episodes(streams: Sequence[Stream]) -> dict[str, list[Stream]]:
-    """Streams by episode, in order; a plain log is one episode called ''."""
-    found: dict[str, list[Stream]] = {}
+def group_episodes(streams: Sequence[Stream]) -> dict[str, list[Stream]]:
+    """Group streams by episode, in order; a plain log is one episode named ''."""
+    by_episode: dict[str, list[Stream]] = {}
     for stream in streams:
-        found.setdefault(stream.episode, []).append(stream)
-    return found
+        by_episode.setdefault(stream.episode, []).append(stream)
+    return by_episode
 
 
-def _named(streams: Sequence[Stream], word: str, path: Path) -> set[str]:
-    """The names of the streams that `word` means, or an error that lists them all."""
-    return meant(streams, word) or set(matching([s.name for s in streams], word, f"topic in '{path}'"))
+def _match_topic(streams: Sequence[Stream], word: str, path: Path) -> set[str]:
+    """Return the names of the streams that `word` matches; the error lists all streams."""
+    return match_streams(streams, word) or set(match_names([s.name for s in streams], word, f"topic in '{path}'"))
 
 
 def _module(name: str) -> Any:

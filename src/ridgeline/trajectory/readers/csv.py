@@ -1,6 +1,6 @@
-"""CSV, TSV and the like with a header, EuRoC's `#timestamp [ns],…` among them.
+"""CSV, TSV and similar tables with a header, also EuRoC's `#timestamp [ns],…`.
 
-Where no comma parts the cells, `0,1` is a number; a table with `0.1` beside it has decimal points only.
+If the delimiter is not a comma, `0,1` is a number, unless the table also has numbers like `0.1`.
 
 ridgeline resample imu.csv --hz 100 -o imu.parquet
 """
@@ -18,23 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, opening
-from ridgeline.trajectory.readers.tabular import DECIMAL_COMMA, streams_of_table
+from ridgeline.trajectory.readers.streams import DECIMAL_COMMA, ReadOptions, build_table_streams, read_head
 from ridgeline.trajectory.stream import Stream
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 _UNIT = re.compile(r"\s*\[[^\]\d]*\]$|\s*\[[^\]]*[a-zA-Z^][^\]]*\]$")  # [m s^-1], but not the index [0]
-_KEEPS = re.compile(r"\[(ns|us|ms|s|nsec|sec)\]$")  # the unit of a time column is part of its name
+_TIME_UNIT = re.compile(r"\[(ns|us|ms|s|nsec|sec)\]$")  # a time column keeps its unit in its name
 _QUOTED = re.compile(r'"[^"]*"')
-_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")  # or a decimal comma: nobody can tell
-_LOOKED_AT = 200  # lines, for decimal commas: the first rows may be whole numbers
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")  # or a decimal comma: ambiguous
+_SNIFFED_LINES = 200  # lines to search for decimal commas: the first rows may be whole numbers
 
 
 def sniff(path: Path) -> bool:
-    """A header with a delimiter and numbers under it."""
+    """Whether the file has a header with a delimiter and numbers below it."""
     lines = head(path)
     if len(lines) < 2:
-        return path.suffix.lower() in SUFFIXES and (bool(lines) or _foreign(path))
+        return path.suffix.lower() in SUFFIXES and (bool(lines) or _has_other_encoding(path))
     delimiter = _delimiter(lines[0])
     if delimiter is None:
         return path.suffix.lower() in SUFFIXES
@@ -43,9 +42,9 @@ def sniff(path: Path) -> bool:
     return len(names) == len(first) and len(numbers) * 2 >= len(first) and not is_number(names[0])
 
 
-def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    ask = ask or Ask()
-    lines = _numbered(path, _LOOKED_AT)
+def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
+    options = options or ReadOptions()
+    lines = _numbered_lines(path, _SNIFFED_LINES)
     if not lines:
         raise InputError(f"'{path}' is no text in UTF-8; save it as UTF-8.")
     at, header = next(iter(lines.items()))
@@ -59,9 +58,9 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     decimal = "."
     if delimiter != "," and (comma := _decimal_comma(lines.values(), delimiter)):
         decimal = ","
-        ask.say(f"'{path}' is read with decimal commas, like {comma}.")
-    skip = min(lines, default=at + 1) - 1  # blank lines before the first row, too
-    return read_named(path, [clean(n) for n in names], delimiter, skip, topics, ask, decimal)
+        options.report(f"'{path}' is read with decimal commas, like {comma}.")
+    skip = min(lines, default=at + 1) - 1  # also skip blank lines before the first row
+    return read_named(path, [clean(n) for n in names], delimiter, skip, topics, options, decimal)
 
 
 def read_named(
@@ -70,10 +69,10 @@ def read_named(
     delimiter: str,
     skip: int,
     topics: Sequence[str] | None,
-    ask: Ask,
+    options: ReadOptions,
     decimal: str = ".",
 ) -> list[Stream]:
-    """A delimited text whose columns are `names`, after `skip` lines."""
+    """Read a delimited text with columns `names`, after `skip` lines."""
     try:
         import pyarrow.csv as arrow_csv
         from pyarrow import ArrowInvalid
@@ -83,7 +82,7 @@ def read_named(
     if twice is not None:
         raise InputError(f"'{path}' has two columns called '{twice}'; rename one.")
 
-    def table_of(source: Any) -> Any:
+    def read_table(source: Any) -> Any:
         return arrow_csv.read_csv(
             source,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
@@ -93,41 +92,41 @@ def read_named(
 
     try:
         try:
-            table = table_of(path)
+            table = read_table(path)
         except ArrowInvalid:
-            if not (torn := _torn_end(path)):
+            if not (unfinished := _unfinished_bytes(path)):
                 raise
-            table = table_of(BytesIO(path.read_bytes()[:-torn]))
-            ask.say(f"'{path}' was cut off within its last line; that line is left out.")
+            table = read_table(BytesIO(path.read_bytes()[:-unfinished]))
+            options.report(f"'{path}' was cut off within its last line; that line is left out.")
     except ArrowInvalid as error:
         where = (
-            _first_wrong(path, len(names), delimiter, skip) or "is no clean table: " + str(error).splitlines()[0][:120]
+            _find_bad_row(path, len(names), delimiter, skip) or "is no clean table: " + str(error).splitlines()[0][:120]
         )
         raise InputError(f"'{path}' {where}; mend or drop that row.") from error
     if not table.num_rows:
         raise InputError(f"'{path}' has a header and no rows; record or export it again.")
-    return streams_of_table(table, topics, ask, path, row=lambda i: f"line {i + skip + 1}")
+    return build_table_streams(table, topics, options, path, row=lambda i: f"line {i + skip + 1}")
 
 
 def head(path: Path, count: int = 2) -> list[str]:
-    """The first lines of a text file that are not blank; none if it is not text."""
-    return list(_numbered(path, count).values())
+    """Return the first lines that are not blank; an empty list if the file is not text."""
+    return list(_numbered_lines(path, count).values())
 
 
-def _numbered(path: Path, count: int) -> dict[int, str]:
-    """The lines of `head` under their numbers, from 1; lines end where pyarrow has them end."""
-    raw = opening(path, 65536)
+def _numbered_lines(path: Path, count: int) -> dict[int, str]:
+    """Return {line number from 1: line} of the first lines that are not blank, with pyarrow's line ends."""
+    raw = read_head(path, 65536)
     if b"\0" in raw:
         return {}
     text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw, final=len(raw) < 65536)
     lines = ((i, line) for i, line in enumerate(re.split(r"\r\n|\n|\r", text), 1) if line.strip())
-    found = dict(islice(lines, count))
-    return {} if any("\ufffd" in line for line in islice(found.values(), 2)) else found
+    numbered = dict(islice(lines, count))
+    return {} if any("\ufffd" in line for line in islice(numbered.values(), 2)) else numbered
 
 
-def _foreign(path: Path) -> bool:
-    """Text, as it seems, in another encoding: UTF-16 says so, those of one byte have no zeros."""
-    raw = opening(path, 65536)
+def _has_other_encoding(path: Path) -> bool:
+    """Whether the file looks like text in another encoding: a UTF-16 mark, or no zero bytes."""
+    raw = read_head(path, 65536)
     return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" not in raw
 
 
@@ -140,37 +139,37 @@ def is_number(cell: str) -> bool:
 
 
 def clean(name: str) -> str:
-    """A header's cell without quotes, EuRoC's # and the unit in brackets.
+    """Remove quotes, EuRoC's # and the unit in brackets from a header cell.
 
     >>> clean("#timestamp [ns]"), clean('"q[0]"'), clean("w_RS_S_x [rad s^-1]")
     ('timestamp [ns]', 'q[0]', 'w_RS_S_x')
     """
     plain = name.strip().strip('"').lstrip("#% ").strip()
-    return plain if _KEEPS.search(plain) else _UNIT.sub("", plain) or plain
+    return plain if _TIME_UNIT.search(plain) else _UNIT.sub("", plain) or plain
 
 
-def _first_wrong(path: Path, columns: int, delimiter: str, skip: int) -> str | None:
-    """The first row that has more columns than its header, or fewer, and where it is."""
+def _find_bad_row(path: Path, columns: int, delimiter: str, skip: int) -> str | None:
+    """Describe the first row whose number of columns differs from the header."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows, begin = csv.reader(file, delimiter=delimiter), 1
+        rows, row_line = csv.reader(file, delimiter=delimiter), 1
         with contextlib.suppress(csv.Error):
             for row in rows:
-                if row and begin > skip and len(row) != columns:
+                if row and row_line > skip and len(row) != columns:
                     begins = delimiter.join(row).splitlines()[0][:40] if any(row) else ""
-                    return f"has {len(row)} columns in line {begin} ({begins!r}) and {columns} in its header"
-                begin = rows.line_num + 1
+                    return f"has {len(row)} columns in line {row_line} ({begins!r}) and {columns} in its header"
+                row_line = rows.line_num + 1
     return None
 
 
-def _torn_end(path: Path) -> int:
-    """How many bytes the last line has, if it does not end."""
+def _unfinished_bytes(path: Path) -> int:
+    """Return the length in bytes of a last line without line end."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 65536))
         return len(file.read().rpartition(b"\n")[2])
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """The cells of a line; if a quote is not closed in it, as they stand.
+    """Split a line into cells; with an unclosed quote, split at every delimiter.
 
     >>> _cells('0.0,"hello, world",1.5', ","), _cells('0.1,"2,2', ",")
     (['0.0', 'hello, world', '1.5'], ['0.1', '"2', '2'])
@@ -179,7 +178,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _decimal_comma(lines: Iterable[str], delimiter: str) -> str | None:
-    """The first number with a decimal comma and no thousands, unless another has a point.
+    """Return the first number with a decimal comma, or None if another number has a decimal point.
 
     >>> _decimal_comma(["0;1,000", "0,1;2,5"], ";"), _decimal_comma(["0;1,000"], ";"), _decimal_comma(["0.1;1,5"], ";")
     ('0,1', None, None)
@@ -191,7 +190,7 @@ def _decimal_comma(lines: Iterable[str], delimiter: str) -> str | None:
 
 
 def _delimiter(line: str) -> str | None:
-    """What parts most cells; what stands in quotes parts none.
+    """Return the most frequent delimiter outside quotes, or None.
 
     >>> _delimiter('time;"pos, x";"pos, y, z"')
     ';'

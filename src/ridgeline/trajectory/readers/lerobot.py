@@ -1,6 +1,6 @@
-"""LeRobot datasets, v2 and v3: a folder with meta/info.json and data/**/*.parquet; each episode apart.
+"""LeRobot datasets, v2 and v3: a folder with meta/info.json and data/**/*.parquet, read episode by episode.
 
-Videos stay where they are; only what lies in the Parquet files is read.
+Only the Parquet files are read; videos are ignored.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, said
-from ridgeline.trajectory.readers.tabular import column
-from ridgeline.trajectory.stream import Stream
-from ridgeline.trajectory.timeline import Array
+from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_column, report_skipped
+from ridgeline.trajectory.stream import Array, Stream
 
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-GRID_S = 1e-4  # LeRobot's own tolerance: nearer than this, a stamp is meant to be frame / fps
+GRID_S = 1e-4  # LeRobot's tolerance: a stamp closer than this to frame / fps counts as frame / fps
 
 
 def sniff(path: Path) -> bool:
     return path.is_dir() and (path / INFO).is_file()
 
 
-def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    ask = ask or Ask()
+def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
+    options = options or ReadOptions()
     try:
         import pyarrow as arrow
         from pyarrow.parquet import read_table
@@ -38,39 +36,39 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     info = json.loads((path / INFO).read_text())
     files = sorted((path / "data").rglob("*.parquet"))
     if not files:
-        raise InputError(f"'{path}' is a LeRobot dataset without data/**/*.parquet; download it whole.")
+        raise InputError(f"'{path}' is a LeRobot dataset without data/**/*.parquet; download it again.")
     table = arrow.concat_tables([read_table(f, partitioning=None) for f in files], promote_options="default")
     for name in ("timestamp", "episode_index"):
         if name not in table.column_names:
             raise InputError(f"'{path}' has no column '{name}' in {files[0].name}; it is no LeRobot dataset.")
     features = [n for n in table.column_names if n not in BOOKKEEPING]
-    wanted = chosen(features, topics, path)
-    held: dict[str, tuple[Array, Array | None]] = {}
-    left = [n for n, f in info.get("features", {}).items() if f.get("dtype") == "video"]
+    chosen_features = choose_topics(features, topics, path)
+    columns: dict[str, tuple[Array, Array | None]] = {}
+    skipped = [n for n, f in info.get("features", {}).items() if f.get("dtype") == "video"]
     for name in features:
-        got = column(table.column(name)) if name in wanted else None
-        if got is not None:
-            held[name] = got
-        elif name in wanted:
-            left.append(name)
-    said(ask, "", left)
+        values_and_mask = read_column(table.column(name)) if name in chosen_features else None
+        if values_and_mask is not None:
+            columns[name] = values_and_mask
+        elif name in chosen_features:
+            skipped.append(name)
+    report_skipped(options, "", skipped)
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
     frames = np.asarray(table.column("frame_index")) if "frame_index" in table.column_names else None
-    found = []
+    streams = []
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
-        times = _times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
-        for name, (values, mask) in held.items():
-            kept = rows if mask is None else rows[mask[rows]]
+        times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
+        for name, (values, mask) in columns.items():
+            valid_rows = rows if mask is None else rows[mask[rows]]
             clock = times if mask is None else times[mask[rows]]
             labels = _labels(name, values, info.get("features", {}))
-            found.append(Stream(name, clock, values[kept], columns=labels, episode=str(episode)))
-    return found
+            streams.append(Stream(name, clock, values[valid_rows], columns=labels, episode=str(episode)))
+    return streams
 
 
-def _times(stamps: Array, frames: Array | None, fps: float | None) -> Array:
-    """Stamps are float32 in these files; on the grid of frame / fps they are exact again."""
+def _exact_times(stamps: Array, frames: Array | None, fps: float | None) -> Array:
+    """Replace float32 stamps by frame / fps in exact nanoseconds, if they agree."""
     if frames is None or not fps or np.abs(stamps - frames / fps).max() > GRID_S:
         return stamps
     exact = Fraction(str(fps))

@@ -1,4 +1,4 @@
-"""MCAP (mcap): ROS 2 messages, JSON, and Protobuf or ROS 1 where their decoders are installed.
+"""MCAP (mcap): ROS 2 messages, JSON, and Protobuf or ROS 1 if their decoders are installed.
 
 ridgeline streams run.mcap
 """
@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import MissingExtra
-from ridgeline.trajectory.readers.fields import Ask, chosen, opening, reason
-from ridgeline.trajectory.readers.messages import Lost, Topic
+from ridgeline.trajectory.readers.streams import (
+    DecodeFailures,
+    ReadOptions,
+    Topic,
+    choose_topics,
+    describe_error,
+    read_head,
+)
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -23,47 +29,47 @@ _DECODERS = {"cdr": "mcap_ros2", "protobuf": "mcap_protobuf", "ros1": "mcap_ros1
 
 
 def sniff(path: Path) -> bool:
-    return opening(path, len(MAGIC)) == MAGIC
+    return read_head(path, len(MAGIC)) == MAGIC
 
 
-def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
-    ask = ask or Ask()
+def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
+    options = options or ReadOptions()
     try:
         import mcap.reader
     except ImportError:
         raise MissingExtra("reading MCAP files", "robot") from None
-    held: dict[str, Topic] = {}
+    by_topic: dict[str, Topic] = {}
     decoders: dict[int, Callable[[bytes], Any] | None] = {}
-    silent: dict[str, str] = {}  # topics nobody can decode, and why
-    lost = Lost()
+    undecodable: dict[str, str] = {}  # topics without a decoder, and why
+    failures = DecodeFailures()
     with path.open("rb") as file:
-        wanted: set[str] | None = None
+        chosen_topics: set[str] | None = None
         summary = _summary(mcap.reader.make_reader(file))
         if summary is not None:
-            wanted = chosen(dict.fromkeys(c.topic for c in summary.channels.values()), topics, path)
-        for schema, channel, message in _messages(mcap.reader, file, summary, wanted, ask, path):
+            chosen_topics = choose_topics(dict.fromkeys(c.topic for c in summary.channels.values()), topics, path)
+        for schema, channel, message in _messages(mcap.reader, file, summary, chosen_topics, options, path):
             if channel.id not in decoders:
-                decoders[channel.id], why = _decoder(channel.message_encoding, schema)
+                decoders[channel.id], why = _find_decoder(channel.message_encoding, schema)
                 if why:
-                    silent[channel.topic] = why
+                    undecodable[channel.topic] = why
             decode = decoders[channel.id]
             if decode is None:
                 continue
             try:
                 decoded = decode(message.data)
             except Exception as error:  # each decoder has its own errors
-                lost.note(channel.topic, error)
+                failures.add(channel.topic, error)
                 continue
-            held.setdefault(channel.topic, Topic(channel.topic)).add(decoded, message.log_time)
-    for topic, why in silent.items():
-        ask.say(f"{topic}: left out, {why}.")
-    lost.tell(ask, held)
-    chosen(dict.fromkeys([*held, *silent, *lost]), topics, path)
-    return [s for topic in held.values() for s in topic.streams(ask)]
+            by_topic.setdefault(channel.topic, Topic(channel.topic)).add(decoded, message.log_time)
+    for topic, why in undecodable.items():
+        options.report(f"{topic}: left out, {why}.")
+    failures.report(options, by_topic)
+    choose_topics(dict.fromkeys([*by_topic, *undecodable, *failures]), topics, path)
+    return [s for topic in by_topic.values() for s in topic.streams(options)]
 
 
 def _summary(reader: Any) -> Any:
-    """The index at the end; None if the file was cut off before it."""
+    """Return the index at the end of the file; None if the file was cut off before it."""
     from mcap.exceptions import McapError
 
     try:
@@ -74,7 +80,7 @@ def _summary(reader: Any) -> Any:
 
 
 def _messages(
-    library: Any, file: Any, summary: Any, wanted: set[str] | None, ask: Ask, path: Path
+    library: Any, file: Any, summary: Any, chosen_topics: set[str] | None, options: ReadOptions, path: Path
 ) -> Iterator[tuple[Any, Any, Any]]:
     import struct
 
@@ -82,22 +88,22 @@ def _messages(
 
     file.seek(0)
     if summary is not None:
-        yield from library.make_reader(file).iter_messages(topics=sorted(wanted or ()))
+        yield from library.make_reader(file).iter_messages(topics=sorted(chosen_topics or ()))
         return
-    seen = 0
+    count = 0
     try:
-        for found in library.NonSeekingReader(file).iter_messages(log_time_order=False):
-            seen += 1
-            yield found
+        for item in library.NonSeekingReader(file).iter_messages(log_time_order=False):
+            count += 1
+            yield item
     except (McapError, struct.error, ValueError, OSError):
-        if not seen:
+        if not count:
             raise
-        ask.say(f"'{path}' was cut off; the {seen} messages before that were read.")
+        options.report(f"'{path}' was cut off; the {count} messages before that were read.")
 
 
-def _decoder(encoding: str, schema: Any) -> tuple[Callable[[bytes], Any] | None, str]:
+def _find_decoder(encoding: str, schema: Any) -> tuple[Callable[[bytes], Any] | None, str]:
     if encoding == "json":
-        return _objects, ""
+        return _decode_json, ""
     module = _DECODERS.get(encoding)
     if module is None:
         return None, f"messages encoded as '{encoding or 'unknown'}' cannot be decoded here"
@@ -107,16 +113,16 @@ def _decoder(encoding: str, schema: Any) -> tuple[Callable[[bytes], Any] | None,
         package = "mcap-ros2-support" if module == "mcap_ros2" else f"{module.replace('_', '-')}-support"
         return None, f"its messages need a decoder: pip install {package}"
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # what it raises it prints as well
-            found = factory.decoder_for(encoding, schema)
+        with contextlib.redirect_stderr(io.StringIO()):  # it also prints the error that it raises
+            decode = factory.decoder_for(encoding, schema)
     except Exception as error:  # each decoder has its own errors
-        return None, f"its schema '{schema.name}' cannot be read ({reason(error)})"
-    if found is None:
+        return None, f"its schema '{schema.name}' cannot be read ({describe_error(error)})"
+    if decode is None:
         kind = schema.encoding if schema is not None else "no"
         return None, f"'{encoding}' with {kind} schema cannot be decoded here"
-    return found, ""
+    return decode, ""
 
 
-def _objects(data: bytes) -> Any:
-    found = json.loads(data)
-    return found if isinstance(found, dict) else {"value": found}
+def _decode_json(data: bytes) -> Any:
+    value = json.loads(data)
+    return value if isinstance(value, dict) else {"value": value}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.readers.csv import is_number, read_named
-from ridgeline.trajectory.readers.fields import Ask, opening, streams_of
+from ridgeline.trajectory.readers.streams import ReadOptions, build_streams, read_head
 from ridgeline.trajectory.stream import Stream
 
 _TUM = ("position.x", "position.y", "position.z", "orientation.x", "orientation.y", "orientation.z", "orientation.w")
@@ -22,10 +22,10 @@ def sniff(path: Path) -> bool:
     return _is_tum(line) or _is_euroc(line)
 
 
-def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None) -> list[Stream]:
+def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
     line = _first(path)
     if _is_euroc(line):
-        return read_named(path, list(_EUROC_ALL[: line.count(",") + 1]), ",", 0, topics, ask or Ask())
+        return read_named(path, list(_EUROC_ALL[: line.count(",") + 1]), ",", 0, topics, options or ReadOptions())
     try:
         rows = np.loadtxt(path, ndmin=2)
     except ValueError as error:
@@ -34,13 +34,13 @@ def read(path: Path, topics: Sequence[str] | None = None, ask: Ask | None = None
     if bad.size:
         raise InputError(f"'{path}', row {bad[0] + 1}: the stamp is {rows[bad[0], 0]}; drop that row.")
     fields = {name: np.ascontiguousarray(rows[:, i + 1]) for i, name in enumerate(_TUM)}
-    return streams_of("", rows[:, 0].copy(), fields)
+    return build_streams("", rows[:, 0].copy(), fields)
 
 
 def _first(path: Path) -> str:
-    lines = opening(path, 65536).decode("ascii", errors="replace").splitlines()
+    lines = read_head(path, 65536).decode("ascii", errors="replace").splitlines()
     if lines and lines[0].startswith("#") and "," in lines[0]:
-        return ""  # EuRoC with its header is a CSV
+        return ""  # EuRoC with a header is a CSV table
     return next((line for line in lines if line.strip() and not line.startswith("#")), "")
 
 
@@ -51,5 +51,5 @@ def _is_tum(line: str) -> bool:
 
 def _is_euroc(line: str) -> bool:
     cells = line.split(",")
-    whole = cells[0].strip().isdigit() and len(cells[0].strip()) >= 16
-    return whole and len(cells) in (8, 17) and all(map(is_number, cells))
+    has_ns_stamp = cells[0].strip().isdigit() and len(cells[0].strip()) >= 16
+    return has_ns_stamp and len(cells) in (8, 17) and all(map(is_number, cells))

@@ -1,7 +1,7 @@
-"""Write aligned streams: Parquet, NPZ, or a LeRobot v3 folder; whole or not at all.
+"""Write aligned streams as Parquet, NPZ or a LeRobot v3 folder. An output is complete or does not exist.
 
-One small module per format with `write(path, episodes, meta)`; `meta` is kept inside the file, and `meta(path)` reads
-it back, so that a finished output can be known as such without a second file beside it.
+Each format is a module with `write(path, episodes, meta)` and `read_meta(path)`. The output stores `meta`, so that a
+second run can recognise a finished output without a second file.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from typing import Any
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.stream import Aligned
 
-__all__ = ["FORMATS", "format_for", "meta", "write"]
+__all__ = ["FORMATS", "choose_format", "read_meta", "write"]
 
 FORMATS = {"parquet": ".parquet", "npz": ".npz", "lerobot": ""}  # name -> suffix; a LeRobot dataset is a folder
 
 
 def write(path: str | Path, episodes: Sequence[Aligned], form: str, meta: Mapping[str, Any] | None = None) -> None:
-    """Publish `episodes` as `path`; several in one file are told apart by a column `episode_index`."""
+    """Write `episodes` to `path`; several episodes in one file have a column `episode_index`."""
     if not episodes or not any(e.columns for e in episodes):
         raise InputError(f"there is nothing to write to '{path}'.")
     _module(form).write(Path(path), list(episodes), dict(meta or {}))
 
 
-def meta(path: str | Path, form: str) -> dict[str, Any] | None:
-    """What `write` was given as meta; None if there is no such output or it was made by something else."""
+def read_meta(path: str | Path, form: str) -> dict[str, Any] | None:
+    """Return the meta that `write` stored; None without an output, or if another program wrote it."""
     try:
-        found: dict[str, Any] | None = _module(form).meta(Path(path))
-    except Exception:  # whatever is wrong with it, it is no finished output of ours
+        key: dict[str, Any] | None = _module(form).read_meta(Path(path))
+    except Exception:  # an output that cannot be read is not finished
         return None
-    return found
+    return key
 
 
-def format_for(path: Path, asked: str | None = None) -> str | None:
-    """The format by name or by the suffix of `path`; None where neither says."""
-    if asked is not None and asked not in FORMATS:
-        raise unknown("format", asked, FORMATS)
+def choose_format(path: Path, requested: str | None = None) -> str | None:
+    """Return the format by name or by the suffix of `path`; None if neither decides."""
+    if requested is not None and requested not in FORMATS:
+        raise unknown("format", requested, FORMATS)
     by_suffix = {suffix: name for name, suffix in FORMATS.items() if suffix}.get(path.suffix.lower())
-    if asked and by_suffix and asked != by_suffix:
-        raise InputError(f"'{path}' is called {path.suffix} but --format is {asked}; let them agree.")
-    return asked or by_suffix
+    if requested and by_suffix and requested != by_suffix:
+        raise InputError(f"'{path}' has the suffix {path.suffix} but --format is {requested}; give matching ones.")
+    return requested or by_suffix
 
 
 def _module(form: str) -> Any:

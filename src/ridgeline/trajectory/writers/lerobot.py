@@ -1,7 +1,7 @@
 """A LeRobot v3.0 dataset: meta/{info.json, stats.json, tasks.parquet, episodes/}, data/chunk-000/file-000.parquet.
 
-Each stream is a feature: `actions` becomes `action`, everything else `observation.NAME`. Features cannot be null, so
-what is masked is NaN (integers with something masked become float32).
+Each stream is a feature: `actions` becomes `action`, all others `observation.NAME`. Features cannot be null, so masked
+values are NaN (integers with masked values become float32).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.store import publish_dir, read_manifest
-from ridgeline.trajectory.stream import Aligned
-from ridgeline.trajectory.timeline import Array
+from ridgeline.trajectory.stream import Aligned, Array
 from ridgeline.trajectory.writers import table
 
 VERSION = "v3.0"
@@ -36,7 +35,7 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     if rate is None:
         raise InputError("a LeRobot dataset has one fps; align every episode with the same hz.")
     fps = int(rate) if float(rate).is_integer() else rate
-    features, labels = _features(episodes), table.labels(episodes)
+    features, labels = _features(episodes), table.merge_labels(episodes)
     lengths = [len(e.times) for e in episodes]
     counts = _bookkeeping(lengths, fps)
     columns = {name: values for name, (_, values) in features.items()}
@@ -61,53 +60,53 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     with publish_dir(path, meta) as tmp:
         for name in (f"data/{FILE}", f"meta/episodes/{FILE}"):
             (tmp / name).parent.mkdir(parents=True)
-        whole = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
-        parquet.write_table(arrow.table(whole), tmp / "data" / FILE, compression="zstd")
+        arrow_columns = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
+        parquet.write_table(arrow.table(arrow_columns), tmp / "data" / FILE, compression="zstd")
         parquet.write_table(arrow.table(_episodes(lengths, {**columns, **counts})), tmp / "meta" / "episodes" / FILE)
         parquet.write_table(_tasks(arrow), tmp / "meta" / "tasks.parquet")
         (tmp / "meta" / "info.json").write_text(json.dumps(info, indent=4))
-        stats = {name: stats_of(v) for name, v in {**columns, **counts}.items()}
+        stats = {name: compute_stats(v) for name, v in {**columns, **counts}.items()}
         (tmp / "meta" / "stats.json").write_text(json.dumps(stats, indent=4))
 
 
 def _tasks(arrow: Any) -> Any:
-    """The one task. LeRobot reads it through pandas, whose index is the task's sentence and wants to be described."""
+    """Return the table of the one task. LeRobot reads it with pandas; the index is the task's text."""
     columns: list[dict[str, Any]] = [
         {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
         {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"},
     ]
-    words = {
+    pandas_metadata = {
         "index_columns": ["__index_level_0__"],
         "column_indexes": [],
         "columns": [{**column, "metadata": None} for column in columns],
         "pandas_version": "2.0.0",
     }
-    made = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
-    return made.replace_schema_metadata({b"pandas": json.dumps(words).encode()})
+    table = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
+    return table.replace_schema_metadata({b"pandas": json.dumps(pandas_metadata).encode()})
 
 
-def meta(path: Path) -> dict[str, Any] | None:
+def read_meta(path: Path) -> dict[str, Any] | None:
     return dict(read_manifest(path).meta) if path.is_dir() else None
 
 
-def stats_of(values: Array) -> dict[str, list[float | None]]:
-    """min, max, mean, std, count and quantiles per channel, NaN left out; null for a channel that has nothing else."""
+def compute_stats(values: Array) -> dict[str, list[float | None]]:
+    """Return min, max, mean, std, count and quantiles per channel without NaN; null for a channel of only NaN."""
     wide = values.reshape(len(values), -1).astype(np.float64)
     out: dict[str, list[float | None]] = {name: [] for name in ("min", "max", "mean", "std", *QUANTILES)}
     for channel in wide.T:
         known = channel[np.isfinite(channel)]
-        found = (
+        statistics = (
             [known.min(), known.max(), known.mean(), known.std(), *np.quantile(known, list(QUANTILES.values()))]
             if known.size
             else [None] * len(out)
         )
-        for name, value in zip(out, found, strict=True):
+        for name, value in zip(out, statistics, strict=True):
             out[name].append(None if value is None else float(value))
     return {**out, "count": [len(values)]}
 
 
 def feature_name(stream: str) -> str:
-    """LeRobot's names hold no slash.
+    """Return a LeRobot feature name, which has no slash.
 
     >>> feature_name("actions"), feature_name("obs/joint_pos"), feature_name("/imu/gyro")
     ('action', 'observation.joint_pos', 'observation.imu.gyro')
@@ -121,17 +120,17 @@ def feature_name(stream: str) -> str:
 
 
 def _features(episodes: Sequence[Aligned]) -> dict[str, tuple[str, Array]]:
-    """(stream, values) by feature; two streams that want one name are an error."""
-    found: dict[str, tuple[str, Array]] = {}
-    for stream, (values, mask) in table.stacked(episodes).items():
+    """Return (stream, values) by feature; two streams with the same feature name raise InputError."""
+    features: dict[str, tuple[str, Array]] = {}
+    for stream, (values, mask) in table.stack_episodes(episodes).items():
         name = feature_name(stream)
-        if name in found:
-            raise InputError(f"streams '{found[name][0]}' and '{stream}' would both be '{name}'; leave one out.")
+        if name in features:
+            raise InputError(f"streams '{features[name][0]}' and '{stream}' would both be '{name}'; leave one out.")
         if values.dtype.kind in "iub" and not mask.all():
             values = np.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan).astype(np.float32)
         plain = np.int64 if values.dtype.kind in "iu" else values.dtype
-        found[name] = (stream, values.astype(np.float32 if values.dtype.kind == "f" else plain, copy=False))
-    return found
+        features[name] = (stream, values.astype(np.float32 if values.dtype.kind == "f" else plain, copy=False))
+    return features
 
 
 def _bookkeeping(lengths: Sequence[int], fps: float) -> dict[str, Array]:
@@ -161,7 +160,7 @@ def _episodes(lengths: Sequence[int], columns: dict[str, Array]) -> dict[str, An
         "meta/episodes/file_index": zeros,
     }
     for name, values in columns.items():
-        stats = [stats_of(values[a:b]) for a, b in zip(starts, ends, strict=True)]
+        stats = [compute_stats(values[a:b]) for a, b in zip(starts, ends, strict=True)]
         rows |= {f"stats/{name}/{what}": [s[what] for s in stats] for what in stats[0]}
     return rows
 

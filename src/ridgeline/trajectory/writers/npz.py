@@ -1,6 +1,6 @@
-"""NPZ: `time_ns` or `time`, one array per stream, and `mask/NAME` where something of it is unknown.
+"""NPZ: `time_ns` or `time`, one array per stream, and `mask/NAME` for streams with masked values.
 
-A stream whose name the file needs itself is found as `data/NAME`. `load` gives the episodes back.
+A stream with a reserved name is stored as `data/NAME`. `load` reads the episodes back.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from ridgeline.store import publish
-from ridgeline.trajectory.stream import Aligned
-from ridgeline.trajectory.timeline import Array
+from ridgeline.trajectory.stream import Aligned, Array
 from ridgeline.trajectory.writers import table
 
-_ABOUT, _MASK = "ridgeline", "mask/"
-_OWN = (_ABOUT, "file", "allow_pickle")  # the last two are what numpy.savez calls its own
+_METADATA, _MASK = "ridgeline", "mask/"
+_RESERVED = (_METADATA, "file", "allow_pickle")  # the last two are parameters of numpy.savez
 
 
 def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
@@ -27,50 +26,50 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
 
 
 def save(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None:
-    """Everything there is to know about `episodes`, as arrays under names."""
+    """Save `episodes` as named arrays."""
     with path.open("wb") as file:
         np.savez(file, **_arrays(episodes, meta))
 
 
 def _arrays(episodes: Sequence[Aligned], meta: dict[str, Any]) -> dict[str, Any]:
-    name, times = table.clock(episodes)
-    found: dict[str, Any] = {name: times}
+    name, times = table.time_column(episodes)
+    arrays: dict[str, Any] = {name: times}
     if len(episodes) > 1:
-        found[table.EPISODE] = table.episode_index(episodes)
-    streams = table.stacked(episodes)
-    held = table.kept(streams, _OWN, _MASK)
+        arrays[table.EPISODE] = table.episode_index(episodes)
+    streams = table.stack_episodes(episodes)
+    array_names = table.choose_names(streams, _RESERVED, _MASK)
     for stream, (values, mask) in streams.items():
-        found[held[stream]] = values
+        arrays[array_names[stream]] = values
         if not mask.all():
-            found[f"{_MASK}{stream}"] = mask
-    about = {
-        "labels": {n: list(label) for n, label in table.labels(episodes).items()},
-        "held": {stream: name for stream, name in held.items() if stream != name},
+            arrays[f"{_MASK}{stream}"] = mask
+    metadata = {
+        "labels": {n: list(label) for n, label in table.merge_labels(episodes).items()},
+        "held": {stream: name for stream, name in array_names.items() if stream != name},
         "kinds": dict(episodes[0].kinds),
         "hz": episodes[0].hz,
         "meta": meta,
     }
-    return {**found, _ABOUT: np.array(json.dumps(about))}
+    return {**arrays, _METADATA: np.array(json.dumps(metadata))}
 
 
 def load(path: Path) -> list[Aligned]:
-    """The episodes of a file that was written here."""
+    """Load the episodes of a file that `save` wrote."""
     with np.load(path) as file:
-        held: dict[str, Array] = {name: file[name] for name in file.files}
-    about = json.loads(str(held.pop(_ABOUT)))
-    times = held[next(n for n in table.TIMES.values() if n in held)]
-    index = held.get(table.EPISODE, np.zeros(len(times), np.int64))
-    labels, apart = {n: tuple(label) for n, label in about["labels"].items()}, about.get("held", {})
+        arrays: dict[str, Array] = {name: file[name] for name in file.files}
+    metadata = json.loads(str(arrays.pop(_METADATA)))
+    times = arrays[next(n for n in table.TIMES.values() if n in arrays)]
+    index = arrays.get(table.EPISODE, np.zeros(len(times), np.int64))
+    labels, array_names = {n: tuple(label) for n, label in metadata["labels"].items()}, metadata.get("held", {})
     out = []
     for number in range(int(index.max()) + 1 if len(index) else 1):
         rows = index == number
-        masks = {n: held[_MASK + n][rows] if _MASK + n in held else np.ones(int(rows.sum()), bool) for n in labels}
-        columns = {n: held[apart.get(n, n)][rows] for n in labels}
-        out.append(Aligned(times[rows], columns, masks, labels, about["kinds"], about["hz"]))
+        masks = {n: arrays[_MASK + n][rows] if _MASK + n in arrays else np.ones(int(rows.sum()), bool) for n in labels}
+        columns = {n: arrays[array_names.get(n, n)][rows] for n in labels}
+        out.append(Aligned(times[rows], columns, masks, labels, metadata["kinds"], metadata["hz"]))
     return out
 
 
-def meta(path: Path) -> dict[str, Any] | None:
+def read_meta(path: Path) -> dict[str, Any] | None:
     with np.load(path) as file:
-        found: dict[str, Any] = json.loads(str(file[_ABOUT]))["meta"]
-    return found
+        key: dict[str, Any] = json.loads(str(file[_METADATA]))["meta"]
+    return key

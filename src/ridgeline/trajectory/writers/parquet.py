@@ -1,6 +1,6 @@
-"""Parquet: a time column, then one column per channel; what is masked is null.
+"""Parquet: a time column, then one column per channel; masked values are null.
 
-A channel whose name the file needs itself becomes `data/NAME`.
+A channel with a reserved name is stored as `data/NAME`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtra("writing Parquet", "parquet") from None
-    name, times = table.clock(episodes)
+    name, times = table.time_column(episodes)
     columns: dict[str, Any] = {name: arrow.array(times)}
     if len(episodes) > 1:
         columns[table.EPISODE] = arrow.array(table.episode_index(episodes))
-    names = table.labels(episodes)
-    held = table.kept([label for labels in names.values() for label in labels])
-    for stream, (values, mask) in table.stacked(episodes).items():
+    names = table.merge_labels(episodes)
+    column_names = table.choose_names([label for labels in names.values() for label in labels])
+    for stream, (values, mask) in table.stack_episodes(episodes).items():
         gaps = None if mask.all() else ~mask
         for i, label in enumerate(names[stream]):
             channel = values if values.ndim == 1 else np.ascontiguousarray(values[:, i])
-            columns[held[label]] = arrow.array(channel, mask=gaps)
-    words = {"kinds": dict(episodes[0].kinds), "hz": episodes[0].hz, "meta": meta}
-    whole = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(words).encode()})
+            columns[column_names[label]] = arrow.array(channel, mask=gaps)
+    metadata = {"kinds": dict(episodes[0].kinds), "hz": episodes[0].hz, "meta": meta}
+    table_with_metadata = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
     with publish(path) as tmp:
-        parquet.write_table(whole, tmp, compression="zstd", compression_level=1, use_dictionary=False)
+        parquet.write_table(table_with_metadata, tmp, compression="zstd", compression_level=1, use_dictionary=False)
 
 
-def meta(path: Path) -> dict[str, Any] | None:
+def read_meta(path: Path) -> dict[str, Any] | None:
     from pyarrow.parquet import read_schema
 
-    words = (read_schema(path).metadata or {}).get(_KEY)
-    found: dict[str, Any] | None = json.loads(words)["meta"] if words else None
-    return found
+    text = (read_schema(path).metadata or {}).get(_KEY)
+    key: dict[str, Any] | None = json.loads(text)["meta"] if text else None
+    return key

@@ -1,7 +1,7 @@
-"""Charts as inline SVG: no script needed, themed by the page's CSS variables, readable by a screen reader.
+"""Draw charts as inline SVG: without scripts, themed by CSS variables, readable by a screen reader.
 
->>> from ridgeline.web.chart import Axis, Bar, bars
->>> chart = bars([Bar("copy", 1.8e12, (1.7e12, 1.9e12))], title="Bandwidth", axis=Axis(unit="B/s"))
+>>> from ridgeline.web.chart import Axis, Bar, draw_bars
+>>> chart = draw_bars([Bar("copy", 1.8e12, (1.7e12, 1.9e12))], title="Bandwidth", axis=Axis(unit="B/s"))
 >>> "1.8 TB/s" in chart
 True
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.web.chart.bar import bars as bars
-    from ridgeline.web.chart.cell_grid import cells as cells
+    from ridgeline.web.chart.bar import draw_bars as draw_bars
+    from ridgeline.web.chart.cell_grid import draw_cells as draw_cells
     from ridgeline.web.chart.inputs import (
         Axis as Axis,
     )
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from ridgeline.web.chart.inputs import (
         Series as Series,
     )
-    from ridgeline.web.chart.interval import intervals as intervals
-    from ridgeline.web.chart.line import lines as lines
-    from ridgeline.web.chart.roof import roofline as roofline
-    from ridgeline.web.chart.sample import samples as samples
+    from ridgeline.web.chart.line import draw_lines as draw_lines
+    from ridgeline.web.chart.roofline import draw_roofline as draw_roofline
+    from ridgeline.web.chart.sample import draw_samples as draw_samples
+    from ridgeline.web.chart.timeline import draw_intervals as draw_intervals
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "bar": ["bars"],
-        "cell_grid": ["cells"],
+        "bar": ["draw_bars"],
+        "cell_grid": ["draw_cells"],
         "inputs": ["Axis", "Bar", "Cell", "Point", "Roof", "Samples", "Series"],
-        "interval": ["intervals"],
-        "line": ["lines"],
-        "roof": ["roofline"],
-        "sample": ["samples"],
+        "timeline": ["draw_intervals"],
+        "line": ["draw_lines"],
+        "roofline": ["draw_roofline"],
+        "sample": ["draw_samples"],
     },
 )

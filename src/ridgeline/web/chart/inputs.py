@@ -1,4 +1,4 @@
-"""What a chart is made of: plain, frozen data. Drawing is in the modules beside this one."""
+"""Input data of charts: axes, bars, points, series, roofs, cells, samples."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Bar:
-    """One horizontal bar. Bars of one `group` stand together; bars of one `series` share a colour."""
+    """One horizontal bar. Bars of one `group` are drawn together; bars of one `series` share a colour."""
 
     label: str
     value: float
     interval: Interval | None = None
     group: str = ""
     series: str = ""
-    text: str = ""  # beside the bar; else the value with its unit
-    title: str = ""  # on hover; else label, value and interval
+    text: str = ""  # beside the bar; default: the value with its unit
+    title: str = ""  # tooltip; default: label, value and interval
     href: str = ""
     id: str = ""
 
@@ -69,12 +69,12 @@ class Series:
     points: Sequence[Point]
     band: bool = False  # draw the intervals as a band instead of whiskers
     dashed: bool = False
-    apart: bool = False  # points that stand for themselves: no line between them
+    points_only: bool = False  # draw no line between the points
 
 
 @dataclass(frozen=True)
 class Roof:
-    """A ceiling of the machine: bytes/s where `bound` is memory, FLOP/s where it is compute."""
+    """A ceiling of the machine: bytes/s if `bound` is memory, FLOP/s if it is compute."""
 
     name: str
     rate: float
@@ -87,12 +87,12 @@ class Roof:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a map. Cells of one `group` stand under one heading."""
+    """One cell of a map. Cells of one `group` share a heading."""
 
     row: str
     column: str
     value: float
-    text: str = ""  # in the cell; else the value with its unit
+    text: str = ""  # in the cell; default: the value with its unit
     group: str = ""
     title: str = ""
     href: str = ""

@@ -1,4 +1,4 @@
-"""How well do scores tell anomalies from the rest? Precision, recall and F1 at a threshold, AUROC, intervals.
+"""How well scores separate anomalies: precision, recall and F1 at a threshold, AUROC, bootstrap intervals.
 
 >>> auroc(np.array([0, 0, 1, 1], bool), np.array([0.1, 0.4, 0.4, 0.9]))
 0.875
@@ -22,19 +22,19 @@ GAP = 0.75
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Test units: which are anomalies, what one method says, where its threshold is."""
+class MethodScores:
+    """The labels of the test units, the scores of one method, and its threshold."""
 
     labels: Labels
     scores: Scores
     threshold: float
 
-    def taken(self, rows: NDArray[np.int64]) -> Judged:
-        return Judged(self.labels[rows], self.scores[rows], self.threshold)
+    def select(self, rows: NDArray[np.int64]) -> MethodScores:
+        return MethodScores(self.labels[rows], self.scores[rows], self.threshold)
 
 
 def auroc(labels: Labels, scores: Scores) -> float:
-    """The chance that an anomaly scores above a normal unit, equal scores counted half; NaN without both kinds."""
+    """Return the chance that an anomaly scores above a normal unit; equal scores count half. NaN without both kinds."""
     bad = int(labels.sum())
     good = len(labels) - bad
     if not bad or not good:
@@ -44,23 +44,23 @@ def auroc(labels: Labels, scores: Scores) -> float:
     return float((ranks[labels].sum() - bad * (bad + 1) / 2) / (bad * good))
 
 
-def figures(judged: Judged) -> dict[str, float]:
-    """precision, recall, f1 (0 where nothing is found) and auroc."""
-    found = judged.scores > judged.threshold
-    hits = int((found & judged.labels).sum())
-    precision = hits / int(found.sum()) if found.any() else 0.0
-    recall = hits / int(judged.labels.sum()) if judged.labels.any() else math.nan
-    f1 = 2 * hits / int(found.sum() + judged.labels.sum()) if judged.labels.any() else math.nan
-    return {"precision": precision, "recall": recall, "f1": f1, "auroc": auroc(judged.labels, judged.scores)}
+def compute_figures(method: MethodScores) -> dict[str, float]:
+    """Return precision, recall, f1 (0 if nothing is flagged) and auroc."""
+    flagged = method.scores > method.threshold
+    hits = int((flagged & method.labels).sum())
+    precision = hits / int(flagged.sum()) if flagged.any() else 0.0
+    recall = hits / int(method.labels.sum()) if method.labels.any() else math.nan
+    f1 = 2 * hits / int(flagged.sum() + method.labels.sum()) if method.labels.any() else math.nan
+    return {"precision": precision, "recall": recall, "f1": f1, "auroc": auroc(method.labels, method.scores)}
 
 
-def threshold_for(labels: Labels, scores: Scores, weights: Scores) -> tuple[float, float]:
-    """Where F1 is best on these, and that F1; each unit counts by its weight. What is above is found.
+def find_threshold(labels: Labels, scores: Scores, weights: Scores) -> tuple[float, float]:
+    """Return the threshold with the best F1, and that F1; each unit counts by its weight. Higher scores are flagged.
 
-    Of equally good ones the highest, in the upper part of its gap (`GAP`): what is normal scores a little higher once
-    more is known and time has passed, while anomalies were never learnt.
+    Of equally good thresholds it is the highest, in the upper part of its gap (`GAP`): later normal units score a
+    little higher than those of the training part, while anomalies are never learnt.
 
-    >>> threshold_for(np.array([0, 0, 1, 1], bool), np.array([0.0, 1.0, 2.0, 3.0]), np.ones(4))
+    >>> find_threshold(np.array([0, 0, 1, 1], bool), np.array([0.0, 1.0, 2.0, 3.0]), np.ones(4))
     (1.75, 1.0)
     """
     values = np.unique(scores)
@@ -76,33 +76,35 @@ def threshold_for(labels: Labels, scores: Scores, weights: Scores) -> tuple[floa
     return float(below + GAP * (values[best] - below)), float(f1[best])
 
 
-def exceeded_by(scores: Scores, rate: float) -> float:
-    """What a share `rate` of the scores exceeds, or fewer."""
+def find_exceeded(scores: Scores, rate: float) -> float:
+    """Return the value that at most a share `rate` of the scores exceeds."""
     return float(np.quantile(scores, 1 - rate, method="inverted_cdf"))
 
 
-def intervals(
-    methods: Mapping[str, Judged], block: int = 1, draws: int = DRAWS, seed: int = 0
+def bootstrap(
+    methods: Mapping[str, MethodScores], block: int = 1, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Bootstrap: `draws` values of each figure of each method, all methods on the same draws.
+    """Draw `draws` bootstrap values of each figure of each method; all methods use the same draws.
 
-    block: so many neighbours are drawn together (lines of a log come in bursts, and are not independent).
+    block  neighbours that are drawn together: lines of a log come in bursts and are not independent
     """
     first = next(iter(methods.values()))
     count = len(first.labels)
     rng = np.random.default_rng(seed)
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in methods}
+    drawn: dict[str, dict[str, list[float]]] = {name: {} for name in methods}
     for _ in range(draws):
         starts = rng.integers(0, count, -(-count // block))
         rows = ((starts[:, None] + np.arange(block)) % count).ravel()[:count]
-        for name, judged in methods.items():
-            for figure, value in figures(judged.taken(rows)).items():
-                found[name].setdefault(figure, []).append(value)
-    return {name: {figure: np.array(values) for figure, values in held.items()} for name, held in found.items()}
+        for name, method in methods.items():
+            for figure, value in compute_figures(method.select(rows)).items():
+                drawn[name].setdefault(figure, []).append(value)
+    return {
+        name: {figure: np.array(values) for figure, values in by_figure.items()} for name, by_figure in drawn.items()
+    }
 
 
-def middle(values: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval that holds the middle `level` of the draws; draws without a value (no anomaly in them) left out."""
+def find_interval(values: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float] | None:
+    """Return the interval with the middle `level` of the draws, without draws that have no value (no anomaly)."""
     known = values[~np.isnan(values)]
     if not len(known):
         return None

@@ -1,11 +1,11 @@
-"""Labelled data, as units to be judged: sessions, or single lines or events.
+"""Labelled data as units to score: sessions, or single lines or events.
 
-    logs/hdfs_sessions        …_train.jsonl(.gz) and …_test.jsonl(.gz): sessions, split as they are
+    logs/hdfs_sessions        …_train.jsonl(.gz) and …_test.jsonl(.gz): sessions, already split
     sessions.jsonl(.gz)       one session or event per line, split in file order
     BGL.log(.gz)              Loghub lines: the label in the first column ("-" is normal), split in file order
 
 A session has `label` (0 or 1, true or false, "-" or "normal" or another word) and its events in `templates`, `messages`
-or `events`: texts, or events as the ledger has them. A row without them is one event with a label.
+or `events`: texts, or events of the ledger. A row without them is one event with a label.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.store import explained
+from ridgeline.store import explain_errors
 
 Event = Mapping[str, Any]
 
-SHARE = 0.5  # of the units, the first ones, are learnt from
+SHARE = 0.5  # the first units, which are the training part
 LISTS = ("templates", "messages", "events", "lines")
 NORMAL = {"-", "", "0", "normal", "false", "none", "benign"}
 ENDINGS = (".jsonl.gz", ".jsonl")
@@ -34,7 +34,7 @@ _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}-\d{2}\.\d{2}\.\d{2}\.\d+ ")
 
 @dataclass(frozen=True)
 class Unit:
-    """What is judged as one."""
+    """One session, line or event, which gets one score."""
 
     anomalous: bool
     events: tuple[Event, ...]
@@ -42,7 +42,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Units to learn from and units to judge, in the order they happened."""
+    """Units to learn from and units to score, in time order."""
 
     name: str
     kind: str  # "session", "line" or "event"
@@ -52,7 +52,11 @@ class Labelled:
 
 
 def load(path: Path, share: float = SHARE) -> Labelled:
-    """Read labelled data; bad rows are named."""
+    """Read labelled data; raise `InputError` with the place of a bad row.
+
+    path   a file, or the common beginning of the names of a training and a test file
+    share  the first part of a single file, which is learnt from
+    """
     if not 0.0 < share < 1.0:
         raise InputError(f"the share to learn from is {share}; give one between 0 and 1, like 0.5.")
     pair = _pair(path)
@@ -63,15 +67,15 @@ def load(path: Path, share: float = SHARE) -> Labelled:
         if not path.is_file():
             raise InputError(
                 f"there is no {path}, and no {path.name}_train.jsonl with {path.name}_test.jsonl; "
-                "give a file, or what the names of two such files begin with."
+                "give a file, or the common beginning of the names of two such files."
             )
         units, kind = _sessions(path) if _has_ending(path) else (_lines(path), "line")
         cut = int(len(units) * share)
         train, test = units[:cut], units[cut:]
         split = f"the first {share:.0%} in file order to learn from, the rest to judge"
-    found = Labelled(path.name, kind, split, train, test)
-    _refuse_useless(found, path)
-    return found
+    labelled = Labelled(path.name, kind, split, train, test)
+    _refuse_useless(labelled, path)
+    return labelled
 
 
 def _refuse_useless(data: Labelled, path: Path) -> None:
@@ -100,12 +104,12 @@ def _has_ending(path: Path) -> bool:
 def _text(path: Path) -> Iterator[tuple[int, str]]:
     opened = gzip.open if path.name.endswith(".gz") else open
     try:
-        with explained(path), opened(path, "rt", encoding="utf-8", errors="replace") as file:
+        with explain_errors(path), opened(path, "rt", encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except (EOFError, gzip.BadGzipFile) as error:
-        raise InputError(f"{path} is no whole gzip file ({error}); fetch it again.") from None
+        raise InputError(f"{path} is no complete gzip file ({error}); fetch it again.") from None
 
 
 def _sessions(path: Path) -> tuple[list[Unit], str]:
@@ -120,7 +124,7 @@ def _sessions(path: Path) -> tuple[list[Unit], str]:
             raise InputError(f"{where} has no label; a row is an object with label and {' or '.join(LISTS)}.")
         listed = next((name for name in LISTS if name in row), None)
         if listed is None and "action" not in row:
-            raise InputError(f"{where} has none of {', '.join(LISTS)} and no action; say what happened in it.")
+            raise InputError(f"{where} has none of {', '.join(LISTS)} and no action; add one of them.")
         kinds.add("session" if listed else "event")
         label = _label(row["label"])
         if listed is None:
@@ -158,20 +162,20 @@ def _lines(path: Path) -> list[Unit]:
             raise InputError(f"{path}, line {number} has one word only; the label comes first, then the line.")
         units.append(Unit(label != "-", (line_event(line),)))
     if not any(not unit.anomalous for unit in units):
-        raise InputError(f"{path}: no line begins with '-'; the label stands in the first column, '-' is normal.")
+        raise InputError(f"{path}: no line begins with '-'; the first column must be the label, '-' is normal.")
     return units
 
 
 def line_event(line: str) -> Event:
-    """A labelled line as an event: node and time out of the header, if it has the usual one of supercomputers.
+    """Make an event of a labelled line; node and time come from its header, if it has that of supercomputer logs.
 
     >>> line_event("- 1117838570 2005.06.03 R02 2005-06-03-15.42.50.675872 R02 RAS KERNEL INFO parity error")["subject"]
     'RAS KERNEL INFO parity error'
     """
-    found = _HEADED.fullmatch(line)
-    if not found:
+    header = _HEADED.fullmatch(line)
+    if not header:
         return {"time": 0, "source": "log", "actor": "", "action": "log.line", "subject": line.partition(" ")[2]}
-    seconds, node, rest = found.groups()
+    seconds, node, rest = header.groups()
     words = _STAMP.sub("", rest, count=1).split(" ")
     subject = " ".join(word for word in words if word not in (node, f"{node}/{node}"))
     return {"time": int(seconds) * 10**9, "source": "log", "actor": node, "action": "log.line", "subject": subject}

@@ -1,0 +1,86 @@
+"""`EmbedderPool`: the same encoder on several devices, one process each; texts in, vectors out, in order.
+
+with EmbedderPool(devices=["cuda:0", "cuda:1"]) as embedders:
+    vectors = embedders.encode(texts)  # float32 [N, dim]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.inputs import check_texts, get_length, split_windows
+from ridgeline.embed.models import DEFAULT, find_model
+from ridgeline.errors import InputError
+from ridgeline.pipeline import WorkerStats, is_integer, pool
+
+Vectors = NDArray[np.float32]
+CHUNK = 4_096  # texts per task of a worker
+
+
+class EmbedderPool:
+    """One `Embedder` per device, each in its own process.
+
+    devices  names of devices, a number of them, or "auto"
+    chunk    texts per task of a worker
+    model and all other settings are those of `Embedder`
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = DEFAULT,
+        *,
+        devices: str | int | Sequence[str] = "auto",
+        chunk: int = CHUNK,
+        **settings: Any,
+    ) -> None:
+        if not is_integer(chunk) or chunk < 1:
+            raise InputError(f"chunk is {chunk!r}; give 1 text or more.")
+        find_model(model)  # raises here, not in a worker
+        self.chunk = chunk
+        self._pool = pool(partial(_make_encode, os.fspath(model), settings), devices)
+
+    def encode(self, texts: Iterable[str], *, progress: Callable[[int, int | None], None] | None = None) -> Vectors:
+        """Return float32 [N, dim], in the order of the texts."""
+        check_texts(texts)
+        total, blocks, done = get_length(texts), [], 0
+        for block in self.encode_blocks(texts):
+            blocks.append(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, total)
+        return np.concatenate(blocks)
+
+    def encode_blocks(self, texts: Iterable[str]) -> Iterator[Vectors]:
+        """Yield float32 [n, dim], one chunk at a time, in order; one empty block if there are no texts."""
+        check_texts(texts)
+        chunks = (part[k : k + self.chunk] for _, part in split_windows(texts) for k in range(0, len(part), self.chunk))
+        first = next(chunks, [])
+        yield from self._pool.map(chain([first], chunks))
+
+    def stats(self) -> Sequence[WorkerStats]:
+        """Return chunks, busy seconds and restarts of each worker."""
+        return self._pool.stats()
+
+    def __enter__(self) -> Self:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.__exit__(kind, error, trace)
+
+
+def _make_encode(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], Vectors]:
+    """Load the encoder in a worker."""
+    encode: Callable[[list[str]], Vectors] = Embedder(model, device=device, **settings).encode
+    return encode

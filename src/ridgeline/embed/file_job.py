@@ -1,0 +1,260 @@
+"""Embed a file of texts into a file of vectors: resumable, complete or absent, with a summary of the vectors.
+
+Vectors are stored in chunks beside the output until the job is complete, so a job that was stopped resumes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.text_files import TextRows, get_format, read_texts
+from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.store import ChunkSet
+
+OUTPUT_FORMATS = (".npy", ".parquet")
+CHUNK = 8_192  # texts; the most that a stopped job loses
+VERIFIED_ROWS = 64  # rows that `verify_file` encodes again
+MIN_COSINE = {"float32": 0.99999, "bfloat16": 0.9998, "float16": 0.9998}  # with the same row in float32
+
+Progress = Callable[[int, int, float], None]  # texts done now, texts done before, share of the file
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The result of `embed_file`."""
+
+    output: Path
+    quality: Quality
+    resumed: int  # texts of an earlier run
+
+
+def embed_file(
+    embedder: Embedder,
+    path: Path,
+    out: Path,
+    *,
+    column: str | None = None,
+    settings: dict[str, Any] | None = None,
+    batch_tokens: int | str = "auto",
+    chunk: int = CHUNK,
+    force: bool = False,
+    progress: Progress = lambda *_: None,
+) -> JobResult:
+    """Embed one column of `path` into `out`.
+
+    column        the column to embed; by default "text", or the only one
+    settings      other settings that determine the vectors; a job with different ones does not resume
+    batch_tokens  tokens per batch
+    chunk         texts per chunk: the most that a stopped job loses
+    force         discard the chunks of an earlier job
+    progress      called with texts done now, texts done before, share of the file
+
+    Raises InputError for a file that cannot be read or written.
+    """
+    if out.suffix not in OUTPUT_FORMATS:
+        raise unknown(f"writer for '{out.name}': suffix", out.suffix, OUTPUT_FORMATS)
+    if out.exists() and path.exists() and out.samefile(path):
+        raise InputError(f"'{out}' is the file that is read; choose another name for the vectors.")
+    with read_texts(path, column) as rows:
+        return _embed_rows(embedder, path, rows, out, settings or {}, batch_tokens, chunk, force, progress)
+
+
+def _embed_rows(
+    embedder: Embedder,
+    path: Path,
+    rows: TextRows,
+    out: Path,
+    settings: dict[str, Any],
+    batch_tokens: int | str,
+    chunk: int,
+    force: bool,
+    progress: Progress,
+) -> JobResult:
+    input_stat = path.stat()
+    key = {
+        "input": {"name": path.name, "bytes": input_stat.st_size, "changed_ns": input_stat.st_mtime_ns},
+        "column": rows.column,
+        "model": embedder.name,
+        "model_files": _hash_model_files(embedder.folder),
+        "dim": embedder.dim,
+        "dtype": embedder.dtype,
+        "max_tokens": embedder.max_tokens,
+        "prompt": embedder.prompt,
+        "chunk": chunk,
+        **settings,
+    }
+    folder = out.parent / f".{out.name}.chunks"
+    count = resumed = 0
+    with ChunkSet(folder, key=key, suffix=".f32", start_over=force, cure="forget it with --force") as chunks:
+        ready = set(chunks.done())
+        for number, texts in enumerate(_split_chunks(rows.texts, chunk)):
+            if number in ready:
+                resumed += len(texts)
+            else:
+                report = partial(_report, progress, count - resumed, resumed, rows.share)
+                vectors = _encode_chunk(embedder, texts, count, batch_tokens, report)
+                chunks.put(number, vectors.tobytes())
+            count += len(texts)
+        if not count:
+            raise InputError(f"'{path}' has no rows; there is nothing to embed.")
+        meter = QualityMeter(embedder.dim)
+        column = rows.column if rows.column != "vector" else "text"
+        reopen = partial(read_texts, path, rows.column if get_format(path) != "txt" else None)
+        write = _make_writer(out, embedder.dim, count, meter, column, reopen)
+        chunks.finish(out, write)
+    return JobResult(out, meter.quality(), resumed)
+
+
+def verify_file(embedder: Embedder, path: Path, out: Path, column: str | None = None) -> tuple[bool, str]:
+    """Read the output and encode some rows again, one by one; return whether they agree, and a sentence."""
+    vectors = _read_vectors(out)
+    row_numbers = sorted(set(np.linspace(0, len(vectors) - 1, VERIFIED_ROWS, dtype=int).tolist()))
+    with read_texts(path, column) as rows:
+        texts = _pick_texts(rows.texts, row_numbers)
+    if len(texts) != len(row_numbers):
+        return False, f"'{path}' has fewer rows than '{out}'"
+    again = np.stack([embedder.encode_one(text) for text in texts])
+    stored = vectors[row_numbers]
+    norms = np.linalg.norm(stored, axis=1) * np.linalg.norm(again, axis=1)
+    cosine = float(((stored * again).sum(1) / np.maximum(norms, 1e-30)).min())
+    min_cosine = MIN_COSINE[embedder.dtype]
+    passed = bool(np.isfinite(stored).all()) and cosine >= min_cosine
+    return passed, f"{len(row_numbers)} rows encoded again one by one: lowest cosine {cosine:.6f} (needs {min_cosine})"
+
+
+def _encode_chunk(
+    embedder: Embedder, texts: Sequence[str], first: int, batch_tokens: int | str, report: Callable[[int], None]
+) -> NDArray[np.float32]:
+    try:
+        vectors: NDArray[np.float32] = embedder.encode(
+            texts, batch_tokens=batch_tokens, progress=lambda done, _: report(done)
+        )
+    except InputError as error:
+        if str(error).startswith("text "):  # its number counts from the start of the chunk
+            raise InputError(f"among rows {first} to {first + len(texts) - 1}: {error}") from error
+        raise
+    return vectors
+
+
+def _hash_model_files(folder: Path) -> str:
+    """A hash of the names, sizes and times of the files of a model."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    states = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:12]
+
+
+def _report(progress: Progress, done: int, before: int, share: Callable[[], float], added: int) -> None:
+    progress(done + added, before, share())
+
+
+def _split_chunks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    while chunk := list(islice(texts, size)):
+        yield chunk
+
+
+def _make_writer(
+    out: Path, dim: int, count: int, meter: QualityMeter, column: str, reopen: Callable[[], TextRows]
+) -> Any:
+    def blocks(parts: Sequence[Path]) -> Iterator[NDArray[np.float32]]:
+        for part in parts:
+            block = np.fromfile(part, np.float32).reshape(-1, dim)
+            meter.add(block)
+            yield block
+
+    def as_npy(parts: Sequence[Path], tmp: Path) -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
+        with tmp.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for block in blocks(parts):
+                file.write(block.tobytes())
+
+    def as_parquet(parts: Sequence[Path], tmp: Path) -> None:
+        try:
+            import pyarrow as arrow
+            import pyarrow.parquet as parquet
+        except ImportError:
+            raise MissingExtra("writing Parquet", "parquet") from None
+        schema = arrow.schema([(column, arrow.string()), ("vector", arrow.list_(arrow.float32(), dim))])
+        with reopen() as rows, parquet.ParquetWriter(tmp, schema, compression="zstd", use_dictionary=False) as writer:
+            for block in blocks(parts):
+                flat = arrow.FixedSizeListArray.from_arrays(arrow.array(block.reshape(-1)), dim)
+                texts = arrow.array(list(islice(rows.texts, len(block))), arrow.string())
+                writer.write_table(arrow.table([texts, flat], schema=schema))
+
+    return as_npy if out.suffix == ".npy" else as_parquet
+
+
+def _read_vectors(out: Path) -> NDArray[np.float32]:
+    if out.suffix == ".npy":
+        vectors: NDArray[np.float32] = np.load(out, mmap_mode="r")
+        return vectors
+    import pyarrow.parquet as parquet
+
+    column = parquet.read_table(out, columns=["vector"])["vector"].combine_chunks()
+    return np.asarray(column.flatten()).reshape(len(column), -1)
+
+
+def _pick_texts(texts: Iterator[str], row_numbers: Sequence[int]) -> list[str]:
+    chosen = set(row_numbers)
+    return [text for number, text in enumerate(islice(texts, row_numbers[-1] + 1)) if number in chosen]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A summary of all vectors of a file."""
+
+    count: int
+    dim: int
+    norm_mean: float
+    norm_std: float
+    norm_min: float
+    norm_max: float
+    not_finite: int  # vectors with a NaN or an infinity
+    duplicates: int  # vectors equal to an earlier one
+
+    def format_line(self) -> str:
+        return (
+            f"{self.count:,} × {self.dim}, norm {self.norm_mean:.6f} ± {self.norm_std:.1e} "
+            f"({self.norm_min:.6f} to {self.norm_max:.6f}), {self.not_finite} not finite, "
+            f"{self.duplicates:,} duplicates"
+        )
+
+
+class QualityMeter:
+    """Measures blocks [n, dim]; stores 16 bytes per row."""
+
+    def __init__(self, dim: int) -> None:
+        self._dim, self._norms, self._hashes, self._bad = dim, [np.zeros(0)], [np.zeros(0, np.int64)], 0
+
+    def add(self, block: NDArray[np.float32]) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.sqrt(np.square(block, dtype=np.float64).sum(1))
+        good = np.isfinite(norms)
+        self._bad += int((~good).sum())
+        self._norms.append(norms[good])
+        rows = np.ascontiguousarray(block).view(np.dtype((np.void, block.shape[1] * 4)))[:, 0]
+        self._hashes.append(np.fromiter((hash(row.tobytes()) for row in rows), np.int64, len(rows)))
+
+    def quality(self) -> Quality:
+        norms, hashes = np.concatenate(self._norms), np.concatenate(self._hashes)
+        has_norms = len(norms) > 0
+        return Quality(
+            count=len(hashes),
+            dim=self._dim,
+            norm_mean=float(norms.mean()) if has_norms else 0.0,
+            norm_std=float(norms.std()) if has_norms else 0.0,
+            norm_min=float(norms.min()) if has_norms else 0.0,
+            norm_max=float(norms.max()) if has_norms else 0.0,
+            not_finite=self._bad,
+            duplicates=len(hashes) - len(np.unique(hashes)),
+        )

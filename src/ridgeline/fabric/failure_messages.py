@@ -1,0 +1,84 @@
+"""Error messages of calls: rank, operation, sequence number and when the rank was last seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ridgeline.fabric.arrays import REDUCTIONS, TYPES
+from ridgeline.fabric.config import NAMES
+from ridgeline.native import Collective
+
+OPS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier", "send", "recv",
+)  # fmt: skip  # in the order of the engine
+DEAD, LATE, MISMATCH, GIVEN_UP, INTERRUPTED, REFUSED = 1, 2, 3, 4, 5, 6
+
+
+def describe_failure(
+    engine: Collective,
+    code: int,
+    name: str,
+    me: int,
+    members: Sequence[int],
+    pids: Sequence[int],
+    timeout: float,
+) -> str:
+    """Return a sentence for the error `code` of a call and `engine.blamed`, a rank of the world."""
+    world_rank = engine.blamed
+    rank = members.index(world_rank) if world_rank in members else world_rank
+    number = engine.header(me, False)[0]
+    call = f"{name} #{number}" if name not in ("send", "recv") else name
+    seen = _describe_last_call(engine, rank) if world_rank in members else ""
+    if code == DEAD:
+        return f"rank {rank} died: rank {me} waited for it in {call}{seen}; start the ranks again."
+    if code == LATE:
+        state = _describe_process(pids[world_rank])
+        return f"rank {rank} did not come to {call} of rank {me} within {timeout:g} s; {state}{seen}."
+    if code == MISMATCH and name == "recv":
+        return f"recv: rank {rank} sent another length or type than rank {me} receives; make both the same."
+    if code == MISMATCH:
+        own_call, other_call = (_describe_call(engine, r) for r in (me, rank))
+        return f"rank {me} calls {own_call}, rank {rank} calls {other_call}: all ranks must make the same call."
+    if code == GIVEN_UP:
+        return f"{call}: another rank gave up waiting for rank {rank}{seen}, and this communicator is at its end."
+    if code == REFUSED:
+        return f"{call}: the memory of rank {rank} may not be read any more; set RIDGELINE_FABRIC_FOREIGN=0."
+    return f"{call}: rank {me} was interrupted."
+
+
+def _describe_call(engine: Collective, rank: int) -> str:
+    sequence, op, kind, reduction, count, root, algorithm, _ = engine.header(rank, True)
+    name = OPS[op]
+    text = f"{name} #{sequence}"
+    if name == "barrier":
+        return text
+    text += f" of {count:,} {TYPES[kind]}"
+    if "reduce" in name:
+        text += f" ({REDUCTIONS[reduction]})"
+    if name in ("broadcast", "reduce"):
+        text += f" with root {root}"
+    return text + (f" by {NAMES[algorithm - 1]}" if algorithm else "")
+
+
+def _describe_last_call(engine: Collective, rank: int) -> str:
+    sequence, op, *_, stamp = engine.header(rank, False)
+    if not stamp:
+        return ", it was never seen"
+    ago = time.monotonic() - stamp / 1e9
+    return f", it was last seen {ago:.1f} s ago in {OPS[op]} #{sequence}"
+
+
+def _describe_process(pid: int) -> str:
+    """The state of a process, from the kernel."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "its process is gone"
+    return {
+        "T": "its process is stopped (SIGSTOP; kill -CONT wakes it)",
+        "t": "its process is held by a debugger",
+        "R": "its process is busy with something else",
+        "Z": "its process has ended",
+    }.get(letter, "its process waits for something else")

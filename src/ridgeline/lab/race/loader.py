@@ -1,0 +1,42 @@
+"""Load a workload from a module or from a Python file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.lab.workload import Workload
+
+METHODS = ("cases", "work", "contenders", "prepare", "check")
+
+
+def load_workload(reference: str) -> Workload:
+    """Load the object `workload` of a module ("ridgeline.workloads.copy") or of a file ("mine/decode.py").
+
+    Raises InputError if there is no such file, it fails, or `workload` lacks a method.
+    """
+    if reference.endswith(".py"):
+        path = Path(reference).resolve()
+        if not path.is_file():
+            raise InputError(f"there is no workload file '{reference}'.")
+        spec = importlib.util.spec_from_file_location(f"ridgeline_workload_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise InputError(f"'{reference}' cannot be loaded as Python.")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # the code of a user may raise anything
+            raise InputError(f"'{reference}' cannot be loaded: {type(error).__name__}: {error}.") from error
+    else:
+        module = importlib.import_module(reference)
+    workload: Workload | None = getattr(module, "workload", None)
+    if workload is None:
+        raise InputError(f"'{reference}' defines no `workload`; end it with: workload = MyWorkload().")
+    missing = [m for m in METHODS if not callable(getattr(workload, m, None))]
+    if missing or not getattr(workload, "name", ""):
+        raise InputError(f"the workload of '{reference}' lacks: {', '.join(missing or ['name'])}.")
+    return workload

@@ -1,0 +1,115 @@
+"""Save and load an index as a folder: one `.npy` per array, the columns of the rows as Parquet, and a manifest.
+
+The manifest holds checksums. Arrays are mapped, not read, so a large index opens at once and processes share it. The
+folder does not depend on the device: an index built on a GPU loads on a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline import store
+from ridgeline.errors import StoreError
+from ridgeline.search.arrays import Array, wrap_rows
+from ridgeline.search.engine import Backend, EngineConfig
+from ridgeline.search.recall import Curve
+from ridgeline.search.rows import Rows
+from ridgeline.search.snapshot import Snapshot
+from ridgeline.search.spec import Spec, parse_spec
+
+KIND, FORMAT = "ridgeline index", 1
+IDS, META = "ids.npy", "meta.parquet"
+ARRAYS = "arrays"  # the folder of the arrays of the engine
+
+
+def write_index(snapshot: Snapshot, model: str | None, path: str | os.PathLike[str]) -> None:
+    """Write the folder and publish it in one step; an older folder stays complete until then."""
+    engine, rows = snapshot.engine, snapshot.rows
+    if engine is None:
+        raise StoreError("the index holds nothing yet; train it or add vectors first.")
+    meta: dict[str, Any] = {
+        "kind": KIND,
+        "format": FORMAT,
+        "spec": str(engine.config.spec),
+        "metric": engine.config.metric,
+        "dim": engine.config.dim,
+        "dtype": engine.config.dtype,
+        "count": engine.count,
+        "next_id": rows.next_id,
+        "rising": rows.rising,
+        "model": model,
+        "recall": None if snapshot.curve is None else snapshot.curve.to_json(),
+    }
+    with store.publish_dir(path, meta) as folder:
+        (folder / ARRAYS).mkdir()
+        for name, array in engine.arrays().items():
+            np.save(folder / ARRAYS / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        np.save(folder / IDS, rows.ids.rows, allow_pickle=False)
+        if rows.meta is not None:
+            import pyarrow.parquet as pq
+
+            pq.write_table(rows.meta, folder / META)
+
+
+@dataclass(frozen=True)
+class IndexFolder:
+    """A saved index whose manifest is checked: `meta` holds the settings of the index."""
+
+    path: Path
+    files: tuple[str, ...]
+    meta: Mapping[str, Any]
+    spec: Spec
+
+
+def open_index(path: str | os.PathLike[str], verify: bool) -> IndexFolder:
+    """Check the manifest of a saved index; `verify` also compares every file with its checksum.
+
+    Raises StoreError if the folder is not an index, has a newer format, or was changed.
+    """
+    folder = Path(path)
+    manifest = store.verify(folder, quick=not verify)
+    meta = manifest.meta
+    if meta.get("kind") != KIND:
+        raise StoreError(f"{folder} is no index; give a folder that `ridgeline index` or Index.save wrote.")
+    if meta["format"] > FORMAT:
+        raise StoreError(f"{folder} has format {meta['format']}, newer than {FORMAT}; update ridgeline to read it.")
+    spec = parse_spec(meta["spec"])
+    if spec is None:
+        raise StoreError(f"{folder} has the spec '{meta['spec']}', which no saved index has; build the index again.")
+    return IndexFolder(folder, tuple(manifest.files), meta, spec)
+
+
+def read_snapshot(folder: IndexFolder, backend: Backend, mmap: bool) -> Snapshot:
+    """Read the arrays of a saved index into an engine of `backend`; mmap: map the files instead of reading them."""
+    meta, path = folder.meta, folder.path
+    names = [Path(name) for name in folder.files]
+    arrays = {n.stem: _read_array(path / n, mmap) for n in names if n.parent == Path(ARRAYS) and n.suffix == ".npy"}
+    table = None
+    if META in folder.files:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path / META, memory_map=mmap)
+    rows = Rows(wrap_rows(_read_array(path / IDS, mmap)), None, table, meta["next_id"], meta["rising"])
+    config = EngineConfig(folder.spec, meta["metric"], meta["dim"], meta["dtype"])
+    try:
+        engine = backend.restore_engine(config, arrays)
+    except KeyError as missing:
+        raise StoreError(f"{path} lacks the array {missing}; build the index again.") from None
+    if engine.count != rows.count or engine.count != meta["count"]:
+        raise StoreError(f"{path} holds {engine.count} vectors, {rows.count} ids for {meta['count']}; build the index again.")
+    curve = None if meta["recall"] is None else Curve.from_json(meta["recall"])
+    return Snapshot(rows, engine, curve)
+
+
+def _read_array(path: Path, mmap: bool) -> Array:
+    try:
+        # A plain view: slicing an np.memmap takes a microsecond more.
+        return np.asarray(np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)).view(np.ndarray)
+    except ValueError as error:
+        raise StoreError(f"{path} cannot be read: {error}; verify the folder or build the index again.") from None

@@ -1,0 +1,146 @@
+"""Secrets do not reach the log."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.watch.redaction import HIDDEN, NAMES, Redaction, redact
+from ridgeline.errors import InputError
+
+SECRET = "S3cr3t-xYz.9"
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    NESTED,
+    st.sampled_from(NAMES),
+    st.sampled_from(["", "db_", "X-", "my"]),
+    st.sampled_from([str, str.upper, str.title, lambda s: s.replace("_", "-")]),
+    st.sampled_from([SECRET, [SECRET], {"a": SECRET}, 12345]),
+)
+def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, before, case, value):
+    event = {"attributes": {"deep": [{"x": around, before + case(name): value}]}}
+    assert SECRET not in json.dumps(redact(event), default=str)
+    assert redact(event)["attributes"]["deep"][0][before + case(name)] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"login password={SECRET} ok",
+        f'{{"token": "{SECRET}", "n": 1}}',
+        f"PASSWORD: '{SECRET}'",
+        f"Authorization: Bearer {SECRET}",
+        f"curl -H 'Authorization: Basic {SECRET}' x",
+        f"connect postgres://admin:{SECRET}@db:5432/x",
+        f"connect postgres://u:p@{SECRET}@db:5432/x",
+        f"connect smtp://ann@example.com:{SECRET}@mail",
+        f"login pass={SECRET} ok",
+        f"DB_PASS={SECRET}",
+        f"smtpPass = '{SECRET}'",
+        f'{{"pass": "{SECRET}"}}',
+        f"{{:password=>'{SECRET}'}}",
+        f"mysql --password {SECRET} -e quit",
+        f"mysql --db-pass '{SECRET} and more'",
+        f"tool -token {SECRET}",
+        f"tool --api-key  {SECRET}",
+        f"db_passwd = {SECRET}; next",
+        f"client-secret={SECRET}&x=1",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
+    redacted = redact.text(text)
+    assert SECRET not in redacted
+    assert HIDDEN in redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password changed for user ann",
+        "session opened for user root by (uid=0)",
+        "tokens used 5",
+        "a://b/c",
+        "http://ann@example.com:80/x@y",
+        "PASS: test_login",
+        "second pass: done, third pass begins",
+        "bypass=1 passed=3 pass_count=4 compass: 7",
+        "if pass == 1",
+        "the --password option is old; --password is insecure, --password and --user too",
+        "mysql --password --user ann",
+        "tool --no-password here --ask-pass play.yml --password-file x --max-tokens 512",
+        "ffmpeg -pass 1 out.mp4",
+        "session -- password changed, pre-password check",
+    ],
+)
+def test_a_line_without_a_secret_is_left_alone(text):
+    assert redact.text(text) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(NESTED)
+def test_what_has_no_secret_keeps_its_shape(value):
+    assert Redaction(())(value) is value
+    assert redact(redact(value)) == redact(value)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"action": st.just("a.b"), "attributes": st.dictionaries(st.text(max_size=8), NESTED, max_size=3)},
+        optional={"actor": st.text(max_size=20), "subject": st.none() | st.text(max_size=20)},
+    ),
+    st.sampled_from(["", f"password={SECRET}", f"Api-Key: {SECRET}", f"Bearer {SECRET}", f"x://u:{SECRET}@h", "key"]),
+    st.sampled_from(["actor", "subject", "flat", "deep"]),
+)
+def test_the_quick_look_at_an_event_misses_nothing(event, text, where):
+    if where in ("actor", "subject"):
+        event[where] = text
+    else:
+        event["attributes"]["note"] = text if where == "flat" else [{"x": text}]
+    slow = {k: redact(v) if k in ("actor", "subject", "attributes") else v for k, v in event.items()}
+    assert redact.event(event) == slow
+    assert SECRET not in json.dumps(redact.event(event))
+
+
+def test_names_can_be_added_and_bad_names_are_refused():
+    assert Redaction(more=["badge-no"])({"Badge_No": 7, "x": 1}) == {"Badge_No": HIDDEN, "x": 1}
+    with pytest.raises(InputError, match="cannot be a name"):
+        Redaction(more=["a b"])
+
+
+def test_a_pass_is_a_name_only_as_a_word_of_its_own():
+    words = {"pass": "x", "db_pass": "x", "dbPass": "x", "bypass": "x", "passed": "x", "pass_count": "x"}
+    assert [name for name, value in redact(words).items() if value == HIDDEN] == ["pass", "db_pass", "dbPass"]
+    assert Redaction(["badge"])(words) == words
+
+
+def test_what_the_ledger_takes_is_redacted_however_deep():
+    value = {"password": SECRET}
+    for _ in range(63):
+        value = [value]
+    encode([{"source": "t", "action": "a.b", "attributes": {"x": value[0]}}])
+    assert SECRET not in json.dumps(redact({"x": value[0]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["password " + "a" * 50_000, "password" * 6_000, "a." * 25_000 + "://", "eyJ-" * 12_000, "pass':" + " " * 50_000],
+    ids=lambda text: text[:9],
+)
+def test_a_line_made_to_be_slow_is_not(text):
+    start_s = time.process_time()
+    assert redact.text(text) == text
+    assert time.process_time() - start_s < 10  # took minutes, and hours at the longest line

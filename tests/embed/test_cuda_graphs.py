@@ -1,0 +1,133 @@
+"""Texts through a recording are the texts through the encoder; played step by step where there is no GPU.
+
+python -m pytest tests/embed/test_cuda_graphs.py
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.embed import tiny  # noqa: E402
+
+from ridgeline.embed import Embedder  # noqa: E402
+from ridgeline.embed.cuda_graphs import SmallBatchReplay, fits_recording, round_up_size  # noqa: E402
+from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
+from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
+from ridgeline.embed.tokens import Tokens  # noqa: E402
+from ridgeline.embed.weights import read_encoder  # noqa: E402
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    folder = tiny.make(tmp_path_factory.mktemp("models") / "two-heads", num_attention_heads=2)  # 16 deep
+    with Embedder(folder, device="cpu", dtype="float32") as embedder_model:
+        yield embedder_model
+
+
+def make_replay(embedder, **more):
+    layers = GpuLayers(embedder.config, DEVICE, torch.float32)
+    assert layers.by_offsets
+    return SmallBatchReplay(
+        Encoder(embedder.config, layers, Head((), None, True), read_encoder(embedder.config)), DEVICE
+    )
+
+
+@pytest.fixture(scope="module")
+def replays(embedder):
+    return make_replay(embedder)
+
+
+def test_texts_of_all_lengths_share_recordings_without_leaking(replays, embedder):
+    long = " ".join(["a dog runs"] * 6)
+    for text in (long, "a", "a dog", long, "", "cat " * 3, "a"):
+        vectors = replays(embedder.tokenize([text]))
+        assert vectors.shape == (1, embedder.dim)
+        np.testing.assert_allclose(vectors[0], embedder.encode([text])[0], atol=3e-6)
+    assert {shape[:2] for shape in replays._recordings} == {(16, 1), (32, 1)}
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.booleans())
+@settings(max_examples=12, deadline=None)
+def test_several_texts_have_the_vectors_of_single_ones(replays, embedder, words, cut):
+    texts = [" ".join(["a dog runs"] * n) for n in words]
+    tokens = embedder.tokenize(["cat", *texts])
+    tokens = Tokens(tokens.ids, tokens.offsets[1:]) if cut else tokens  # offsets need not begin at 0
+    expected = embedder.encode(texts if cut else ["cat", *texts])
+    np.testing.assert_allclose(replays(tokens), expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "mean"])
+def test_unused_texts_read_no_tokens(tmp_path, pooling):
+    folder = tiny.make(tmp_path / "m", num_attention_heads=2, pooling=pooling)
+    with Embedder(folder, device="cpu", dtype="float32") as embedder_model:
+        texts = ["a dog runs a dog runs a dog", "a dog runs a dog"]  # 16 tokens: the recording is full
+        tokens = embedder_model.tokenize(texts)
+        np.testing.assert_allclose(make_replay(embedder_model)(tokens), embedder_model.encode(texts), atol=3e-6)
+
+
+def test_vectors_do_not_share_memory_with_the_recording(replays, embedder):
+    first = replays(embedder.tokenize(["a dog"]))
+    first_vectors = first.copy()
+    replays(embedder.tokenize(["cat"]))
+    np.testing.assert_array_equal(first, first_vectors)
+
+
+def test_threads_take_turns(replays, embedder):
+    texts = ["a dog", "cat", "a dog runs", "a"]
+    expected_vectors = embedder.encode(texts)
+    tokens = [embedder.tokenize([text]) for text in texts]
+    wrong: list[int] = []
+
+    def ask(k: int) -> None:
+        for _ in range(5):
+            if np.abs(replays(tokens[k])[0] - expected_vectors[k]).max() > 3e-6:
+                wrong.append(k)
+
+    team = [threading.Thread(target=ask, args=(k,)) for k in range(4)]
+    for member in team:
+        member.start()
+    for member in team:
+        member.join()
+    assert not wrong
+
+
+def test_sizes_double():
+    assert [round_up_size(n) for n in (1, 15, 16, 17, 32, 33, 256, 257)] == [16, 16, 16, 32, 32, 64, 256, 512]
+
+
+def test_large_batches_do_not_fit_a_recording():
+    def of(*lengths):
+        return Tokens(np.zeros(sum(lengths), np.int32), np.cumsum([0, *lengths]))
+
+    assert all(map(fits_recording, (of(5), of(*[32] * 512), of(*[512] * 32))))
+    assert not any(map(fits_recording, (of(), of(*[8] * 513), of(*[512] * 33))))
+
+
+def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, replays, monkeypatch):
+    """Where its device records: `encode`, `encode_tokens` and `encode_one` ask the recordings first."""
+    calls: list[int] = []
+
+    def replay(tokens):
+        calls.append(len(tokens))
+        return replays(tokens) if fits_recording(tokens) else None
+
+    texts, progress_calls = ["a dog", "cat", "a dog runs"], []
+    expected = embedder.encode(texts)
+    monkeypatch.setattr(Embedder, "_can_record", True)
+    monkeypatch.setattr(embedder, "_replay", replay)
+    np.testing.assert_allclose(embedder.encode(texts, progress=lambda *x: progress_calls.append(x)), expected, atol=3e-6)
+    np.testing.assert_allclose(embedder.encode_one("cat"), expected[1], atol=3e-6)
+    np.testing.assert_allclose(embedder.encode(iter(texts)), expected, atol=3e-6)
+    np.testing.assert_allclose(embedder.encode(texts, batch_tokens=4), expected, atol=3e-6)
+    assert (calls, progress_calls) == ([3, 1], [(3, 3)])

@@ -1,0 +1,49 @@
+"""One text gets as many threads as it is worth, and torch gets back what it had."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ridgeline.embed.devices import limit_threads  # noqa: E402
+
+
+@pytest.fixture
+def eight():
+    usual = torch.get_num_threads()
+    torch.set_num_threads(8)
+    yield
+    torch.set_num_threads(usual)
+
+
+@pytest.mark.parametrize(("tokens", "threads"), [(1, 1), (8, 1), (9, 2), (28, 4), (64, 8), (500, 8)])
+def test_a_thread_has_eight_tokens(eight, tokens, threads):
+    with limit_threads(tokens):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 8
+
+
+def test_an_error_restores_the_threads(eight):
+    with pytest.raises(ValueError, match="x"), limit_threads(9):
+        raise ValueError("x")
+    assert torch.get_num_threads() == 8
+
+
+def test_the_last_of_several_callers_restores_the_number(eight):
+    first_in, first_out = threading.Event(), threading.Event()
+
+    def first():
+        with limit_threads(16):
+            first_in.set()
+            first_out.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    first_in.wait(10)
+    with limit_threads(8):
+        first_out.set()
+        thread.join()
+    assert torch.get_num_threads() == 8

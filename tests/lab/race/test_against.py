@@ -1,0 +1,91 @@
+"""Another version of our code, built in the cache folder and raced from its own tree.
+
+python -m pytest tests/lab/race/test_against.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import ridgeline
+from ridgeline.errors import InputError
+from ridgeline.lab.judge import analyse_record
+from ridgeline.lab.race import ContenderSpec, against, build_version, copy_working_tree
+from ridgeline.lab.race.process import CONTENDER_MODULES, ContenderFailure, RankGroup, _entry_arguments, module_path
+
+ROOT = Path(ridgeline.__file__).resolve().parents[2]
+in_git = (
+    shutil.which("git") and not subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True).returncode
+)
+pytestmark = [
+    pytest.mark.skipif(not in_git, reason="not a git checkout"),
+    pytest.mark.xdist_group("busy"),
+]
+
+
+def test_a_commit_is_built_and_races_from_its_own_tree_against_a_copy_of_ours(run, known_ceilings):
+    version = build_version("HEAD")
+    assert version.name.startswith("ridgeline@")
+    with RankGroup(version):
+        pass  # the first message proves where the code comes from
+    with copy_working_tree() as tree:
+        ours, theirs = (next((Path(one) / "ridgeline").glob("native*.so")) for one in (tree, version.tree))
+        if not subprocess.run(
+            ["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "native", "CMakeLists.txt"]
+        ).returncode:
+            assert ours.read_bytes() == theirs.read_bytes(), "equal sources have one module"
+        assert len(tree) == len(version.tree), "the two differ in as little as possible"
+        with RankGroup(ContenderSpec("ridgeline", "ridgeline", tree=tree)):
+            pass
+        record = run(workload="ridgeline.workloads.spin", versions=[version], tree=tree, budget_s=5.0)[0]
+    assert not Path(tree).parent.exists()
+    assert len({(result.samples_per_turn, result.calls_per_sample) for result in record.contenders}) == 1
+    rows = {row.result.contender: row for row in analyse_record(record)}
+    assert rows[version.name].assessment.time, rows[version.name].assessment.advice
+    assert rows[version.name].comparison in ("SAME", "UNCLEAR"), "the same code except for uncommitted changes"
+    assert build_version("HEAD") == version, "the second call builds nothing"
+
+
+def test_copies_of_killed_processes_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    orphan = tmp_path / "ridgeline" / "against" / "here-9999999-cpython-311"
+    (orphan / "src").mkdir(parents=True)
+    monkeypatch.setattr(against, "_install_native", lambda sources, tree, owner: None)
+    with copy_working_tree():
+        assert not orphan.exists()
+
+
+def test_a_version_that_runs_from_another_tree_is_refused(tmp_path):
+    (tmp_path / "src").mkdir()
+    version = ContenderSpec("ridgeline@x", "ridgeline", tree=str(tmp_path / "src"))
+    with pytest.raises(ContenderFailure, match="runs the code of"), RankGroup(version):
+        pass
+
+
+def test_a_commit_older_than_the_lab_is_refused_before_anything_is_built():
+    root = subprocess.run(["git", "-C", ROOT, "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True)
+    oldest = root.stdout.split()[0]
+    files = (f"{oldest}:src/{module_path(module)}" for module in CONTENDER_MODULES)
+    if any(not subprocess.run(["git", "-C", ROOT, "cat-file", "-e", file]).returncode for file in files):
+        pytest.skip("every commit has the lab")
+    with pytest.raises(InputError, match="older than the lab"):
+        build_version(oldest)
+
+
+@pytest.mark.parametrize("module", CONTENDER_MODULES)
+def test_the_process_starts_the_contender_module_that_its_tree_has(tmp_path, module):
+    file = tmp_path / module_path(module)
+    file.parent.mkdir(parents=True)
+    file.touch()
+    _, script = _entry_arguments(ContenderSpec("ridgeline@x", "ridgeline", tree=str(tmp_path)))
+    assert f"from {module} import main" in script
+    assert str(tmp_path) in script
+
+
+def test_a_missing_commit_is_named():
+    with pytest.raises(InputError, match="no commit 'nonsense'"):
+        build_version("nonsense")
