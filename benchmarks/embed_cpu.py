@@ -170,7 +170,9 @@ def one(name: str, texts: int, calls: dict[str, Callable[[], Any]], rounds: int)
         order = order[1:] + order[:1]
     for contender, taken in times.items():
         ratio = statistics.median(t / o for t, o in zip(taken, times["ours"], strict=True))
-        reported = f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[contender]:.6f}"
+        reported = (
+            f"{texts / min(taken):7.1f} texts/s   time / ours {ratio:.2f}   lowest cosine {lowest[contender]:.6f}"
+        )
         print(f"{name:24} {contender:30} {reported}", flush=True)
 
 
@@ -211,7 +213,10 @@ def cosines(embedder_ours: Any, films: Path) -> None:
     sets = {"films": [f"{row['title']}. Genres: {row['genres'].replace('|', ', ')}" for row in rows]}
     for name, texts in {**sets, "others": hostile(embedder_ours)}.items():
         measured_values = (unit(embedder_ours.encode(texts)) * unit(wide.encode(texts))).sum(1)
-        print(f"{name} {len(texts)} lowest cosine {measured_values.min():.7f} mean {measured_values.mean():.7f}", flush=True)
+        print(
+            f"{name} {len(texts)} lowest cosine {measured_values.min():.7f} mean {measured_values.mean():.7f}",
+            flush=True,
+        )
 
 
 def hostile(embedder_ours: Any) -> list[str]:

@@ -76,7 +76,9 @@ def complete(embedder_ours: Any, texts: list[str]) -> None:
     for budget in BUDGETS:
         embedder_ours.encode(texts, batch_tokens=budget)
         torch.cuda.reset_peak_memory_stats()
-        seconds = [time_stages(lambda budget=budget: embedder_ours.encode(texts, batch_tokens=budget)) for _ in range(7)]
+        seconds = [
+            time_stages(lambda budget=budget: embedder_ours.encode(texts, batch_tokens=budget)) for _ in range(7)
+        ]
         peak = torch.cuda.max_memory_allocated() / 1e9
         print(f"batches of {budget:7,} tokens: {len(texts) / statistics.median(seconds):9,.0f}/s, peak {peak:.2f} GB")
     tokens = embedder_ours.tokenize(texts)

@@ -109,7 +109,10 @@ def sweep(what: str, embedder_ours: Any, points: list[tuple[int, int]], peer_s: 
         rate = {contender: batch / taken for contender, taken in measured_values.items()}
         flops = count_flops(model, lengths) / measured_values["forward"] / 1e12
         reported = f"strings {rate['strings']:,.0f}/s  forward {rate['forward']:,.0f}/s  {flops:.1f} TFLOP/s  {peak}"
-        ratios = "".join(f"  {contender} / ours {measured_values[contender] / measured_values['strings']:.1f}" for contender in list(calls)[2:])
+        ratios = "".join(
+            f"  {contender} / ours {measured_values[contender] / measured_values['strings']:.1f}"
+            for contender in list(calls)[2:]
+        )
         print(f"batch {batch:5}  tokens {tokens:4}  {reported}{ratios}", flush=True)
 
 
@@ -151,23 +154,23 @@ def one(embedder_ours: Any, lengths: list[int]) -> None:
 def nearness(embedder_ours: Any) -> None:
     texts = Ring(find_words(MODEL), draw_lengths("movies", CHECKED, TOKENS)).sets[0][0]
     expected = embedder("cpu", "float32").encode(texts)
-    print(
-        f"{embedder_ours.dtype}: lowest cosine {float((expected * embedder_ours.encode(texts)).sum(1).min()):.7f} over {CHECKED} texts"
-    )
+    lowest = float((expected * embedder_ours.encode(texts)).sum(1).min())
+    print(f"{embedder_ours.dtype}: lowest cosine {lowest:.7f} over {CHECKED} texts")
 
 
 def tokenizing(batches: list[int], rounds: int) -> None:
     print("\n## the tokenizer alone, beside tokenizers.encode_batch_fast")
     with embedder("cpu", "float32") as embedder_ours:
-        peer_s = peers.load_tokenizers(load_model(MODEL), max(LENGTHS))
+        peer_tokenizer = peers.load_tokenizers(load_model(MODEL), max(LENGTHS))
         for batch in batches:
             ring = Ring(find_words(MODEL), draw_lengths("even", batch, TOKENS))
             calls = {
                 "ours": lambda k: embedder_ours.tokenize(ring.sets[k][0]),  # noqa: B023
-                "theirs": lambda k: peer_s.encode_batch_fast(ring.sets[k][0]),  # noqa: B023
+                "theirs": lambda k: peer_tokenizer.encode_batch_fast(ring.sets[k][0]),  # noqa: B023
             }
             measured_values = turns(calls, ring, rounds)
-            print(f"batch {batch:5}  {batch / measured_values['ours']:,.0f}/s  ratio {measured_values['theirs'] / measured_values['ours']:.1f}")
+            seconds, peer_seconds = measured_values["ours"], measured_values["theirs"]
+            print(f"batch {batch:5}  {batch / seconds:,.0f}/s  ratio {peer_seconds / seconds:.1f}")
 
 
 def settle(device: str) -> None:

@@ -68,7 +68,7 @@ def batches(title: str, records: list[Record]) -> None:
                 memory(row),
                 format_share(row),
             ]
-            + ([format_ratios([p for p in list_rows(r) if not p.embedder_ours])] if row.embedder_ours else [])
+            + ([format_ratios([p for p in list_rows(r) if not p.ours])] if row.ours else [])
             for r, row in right(records)
             if row.result.contender == name
         ]
@@ -86,7 +86,7 @@ def beside(title: str, records: list[Record], every: list[Record]) -> None:
         reported = (case.get("device"), case.get("stage"), case.get("texts"), case.get("tokens"))
         if r.workload == "embed" and reported == ("cpu", "end to end", "even", expected):
             speed = list_rows(r)[0].items_per_s
-            if list_rows(r)[0].embedder_ours and speed and speed > cpu.get(case["batch"], (0.0, ""))[0]:
+            if list_rows(r)[0].ours and speed and speed > cpu.get(case["batch"], (0.0, ""))[0]:
                 cpu[case["batch"]] = (
                     speed,
                     f"{r.machine['cpu']}, {r.machine['usable_cpus']} CPUs, {case['dtype']}",
@@ -96,7 +96,7 @@ def beside(title: str, records: list[Record], every: list[Record]) -> None:
     best = max(cpu.values())
     lines = []
     for record, row in right(records):
-        if row.embedder_ours:
+        if row.ours:
             speed, what = cpu.get(record.case["batch"], best)
             batch = record.case["batch"]
             formatted = [
@@ -112,10 +112,10 @@ def beside(title: str, records: list[Record], every: list[Record]) -> None:
 def lengths(title: str, records: list[Record]) -> None:
     lines = []
     for record, row in right(records):
-        if row.embedder_ours:
+        if row.ours:
             tokens = record.case["tokens"]
             flops = format_si(row.flops_per_s or 0, "FLOP/s")
-            others = format_ratios([p for p in list_rows(record) if not p.embedder_ours])
+            others = format_ratios([p for p in list_rows(record) if not p.ours])
             lines.append(
                 [str(tokens), rate(row), f"{(row.items_per_s or 0) * tokens:,.0f}", flops, format_share(row), others]
             )

@@ -100,13 +100,13 @@ def wall(index: Any, queries: torch.Tensor, count: int, rounds: int, **how: Any)
 
 def on_gpu(index: Any, count: int) -> float:
     """Milliseconds of the recorded search; the last one of that many queries."""
-    saved = [r for r in index._snapshot.engine.replays._recordings.values() if r.many == count]
+    saved = [r for r in index._snapshot.engine.replays._recordings.values() if r.query_count == count]
     if not saved:
         return float("nan")
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(20):
-        saved[-1].again()
+        saved[-1].replay()
     last.record()
     torch.cuda.synchronize()
     return float(first.elapsed_time(last)) / 20

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.kernels.search import inverted_lists as search_inverted_lists
+from ridgeline.kernels.search import inverted_lists
 from ridgeline.kernels.search import kmeans as search_kmeans
 from ridgeline.kernels.search import one_query as search_one_query
 from ridgeline.kernels.search import queries as search_queries
@@ -96,8 +96,8 @@ def measure_certificates(queries: torch.Tensor, rows: torch.Tensor, longest: tor
     tiles, bound = search_top_k.select_tiles(search_scan.compute_tile_maxima(small, size, rows), expected)
     settled = torch.zeros(len(queries), dtype=torch.uint8, device="cuda")
     search_rescore.rescore_candidates(
-        queries, rows, search_scan.rescore_tiles(queries, rows, tiles), tiles, K, tile=search_scan.BATCH_TILE, candidates=expected,
-        scores_by="slot", certificate=(bound, error, settled),
+        queries, rows, search_scan.rescore_tiles(queries, rows, tiles), tiles, K, tile=search_scan.BATCH_TILE,
+        candidates=expected, scores_by="slot", certificate=(bound, error, settled),
     )  # fmt: skip
     return int(settled.sum())
 
@@ -167,14 +167,15 @@ def main() -> None:
         torch.cuda.synchronize()
         print(f"build     {(time.perf_counter() - start) * 1e3:8.1f} ms")
     widest = int(starts.diff().max())
-    most = -(-widest // search_inverted_lists.LIST_TILE)
+    most = -(-widest // inverted_lists.LIST_TILE)
     if "lists" in only:
         small, size, _ = search_scan.round_queries(queries, rows.dtype, longest)
         for probes in (4, 16):
-            lists = search_inverted_lists.find_nearest_lists(queries, centres, probes)
+            lists = inverted_lists.find_nearest_lists(queries, centres, probes)
             sweep_shapes(
-                f"lists {probes}", LISTS,
-                lambda s, lists=lists: search_inverted_lists.compute_list_maxima(small, size, stored, lists, starts, most, shape=s), 4,
+                f"lists {probes}", LISTS, lambda s,
+                lists=lists: inverted_lists.compute_list_maxima(small, size, stored, lists, starts, most, shape=s),
+                4,
             )  # fmt: skip
     if "whole" in only:
         print(f"lists: longest {widest}, mean {given.rows / 1024:.0f}")
@@ -228,8 +229,8 @@ def _search_all(
             one, rows, scores, tiles, K, tile=search_scan.SCAN_TILE, candidates=16
         ),
         "words": lambda: search_scalar_codes.pack_queries(one, *grid),
-        "probe 16, 1": lambda: search_inverted_lists.find_nearest_lists(one, centres, 16),
-        "probe 16, 1024": lambda: search_inverted_lists.find_nearest_lists(queries, centres, 16),
+        "probe 16, 1": lambda: inverted_lists.find_nearest_lists(one, centres, 16),
+        "probe 16, 1024": lambda: inverted_lists.find_nearest_lists(queries, centres, 16),
     }  # fmt: skip
     for name, call in parts.items():
         print(f"  {name:22} {time_call(call, 20):8.4f} ms")

@@ -235,7 +235,7 @@ def test_what_is_there_is_not_made_into_a_ledger(tmp_path, name):
     (tmp_path / "there").mkdir()
     (tmp_path / "there/x").touch()
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         Ledger.create(tmp_path / name, origin="a")
     with pytest.raises(InputError):
         Ledger.open(tmp_path / name)

@@ -189,7 +189,7 @@ def test_a_narrow_screen_keeps_names_and_verdicts(finished):
 
 
 def test_a_wrong_result_of_ours_sets_exit_code_1(cli, tmp_path):
-    text = EXAMPLE.read_text().replace("return Check(ok=rising", "return Check(ok=not rising")
+    text = EXAMPLE.read_text().replace("return Check(ok=ascending", "return Check(ok=not ascending")
     (tmp_path / "lying.py").write_text(text)
     words = ("--case", "n=100", "--device", "cpu", "--budget", "1s", "--out", tmp_path / "o", "--json")
     process = cli("bench", tmp_path / "lying.py", *words)
@@ -198,6 +198,7 @@ def test_a_wrong_result_of_ours_sets_exit_code_1(cli, tmp_path):
     assert json.loads(process.stdout)["cases"][0]["contenders"][0]["median_ns"] is None
 
 
+@pytest.mark.slow
 def test_bench_into_a_pipe_names_ceilings_contenders_and_cases(tmp_path):
     """With an empty cache it measures the ceilings first; nothing stays silent for long (see test_bench_progress)."""
     import os

@@ -1,4 +1,4 @@
-"""`ridgeline embed` and `ridgeline model`, in this process, and killed in the middle as a process of its own."""
+"""`ridgeline embed` and `ridgeline model`, in this process, and killed in another process."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_long_text_is_truncated_with_one_warning(say, tmp_path: Path):
         ("t.csv", "a,b\n1,2\n", [], "no column in '"),
         ("t.csv", "title,b\n1,2\n", ["--column", "titel"], "did you mean 'title'?"),
         ("t.csv", "text,b\nx,1\n", ["--column", "n"], "There are: text, b"),
-        ("t.csv", "a,text\n1\n", [], "line 2: no column 'text' there"),
+        ("t.csv", "a,text\n1\n", [], "line 2 has no column 'text'"),
         ("t.csv", 'text,b\n"x,1\n', [], "unexpected end of data"),
         ("t.csv", "text,b\n", [], "has no rows"),
         ("t.txt", "", [], "is empty"),
@@ -192,7 +192,7 @@ def test_a_killed_job_resumes(say, tmp_path: Path, model: Path, expected, monkey
     monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 2})
     code, _, err = say(source, "-o", out, "--prompt", "the ")
     assert code == 2
-    assert 'prompt is "" there' in err  # another job's chunks are not mixed in
+    assert 'prompt is "" there' in err  # chunks of another job are not used
     code, message, _ = say(source, "-o", out, "--json")
     assert code == 0
     assert 6 <= json.loads(message)["resumed"] < len(TEXTS)
@@ -249,7 +249,7 @@ def test_vectors_of_a_replaced_model_are_not_reused(say, stopped, tmp_path: Path
     shutil.copytree(model, other)
     stopped(source, "-o", out, "--model", other)
     weights = other / "model.safetensors"
-    weights.write_bytes(weights.read_bytes())  # learnt anew, or so it looks
+    weights.write_bytes(weights.read_bytes())  # a new modification time, as after training
     os.utime(weights, ns=(1, 1))
     code, _, err = say(source, "-o", out, "--model", other)
     assert (code, "model_files is" in err) == (2, True)
@@ -293,7 +293,7 @@ def test_importing_the_command_does_not_import_torch():
 
 
 def test_nine_thousand_titles(data: Path, tmp_path: Path):
-    """Some of them, as the real model reads them."""
+    """Some titles, with the real model."""
     from ridgeline import Embedder
     from ridgeline.embed.text_files import read_texts
 

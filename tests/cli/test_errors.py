@@ -127,10 +127,10 @@ def test_an_interrupt_exits_with_130(fail_with):
 
 
 def test_another_exception_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
-    def broken(*_, **__):
+    def raise_error(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ridgeline.cli.app", broken)
+    monkeypatch.setattr("ridgeline.cli.app", raise_error)
     with pytest.raises(ZeroDivisionError):
         main([])
 

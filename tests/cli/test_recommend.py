@@ -151,8 +151,8 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("similar", "Toi Stry of Zqxw", "--model", "MODEL"), "the nearest are 'Toy Story 2 (1999)', "),
         (("new", "--liked", "xqzzw", "--model", "MODEL"), "no title like 'xqzzw'"),
         (("for", "1", "--model", "MODEL", "--genre", "Polka"), "There are: Action, Adventure"),
-        (("all", "--model", "OLD", "-o", "OUT.parquet"), "has format 0, and this version reads 1; fit it anew"),
-        (("serve", "OLD"), "has format 0, and this version reads 1; fit it anew"),
+        (("all", "--model", "OLD", "-o", "OUT.parquet"), "has format 0, and this version reads 1; fit it again"),
+        (("serve", "OLD"), "has format 0, and this version reads 1; fit it again"),
         (("fit", "HALF", "-o", "OUT"), "has movies.csv but no ratings.csv; extract the whole download again"),
         (("evaluate", "HALF"), "has movies.csv but no ratings.csv; extract the whole download again"),
         (("describe", "LATIN"), "movies.csv line 2 is not UTF-8; convert the file (iconv -t utf8)"),
@@ -176,7 +176,7 @@ def test_the_demo_needs_no_data(capsys, encoder):
         (("similar", "x" * 40_000, "--model", "MODEL"), "xxx…'; search finds films by what they are about"),
         (("describe", "MILLI"), "1500000000000, which looks like milliseconds; divide by 1000"),
         (("fit", "MILLI", "-o", "OUT"), "1500000000000, which looks like milliseconds; divide by 1000"),
-        (("describe", "QUOTE"), "movies.csv line 3: the quote that opens a value here is not closed in its row"),
+        (("describe", "QUOTE"), "movies.csv line 3: the quote that opens a value is not closed in its row"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, broken, tmp_path, words, message):

@@ -103,9 +103,9 @@ def test_an_interrupted_ranking_of_all_users_leaves_no_file(encoder, tmp_path):
 
     data = folders.many(tmp_path / "ml")
     with ridgeline.Embedder(encoder, device="cpu") as embedder:
-        model = Recommender.fit(ridgeline.recommend.readers(data), embedder)
+        model = Recommender.fit(ridgeline.recommend.read(data), embedder)
     many = np.arange(60_000) % len(model.user_ids)
-    model.likes, model.seen = model.likes.taken(many), model.seen.taken(many)
+    model.likes, model.seen = model.likes.select(many), model.seen.select(many)
     model.user_ids = np.arange(len(many))
     model.save(tmp_path / "model")
     out = tmp_path / "out/all.parquet"

@@ -1,4 +1,4 @@
-"""`ridgeline index` and `ridgeline search`, in this process: what they print, what they write, how they leave."""
+"""`ridgeline index` and `ridgeline search`, in this process: output, files, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that several tests use, made or found once."""
+"""Models for several tests, created once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def minilm():
 
 @pytest.fixture
 def half():
-    """For what needs a CPU that multiplies float16."""
+    """Skip tests on a CPU that does not multiply float16."""
     pytest.importorskip("torch")
     from ridgeline.embed.devices import multiplies_float16
 

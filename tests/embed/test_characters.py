@@ -1,4 +1,4 @@
-"""Every character as `tokenizers` takes it, with a vocabulary that tells all characters apart."""
+"""Every character is tokenized as by `tokenizers`, with a vocabulary that distinguishes all characters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_code_point():
 
 @pytest.mark.parametrize("values", list(product([False, True], repeat=4)), ids=lambda v: "".join("01"[b] for b in v))
 def test_every_setting_of_the_normalizer(values):
-    # All that are not plainly themselves, and some of the rest.
+    # All characters that normalisation changes, and some others.
     plain = ("Lo", "So", "Cn", "Co")
     some = [
         c for c in RICH if c % 64 == 0 or unicodedata.category(chr(c)) not in plain or unicodedata.decomposition(chr(c))

@@ -1,4 +1,4 @@
-"""Texts through a recording are the texts through the encoder; played step by step where there is no GPU.
+"""A recording has the vectors of the encoder; without a GPU its steps run one by one.
 
 python -m pytest tests/embed/test_cuda_graphs.py
 """
@@ -115,7 +115,7 @@ def test_large_batches_do_not_fit_a_recording():
 
 
 def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, replays, monkeypatch):
-    """Where its device records: `encode`, `encode_tokens` and `encode_one` ask the recordings first."""
+    """If the device records, `encode`, `encode_tokens` and `encode_one` use the recordings first."""
     calls: list[int] = []
 
     def replay(tokens):
@@ -126,7 +126,9 @@ def test_the_embedder_replays_small_batches_and_streams_the_rest(embedder, repla
     expected = embedder.encode(texts)
     monkeypatch.setattr(Embedder, "_can_record", True)
     monkeypatch.setattr(embedder, "_replay", replay)
-    np.testing.assert_allclose(embedder.encode(texts, progress=lambda *x: progress_calls.append(x)), expected, atol=3e-6)
+    np.testing.assert_allclose(
+        embedder.encode(texts, progress=lambda *x: progress_calls.append(x)), expected, atol=3e-6
+    )
     np.testing.assert_allclose(embedder.encode_one("cat"), expected[1], atol=3e-6)
     np.testing.assert_allclose(embedder.encode(iter(texts)), expected, atol=3e-6)
     np.testing.assert_allclose(embedder.encode(texts, batch_tokens=4), expected, atol=3e-6)

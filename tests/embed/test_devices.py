@@ -1,4 +1,4 @@
-"""One text gets as many threads as it is worth, and torch gets back what it had."""
+"""One text uses few threads, and torch's number of threads is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public door: inputs of every kind, order, bounds, memory that runs out, and what is refused."""
+"""The public class: all kinds of input, order, limits, out of memory, and bad input."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_missing_gpu_is_an_error(folder):
         ("avx512_bf16", True, "bfloat16"),
         ("asimd bf16", True, "float32"),
         ("asimd asimdhp", True, "float16"),
-        ("asimd asimdhp", False, "float32"),  # a build of ours without it
+        ("asimd asimdhp", False, "float32"),  # a native build without it
     ],
 )
 def test_auto_is_a_narrow_type_only_where_the_cpu_multiplies_it(flags, quick, dtype, monkeypatch):
@@ -260,7 +260,7 @@ def test_a_closed_embedder_raises(folder):
 
 
 class Small:
-    """An encoder on a device that holds so many tokens and no more."""
+    """An encoder on a device with memory for this many tokens."""
 
     def __init__(self, encoder: Encoder, free_tokens: int) -> None:
         self.encoder, self.free_tokens, self.refused = encoder, free_tokens, []
@@ -283,7 +283,7 @@ def test_out_of_memory_halves_the_budget_with_one_warning(folder, expected):
     assert len(message) == 1
     assert len(small.refused) <= 4  # 300 → 150 → 75 → 37 → 18, never the same size again
     before = len(small.refused)
-    close(embedder.encode(TEXTS), expected)  # it has learnt
+    close(embedder.encode(TEXTS), expected)  # the reduced budget stays
     assert len(small.refused) == before
     with pytest.warns(UserWarning, match="out of memory"):
         close(np.stack(list(embedder.encode_iter(TEXTS, batch_tokens=300))), expected)

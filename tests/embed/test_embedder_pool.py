@@ -1,4 +1,4 @@
-"""Several workers give what one encoder gives, in order, whoever dies.
+"""Several workers have the vectors of one encoder, in order, also when a worker dies.
 
 python -m pytest tests/embed/test_embedder_pool.py
 """

@@ -1,4 +1,4 @@
-"""Where models come from: a path, the Hugging Face cache, a package; and whether they are what they say."""
+"""Models come from a path, the Hugging Face cache or a package, and their weights are verified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def published(folder, monkeypatch) -> PublishedModel:
-    """The tiny model as if it were a known one."""
+    """The tiny model as a published one."""
     sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     known = PublishedModel("sentence-transformers/tiny", COMMIT, sha256)
     monkeypatch.setitem(PUBLISHED_MODELS, "tiny", known)
@@ -68,7 +68,7 @@ def test_the_cache_is_searched_by_short_and_long_names(cache, folder):
 
 def test_of_several_snapshots_main_is_used(cache, folder):
     first, second = put(cache, folder), put(cache, folder, commit="f" * 40)
-    assert find_cached("sentence-transformers/tiny", None) is None  # which one is meant?
+    assert find_cached("sentence-transformers/tiny", None) is None  # ambiguous
     refs = first.parent.parent / "refs"
     refs.mkdir()
     (refs / "main").write_text("f" * 40)
@@ -100,7 +100,7 @@ def test_the_data_of_a_package_is_used_without_running_code(cache, folder, publi
     )
     assert find_model("tiny") == models.LocalModel("tiny", package / "model", "package")
     cached_path = put(cache, folder)
-    assert find_model("tiny").folder == cached_path  # the cache comes first
+    assert find_model("tiny").folder == cached_path  # the cache has priority
     assert "carrier" not in sys.modules
 
 
@@ -161,7 +161,7 @@ def test_a_model_is_fetched_at_its_pinned_revision_and_verified(cache, hub, publ
         assert embedder.dim == 32
     messages.clear()
     fetch.fetch_model("tiny", report=messages.append)
-    assert messages == []  # it is there
+    assert messages == []  # already complete
 
 
 def test_an_unpublished_model_is_fetched_at_the_newest_revision(cache, hub):

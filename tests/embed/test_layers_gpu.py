@@ -1,4 +1,4 @@
-"""A GPU's layers give what the slow reference gives: interpreted where there is no GPU.
+"""The layers of a GPU match the reference; without a GPU the kernels are interpreted.
 
 python -m pytest tests/embed/test_layers_gpu.py
 """
@@ -15,15 +15,14 @@ pytest.importorskip("triton")
 from tests.embed import tiny  # noqa: E402
 from tests.embed.tiny import TEXTS, Reference  # noqa: E402
 
-from ridgeline.embed import Embedder
-from ridgeline.embed import embedder as embedder  # noqa: E402
+from ridgeline.embed import Embedder, embedder  # noqa: E402
 from ridgeline.embed.encoder import Encoder, Head  # noqa: E402
 from ridgeline.embed.layers_gpu import GpuLayers  # noqa: E402
 from ridgeline.embed.weights import read_encoder  # noqa: E402
 
 LAYOUTS = {
     "bert-mean": {"pooling": "mean"},
-    "bert-deep-heads": {"pooling": "mean", "num_attention_heads": 2},  # 16 deep: attention by our kernel too
+    "bert-deep-heads": {"pooling": "mean", "num_attention_heads": 2},  # heads of 16: attention uses the kernel too
     "bert-max": {"pooling": "max"},
     "bert-relu": {"hidden_act": "relu"},
     "xlm-roberta-cls": {"kind": "xlm-roberta", "pooling": "cls"},

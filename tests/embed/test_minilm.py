@@ -1,4 +1,4 @@
-"""The real all-MiniLM-L6-v2: vectors as sentence-transformers 6.2 gave them, kept here so that no peer is needed."""
+"""The real all-MiniLM-L6-v2 against stored vectors of sentence-transformers 6.2."""
 
 from __future__ import annotations
 

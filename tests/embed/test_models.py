@@ -1,4 +1,4 @@
-"""Every layout of folder gives the vectors of a slow BERT in float64, of transformers, and of sentence-transformers."""
+"""Every folder layout has the vectors of a float64 reference, of transformers, and of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_folder_sets_the_token_limit(tmp_path):
             assert embedder.tokenize([long]).lengths.tolist() == [limit]
     roberta = tiny.make(tmp_path / "roberta", "roberta", limit=None)
     with Embedder(roberta, device="cpu") as embedder, pytest.warns(UserWarning, match="limit of 38 tokens"):
-        assert embedder.tokenize([long]).lengths.tolist() == [38]  # two positions are RoBERTa's own
+        assert embedder.tokenize([long]).lengths.tolist() == [38]  # RoBERTa reserves two positions
     with Embedder(roberta, device="cpu", max_tokens=5) as embedder, pytest.warns(UserWarning, match="2 texts reach"):
         assert embedder.tokenize([long, "a", long]).lengths.tolist() == [5, 3, 5]
 

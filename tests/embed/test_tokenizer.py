@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: equal to `tokenizers`, whatever the text; and the way to it without `tokenizers`."""
+"""The tokenizer of a folder matches `tokenizers` for any text, and works without `tokenizers`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAD = {"strategy": {"Fixed": 32}, "direction": "Right", "pad_to_multiple_of": No
 
 @cache
 def small():
-    """A vocabulary in which much can be told apart, made here."""
+    """A small vocabulary that distinguishes many texts."""
     characters = [chr(c) for c in (*range(33, 127), *range(0xA1, 0x180), *range(0x391, 0x460), *range(0x3041, 0x3097))]
     characters += [
         chr(c) for c in (*range(0x1100, 0x1200), *range(0x4E00, 0x4F00), *range(0x1F600, 0x1F640), 0x302E, 0x1D165)
@@ -109,7 +109,7 @@ def test_many_random_texts_on_several_threads():
     wild = ["".join(chr(R.randint(*R.choice(spans))) for _ in range(R.randint(1, 60))) for _ in range(8000)]
     words = [w for w in (model_folder() / "vocab.txt").read_text(encoding="utf-8").split("\n") if w.isalpha()]
     plain = [" ".join(R.choices(words, k=R.randint(1, 60))).title() for _ in range(4000)]
-    glued = ["".join(R.choices(words, k=R.randint(1, 9))) for _ in range(4000)]  # hardly a word is whole
+    glued = ["".join(R.choices(words, k=R.randint(1, 9))) for _ in range(4000)]  # few words are single tokens
     for threads in (1, 2, 5):
         cached_real().check([*HARD, *wild, *plain, *glued], 64, threads)
 
@@ -237,7 +237,7 @@ def test_other_tokenizers_use_the_library(tmp_path):
     assert not tokenizer.native
     assert tokenizer.why == "its model is WordLevel"
     assert tokenizer.encode(["one two", "", "three four"]).ids.tolist() == [5, 6, 7, 1]
-    assert tokenizer.encode(["one two three"] * 2, 2).ids.tolist() == [6, 7, 6, 7]  # cut on the left, as it says
+    assert tokenizer.encode(["one two three"] * 2, 2).ids.tolist() == [6, 7, 6, 7]  # truncated on the left
     assert tokenizer.encode(["one two three"]).offsets.tolist() == [0, 3]
     assert (tokenizer.vocabulary_size, tokenizer.pad_id, tokenizer.special["[SEP]"]) == (8, 1, 3)
 

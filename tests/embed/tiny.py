@@ -1,4 +1,4 @@
-"""Small models in the layouts that users have, made on the spot, and a slow BERT in float64 to hold them against."""
+"""Small random models in the layouts that users have, and a BERT reference in float64."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def write(file: Path, content: Any) -> None:
 
 
 def tokenizer(folder: Path, kind: str) -> int:
-    """A WordPiece tokenizer with the family's special tokens; gives the size of its vocabulary."""
+    """Write a WordPiece tokenizer with the special tokens of the family; return the size of its vocabulary."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
     from tokenizers.pre_tokenizers import Whitespace
@@ -186,12 +186,12 @@ def weights(settings: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
     vectors |= {
         "pooler.dense.weight": draw_weights(width, width),
         "pooler.dense.bias": draw_weights(width),
-    }  # there, and not wanted
+    }  # present, and not used
     return {prefix + name: tensor for name, tensor in vectors.items()}
 
 
 class Reference:
-    """BERT as it is written in the paper: one text at a time, float64."""
+    """BERT as in the paper: one text at a time, float64."""
 
     def __init__(self, folder: Path, prefix: str = "") -> None:
         from safetensors.numpy import load_file

@@ -1,4 +1,4 @@
-"""What a search must give, said slowly: every score in float64 NumPy, sorted by score and then by number."""
+"""The reference for search kernels: every score in float64 NumPy, sorted by score and then by number."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def check(
     ids: Array | None = None,
     tolerance: float = 1e-6,
 ) -> None:
-    """No returned score is worse than the true k-th by more than `tolerance`; the scores told are those of the rows; equal
-    scores come by number; no row comes twice; what is missing is -1."""
+    """No returned score is worse than the true k-th by more than `tolerance`; the scores are those of the rows; equal
+    scores are ordered by number; no row occurs twice; missing results are -1."""
     values, numbers = (np.asarray(t.cpu()) for t in got)
     expected, order = search(queries, rows, k, metric, allowed, ids)
     size = max(1.0, float(np.abs(np.where(np.isfinite(expected), expected, 0)).max(initial=0)))

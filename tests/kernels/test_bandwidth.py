@@ -1,4 +1,4 @@
-"""The GPU's bandwidth kernels: under Triton's interpreter everywhere, compiled where there is a GPU.
+"""The bandwidth kernels: in Triton's interpreter everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels
 """
@@ -32,7 +32,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def check_reader(size: int, device: str) -> None:
     data = np.random.default_rng(size).integers(-(2**31), 2**31, size, dtype=np.int32)
     step = bandwidth.make_read_step(torch.from_numpy(data).to(device))
-    for _ in range(2):  # a second step starts anew
+    for _ in range(2):  # a second step starts from zero
         actual = step().cpu().numpy()
     assert np.bitwise_xor.reduce(actual) == (np.bitwise_xor.reduce(data) if size else 0)
     assert actual.nbytes < 64 << 10

@@ -1,6 +1,6 @@
-"""Every kernel compiles for a real GPU, on machines that have none.
+"""Every kernel compiles for a real GPU on machines without one.
 
-The interpreter accepts what the compiler refuses (annotations, for one), so it alone proves too little.
+The interpreter accepts what the compiler refuses (annotations, for one), so it is not a sufficient test.
 
     python -m pytest tests/kernels/test_compile.py
 """
@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-# Without TRITON_INTERPRET, which must be settled before triton is imported: hence a process of its own.
+# Without TRITON_INTERPRET, which must be set before triton is imported: hence a separate process.
 PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget

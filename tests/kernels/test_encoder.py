@@ -1,4 +1,4 @@
-"""The encoder's kernels against plain torch in float64: interpreted everywhere, compiled where there is a GPU.
+"""The encoder kernels against plain torch in float64: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_encoder.py
 """
@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 from ridgeline.kernels.encoder import layers as encoder_layers  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
-# exp may overflow to infinity, as it should; NumPy, behind the interpreter, says so.
+# exp overflows to infinity, as intended; NumPy, inside the interpreter, warns.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter

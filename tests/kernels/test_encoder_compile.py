@@ -1,4 +1,4 @@
-"""The encoder's kernels compile for a real GPU, on machines that have none, with the matrix units at work.
+"""The encoder kernels compile for a real GPU on machines without one, and use the matrix units.
 
 python -m pytest tests/kernels/test_encoder_compile.py
 """
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-# Without TRITON_INTERPRET, which must be settled before triton is imported: hence a process of its own.
+# Without TRITON_INTERPRET, which must be set before triton is imported: hence a separate process.
 PROGRAM = """
 import json, sys
 import triton
@@ -44,7 +44,8 @@ for dtype in ("fp16", "bf16"):
     for size in (16, 32, 64):
         shape = {"HEADS": 12, "DEPTH": 32, "QUERIES": size, "KEYS": size, "WIDEN": False}
         found[f"attention {dtype} {size}"] = compiled(layers._attend_kernel, text, shape, 1 if size < 64 else 4)
-    found[f"pool {dtype}"] = compiled(layers._pool_kernel, {**text, "out": "*fp32"}, {**wide, "MODE": "mean", "UNIT": True}, 4)
+    pool = {**wide, "MODE": "mean", "UNIT": True}
+    found[f"pool {dtype}"] = compiled(layers._pool_kernel, {**text, "out": "*fp32"}, pool, 4)
 print(json.dumps({k: {"mma": "mma" in v, "wide": ".v4.b32" in v, "local": ".local" in v} for k, v in found.items()}))
 """
 

@@ -1,4 +1,4 @@
-"""The products with what follows them, against plain torch in float64; interpreted where there is no GPU.
+"""Products with bias and activation against plain torch in float64; interpreted without a GPU.
 
 python -m pytest tests/kernels/test_products.py
 """
@@ -16,7 +16,7 @@ from tests.kernels.test_encoder import TYPES, apply_activation, close, make_tens
 
 from ridgeline.kernels.encoder import layers as encoder_layers  # noqa: E402
 
-# Of 16 bits: float32 has no quick product, and its tiles do not fit into a multiprocessor.
+# 16 bits only: float32 has no fast product, and its tiles do not fit into a multiprocessor.
 
 
 @quick

@@ -1,4 +1,4 @@
-"""The search kernels compile for a real GPU, on machines that have none: wide loads, matrix units, dp4a, no spills.
+"""The search kernels compile for a real GPU on machines without one: wide loads, matrix units, dp4a, no spills.
 
 python -m pytest tests/kernels/test_search_compile.py
 """
@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-# Without TRITON_INTERPRET, which must be settled before triton is imported: hence a process of its own. The kernels
-# are caught where they would be launched, with the arguments they would be launched with.
+# Without TRITON_INTERPRET, which must be set before triton is imported: hence a separate process. Kernels are compiled
+# instead of launched, with the arguments of the launch.
 PROGRAM = """
 import json, re, sys
 import torch, triton
@@ -89,9 +89,11 @@ exec(sys.argv[1])
 print(json.dumps(found))
 """
 KERNELS = [
-    "_scan_rows_kernel", "_reduce_groups_kernel", "_select_tiles_kernel", "_rescore_candidates_kernel", "_round_queries_kernel", "_tile_maxima_kernel", "_recompute_tile_maxima_kernel", "_rescore_tiles_kernel", "_pack_queries_kernel", "_scan_codes_kernel",
-    "_find_nearest_lists_kernel", "_scan_lists_kernel", "_list_maxima_kernel", "_scan_product_codes_kernel", "_prepare_one_query_kernel", "_prepare_and_probe_kernel", "_rescore_one_query_kernel",
-    "_scan_sketch_kernel", "_rescore_within_margin_kernel", "_rescan_codes_kernel",
+    "_scan_rows_kernel", "_reduce_groups_kernel", "_select_tiles_kernel", "_rescore_candidates_kernel",
+    "_round_queries_kernel", "_tile_maxima_kernel", "_recompute_tile_maxima_kernel", "_rescore_tiles_kernel",
+    "_pack_queries_kernel", "_scan_codes_kernel", "_find_nearest_lists_kernel", "_scan_lists_kernel",
+    "_list_maxima_kernel", "_scan_product_codes_kernel", "_prepare_one_query_kernel", "_prepare_and_probe_kernel",
+    "_rescore_one_query_kernel", "_scan_sketch_kernel", "_rescore_within_margin_kernel", "_rescan_codes_kernel",
 ]  # fmt: skip
 
 
@@ -153,7 +155,9 @@ search.search_lists(queries, centres, starts, 3000, parts, 10, 16, ids=ids, book
         "_round_queries_kernel,_tile_maxima_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,_list_maxima_kernel,_scan_product_codes_kernel",
         tmp_path,
     )
-    assert [t["wgmma"] for t in facts["_tile_maxima_kernel"]] == [True] * 4 + [False]  # nine queries are too few for it
+    assert [t["wgmma"] for t in facts["_tile_maxima_kernel"]] == [True] * 4 + [
+        False
+    ]  # nine queries are too few for wgmma
     assert all(t["mma"] for t in facts["_tile_maxima_kernel"] + facts["_list_maxima_kernel"])
     for name in (
         "_tile_maxima_kernel",
@@ -171,7 +175,8 @@ for early in (False, True):
     one_query.search_rows_one_query(one, True, codes, answer, grid=grid, refine=rows, candidates=32, early=early)
     one_query.search_lists_one_query(one, True, centres, starts, 3000, rows, 1, answer, ids=ids, early=early)
 one_query.search_rows_one_query(one.half(), False, rows, answer, metric="l2", allowed=allowed, ids=ids, candidates=64)
-one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms, grid=grid, ids=ids)
+one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, answer, metric="l2", bias=norms,
+                                 grid=grid, ids=ids)
 """
 
 
@@ -180,10 +185,12 @@ def test_one_query_in_three_launches_compiles(tmp_path):
         SHORT, "_prepare_one_query_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel", tmp_path
     )
     assert [t["early"] for t in facts["_rescore_one_query_kernel"]] == [False] * 3 + [True] * 3 + [False] * 2
-    assert all(t["waits"] == t["early"] for t in facts["_rescore_one_query_kernel"])  # before it touches anything
+    assert all(
+        t["waits"] == t["early"] for t in facts["_rescore_one_query_kernel"]
+    )  # before the first access to memory
     assert not any(
         t["early"] for t in facts["_prepare_one_query_kernel"] + facts["_prepare_and_probe_kernel"]
-    )  # the first waits for nothing
+    )  # the first kernel does not wait
 
 
 def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_time(tmp_path):
@@ -223,7 +230,7 @@ one_query.search_sketch_one_query(one, False, million, answer, sketch=sketch, gr
 
 
 def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):
-    """A product that is added to what another thread brings must have been rounded: no instruction may do both."""
+    """A product must be rounded before it is added to the sum of another thread: no instruction may do both."""
     calls = """
 small, bias = empty(301, 16, dtype="float32"), empty(301, dtype="float32")
 few, out = empty(1, 16, dtype="float32"), (empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64"))
@@ -231,8 +238,12 @@ for metric in ("ip", "l2"):
     search.search_rows(few, small, 10, metric=metric, bias=bias)
     search.search_rows_batch(empty(20, 16, dtype="float32"), small, 10, longest, metric=metric, bias=bias)
     one_query.search_rows_one_query(few, False, small, out, metric=metric)
-    one_query.search_lists_one_query(few, False, centres[:, :16].contiguous(), starts, 300, small, 4, out, metric=metric)
+    narrow = centres[:, :16].contiguous()
+    one_query.search_lists_one_query(few, False, narrow, starts, 300, small, 4, out, metric=metric)
 """
-    kernels = "_scan_rows_kernel,_rescore_candidates_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,_scan_lists_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel"
+    kernels = (
+        "_scan_rows_kernel,_rescore_candidates_kernel,_recompute_tile_maxima_kernel,_rescore_tiles_kernel,"
+        "_scan_lists_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel"
+    )
     for name, kernel_facts in compile_kernels(calls, kernels, tmp_path).items():
         assert all(t["rounded"] for t in kernel_facts), name

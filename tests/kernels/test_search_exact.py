@@ -1,4 +1,4 @@
-"""Exact search on the GPU against float64 NumPy: interpreted everywhere, compiled where there is a GPU.
+"""Exact search on the GPU against float64 NumPy: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_search_exact.py
 """
@@ -21,7 +21,7 @@ from ridgeline.kernels.search import search as search_search  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
 quick = settings(deadline=None, max_examples=8, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -101,7 +101,7 @@ def test_a_large_k_is_sorted_by_torch(metric):
 
 
 def test_sorted_rows_overflow_the_threshold_and_are_still_exact():
-    """All the best tiles in one group: more are left over than there is room for."""
+    """All the best tiles are in one group: more pass the threshold than the buffer holds."""
     rows = torch.zeros(1500, 8, device=DEVICE)
     rows[:, 0] = torch.linspace(1, 0, 1500)
     queries = torch.zeros(1, 8, device=DEVICE)
@@ -129,12 +129,12 @@ def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, c
 
 
 def test_rows_that_differ_only_in_rounded_digits_are_ranked_exactly():
-    """In fp16 these queries are all ones, and every row then scores 0: only certificate and second pass are right."""
+    """In fp16 these queries are all ones, and every row scores 0: only the second pass is correct."""
     r = np.random.default_rng(0)
     signs = np.repeat([1.0, -1.0], 16)
     rows = torch.from_numpy(np.stack([r.permutation(signs) for _ in range(1000)])).to(DEVICE, torch.float16)
     queries = torch.from_numpy(1 + 2.0**-12 * r.choice([-1.0, 1.0], (4, 32))).to(DEVICE, torch.float32)
-    queries[0] = rows[700].float()  # and one that is certain at once
+    queries[0] = rows[700].float()  # and one that is certified at once
     small, size, error = search_scan.round_queries(queries, torch.float16, longest(rows))
     assert (small[1:] == 1).all()
     off = (queries - small.float() * size[:, None]).norm(dim=1) * longest(rows)
@@ -152,7 +152,7 @@ def test_no_queries_give_no_results():
 
 @pytest.mark.parametrize("many", [1, 5])
 def test_far_from_the_origin_distances_are_still_exact(many):
-    """2·q·x - |x|² in float32 would be wrong here by more than the rows lie apart."""
+    """The error of 2·q·x - |x|² in float32 is larger than the distance between rows."""
     rows = make_rows(500, 32, torch.float32, 7) * 0.01 + 300
     queries = make_rows(many, 32, torch.float32, 8) * 0.01 + 300
     if many == 1:

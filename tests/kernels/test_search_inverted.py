@@ -1,4 +1,4 @@
-"""Search in inverted lists against float64 NumPy: interpreted everywhere, compiled where there is a GPU.
+"""Search in inverted lists against float64 NumPy: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_search_inverted.py
 """
@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check  # noqa: E402
-from tests.kernels.test_search_scalar_codes import decode_codes  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402, F401
+from tests.kernels.test_search_scalar_codes import decode_codes  # noqa: E402
 
 from ridgeline.kernels.search import inverted_lists as search_inverted_lists  # noqa: E402
 from ridgeline.kernels.search import kmeans as search_kmeans  # noqa: E402
@@ -24,7 +24,7 @@ from ridgeline.kernels.search import product_codes as search_product_codes  # no
 from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa: E402
 from ridgeline.kernels.search import search as search_search  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 quick = settings(deadline=None, max_examples=5, phases=PHASES, suppress_health_check=list(HealthCheck))
 
 

@@ -43,7 +43,7 @@ def test_centres_match_separate_clusters_and_are_reproducible(metric):
         assert torch.allclose(centres.norm(dim=1), torch.ones(24, device=DEVICE), atol=1e-5)
     else:
         list_ids, _ = search_kmeans.assign_centres(x, centres, metric=metric)
-        assert (x - centres[list_ids.long()]).norm(dim=1).mean() < 1.5  # of clusters 22 apart
+        assert (x - centres[list_ids.long()]).norm(dim=1).mean() < 1.5  # clusters have a distance of 22
 
 
 def test_an_empty_list_restarts_from_a_far_row():

@@ -1,4 +1,4 @@
-"""One query in three launches against float64 NumPy: interpreted everywhere, compiled where there is a GPU.
+"""One query in three launches against float64 NumPy: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_search_one_query.py
 """
@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check  # noqa: E402
-from tests.kernels.test_search_scalar_codes import decode_codes  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, TYPES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_inverted import build_lists, find_lists  # noqa: E402
+from tests.kernels.test_search_scalar_codes import decode_codes  # noqa: E402
 
 from ridgeline.kernels.search import inverted_lists as search_inverted_lists  # noqa: E402
 from ridgeline.kernels.search import one_query as search_one_query  # noqa: E402
@@ -26,13 +26,13 @@ from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa
 from ridgeline.kernels.search import scan as search_scan  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 quick = settings(deadline=None, max_examples=60 if CUDA else 15, phases=PHASES, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small enough steps that both ways, and several rounds, are gone with few rows."""
+    """Steps so small that a few rows take both branches and several rounds."""
     monkeypatch.setattr(search_rescore, "TILE_STEPS", (64, 128))
     monkeypatch.setattr(search_rescore, "ROW_STEPS", (128,))
     monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
@@ -43,7 +43,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def empty(k: int):
-    """Poisoned: whatever is not written shows."""
+    """Result tensors with invalid values, to detect what is not written."""
     return (
         torch.full((1, k), 7e7, dtype=torch.float32, device=DEVICE),
         torch.full((1, k), -77, dtype=torch.int64, device=DEVICE),
@@ -69,13 +69,13 @@ def test_the_best_rows_are_found(count, depth, dtype, k, metric, copies, filtere
 @pytest.mark.parametrize("count", [100, 700, 3000])
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_of_many_equal_rows_the_first_are_returned(count, k):
-    """More reach the threshold than there is room for, in tiles and in rows."""
+    """More tiles and rows reach the threshold than the buffers hold."""
     rows = torch.ones(count, 16, device=DEVICE, dtype=torch.float16)
     out = empty(k)
     search_one_query.search_rows_one_query(torch.ones(1, 16, device=DEVICE), False, rows, out)
     assert out[1].tolist() == [list(range(k))]
     assert (out[0] == 16).all()
-    rows[count // 2] = 2  # one better one
+    rows[count // 2] = 2  # one better row
     search_one_query.search_rows_one_query(torch.ones(1, 16, device=DEVICE), False, rows, out)
     assert out[1].tolist() == [[count // 2, *[n for n in range(k) if n != count // 2][: k - 1]]]
 
@@ -93,7 +93,7 @@ def test_sorted_rows_are_found(back):
 
 
 def test_the_best_rows_of_one_bucket_are_found():
-    """Only every 32nd tile may be looked into: all that counts is dealt to one line, and few lines hold anything."""
+    """Only every 32nd tile is allowed: all candidates are in one bucket, and most buckets are empty."""
     rows, queries = make_rows(16 * 32 * 40, 8, torch.float32, 3), make_rows(1, 8, torch.float32, 4)
     allowed = ((torch.arange(len(rows)) // 16) % 32 == 5).to(DEVICE)
     out = empty(10)
@@ -141,7 +141,7 @@ def test_codes_are_scanned_and_refined(count, depth, k, metric, refined, filtere
         queries, False, codes, out, metric=metric, bias=bias, allowed=allowed, grid=grid, **options
     )
     stored = array(rows) if refined and count <= 65 else decoded_rows
-    if refined and count > 65:  # which rows are refined is no matter of proof: most are the best ones
+    if refined and count > 65:  # the choice of refined rows is not exact: most are the best ones
         want = np.argsort(-(array(queries) @ array(rows).T) if metric == "ip" else
                           ((array(queries)[:, None] - array(rows)[None]) ** 2).sum(2))  # fmt: skip
         open_to = [n for n in want[0] if allowed is None or allowed[n]][:k]

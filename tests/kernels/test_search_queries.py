@@ -1,4 +1,4 @@
-"""Queries made ready, and answers handed over."""
+"""Queries are prepared, and results copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search over one byte per element against float64 NumPy: interpreted everywhere, compiled where there is a GPU.
+"""Search over one byte per element against float64 NumPy: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_search_scalar_codes.py
 """
@@ -20,7 +20,7 @@ from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402,
 from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa: E402
 from ridgeline.kernels.search import search as search_search  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 
 quick = settings(deadline=None, max_examples=6, phases=PHASES, suppress_health_check=list(HealthCheck))
 

@@ -1,4 +1,4 @@
-"""One query by half of each code: interpreted everywhere, compiled where there is a GPU.
+"""One query over a sketch: interpreted everywhere, compiled on a GPU.
 
 python -m pytest tests/kernels/test_search_sketch.py
 """
@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tests.kernels.reference_search import check, compute_scores  # noqa: E402
-from tests.kernels.test_search_scalar_codes import decode_codes, encode_codes  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_one_query import draw_mask, empty  # noqa: E402
+from tests.kernels.test_search_scalar_codes import decode_codes, encode_codes  # noqa: E402
 
 from ridgeline.kernels.search import one_query as search_one_query  # noqa: E402
 from ridgeline.kernels.search import queries as search_queries  # noqa: E402
@@ -24,13 +24,13 @@ from ridgeline.kernels.search import rescore as search_rescore  # noqa: E402
 from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf through NumPy, behind the interpreter
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 quick = settings(deadline=None, max_examples=60 if CUDA else 8, phases=PHASES, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows have many tiles, several programs and several rounds of each loop."""
+    """Give a few rows many tiles, several programs and several rounds of each loop."""
     monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
     monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 30)
     monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
@@ -43,7 +43,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unpack_sketch(sketch: torch.Tensor, count: int) -> np.ndarray:
-    """Halves [N, …] in the order of the rows."""
+    """The upper halves of codes [N, …] in the order of the rows."""
     both = in_order(sketch.cpu().numpy().view(np.uint8), count)
     return np.concatenate([both & 15, both >> 4], 1)
 
@@ -102,8 +102,8 @@ def search_by_sketch(queries, rows, k, *, metric="ip", allowed=None, ids=None, u
     done = None
     for _ in range(times):
         _, done = search_one_query.search_sketch_one_query(
-            queries, unit, codes, out, sketch=search_scalar_codes.build_sketch(codes), grid=grid, refine=rows, candidates=16,
-            metric=metric, bias=bias, allowed=allowed, ids=ids,
+            queries, unit, codes, out, sketch=search_scalar_codes.build_sketch(codes), grid=grid, refine=rows,
+            candidates=16, metric=metric, bias=bias, allowed=allowed, ids=ids,
         )  # fmt: skip
     return out, bool(done.item())
 
@@ -112,14 +112,14 @@ def search_by_sketch(queries, rows, k, *, metric="ip", allowed=None, ids=None, u
 @given(st.sampled_from([700, 1501]), st.sampled_from([20, 100]), st.sampled_from([1, 10, 13]),
        st.sampled_from(["ip", "l2"]), st.booleans(), st.booleans(), st.integers(0, 99))  # fmt: skip
 def test_the_best_rows_are_found_with_and_without_overflow(monkeypatch, count, depth, k, metric, wide, filtered, seed):
-    """With a margin that takes in every row the codes are scanned, and with a long list all rows are settled."""
+    """With a margin that includes every row the codes are scanned; with a long list all rows are rescored."""
     monkeypatch.setattr(search_scalar_codes, "SKETCH_MARGIN", 1e6 if wide else 8.0)
     monkeypatch.setattr(search_rescore, "MARGIN_CAPACITY", 64 if wide else 2048)
     rows, queries = make_rows(count, depth, torch.float32, seed), make_rows(1, depth, torch.float32, seed + 1)
     allowed = draw_mask(count, seed) if filtered else None
     out, done = search_by_sketch(queries, rows, k, metric=metric, allowed=allowed)
     assert done is not wide
-    if wide:  # of the codes' candidates most are the best
+    if wide:  # most candidates of the codes are the best rows
         order = np.argsort(-compute_scores(array(queries), array(rows), metric)[0])
         best = [n for n in order if allowed is None or allowed[n]][:k]
         assert len(set(out[1][0].tolist()) & set(best)) >= 0.9 * k
@@ -168,7 +168,7 @@ def test_fewer_rows_than_k_are_padded():
 
 
 def test_of_equal_rows_the_lower_ids_come_first():
-    """More than the list holds: the codes are scanned; fewer: they are ranked."""
+    """If the list overflows, the codes are scanned; otherwise it is ranked."""
     rows = make_rows(700, 24, torch.float32, 1)
     rows[100:130] = rows[5] * 4
     names = torch.arange(1000, 300, -1, device=DEVICE)

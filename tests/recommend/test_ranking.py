@@ -37,7 +37,7 @@ def full_sort(scores, seen, k):
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_both_rankers_equal_a_full_sort(seen, k, monkeypatch):
-    monkeypatch.setitem(ranking.BLOCK, "cpu", 7)
+    monkeypatch.setitem(ranking.USER_BLOCKS, "cpu", 7)
     rng = np.random.default_rng(0)
     users, items = (rng.normal(size=(n, 6)).astype(np.float32) for n in (USERS, ITEMS))
     rows, scores = ranking.rank_vectors(users, items, seen, k)
@@ -122,7 +122,7 @@ def test_a_gpu_ranks_as_a_cpu_does(seen):
 )
 @settings(max_examples=90, deadline=None)
 def test_a_gpu_ranks_as_a_full_sort_in_float64(likes, k, small_users, seed):
-    """The GPU's own steps, run here: weights and sums on the device (of a few users by the host), float16 finds,
+    """The GPU's steps on this device: weights and sums on the device (a small batch on the host), float16 finds,
     float32 decides, rows added up."""
     rng = np.random.default_rng(seed)
     users, items = np.nonzero(likes)
@@ -132,7 +132,7 @@ def test_a_gpu_ranks_as_a_full_sort_in_float64(likes, k, small_users, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "SMALL_HISTORY", 0)
         patch.setattr(ranking, "SMALL_BATCH_USERS", small_users)
-        patch.setitem(ranking.BLOCK, "cpu", 4)
+        patch.setitem(ranking.USER_BLOCKS, "cpu", 4)
         ranker = ranking.VectorRanker(model.items, dtype=torch.float16)
         vectors = ranker.embed_users(seen)
         rows, scores = ranker.top_items(vectors, seen, k)

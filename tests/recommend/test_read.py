@@ -95,7 +95,7 @@ def test_a_half_extracted_folder_names_the_file(form, lost, tmp_path):
 def test_a_folder_without_ratings_is_an_error(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="holds no ratings"):
+    with pytest.raises(InputError, match="holds no known ratings"):
         read(tmp_path)
     folder = folders.csv(tmp_path / "x")
     (folder / "movies.csv").write_bytes(b"movieId,title,genres\n1,Am\xe9lie,Drama\n")
@@ -105,7 +105,7 @@ def test_a_folder_without_ratings_is_an_error(tmp_path):
     with pytest.raises(InputError, match="has no column 'movieId'"):
         read(folder)
     (folder / "movies.csv").write_text("movieId,title,genres\n1,x,Drama\n1,y,Drama\n")
-    with pytest.raises(InputError, match="item 1 stands more than once"):
+    with pytest.raises(InputError, match="item 1 occurs more than once"):
         read(folder)
 
 
@@ -213,7 +213,7 @@ def test_a_quote_that_is_not_closed_is_refused_by_its_line(name, later, rows, tm
         lines[-1] = f'{rows - 1},1,"4.0",7' if later else lines[-1]
         head = "user,item,rating,time"
     (folder / name).write_text("\n".join([head, *lines]) + "\n")
-    with pytest.raises(InputError, match=f"{name} line 12: the quote that opens a value here is not closed"):
+    with pytest.raises(InputError, match=f"{name} line 12: the quote that opens a value is not closed"):
         read(folder)
 
 

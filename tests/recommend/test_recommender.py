@@ -19,7 +19,7 @@ from ridgeline.recommend.models import Hybrid
 from ridgeline.recommend.recommender import write_recommendations
 from ridgeline.recommend.titles import move_article_first, normalize_title
 
-PARTS = ("ease", "semantic", "popularity", "itemknn", "era")
+PARTS = ("ease", "semantic", "popularity", "itemknn", "recent")
 
 
 def find_rated(user: int) -> set[int]:

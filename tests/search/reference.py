@@ -1,4 +1,4 @@
-"""What a search must answer, the slow and obvious way: NumPy in float64, and a sort."""
+"""The reference for searches: NumPy in float64, and a sort."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def compute_scores(queries, vectors, metric: str) -> np.ndarray:
-    """[q, n]; cosine normalises both, and a zero vector is as near to everything: 0."""
+    """[q, n]; cosine normalises both, and a zero vector scores 0 with everything."""
     q, x = np.asarray(queries, np.float64), np.asarray(vectors, np.float64)
     if metric == "l2":
         return ((q[:, None, :] - x[None]) ** 2).sum(2)
@@ -29,7 +29,7 @@ def nearest(queries, vectors, k: int, metric: str, ids=None, allowed=None) -> tu
 
 
 def assert_exact(answer, queries, stored, k: int, metric: str, ids=None, allowed=None, tolerance: float = 1e-6) -> None:
-    """No score is worse than the true one at its place by more than the tolerance, relative where scores are large."""
+    """No score is worse than the true one of its rank by more than the tolerance (relative for large scores)."""
     scores, best_rows = answer
     expected, _ = nearest(queries, stored, k, metric, ids, allowed)
     assert scores.shape == best_rows.shape == expected.shape

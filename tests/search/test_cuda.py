@@ -1,4 +1,4 @@
-"""Search on a GPU answers as search on a CPU does: interpreted kernels where there is no GPU.
+"""Search on a GPU has the results of a CPU; without a GPU the kernels are interpreted.
 
 python -m pytest tests/search/test_cuda.py
 """
@@ -22,13 +22,9 @@ from ridgeline.errors import InputError  # noqa: E402
 from ridgeline.kernels.search import rescore as search_rescore  # noqa: E402
 from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
-from ridgeline.search import cuda as cuda  # noqa: E402
-from ridgeline.search import cuda_search as cuda_search
+from ridgeline.search import cuda, cuda_search  # noqa: E402
 from ridgeline.search.cuda import CudaBackend  # noqa: E402
-from ridgeline.search.cuda_search import (
-    ReplayCache,
-    SearchPlan,
-)
+from ridgeline.search.cuda_search import ReplayCache, SearchPlan  # noqa: E402
 from ridgeline.search.engine import SearchOptions  # noqa: E402
 
 CUDA = torch.cuda.is_available()
@@ -54,7 +50,7 @@ def build_index(spec: str, metric: str, vectors, **more) -> Index:
     return index
 
 
-# A query takes a second in the interpreter: there only some of it, on a GPU all.
+# A query takes a second in the interpreter: run all cases on a GPU only.
 SOME = [("Flat", "l2", 1), ("SQ8", "cosine", 2), ("IVF8,Flat", "l2", 2), ("IVF8,SQ8", "ip", 1), ("IVF8,PQ4", "l2", 2)]
 EVERY = [(spec, metric, queries) for spec in SPECS for metric in METRICS for queries in (1, 20)]
 
@@ -131,7 +127,7 @@ def test_rows_added_in_parts_match_rows_added_at_once(spec: str):
     np.testing.assert_array_equal(a[1], b[1])
     np.testing.assert_allclose(a[0], b[0], rtol=1e-5, atol=1e-5)
     index = parts
-    index.remove(list(range(0, 200, 2)))  # enough to be swept away
+    index.remove(list(range(0, 200, 2)))  # enough to be dropped from the engine
     assert (index.search(query_vectors, 8, nprobe=4)[1] % 2 == 1).all()
     assert len(index) == 100
 
@@ -193,7 +189,7 @@ def test_results_are_tensors_on_the_device_of_the_query():
     scores, ids = index.search(vectors[:2].double(), 3)
     assert scores.device == ids.device == vectors.device
     assert (ids[:, 0].cpu() == torch.arange(2)).all()
-    vectors.zero_()  # the index keeps its own
+    vectors.zero_()  # the index has a copy
     assert abs(np.linalg.norm(index.reconstruct([1])[0]) - 1) < 1e-5
 
 
@@ -330,7 +326,7 @@ def test_a_recorded_search_takes_a_query_of_any_kind_on_any_stream(early: bool, 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
 @pytest.mark.parametrize("early", [False, True])
 def test_a_thousand_searches_in_a_row_stay_separate(early: bool, monkeypatch):
-    """Nothing is waited for between them: each has the query, the counters and the room of the one before."""
+    """Nothing waits between them: each reuses the query tensor, the counters and the buffers of the one before."""
     monkeypatch.setattr(cuda.CudaEngine, "_early", early)
     vectors = torch.from_numpy(make_clusters(20_000, 32)).cuda()
     for spec in ("Flat", "SQ8,Refine(Flat)", "IVF64,Flat"):
@@ -352,7 +348,7 @@ def test_a_recorded_search_takes_numpy_and_refuses_values_that_are_not_finite(sp
             assert abs(scores[0, 0] - 1) < 1e-4
             copied.append((turn, ids))
     assert index._snapshot.fast_paths
-    assert all(ids[0, 0] == turn for turn, ids in copied)  # each has an answer of its own
+    assert all(ids[0, 0] == turn for turn, ids in copied)  # each has a different result
     bad = vectors[:1].copy()
     bad[0, 7] = np.nan
     with pytest.raises(InputError, match="row 0 of the queries holds nan in column 7"):
@@ -365,7 +361,7 @@ def test_a_recorded_search_takes_numpy_and_refuses_values_that_are_not_finite(sp
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are many tiles."""
+    """Make a few rows many tiles."""
     monkeypatch.setattr(search_top_k, "MIN_TILES_FOR_GROUPS", 30)
     monkeypatch.setattr(search_top_k, "MIN_BUCKETS", 32)
     monkeypatch.setattr(search_scalar_codes, "CODE_TILE", 16)
@@ -373,46 +369,48 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_search, "SKETCH_SAMPLE", 3)
 
 
-def make_plan(index: Index, ask: SearchOptions, early: bool = False) -> SearchPlan:
+def make_plan(index: Index, options: SearchOptions, early: bool = False) -> SearchPlan:
     engine = index._snapshot.engine
-    return SearchPlan(engine.stored, engine.refiner, engine.config.metric, ask, engine._get_row_filter(ask), early)
+    return SearchPlan(
+        engine.stored, engine.refiner, engine.config.metric, options, engine._get_row_filter(options), early
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS if CUDA else ["l2"])
 def test_a_sketch_finds_the_rows_that_the_codes_find(metric: str, small_tiles):
     vectors = make_clusters(900, 24)
     index = build_index("SQ8,Refine(Flat)", metric, vectors)
-    replays, steps = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
+    replays, plan = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
     query_vectors = torch.from_numpy(make_clusters(3, 24, 1)).to(DEVICE)
-    halves = replays._add_sketch(query_vectors[:1], steps)
-    assert halves.sketch is not None
-    assert replays.nbytes == halves.sketch.numel() * 4
-    assert replays._add_sketch(query_vectors[:1], steps).sketch is halves.sketch  # made once
+    sketch_plan = replays._add_sketch(query_vectors[:1], plan)
+    assert sketch_plan.sketch is not None
+    assert replays.nbytes == sketch_plan.sketch.numel() * 4
+    assert replays._add_sketch(query_vectors[:1], plan).sketch is sketch_plan.sketch  # made once
     for query in query_vectors:
-        one, other = steps.allocate_result(DEVICE), steps.allocate_result(DEVICE)
-        steps.short(query[None], one)
-        halves.short(query[None], other)
+        one, other = plan.allocate_result(DEVICE), plan.allocate_result(DEVICE)
+        plan.launch_one_query(query[None], one)
+        sketch_plan.launch_one_query(query[None], other)
         assert torch.equal(one[1], other[1])
         torch.testing.assert_close(one[0], other[0])
 
 
 def test_a_sketch_that_does_not_suffice_is_dropped(small_tiles, monkeypatch):
-    """All rows lie within the margin: every answer would need the bytes as well."""
+    """All rows are within the margin: every search would also need the codes."""
     monkeypatch.setattr(search_rescore, "MARGIN_CAPACITY", 64)
     monkeypatch.setattr(cuda_search, "SKETCH_SAMPLE", 1)
     index = build_index("SQ8,Refine(Flat)", "l2", np.ones((500, 24), np.float32))
-    replays, steps = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
+    replays, plan = ReplayCache(), make_plan(index, SearchOptions(5, depth=2))
     query = torch.ones((1, 24), device=DEVICE)
-    assert replays._add_sketch(query, steps) is steps
-    assert replays._add_sketch(query, steps) is steps
+    assert replays._add_sketch(query, plan) is plan
+    assert replays._add_sketch(query, plan) is plan
     assert replays.nbytes == 0
 
 
 @pytest.mark.parametrize("spec", ["Flat", "SQ8", "SQ8,Refine(SQ8)", "IVF8,SQ8,Refine(Flat)"])
 def test_only_flat_byte_codes_with_a_refiner_have_a_sketch(spec: str, small_tiles):
     index = build_index(spec, "cosine", make_clusters(900, 24))
-    steps = make_plan(index, SearchOptions(5, depth=2))
-    assert ReplayCache()._add_sketch(torch.ones((1, 24), device=DEVICE), steps) is steps
+    plan = make_plan(index, SearchOptions(5, depth=2))
+    assert ReplayCache()._add_sketch(torch.ones((1, 24), device=DEVICE), plan) is plan
 
 
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here")
@@ -420,13 +418,11 @@ def test_only_flat_byte_codes_with_a_refiner_have_a_sketch(spec: str, small_tile
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_recorded_search_by_sketch_finds_the_best_live_rows(metric: str, early: bool, monkeypatch):
     monkeypatch.setattr(cuda.CudaEngine, "_early", early)
-    monkeypatch.setattr(
-        cuda_search, "sketch_pays", lambda steps: True
-    )  # of rows as near as these too few would be settled
+    monkeypatch.setattr(cuda_search, "sketch_pays", lambda plan: True)  # these rows are too close for the sketch to pay
     vectors = torch.from_numpy(make_clusters(300_000, 48)).cuda()
     query_vectors = torch.from_numpy(make_clusters(50, 48, 1)).cuda()
     index = build_index("SQ8,Refine(Flat)", metric, vectors, dtype="float16")
-    index.remove(list(range(0, 300_000, 10)))  # too few to be swept away: they are masked
+    index.remove(list(range(0, 300_000, 10)))  # too few to be dropped: they are masked
     expected = index.search(query_vectors, 10)[1]
     got = torch.cat([index.search(q[None], 10)[1] for q in query_vectors])
     assert index._snapshot.engine.replays.nbytes > 0
@@ -436,8 +432,8 @@ def test_a_recorded_search_by_sketch_finds_the_best_live_rows(metric: str, early
 
 def test_read_only_vectors_cause_no_warning():
     vectors = make_clusters(40, 16)
-    vectors.flags.writeable = False  # as those of a file that is mapped
-    torch.set_warn_always(True)  # else torch speaks of it once
+    vectors.flags.writeable = False  # like those of a mapped file
+    torch.set_warn_always(True)  # otherwise torch warns once
     try:
         index = build_index("Flat", "l2", vectors)
         assert index.search(vectors[:1], 1)[1].item() == 0

@@ -1,4 +1,4 @@
-"""Flat is exact over what is stored, whatever is stored.
+"""Flat is exact over any stored values.
 
 python -m pytest tests/search/test_exact.py
 """
@@ -74,10 +74,11 @@ def test_hostile_values_change_nothing(case):
     assert ((ids >= 0) == (order >= 0)).all()
     with np.errstate(over="ignore"):
         narrow = expected.astype(np.float32)
-    # 3e18 - 3e18 + 1 is 1 or 0 in float64 too, by the order of summation: a share of the largest terms is allowed.
+    # 3e18 - 3e18 + 1 is 1 or 0 in float64 too, by the order of summation: the tolerance is relative to the largest
+    # term.
     terms = np.abs(queries.astype(float)) @ np.abs(stored.astype(float)).T
     allowed = 1e-6 + 1e-14 * (0 if metric == "cosine" else terms.max(1, initial=0)[:, None])
-    with np.errstate(invalid="ignore"):  # ∞ − ∞, where both are that
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ if both are infinite
         close = (np.abs(scores.astype(float) - narrow) <= allowed + 1e-5 * np.abs(narrow)) | (scores == narrow)
     assert close.all()
 
@@ -96,7 +97,7 @@ def test_equal_vectors_are_ordered_by_id(rows: int, kinds: int, k: int, metric: 
     stored = index.reconstruct(ids)
     _, expected = nearest(queries, stored, k, metric, ids)
     _, actual = index.search(queries, k)
-    if metric == "cosine":  # its scores are rounded by the normalisation, here and in the reference
+    if metric == "cosine":  # normalisation rounds its scores, also in the reference
         assert_exact(index.search(queries, k), queries, stored, k, metric, ids)
     else:
         assert np.array_equal(actual, expected)
@@ -115,7 +116,7 @@ def test_a_zero_query_is_equally_near_to_all_rows():
 
 
 def test_float32_alone_would_be_wrong():
-    # Differences of a squared distance that float32's q·x − ‖x‖²/2 cannot hold: far from the origin, near each other.
+    # Far from the origin and close to each other: q·x − ‖x‖²/2 in float32 cannot represent the differences.
     r = np.random.default_rng(5)
     vectors = (1000 + r.standard_normal((500, 16)) * 1e-2).astype(np.float32)
     queries = (1000 + r.standard_normal((20, 16)) * 1e-2).astype(np.float32)

@@ -1,4 +1,4 @@
-"""SQ8, IVF, PQ and Refine: exact over the values they store, when all lists are looked at; any history is the same.
+"""SQ8, IVF, PQ and Refine are exact over the stored values when all lists are read, after any history.
 
 python -m pytest tests/search/test_families.py
 """
@@ -33,7 +33,7 @@ def test_over_all_lists_the_result_is_exact_over_the_stored_values(spec: str, me
     vectors, query_vectors = make_clusters(1501, 16), make_clusters(queries, 16, 1)
     index = build_index(spec, metric, vectors)
     stored = index.reconstruct(np.arange(1501))
-    if metric == "cosine":  # stored values need not have length 1 any more: only the query is normalised
+    if metric == "cosine":  # stored values can differ from length 1: only the query is normalised
         query_vectors, metric = query_vectors / np.linalg.norm(query_vectors, axis=1, keepdims=True), "ip"
     assert_exact(index.search(query_vectors, 10, nprobe=LISTS), query_vectors, stored, 10, metric, tolerance=2e-6)
 
@@ -112,7 +112,7 @@ def test_any_history_of_adds_and_removals_leaves_the_live_rows(steps, spec: str,
             rows = {i: v for i, v in rows.items() if i not in gone}
             continue
         ids = [highest + 1 + n for n in range(count)]
-        if what == "own ids":  # among them ids that were removed before
+        if what == "own ids":  # also ids that were removed before
             ids = [i for i in r.permutation(60).tolist() if i not in rows][:count]
         fresh = fresh[: len(ids)]
         index.add(fresh, ids if what == "own ids" else None)
@@ -135,7 +135,7 @@ def test_removed_rows_are_gone_before_and_after_compaction():
     assert index.stats()["removed"] == 2
     assert {3, 5}.isdisjoint(index.search(vectors[[3, 5]], 98)[1].ravel())
     index.remove(np.arange(50, 90))
-    assert index.stats()["removed"] == 0  # so many that they were swept away
+    assert index.stats()["removed"] == 0  # enough to be dropped from the engine
     assert len(index) == 58
     assert index.search(vectors[[99]], 1)[1].tolist() == [[99]]
 
@@ -143,7 +143,12 @@ def test_removed_rows_are_gone_before_and_after_compaction():
 def test_stats_describe_the_index():
     index = build_index("IVF8,PQ4,Refine(SQ8)", "cosine", make_clusters(500, 16), model="some-model")
     index_stats = index.stats()
-    assert (index_stats["spec"], index_stats["count"], index_stats["dim"], index_stats["model"]) == ("IVF8,PQ4,Refine(SQ8)", 500, 16, "some-model")
+    assert (index_stats["spec"], index_stats["count"], index_stats["dim"], index_stats["model"]) == (
+        "IVF8,PQ4,Refine(SQ8)",
+        500,
+        16,
+        "some-model",
+    )
     assert index_stats["bytes"] >= 500 * (4 + 16)
 
 

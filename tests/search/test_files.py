@@ -1,4 +1,4 @@
-"""Saved indexes: the same answers, mapped, verified, whole after a kill; FAISS reads what was exported.
+"""Saved indexes have the same results, are mapped, verified and complete after a kill; FAISS reads exports.
 
 python -m pytest tests/search/test_files.py
 """
@@ -57,7 +57,7 @@ def test_a_saved_index_has_the_same_results_and_can_grow(tmp_path: Path, spec: s
 @pytest.mark.parametrize("spec", ["Flat", "SQ8", "IVF4,Flat"])
 def test_a_loaded_index_with_added_rows_can_be_saved(tmp_path: Path, spec: str):
     index = build_index(spec)
-    for step in range(3):  # before it is saved, and after it was loaded
+    for step in range(3):  # before saving, and after loading
         index.add(make_clusters(5, 8, step))
         index.save(tmp_path / "ix")
         index = Index.load(tmp_path / "ix", verify=True)
@@ -94,7 +94,7 @@ def test_a_flipped_bit_anywhere_is_found_and_the_file_named(tmp_path: Path, spec
         file.write_bytes(complete)
     (tmp_path / "ix" / "arrays" / "codes.npy").write_bytes(b"")
     with pytest.raises(StoreError, match=r"codes\.npy"):
-        Index.load(tmp_path / "ix")  # a wrong length is seen without reading
+        Index.load(tmp_path / "ix")  # a wrong length is detected without reading
 
 
 def test_a_folder_that_is_not_an_index_is_refused(tmp_path: Path):
@@ -144,7 +144,7 @@ def test_a_kill_during_save_leaves_a_complete_index(tmp_path: Path):
         values = np.unique(index.reconstruct(index.ids))
         assert len(index) == 20_000
         assert len(values) == 1
-        assert values[0] in (saved, saved + 1)  # what was acknowledged, or the one after it, whole
+        assert values[0] in (saved, saved + 1)  # the last saved index, or the next one, complete
         assert index.meta["v"][0].as_py() == values[0]
 
 
@@ -185,9 +185,7 @@ def test_faiss_reads_an_export_with_the_same_results(tmp_path: Path, spec: str, 
     scores, ids = index.search(queries, 5, nprobe=2, depth=60)
     distances, actual = faiss_index.search(queries, 5)
     assert np.allclose(scores, distances, rtol=1e-4, atol=1e-3)
-    assert (ids == actual).mean() > (
-        0.9 if "PQ2" in spec else 0.99
-    )  # equal codes are ties, and FAISS has no order there
+    assert (ids == actual).mean() > (0.9 if "PQ2" in spec else 0.99)  # equal codes are ties, which FAISS does not order
 
 
 def test_without_faiss_the_export_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""What is refused, and in which words.
+"""Bad input is refused with a clear message.
 
 python -m pytest tests/search/test_input.py
 """

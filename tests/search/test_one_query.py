@@ -1,4 +1,4 @@
-"""One query over lists on a CPU: by one native call what the ordinary way finds, and the same words for what is wrong.
+"""One query over lists on a CPU: one native call has the results and the errors of the normal search.
 
 python -m pytest tests/search/test_one_query.py
 """
@@ -33,10 +33,13 @@ def fast_paths(index: Index) -> list:
 
 
 def clearly_chosen(index: Index, query, nprobe: int) -> bool:
-    """Whether no two lists are as near as the last that is looked at: of those either may be."""
+    """Whether no other list is as near as the last probed one; of equal lists any may be probed."""
     centres = index._snapshot.engine.row_scorer.centres.astype(np.float64)
     find_nearest = np.sort(centres @ query[0] - (centres**2).sum(1) / 2 * (index.metric == "l2"))[::-1]
-    return nprobe >= len(find_nearest) or find_nearest[nprobe - 1] - find_nearest[nprobe] > 1e-4 * np.abs(find_nearest).max()
+    return (
+        nprobe >= len(find_nearest)
+        or find_nearest[nprobe - 1] - find_nearest[nprobe] > 1e-4 * np.abs(find_nearest).max()
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,7 +86,7 @@ def test_every_instruction_set_finds_the_same(isa, dim):
     search = next(cell.cell_contents for cell in closure if isinstance(cell.cell_contents, OneQuerySearch))._search
     scores, rows = np.empty(12, np.float32), np.empty(12, np.int64)
     assert search(query[0], scores, rows, isa)
-    expected = index.search(np.repeat(query, 2, 0), 12, nprobe=4)  # two queries take the other way
+    expected = index.search(np.repeat(query, 2, 0), 12, nprobe=4)  # two queries use blocks
     assert np.array_equal(rows, expected[1][0])
     assert np.allclose(scores, expected[0][0], rtol=1e-6)
 
@@ -182,7 +185,7 @@ def test_other_indexes_and_filters_use_the_normal_search(spec):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("spec", ["IVF9,Flat", "IVF9,SQ8", "IVF9,PQ4", "IVF9,PQ4,Refine(Flat)"])
 def test_one_native_call_matches_list_by_list(spec, metric):
-    """Alone a query goes through `Lists.probe`, beside another through blocks; two segments, a filter or none."""
+    """A single query uses `probe_one_query`, a batch uses blocks; with two segments, with and without a filter."""
     vectors = make_clusters(900, 16)
     index = Index(spec, metric=metric, device="cpu")
     index.train(vectors)

@@ -1,4 +1,4 @@
-"""Recall is measured honestly, carried along, and chosen by.
+"""Recall is measured, saved with the index, and used to choose settings.
 
 python -m pytest tests/search/test_recall.py
 """

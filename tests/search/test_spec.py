@@ -1,4 +1,4 @@
-"""FAISS's strings: those that are understood, and what is said of the others."""
+"""Specs in FAISS's syntax: valid ones are parsed, others are explained."""
 
 from __future__ import annotations
 

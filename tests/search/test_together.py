@@ -1,4 +1,4 @@
-"""Threads and shards: a search sees all of an add or nothing; shards answer like one index; no torch is needed.
+"""Threads and shards: a search sees all of an add or nothing; shards match one index; torch is not needed.
 
 python -m pytest tests/search/test_together.py
 """
@@ -39,7 +39,7 @@ def test_a_search_during_adds_sees_complete_adds(spec: str):
     for reader in readers:
         reader.start()
     append = 0
-    while append < 60 or (len(seen) < 3 and append < 600):  # a busy machine may not let the readers look for a while
+    while append < 60 or (len(seen) < 3 and append < 600):  # on a busy machine the readers may not run for a while
         index.add(np.full((batch, dim), append, np.float32))
         append += 1
     stop.set()
@@ -174,7 +174,7 @@ def test_range_searches_over_shards_see_complete_adds(monkeypatch: pytest.Monkey
 
     def add_between(*words):
         monkeypatch.setattr(first, "_search_radius", search_radius)
-        index.add(np.ones((10, 4)))  # while the first shard is looked at
+        index.add(np.ones((10, 4)))  # while the first shard is searched
         return search_radius(*words)
 
     monkeypatch.setattr(first, "_search_radius", add_between)

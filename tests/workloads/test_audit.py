@@ -50,7 +50,7 @@ def test_every_event_is_recorded_and_scored_and_nothing_is_left_behind(work_fold
 
 def test_its_stages_are_clocked_and_name_what_limits_it(work_folder, monkeypatch):
     def slow(texts):
-        time.sleep(0.05)
+        time.sleep(0.2)
         return encode(texts)
 
     names = {"recording events", "scoring", "indexing", "recording scores", ENCODING}

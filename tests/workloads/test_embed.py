@@ -1,4 +1,4 @@
-"""The embed workload: every stage is right, a wrong vector is seen, the arithmetic is torch's own count.
+"""The embed workload: every stage is correct, a wrong vector fails, the arithmetic matches torch's count.
 
 python -m pytest tests/workloads/test_embed.py
 """
@@ -38,7 +38,7 @@ def make_case(folder, stage="end to end", **change):
 
 
 def steps(case, contender):
-    """The run after two turns, and what the workload says of its result."""
+    """The run after two turns, and the check of its result."""
     run = workload.prepare(case, contender, HERE)
     for _ in range(2):
         run.reset()
@@ -49,7 +49,7 @@ def steps(case, contender):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("texts", ["even", "movies"])
 def test_every_stage_is_correct_and_reports_its_settings(folder, stage, texts, monkeypatch):
-    monkeypatch.setitem(_movie_lengths(), "most", 20)  # the tiny model takes no more than 24
+    monkeypatch.setitem(_movie_lengths(), "most", 20)  # the limit of the tiny model is 24
     run, check = steps(make_case(folder, stage, texts=texts), "ridgeline")
     assert check.ok, check
     assert run.settings
@@ -70,7 +70,7 @@ def test_the_stages_of_a_timed_step_name_what_limits_it(folder):
 
 
 def test_stages_on_a_device_include_the_copies(folder):
-    """What a GPU's stream would say, said here by a stream of the test's own."""
+    """The times of a GPU stream, set by the test."""
     embedder = ridgeline.Embedder(folder, device="cpu", dtype="float32")
     embedder.encode(["a b", "c"])
     assert set(embedder.stage_ns) == PARTS
@@ -148,7 +148,7 @@ def test_vectors_of_other_texts_fail_the_check(folder):
     case = make_case(folder)
     run = workload.prepare(case, "ridgeline", HERE)
     run.step()
-    run.reset()  # the texts are others now, and nothing has been computed from them
+    run.reset()  # the texts are new, and nothing was computed from them
     assert not workload.check(case, run.result()).ok
 
 
@@ -188,7 +188,7 @@ def test_the_arithmetic_is_what_torch_counts_on_our_encoder(folder, length):
     plain = Layers(model.config, torch.device("cpu"), torch.float32)
     encoder = Encoder(model.config, plain, Head((), None, True), read_encoder(model.config))
     ids, packed = torch.full((3 * length,), 7), Packed(torch.arange(4) * length, ((0, 3, length),))
-    # The counter does not know the CPU's fused attention; as two products it does.
+    # The counter does not support the fused attention of the CPU, only two products.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         encoder.vectors(encoder.compute_hidden(ids, packed), packed)
     expected = count_flops(model, np.full(3, length))

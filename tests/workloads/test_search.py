@@ -1,4 +1,4 @@
-"""The search workload: every contender is right, a wrong neighbour is seen, the data is the same every time.
+"""The search workload: every contender is correct, a wrong neighbour fails, the data is reproducible.
 
 python -m pytest tests/workloads/test_search.py
 """
@@ -85,7 +85,7 @@ def test_too_little_recall_fails_the_check():
 def test_data_is_reproducible_and_queries_are_separate():
     one = draw_vectors("clustered", 700, 16)
     assert np.allclose(np.linalg.norm(one, axis=1), 1, atol=1e-6)
-    # The recipe itself: a change of it makes every record incomparable, so it must be meant.
+    # The recipe of the data: a change makes all records incomparable, so it must be intended.
     assert float(one[123, 7]) == pytest.approx(RECIPE, abs=1e-6)
     first, second, tuning = (draw_queries("clustered", 4, 700, 16, turn) for turn in (0, 1, -1))
     assert not np.array_equal(first, second)

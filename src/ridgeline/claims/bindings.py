@@ -67,7 +67,7 @@ class Binding:
     words: tuple[str, ...]  # the place in the file
     tolerance: float | None  # as a share of the record's value
     number: Quantity | None
-    span: tuple[int, int] = (0, 0)  # offsets of the number in the page; empty where it stands in a code block
+    span: tuple[int, int] = (0, 0)  # offsets of the number in the page; empty if it is in a code block
     problem: str = ""  # why there is no number
 
 

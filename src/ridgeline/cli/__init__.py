@@ -61,7 +61,7 @@ COMMANDS = {
     "check": (
         "check:check",
         "Judge",
-        "Test the numbers of a report: tables and statements must not contradict each other or their records.",
+        "Check the numbers of a report: tables and statements must not contradict each other or their records.",
     ),
     "records": ("records:records", "Judge", "List, show and export recorded runs; see how they scale."),
     "audit": ("audit:audit", "Systems", "Events that cannot be rewritten: a ledger on plain files."),

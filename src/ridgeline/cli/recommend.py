@@ -237,9 +237,7 @@ def evaluate(
     data: Data,
     split: Annotated[
         str,
-        typer.Option(
-            metavar="KIND", help="random, temporal-user, temporal-global, strong or cold-items."
-        ),
+        typer.Option(metavar="KIND", help="random, temporal-user, temporal-global, strong or cold-items."),
     ] = "random",
     min_rating: MinRating = 4.0,
     metrics: Annotated[str, typer.Option(metavar="LIST", help="Metrics: recall@K, ndcg@K, mrr, coverage.")] = METRICS,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from ridgeline.cli.output import Json, print_json, print_line, print_note, stdout
 from ridgeline.errors import InputError
-from ridgeline.lab.judge import Row, analyse_record
-from ridgeline.lab.record import read_records
 from ridgeline.web import format_si
+
+if TYPE_CHECKING:
+    from ridgeline.lab.judge import Row
 
 PREDICTED_SIZES = (1_000_000, 10_000_000, 100_000_000)
 MIN_SIZES = 3  # two sizes give a line, the third its error
@@ -38,6 +38,8 @@ def fit_time_line(texts: Sequence[int], seconds: Sequence[float]) -> Line:
     >>> fit_time_line([10, 20, 40], [1.0, 1.5, 2.5])
     Line(base=0.5, each=0.05, off=0.0)
     """
+    import numpy as np
+
     if len(set(texts)) < MIN_SIZES:
         raise InputError(f"a prediction needs {MIN_SIZES} sizes and has {len(set(texts))}; bench more of them.")
     order = np.argsort(texts)
@@ -49,6 +51,8 @@ def fit_time_line(texts: Sequence[int], seconds: Sequence[float]) -> Line:
 
 
 def _fit_line(texts: Any, seconds: Any) -> tuple[float, float]:
+    import numpy as np
+
     left = np.stack([1 / seconds, texts / seconds], axis=1)
     base, each = np.linalg.lstsq(left, np.ones(len(texts)), rcond=None)[0]
     if base < 0:
@@ -70,12 +74,15 @@ def sizing(
 
     [dim]Example:[/]  ridgeline recommend sizing ridgeline-report
     """
+    from ridgeline.lab.judge import analyse_record
+    from ridgeline.lab.record import read_records
+
     rows = []
     for file in files:
         loaded = read_records(file)
         print_note(loaded.warning)
-        group_rows = (r for r in loaded.records if r.workload == "recommend" and r.case.get("task") == "embed")
-        rows += [row for r in group_rows for row in analyse_record(r) if row.seconds]
+        records = (r for r in loaded.records if r.workload == "recommend" and r.case.get("task") == "embed")
+        rows += [row for r in records for row in analyse_record(r) if row.seconds]
     if not rows:
         raise InputError(f"'{files[0]}' holds no record of task=embed; run ridgeline bench recommend first.")
     groups: dict[tuple[str, str, str], list[Row]] = {}
@@ -91,18 +98,24 @@ def sizing(
 
 
 def _summarize(device: str, contender: str, rows: list[Row]) -> dict[str, Any]:
-    measurements = [_describe_row(row) for row in sorted(rows, key=lambda r: (r.record.case["items"], r.record.case["batch"]))]
+    by_size = sorted(rows, key=lambda r: (r.record.case["items"], r.record.case["batch"]))
+    measurements = [_describe_row(row) for row in by_size]
     automatic_batch = [row for row in rows if not row.record.case["batch"]]
     machine = rows[0].record.machine
     names = [g["name"] for g in machine["gpus"]] if device != "cpu" else [machine["cpu"]]
-    summary: dict[str, Any] = {"where": f"{', '.join(names)} ({device})", "contender": contender, "measured": measurements}
+    where = f"{', '.join(names)} ({device})"
+    summary: dict[str, Any] = {"where": where, "contender": contender, "measured": measurements}
     try:
-        line = fit_time_line([r.record.case["items"] for r in automatic_batch], [r.seconds or 0.0 for r in automatic_batch])
-    except InputError as lacking:
-        return {**summary, "predicted": [], "why": str(lacking)}
-    spread = max((r.assessment.time.high - r.assessment.time.low) / 2 / r.assessment.time.value for r in automatic_batch if r.assessment.time)
+        sizes = [r.record.case["items"] for r in automatic_batch]
+        line = fit_time_line(sizes, [r.seconds or 0.0 for r in automatic_batch])
+    except InputError as too_few:
+        return {**summary, "predicted": [], "why": str(too_few)}
+    times = [r.assessment.time for r in automatic_batch if r.assessment.time]
+    spread = max((t.high - t.low) / 2 / t.value for t in times)
     error, dim = max(line.off, spread), automatic_batch[0].record.case["dim"]
-    predictions = [{"texts": n, "seconds": line.at(n), "error": error, "vector_bytes": 4 * dim * n} for n in PREDICTED_SIZES]
+    predictions = [
+        {"texts": n, "seconds": line.at(n), "error": error, "vector_bytes": 4 * dim * n} for n in PREDICTED_SIZES
+    ]
     return {**summary, "predicted": predictions, "largest_left_out": line.off, "spread": spread}
 
 
@@ -135,7 +148,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         cells += [format_si(m["load_seconds"], "s") if m["load_seconds"] else "–"]
         table.add_row(*cells, f"{m['lowest_cosine']:.6f}" if m["lowest_cosine"] else "–", escape(m["validity"]))
     for p in summary["predicted"]:
-        text = f"predicted: {_format_duration(p['seconds'])} ± {p['error']:.0%}, vectors {format_si(p['vector_bytes'], 'B')}"
+        size = format_si(p["vector_bytes"], "B")
+        text = f"predicted: {_format_duration(p['seconds'])} ± {p['error']:.0%}, vectors {size}"
         table.add_row(f"{p['texts']:,}", "own", *[""] * 5, text)
     stdout().print(table)
     if not summary["predicted"]:

@@ -88,7 +88,7 @@ def verify_weights(folder: Path, published: PublishedModel) -> None:
     """Raise InputError if the weights are not the published ones."""
     file = folder / WEIGHTS
     if not file.is_file():
-        raise InputError(f"'{folder}' has no weights ({WEIGHTS}); fetch it again: ridgeline model get {published.repo}.")
+        raise InputError(f"'{folder}' has no weights ({WEIGHTS}); fetch it: ridgeline model get {published.repo}.")
     sha256 = hash_file(file)
     if sha256 != published.sha256:
         raise InputError(

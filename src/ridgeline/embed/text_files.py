@@ -103,7 +103,7 @@ def _read_csv(path: Path, stream: Any, column: str | None) -> Iterator[str]:
             if not row:
                 continue  # a blank line is not a row
             if len(row) <= index:
-                raise InputError(f"'{path}', line {table.line_num}: there is no column '{name}'; correct or remove that line.")
+                raise InputError(f"'{path}', line {table.line_num} has no column '{name}'; correct or remove it.")
             yield row[index]
     except csv.Error as error:
         raise InputError(f"'{path}', line {table.line_num}: {error}; correct or remove that line.") from error

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ridgeline.fabric.schedules import schedule as schedule
     from ridgeline.fabric.selection import NEVER as NEVER
     from ridgeline.fabric.shared_buffers import empty as empty
+    from ridgeline.fabric.torch_backend import register_torch_backend as register_torch_backend
     from ridgeline.fabric.training import MODELS as MODELS
     from ridgeline.fabric.training import Model as Model
     from ridgeline.fabric.training import TrainingStep as TrainingStep
@@ -64,6 +65,7 @@ __getattr__, __dir__, __all__ = attach(
         "schedules": ["ALGORITHMS", "schedule"],
         "selection": ["NEVER"],
         "shared_buffers": ["empty"],
+        "torch_backend": ["register_torch_backend"],
         "training": ["MODELS", "Model", "TrainingStep", "training_step"],
         "tuning": ["load_tuned_network", "tune"],
     },

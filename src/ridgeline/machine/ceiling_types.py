@@ -73,6 +73,7 @@ class Ceilings:
         return next((c for c in self.measured if c.kind == "launch" and c.how == how), None)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the ceilings as JSON values; `from_json` reads them."""
         rows = [{k: v for k, v in asdict(c).items() if v is not None} for c in self.measured]
         return {"schema": SCHEMA, "device": self.device, "fingerprint": self.fingerprint, "measured": rows}
 

@@ -1,6 +1,7 @@
 """Host → device → compute → host, overlapped; a pool of placed worker processes, one per GPU.
 
 >>> import numpy as np
+>>> from ridgeline.pipeline import stream
 >>> halves = stream(({"x": np.full(2, n)} for n in (2.0, 4.0)), lambda b: {"half": b["x"] / 2}, device="cpu")
 >>> [result["half"].tolist() for result in halves]
 [[1.0, 1.0], [2.0, 2.0]]

@@ -33,6 +33,7 @@ class Task:
     over: bool = False  # computed, given up, or no longer needed
 
     def finish(self) -> None:
+        """Mark the task as over and release its payload."""
         self.over = True
         self.payload.close()
 
@@ -87,6 +88,7 @@ class WorkerProcess:
         return f"worker {self.number} ({self.device})"
 
     def start(self) -> None:
+        """Start the process and send it its placement, device and factory."""
         self.connection, child = make_connection()
         life, self._life = os.pipe()
         try:
@@ -155,6 +157,7 @@ class WorkerProcess:
         return max(self.since, self.assignments[0].sent) if self.assignments else None
 
     def died(self) -> bool:
+        """Whether the process has ended."""
         return self._get_exit() is not None
 
     def clean_up(self) -> str:
@@ -194,6 +197,7 @@ class WorkerProcess:
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def stats(self) -> WorkerStats:
+        """Return the work of this worker since the pool started."""
         cpus = self.where.cpus if self.where else ()
         return WorkerStats(self.number, self.device, self.process.pid, cpus, self.chunks, self.busy_s, self.restarts)
 

@@ -124,7 +124,7 @@ def _read_as_text(parse: Callable[[Any, int | None], Any], raw: bytes, path: Pat
 def _find_multiline_values(raw: bytes, delimiter: str, path: Path) -> list[tuple[int, int]]:
     """Return (line, number of line breaks) of each quoted value that spans lines; a new value must follow it.
 
-    >>> _folds(b'item,title\\n1,"Toy\\nStory"\\n', ",", Path("items.csv"))
+    >>> _find_multiline_values(b'item,title\\n1,"Toy\\nStory"\\n', ",", Path("items.csv"))
     [(2, 1)]
     """
     after = (b"", b"\r", b"\n", delimiter.encode())

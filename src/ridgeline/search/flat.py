@@ -112,7 +112,7 @@ class QueryProduct:
 
 
 def bound_byte_products(codec: Codec, queries: Floats) -> Doubles:
-    """The extra bound for products of bytes: their terms are larger than those of the values they stand for."""
+    """The extra bound for products of bytes: their terms are larger than those of decoded values."""
     if not isinstance(codec, ByteCodec):
         return np.zeros(len(queries))
     dim = queries.shape[1]

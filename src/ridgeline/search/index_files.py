@@ -102,7 +102,8 @@ def read_snapshot(folder: IndexFolder, backend: Backend, mmap: bool) -> Snapshot
     except KeyError as missing:
         raise StoreError(f"{path} lacks the array {missing}; build the index again.") from None
     if engine.count != rows.count or engine.count != meta["count"]:
-        raise StoreError(f"{path} holds {engine.count} vectors, {rows.count} ids for {meta['count']}; build the index again.")
+        counts = f"{engine.count} vectors, {rows.count} ids for {meta['count']}"
+        raise StoreError(f"{path} holds {counts}; build the index again.")
     curve = None if meta["recall"] is None else Curve.from_json(meta["recall"])
     return Snapshot(rows, engine, curve)
 

@@ -1,6 +1,7 @@
 """Uneven, multi-rate sensor streams → tensors on one clock.
 
 >>> import numpy as np
+>>> from ridgeline.trajectory import resample
 >>> resample(np.array([[0.0, 1.0], [10.0, 3.0]]), np.array([0, 10]), np.array([5]))
 array([[5., 2.]])
 """

@@ -2,7 +2,7 @@
 
 >>> import numpy as np
 >>> both = np.zeros((4, 6))
->>> overlaps(both[:, :3], both[:, 3:]), overlaps(both[:, :4], both[:, 3:])
+>>> memory_overlaps(both[:, :3], both[:, 3:]), memory_overlaps(both[:, :4], both[:, 3:])
 (False, True)
 """
 

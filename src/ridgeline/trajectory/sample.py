@@ -1,7 +1,7 @@
 """Items of a dataset: a trajectory or a window of it with its uneven stamps, its columns and its origin.
 
 >>> import numpy as np
->>> layout = layout_of([Stream("gear", np.arange(3), np.array([1, 1, 2])), Stream("p", np.arange(3), np.eye(3))])
+>>> layout = build_layout([Stream("gear", np.arange(3), np.array([1, 1, 2])), Stream("p", np.arange(3), np.eye(3))])
 >>> layout.names, layout.kinds
 (('gear', 'p[0]', 'p[1]', 'p[2]'), ('previous', 'linear', 'linear', 'linear'))
 """

@@ -51,8 +51,9 @@ class Ddp:
         import torch
         import torch.distributed as dist
 
-        import ridgeline.fabric.torch  # noqa: F401
+        from ridgeline.fabric import register_torch_backend
 
+        register_torch_backend()
         torch.set_num_threads(1)
         rank, name, rows = int(os.environ.get("RANK", "0")), case["model"], case["rows"]
         backend = "ridgeline" if contender == OURS else "gloo"

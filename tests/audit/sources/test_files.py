@@ -22,7 +22,7 @@ from ridgeline.audit.sources.lines import make_log_reader, parse_json_line
 from ridgeline.errors import InputError
 
 
-def read_messages(path, **more):
+def make_source(path, **more):
     return LineFile(path, "lines", make_log_reader(str(path)), **more)
 
 
@@ -40,7 +40,7 @@ async def collect(source, position=None):
 
 
 def read(path, position=None, **more):
-    return run_in_thread(collect(read_messages(path, follow=False, **more), position))
+    return run_in_thread(collect(make_source(path, follow=False, **more), position))
 
 
 def test_every_line_is_an_event_and_can_be_put_together_again(tmp_path):
@@ -138,12 +138,12 @@ def test_a_reader_stopped_anywhere_goes_on_where_it_was(tmp_path_factory, texts,
 
     async def two_parts():
         first, position = [], None
-        async for batch in read_messages(path, follow=False, chunk=chunk).batches(None):
+        async for batch in make_source(path, follow=False, chunk=chunk).batches(None):
             first += messages(batch)
             position = batch.position
             if len(first) >= cut:
                 break
-        rest, _, gaps = await collect(read_messages(path, follow=False, chunk=chunk), position)
+        rest, _, gaps = await collect(make_source(path, follow=False, chunk=chunk), position)
         return first + rest, gaps
 
     assert run_in_thread(two_parts()) == (expected, [])
@@ -153,7 +153,7 @@ def follow(path, act):
     """What a follower sees while `act` changes the file; each step waits for what is expected so far."""
 
     async def run():
-        source, seen, gaps = read_messages(path), [], []
+        source, seen, gaps = make_source(path), [], []
 
         async def pull():
             async for batch in source.batches(None):
@@ -311,7 +311,7 @@ def test_a_file_rotated_meanwhile_is_read_to_its_end(tmp_path, name):
 
 def follow_from(path, position):
     async def run():
-        source, seen = read_messages(path), []
+        source, seen = make_source(path), []
         async for batch in source.batches(position):
             seen += messages(batch)
             if len(seen) == 2:
@@ -326,7 +326,7 @@ def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_p
     path.write_bytes(b"x" * ((1 << 20) + 7) + b"\nshort\n")
 
     async def run():
-        return [e async for b in read_messages(path, follow=False, chunk=1000).batches(None) for e in b.events]
+        return [e async for b in make_source(path, follow=False, chunk=1000).batches(None) for e in b.events]
 
     first, second = run_in_thread(run())
     assert len(first["attributes"]["message"]) == 1 << 20
@@ -350,31 +350,31 @@ def test_a_line_that_is_no_event_is_refused_by_its_number_and_the_rest_is_taken(
 
 def test_an_unreadable_file_is_an_error_before_the_start(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
-        read_messages(tmp_path)
+        make_source(tmp_path)
     with pytest.raises(InputError, match="no file"):
-        read_messages(tmp_path / "none", follow=False)
-    assert os.path.isabs(read_messages(tmp_path / "x").name.partition(":")[2])
+        make_source(tmp_path / "none", follow=False)
+    assert os.path.isabs(make_source(tmp_path / "x").name.partition(":")[2])
 
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path, follows):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is not a regular file; use - for a pipe"):
-        read_messages(tmp_path / "pipe", follow=follows)
+        make_source(tmp_path / "pipe", follow=follows)
     out, into = os.pipe()
     with pytest.raises(InputError, match="is not a regular file"):
-        read_messages(Path(f"/dev/fd/{out}"), follow=follows)
+        make_source(Path(f"/dev/fd/{out}"), follow=follows)
     os.close(out)
     os.close(into)
 
 
 def test_a_pipe_that_takes_the_name_later_is_not_waited_for(tmp_path):
     path = tmp_path / "a.log"
-    late = read_messages(path)
+    late = make_source(path)
     path.write_text("one\n")
 
     async def swap_file():
-        async for _ in read_messages(path).batches(None):
+        async for _ in make_source(path).batches(None):
             path.rename(tmp_path / "a.log.1")
             os.mkfifo(path)
 

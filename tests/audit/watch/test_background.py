@@ -40,7 +40,7 @@ def test_work_that_fails_says_why_and_a_copy_that_was_killed_is_noticed():
     with pytest.raises(RidgelineError, match="no space left"):
         BackgroundProcess(fails).result()
     background = BackgroundProcess(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(RidgelineError, match="without a word"):
+    with pytest.raises(RidgelineError, match="without a result"):
         background.result()
 
 

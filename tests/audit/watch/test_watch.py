@@ -252,7 +252,7 @@ def test_malformed_internal_events_are_skipped(log, tmp_path, action, words):
 
 def test_a_user_cannot_append_internal_events(log):
     done = cli("audit", "append", log, stdin=json.dumps({"source": "t", "action": internal_events.LABEL}))
-    assert (done.returncode, "write ourselves" in done.stderr) == (2, True)
+    assert (done.returncode, "reserved for internal events" in done.stderr) == (2, True)
     assert entries(log) == []
 
 

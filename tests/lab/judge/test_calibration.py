@@ -19,6 +19,7 @@ from tests.lab.repeated_races import get_times, open_case, repeat_case
 from ridgeline.lab.judge import Comparison, stats, verdict
 from ridgeline.lab.record import read_records
 
+pytestmark = pytest.mark.slow  # simulates thousands of races
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
 FILES = ("neoverse-n1-bench", "neoverse-n1-ledger", "h200-lab", "h200-host-lab")
 QUIET = 0.01  # median deviation of the log ratio, round by round

@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_a_commit_is_built_and_races_from_its_own_tree_against_a_copy_of_ours(run, known_ceilings):
     version = build_version("HEAD")
     assert version.name.startswith("ridgeline@")

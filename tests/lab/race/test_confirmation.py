@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from tests.lab.repeated_races import Clock, get_times, open_case, repeat_case
 
 from ridgeline.lab.judge import MARGIN, paired_ratio
@@ -81,6 +82,7 @@ def test_a_contender_that_fails_in_a_repeat_ends_its_case():
     assert list(confirm_cases([case], 1e9, fail, Clock())) == [case]
 
 
+@pytest.mark.slow
 def test_cases_that_found_no_time_come_before_any_repeat(run, monkeypatch):
     twin = ContenderSpec("ridgeline@twin", "slow")  # five times slower: it needs six executions
     started, divide = [], benchmark.divide

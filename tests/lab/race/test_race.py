@@ -51,11 +51,8 @@ def test_a_contender_that_fails_is_incomplete_with_its_reason_and_the_rest_goes_
 
 def test_a_contender_that_hangs_is_stopped_at_its_timeout(run, tmp_path):
     start = time.monotonic()
-    run("who=slow", timeout_s=2.0)
-    without = time.monotonic() - start
     rows = get_rows(run("who=hang+slow", timeout_s=2.0, out=tmp_path / "hang")[0])
-    with_hang = time.monotonic() - start - without
-    assert with_hang < 2 * without + 60, "the same race and the timeout, on an idle and on a busy machine"
+    assert time.monotonic() - start < 300, "the race does not wait for the contender, which sleeps for an hour"
     assert "no answer within 2 s" in rows["hang"].assessment.advice
     assert rows["slow"].comparison == "SLOWER"
 
@@ -141,6 +138,7 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(run):
     assert run("who=slow")[0].missing == {"unheard-of": "peers"}
 
 
+@pytest.mark.slow
 def test_a_difference_between_versions_must_show_again_with_fresh_processes(run, tmp_path):
     """A property of one process is not a difference between versions; a real difference shows in every execution."""
     lucky, slow = (ContenderSpec(f"ridgeline@{name}", name) for name in ("luck", "slow"))
@@ -260,6 +258,7 @@ def _burn(until: float) -> None:
         sum(range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("busy")
 def test_spin_gets_no_wrong_verdict_on_a_busy_machine(run, tmp_path):
     """Race the lab's own test workload while one process per CPU burns time."""
@@ -282,6 +281,7 @@ def test_spin_gets_no_wrong_verdict_on_a_busy_machine(run, tmp_path):
             process.join()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("busy")
 def test_spin_gets_same_slower_and_wrong(run, tmp_path):
     verdicts = []

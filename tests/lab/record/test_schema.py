@@ -104,6 +104,7 @@ def use_records(records: list[Record], other: Record, folder: Path, report: bool
             continue
 
 
+@pytest.mark.slow
 def test_every_field_of_a_wrong_type_is_refused_or_harmless(tmp_path):
     line = make_full_line()
     good = parse(line)
@@ -121,6 +122,7 @@ def test_every_field_of_a_wrong_type_is_refused_or_harmless(tmp_path):
     assert refused > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [make_experiment, make_frontier, make_dtypes])
 def test_one_such_record_among_others_is_refused_or_harmless(family, tmp_path):
     lines = [to_line(record) for record in family()]

@@ -185,7 +185,7 @@ def test_a_schedule_is_drawn_if_the_record_names_it():
     drawn = build_report(
         [named, replace(named, id="e" * 32, case={**named.case, "bytes": 2048})], draw_pictures=draw_pictures
     )
-    assert drawn.count("all_reduce by ring, 4 ranks: who sends") == 1, "once for all sizes"
+    assert drawn.count("all_reduce by ring, 4 ranks: which rank sends") == 1, "once for all sizes"
     assert ">rank 3</text>" in drawn
     for settings, case in (({}, one.case), ({"schedule": "gone"}, one.case), ({"schedule": "ring"}, {"ranks": 99})):
         contenders = (replace(one.contenders[0], settings=settings), one.contenders[1])

@@ -21,7 +21,7 @@ They are never scored.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,6 @@ from ridgeline.audit.sources.http import RecordedRequest
 from ridgeline.errors import InputError, Unverified
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ridgeline.audit.ledger.ledger import Ledger
     from ridgeline.audit.sources.source import KeyedEvents
 
 SOURCE = "ridgeline.watch"

@@ -202,10 +202,8 @@ class Scorer:
             for k, event in enumerate(piece.events):
                 if not internal_events.is_internal(event):
                     pending.append(k)
-                elif (
-                    event["action"] == internal_events.LABEL
-                ):  # in log order: earlier events are scored without the label
-                    score()
+                elif event["action"] == internal_events.LABEL:
+                    score()  # in log order: earlier events are scored without the label
                     _apply_label(detector, event)
             score()
             # Use the times of the events, so that a replay gives the same result.

@@ -29,8 +29,8 @@ from ridgeline.kernels.launch import launch_kernel
 from ridgeline.kernels.search.top_k import update_group
 
 # For kernels that compare sums. Several threads compute the same sum in different orders. The results are equal only if
-# every product is rounded before it is added. A compiler that fuses a multiplication and an addition skips that rounding
-# at different terms in different threads, and then a score is not equal to itself.
+# every product is rounded before it is added. A compiler that fuses a multiplication and an addition skips that
+# rounding at different terms in different threads, and then a score is not equal to itself.
 NO_FMA = {"enable_fp_fusion": False}
 
 # Rows per tile, rows in flight at once, elements of a row at a time, warps; by bytes per element. Tuned for 2 bytes

@@ -104,7 +104,7 @@ def choose_topics(known: Iterable[str], words: Sequence[str] | None, path: objec
 def choose_columns(known: Iterable[str], words: Sequence[str] | None) -> set[str]:
     """Return the columns that `words` may match, always all columns of a quantity.
 
-    >>> sorted(chosen_columns(["pos_x", "pos_y", "b"], ["pos"])), sorted(chosen_columns(["a[0]", "a[1]"], ["a[1]"]))
+    >>> sorted(choose_columns(["pos_x", "pos_y", "b"], ["pos"])), sorted(choose_columns(["a[0]", "a[1]"], ["a[1]"]))
     (['pos_x', 'pos_y'], ['a[0]', 'a[1]'])
     """
     names = list(known)
