@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-NATIVE := $(wildcard native/*.cpp native/*.hpp native/*.inc) CMakeLists.txt
+NATIVE := $(wildcard native/*.cpp native/*.hpp native/*/*.cpp native/*/*.hpp native/*/*.inc) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
 .PHONY: help setup native stubs check format test test-numa test-chaos fuzz bench peers packages clean

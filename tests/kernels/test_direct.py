@@ -51,7 +51,7 @@ def test_what_was_launched_once_is_launched_again_with_other_tensors(monkeypatch
             made.append((early, programs, stream, {k: addresses[v] for k, v in slots.items()}))
 
     monkeypatch.setattr(direct, "direct", make)
-    monkeypatch.setattr(direct, "launch_in_turn", launched)
+    monkeypatch.setattr(direct, "launch_all", launched)
     kernel = Kernel({"a": "*fp32", "b": "*fp32"})
     moving, fixed = torch.ones(4), torch.ones(4)
 
@@ -70,7 +70,7 @@ def test_launches_that_need_the_first_tensor_alone_go_ahead_of_the_others(monkey
     """Whichever of them writes the answer first, all from there on wait for the place of it."""
     made: list[tuple[int, int]] = []
     monkeypatch.setattr(direct, "direct", lambda compiled, programs, *_: programs)
-    monkeypatch.setattr(direct, "launch_in_turn", lambda some, _, *at: made.extend((n, len(at)) for n in some))
+    monkeypatch.setattr(direct, "launch_all", lambda some, _, *at: made.extend((n, len(at)) for n in some))
     kernel = Kernel({"a": "*fp32", "b": "*fp32"})
     query, answer, fixed = torch.ones(4), torch.ones(4), torch.ones(4)
 

@@ -118,7 +118,7 @@ def test_on_a_gpu_it_is_the_same_question():
 
     values, times, at, outs = shared()
     how = dict.fromkeys(("max_gap", "lengths", "at_lengths", "offsets", "normalize"))
-    how |= {"kind": "linear", "quaternion": "xyzw", "outside": "clamp", "sort": False, "check": False}
+    how |= {"kind": "linear", "outside": "clamp", "sort": False, "check": False}
     for name, out in outs.items():
         with pytest.raises(InputError, match=f"^out shares memory with {name}"):
             on_gpu(

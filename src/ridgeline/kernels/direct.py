@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.native import Launch, launch_in_turn
+from ridgeline.native import Launch, launch_all
 
 _noting = threading.local()
 
@@ -58,15 +58,15 @@ class Sequel:
         return [a for _, _, arguments in self._kept for a in arguments if isinstance(a, torch.Tensor)]
 
     def __call__(self, stream: int, *addresses: int) -> None:
-        launch_in_turn(self._launches, stream, *addresses)
+        launch_all(self._launches, stream, *addresses)
 
     def begin(self, stream: int, address: int) -> None:
         """The launches that need the first address alone; the tensors of the others may be made meanwhile."""
-        launch_in_turn(self._first, stream, address)
+        launch_all(self._first, stream, address)
 
     def end(self, stream: int, *addresses: int) -> None:
         """The launches from the first on that needs another."""
-        launch_in_turn(self._last, stream, *addresses)
+        launch_all(self._last, stream, *addresses)
 
 
 def direct(

@@ -3,7 +3,7 @@
 Triton's own dispatch inspects every argument on every call and costs more than the kernel. Here the first call
 of a shape goes through it; what it compiled is kept, under a key that holds all it was specialised on (types,
 shapes, strides, alignment of pointers, device), and is launched directly from then on. Calls of one kind with
-nothing else asked are handed on to `again`, where they need no interpreter (native/relaunch.cpp).
+nothing else asked are added to `launches`, which need no interpreter (native/resample/launch_cache.cpp).
 
     python benchmarks/trajectory_gpu.py
 """
@@ -21,7 +21,7 @@ import triton
 
 from ridgeline.kernels import resample_kernel
 from ridgeline.kernels.direct import direct
-from ridgeline.native import Relaunch, Tensors
+from ridgeline.native import LaunchCache, TensorReader
 
 # Targets and channels per program, of one warp, by kind and bytes per value, as `benchmarks/trajectory_gpu.py --sweep`
 # found them best on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Small programs and many of them: what
@@ -47,10 +47,10 @@ PLANS = 4096  # shapes remembered; a program that sees more starts anew
 
 Channels = tuple[tuple[int, int, str], ...]
 
-# Who launches calls of one kind again, by the kind; None where torch has no C functions for its tensors.
-again: dict[str, Relaunch] | None = None
+# Launches of earlier calls, by kind; None where torch has no C functions for its tensors.
+launches: dict[str, LaunchCache] | None = None
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-    again = defaultdict(partial(Relaunch, Tensors(torch.Tensor)))
+    launches = defaultdict(partial(LaunchCache, TensorReader(torch.Tensor)))
 
 
 def run(
@@ -108,8 +108,8 @@ def run(
             return None
         if len(_plans) >= PLANS:
             _plans.clear()
-            for relaunch in (again or {}).values():
-                relaunch.forget()
+            for cache in (launches or {}).values():
+                cache.clear()
         plan = _plans[key] = _plan(values, times, at, out, mask, offsets, channels, outside, max_gap)
     for launch in plan:
         if launch.direct is None:
@@ -123,8 +123,8 @@ def run(
     if plain and len(plan) == 1 and plan[0].direct is not None and not plan[0].known:
         plan[0].known = True
         whole = plan[0].start == 0 and plan[0].stop == values.shape[-1]
-        if again is not None and whole:
-            again[plan[0].kind].remember(values, times, at, out, plan[0].direct)
+        if launches is not None and whole:
+            launches[plan[0].kind].add(values, times, at, out, plan[0].direct)
     return None
 
 
@@ -146,7 +146,7 @@ class _Launch:
         self.options = options  # of the compiler
         self.fixed = fixed  # every argument that is no pointer
         self.direct: Any = None  # until Triton has compiled the kernel, and always in its interpreter
-        self.refused = self.known = False  # the driver does it otherwise; `again` launches it as well
+        self.refused = self.known = False  # the driver does it otherwise; `launches` has it as well
 
     def ordinary(
         self, values: Any, times: Any, at: Any, out: Any, mask: Any, lengths: Any, at_lengths: Any, offsets: Any,

@@ -1,4 +1,4 @@
-"""resample on the CPU, numpy in and out: validation here, the loops in native/resample_rows.cpp."""
+"""resample on the CPU, numpy in and out: validation here, the loops in native/resample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.native import first_disorder
+from ridgeline.native import first_unsorted
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.apart import refuse_shared
@@ -38,12 +38,12 @@ def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **
 
 
 def run(
-    values: Any, times: Any, at: Any, *, out: Any, wanted: Any, value_type: str, kind: Any, quaternion: str,
-    outside: str, max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
+    values: Any, times: Any, at: Any, *, out: Any, wanted: Any, value_type: str, kind: Any, outside: str,
+    max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
     return_mask: bool,
 ) -> Any:  # fmt: skip
     """The same for values that may be bfloat16 under another name (torch's, seen as uint16)."""
-    policies(outside, quaternion)
+    policies(outside)
     times, at = clocks(arguments.plain("times", times), arguments.plain("at", at))
     lengths, at_lengths = arguments.counts("lengths", lengths), arguments.counts("at_lengths", at_lengths)
     offsets = arguments.counts("offsets", offsets)
@@ -54,7 +54,7 @@ def run(
     # Before anything is written to the caller's memory or read from the ends of the stamps; else along with the work.
     beforehand = check and (out is not None or outside == "raise")
     if beforehand:
-        trajectory = first_disorder(batch.times, lengths, offsets)
+        trajectory = first_unsorted(batch.times, lengths, offsets)
         if trajectory >= 0:
             raise disorder(trajectory, batch, lengths, offsets)
     if outside == "raise":

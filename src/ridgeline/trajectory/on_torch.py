@@ -83,13 +83,13 @@ def _on_cpu(values: Any, times: Any, at: Any, *, wanted: Any, out: Any, return_m
 
 
 def on_gpu(
-    values: Any, times: Any, at: Any, *, wanted: Any, out: Any, kind: Any, quaternion: str, outside: str, max_gap: Any,
+    values: Any, times: Any, at: Any, *, wanted: Any, out: Any, kind: Any, outside: str, max_gap: Any,
     lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool, return_mask: bool,
 ) -> Any:  # fmt: skip
     """The Triton kernel; with check=False and out= it neither synchronises nor allocates."""
     from ridgeline.kernels.resample import run
 
-    policies(outside, quaternion)
+    policies(outside)
     lengths, at_lengths, offsets = (
         _counts(name, c, values.device)
         for name, c in (("lengths", lengths), ("at_lengths", at_lengths), ("offsets", offsets))
@@ -155,9 +155,9 @@ def _validated(batch: Batch, lengths: Any, at_lengths: Any, offsets: Any, outsid
     on_numpy.counted(host, *counts)
     if sort:
         return
-    from ridgeline.native import first_disorder
+    from ridgeline.native import first_unsorted
 
-    trajectory = first_disorder(host.times, counts[0], counts[2])
+    trajectory = first_unsorted(host.times, counts[0], counts[2])
     if trajectory >= 0:
         raise on_numpy.disorder(trajectory, host, counts[0], counts[2])
     if outside == "raise":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.trajectory.channels import OUTSIDE, QUATERNIONS
+from ridgeline.trajectory.channels import OUTSIDE
 
 Spread = Callable[[Any, int], Any]  # an array [1, …] seen as [B, …]
 
@@ -57,11 +57,9 @@ def shaped(values: Any, times: Any, at: Any, offsets: Any, spread: Spread) -> Ba
     return Batch(whole, clock, targets, batch, shape, (count,) if single else (batch, count))
 
 
-def policies(outside: str, quaternion: str) -> None:
+def policies(outside: str) -> None:
     if outside not in OUTSIDE:
         raise unknown("policy for targets outside", outside, OUTSIDE)
-    if quaternion not in QUATERNIONS:
-        raise unknown("quaternion order", quaternion, QUATERNIONS)
 
 
 def _packed(values: Any, times: Any, at: Any, offsets: Any, spread: Spread) -> Batch:
