@@ -21,7 +21,13 @@ using Clock = std::chrono::steady_clock;
 
 // How long a worker waits for the next call before it sleeps: a loop of small calls finds the workers awake.
 constexpr std::chrono::microseconds kSpin{200};
-constexpr int kPausesPerClock = 32; // pauses between two looks at the clock
+constexpr int kPausesPerYield = 32;
+
+// One step of a loop that waits. The thread that it waits for may need this very CPU.
+void pause_or_yield(int pauses) {
+  if (pauses % kPausesPerYield == 0) std::this_thread::yield();
+  else pause_cpu();
+}
 
 // The CPUs and the memory policy of a thread. A new thread inherits both from the thread that starts it.
 struct Placement {
@@ -78,12 +84,7 @@ public:
     wake_two();
     work(0);
     free_places = 0; // a worker that has not joined by now stays out
-    const auto start = Clock::now();
-    for (int pauses = 0; joined > 0; ++pauses) {
-      pause_cpu();
-      // The last worker may need this very CPU.
-      if (pauses % kPausesPerClock == 0 && Clock::now() - start > kSpin) std::this_thread::yield();
-    }
+    for (int pauses = 1; joined > 0; ++pauses) pause_or_yield(pauses);
   }
 
   const Placement placement;
@@ -105,8 +106,8 @@ private:
   bool wait_for_job() {
     const auto start = Clock::now();
     for (int pauses = 1; free_places == 0; ++pauses) {
-      pause_cpu();
-      if (pauses % kPausesPerClock == 0 && Clock::now() - start > kSpin) break;
+      pause_or_yield(pauses);
+      if (pauses % kPausesPerYield == 0 && Clock::now() - start > kSpin) break;
     }
     if (free_places > 0) return true;
     std::unique_lock lock(mutex);
