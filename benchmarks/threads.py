@@ -65,9 +65,8 @@ def print_table(results: dict[str, list[dict[str, float]]]) -> None:
         cells = []
         for name, rounds in results.items():
             times = sorted(times[case] for times in rounds)
-            cells.append(
-                f"{name} {medians[name]:9.1f} ({times[0]:.1f} to {times[-1]:.1f}) {medians[name] / medians[first]:5.2f} x"
-            )
+            ratio = medians[name] / medians[first]
+            cells.append(f"{name} {medians[name]:9.1f} ({times[0]:.1f} to {times[-1]:.1f}) {ratio:5.2f} x")
         print(f"{case:28}{'   '.join(cells)}")
 
 
@@ -91,7 +90,8 @@ def measure_cases() -> dict[str, float]:
             "float32", False, 0, True,
         )  # fmt: skip
         calls = {"": lambda v=values, t=stamps, a=at: ridgeline.resample(v, t, a)}
-        calls[" tensors"] = lambda x=[torch.from_numpy(a) for a in (values, stamps, at)]: ridgeline.resample(*x)
+        tensors = [torch.from_numpy(a) for a in (values, stamps, at)]
+        calls[" tensors"] = lambda x=tensors: ridgeline.resample(*x)
         for kind, call in calls.items():
             times[f"resample {batch}{kind}, loop"] = median_us(call)
         times[f"resample {batch}, nanobind"] = median_us(lambda g=general: native.resample(*g))

@@ -1,5 +1,5 @@
-// Python face of the collectives. Memory comes as addresses, for the caller has looked at the arrays; a call answers
-// with a number (0: done), and who was to blame is asked for then.
+// Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
+// number (0: success); `blamed` is the rank that caused a failure.
 #include <mutex>
 
 #include <nanobind/nanobind.h>
@@ -17,58 +17,58 @@ namespace ridgeline {
 namespace {
 
 using Steps = nb::ndarray<const std::int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
-using Told = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
+using Header = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
                         std::int64_t>;
 
-struct Caller;
+struct GilGuard;
 
-struct Face {
+struct Engine {
   Collective engine;
   int blamed = -1;
-  std::mutex turn{}; // one call at a time
-  Caller *caller = nullptr;
+  std::mutex one_call{}; // one call at a time
+  GilGuard *gil_guard = nullptr;
 
-  template <class Work> int done(std::uint64_t bytes, Work work);
+  template <class Work> int run_call(std::uint64_t bytes, Work work);
 };
 
-// Who makes a call. A short one keeps the interpreter's lock, for giving it away and back costs a good part of it; that
-// is let go for much data, for a wait of more than a moment, and to wait for another thread's call to end.
-struct Caller {
-  static constexpr std::uint64_t kShort = 16 << 10; // bytes
+// Holds the GIL during a short call, because releasing it costs a good part of the call. It releases the GIL for much data,
+// for a long wait, and while another thread uses the engine.
+struct GilGuard {
+  static constexpr std::uint64_t kKeepGil = 16 << 10; // bytes
 
-  Caller(Face &face, std::uint64_t bytes) : face_(face) {
-    if (bytes > kShort) let_go();
-    if (!face.turn.try_lock()) {
-      let_go();
-      face.turn.lock();
+  GilGuard(Engine &engine_object, std::uint64_t bytes) : engine_object_(engine_object) {
+    if (bytes > kKeepGil) release_gil();
+    if (!engine_object.one_call.try_lock()) {
+      release_gil();
+      engine_object.one_call.lock();
     }
-    face.caller = this;
+    engine_object.gil_guard = this;
   }
-  Caller(const Caller &) = delete;
-  Caller &operator=(const Caller &) = delete;
-  ~Caller() {
-    face_.caller = nullptr;
-    face_.turn.unlock();
-    if (held_) PyEval_RestoreThread(held_);
+  GilGuard(const GilGuard &) = delete;
+  GilGuard &operator=(const GilGuard &) = delete;
+  ~GilGuard() {
+    engine_object_.gil_guard = nullptr;
+    engine_object_.one_call.unlock();
+    if (thread_state_) PyEval_RestoreThread(thread_state_);
   }
-  void let_go() {
-    if (!held_) held_ = PyEval_SaveThread();
+  void release_gil() {
+    if (!thread_state_) thread_state_ = PyEval_SaveThread();
   }
 
 private:
-  Face &face_;
-  PyThreadState *held_ = nullptr;
+  Engine &engine_object_;
+  PyThreadState *thread_state_ = nullptr;
 };
 
-template <class Work> int Face::done(std::uint64_t bytes, Work work) {
+template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
   try {
-    Caller one(*this, bytes);
+    GilGuard one(*this, bytes);
     work();
     return 0;
-  } catch (const Trouble &trouble) {
+  } catch (const Failure &trouble) {
     blamed = trouble.rank;
-    // A call that all have left at the same place leaves nothing broken behind; any other does.
-    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::given_up) engine.give_up(trouble.rank);
+    // After a mismatch all ranks have left the call at the same point, so the communicator stays usable.
+    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::abandoned_by) engine.abandon(trouble.rank);
     if (trouble.fault == Fault::interrupted) throw nb::python_error();
     return int(trouble.fault);
   }
@@ -77,8 +77,8 @@ template <class Work> int Face::done(std::uint64_t bytes, Work work) {
 std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
 void *at(std::uint64_t address) { return reinterpret_cast<void *>(address); }
 
-// The types that NumPy names by one letter; −1: the slow way looks closer.
-int number_of(const char *format) {
+// The types that NumPy names by one letter; −1: the slow path decides.
+int parse_format(const char *format) {
   if (!format || format[1]) return -1;
   switch (format[0]) {
   case 'e': return int(Number::f16);
@@ -93,9 +93,8 @@ int number_of(const char *format) {
   }
 }
 
-// An array as the short ways take it, without any Python on the way: the call of a small message costs little more than
-// the message. Everything else (other types, strides, tensors, arrays that must not be written) goes the long way, which
-// also says what is wrong with it.
+// An array for the short path, read without Python code: then the call costs little more than the message. All other
+// arrays (types, strides, tensors, read-only) take the general path, which also raises the errors.
 struct View {
   Py_buffer buffer{};
   int type = -1;
@@ -103,7 +102,7 @@ struct View {
   explicit View(nb::handle array, bool written = true) {
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(array.ptr(), &buffer, flags)) PyErr_Clear();
-    else type = number_of(buffer.format);
+    else type = parse_format(buffer.format);
   }
   View(const View &) = delete;
   View &operator=(const View &) = delete;
@@ -113,125 +112,125 @@ struct View {
   std::uint64_t count() const { return buffer.len / buffer.itemsize; }
 };
 
-int all_reduce_array(Face &self, nb::handle array, int how, double timeout) {
+int all_reduce_array(Engine &self, nb::handle array, int how, double timeout) {
   const View x(array);
   if (!x.fits()) return -1;
-  return self.done(x.buffer.len, [&] {
+  return self.run_call(x.buffer.len, [&] {
     self.engine.run({Op::all_reduce, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(how), 0, ns(timeout)});
   });
 }
 
-int broadcast_array(Face &self, nb::handle array, int root, double timeout) {
+int broadcast_array(Engine &self, nb::handle array, int root, double timeout) {
   const View x(array);
   if (!x.fits()) return -1;
-  return self.done(x.buffer.len, [&] {
+  return self.run_call(x.buffer.len, [&] {
     self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
   });
 }
 
-int all_gather_array(Face &self, nb::handle array, nb::handle out, int ranks, double timeout) {
+int all_gather_array(Engine &self, nb::handle array, nb::handle out, int ranks, double timeout) {
   const View x(array, false), y(out);
   if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks)) return -1;
-  return self.done(y.buffer.len, [&] {
+  return self.run_call(y.buffer.len, [&] {
     self.engine.run({Op::all_gather, x.buffer.buf, y.buffer.buf, x.count(), Number(x.type), Combine(0), 0, ns(timeout)});
   });
 }
 
-bool other(const Face &self, int rank) { return rank >= 0 && rank < self.engine.size() && rank != self.engine.me(); }
+bool is_other_rank(const Engine &self, int rank) { return rank >= 0 && rank < self.engine.size() && rank != self.engine.me(); }
 
-int send_array(Face &self, nb::handle array, int to, double timeout) {
+int send_array(Engine &self, nb::handle array, int to, double timeout) {
   const View x(array, false);
-  if (!x.fits() || !other(self, to)) return -1;
-  return self.done(x.buffer.len, [&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
+  if (!x.fits() || !is_other_rank(self, to)) return -1;
+  return self.run_call(x.buffer.len, [&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
 }
 
-int receive_array(Face &self, nb::handle array, int from, double timeout) {
+int receive_array(Engine &self, nb::handle array, int from, double timeout) {
   const View x(array);
-  if (!x.fits() || !other(self, from)) return -1;
-  return self.done(x.buffer.len, [&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
+  if (!x.fits() || !is_other_rank(self, from)) return -1;
+  return self.run_call(x.buffer.len, [&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
 }
 
 } // namespace
 
 void bind_collective(nb::module_ &m) {
   m.attr("FABRIC_CONTEXTS") = kContexts;
-  m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that so many ranks share (sparse).");
+  m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that this many ranks share (sparse).");
   m.def("reduce_arrays", [](std::uint64_t to, const std::vector<std::uint64_t> &from, std::uint64_t count, int type, int how) {
     std::vector<const void *> sources;
     for (std::uint64_t address : from) sources.push_back(at(address));
     const ReduceLoops loops = reduce_loops(chosen_isa());
     nb::gil_scoped_release release;
     loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
-  }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "The loops of a reduction alone, on addresses.");
-  nb::class_<Face>(m, "Collective", "One rank's end of a communicator over shared memory.")
+  }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "Run the loops of a reduction on addresses.");
+  nb::class_<Engine>(m, "Collective", "One rank's end of a communicator over shared memory.")
       .def("__init__",
-           [](Face *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
+           [](Engine *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
               const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
-             new (self) Face{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
-             self->engine.waiter.takes_long = [self] { self->caller->let_go(); };
+             new (self) Engine{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
+             self->engine.waiter.takes_long = [self] { self->gil_guard->release_gil(); };
              self->engine.waiter.interrupted = [] {
                nb::gil_scoped_acquire hold;
                return PyErr_CheckSignals() != 0;
              };
            },
            "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
-      .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: not an array for the short way.")
+      .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
       .def("broadcast", &broadcast_array, "array"_a, "root"_a, "timeout"_a, "As all_reduce.")
       .def("all_gather", &all_gather_array, "array"_a, "out"_a, "ranks"_a, "timeout"_a, "As all_reduce.")
       .def("send_array", &send_array, "array"_a, "to"_a, "timeout"_a, "As all_reduce.")
       .def("recv_array", &receive_array, "array"_a, "source"_a, "timeout"_a, "As all_reduce.")
       .def("run",
-           [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+           [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
               double timeout) {
-             return self.done(~0ull, [&] {
+             return self.run_call(~0ull, [&] {
                self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)});
              });
            },
            "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a)
       .def("run_steps",
-           [](Face &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+           [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
               double timeout, Steps steps, int chunks, int widest, std::uint32_t algorithm) {
-             return self.done(~0ull, [&] {
+             return self.run_call(~0ull, [&] {
                self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)}, steps.data(),
                                steps.shape(0), chunks, widest, algorithm);
              });
            },
            "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "steps"_a, "chunks"_a, "widest"_a,
            "algorithm"_a)
-      .def("send", [](Face &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
-        return self.done(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
+      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
       }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a)
-      .def("recv", [](Face &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
-        return self.done(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
+      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
       }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a)
-      .def("may_look", [](Face &self, int rank, std::uint64_t address, std::uint64_t expected) {
-        return self.engine.may_look(rank, address, expected);
+      .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
+        return self.engine.can_read(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
-      .def("header", [](Face &self, int rank, bool disputed) -> Told {
-        const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.last_said(rank);
+      .def("header", [](Engine &self, int rank, bool disputed) -> Header {
+        const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.read_last_header(rank);
         return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp};
       }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
-      .def("usage", [](Face &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
+      .def("usage", [](Engine &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
         const Usage &u = self.engine.usage[op];
         return {u.calls, u.bytes, u.ns};
       }, "op"_a, "(calls, bytes, ns) of an operation.")
-      .def_prop_ro("waited_ns", [](Face &self) { return self.engine.waiter.waited_ns; })
-      .def_prop_ro("blamed", [](Face &self) { return self.blamed; })
-      .def_prop_ro("arena", [](Face &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
-      .def_prop_rw("small", [](Face &self) { return self.engine.small; },
-                   [](Face &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
-      .def_prop_rw("whole", [](Face &self) { return self.engine.whole; },
-                   [](Face &self, std::uint64_t value) { self.engine.whole = value; })
-      .def_prop_rw("foreign_from", [](Face &self) { return self.engine.foreign_from; },
-                   [](Face &self, std::uint64_t value) { self.engine.foreign_from = value; })
-      .def_prop_rw("foreign_moves_from", [](Face &self) { return self.engine.foreign_moves_from; },
-                   [](Face &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
-      .def_prop_rw("slice", [](Face &self) { return self.engine.slice; },
-                   [](Face &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
-      .def_prop_rw("crowded", [](Face &self) { return self.engine.waiter.crowded; },
-                   [](Face &self, bool value) { self.engine.waiter.crowded = value; })
-      .def_prop_rw("foreign", [](Face &self) { return self.engine.foreign; },
-                   [](Face &self, bool value) { self.engine.foreign = value; });
+      .def_prop_ro("waited_ns", [](Engine &self) { return self.engine.waiter.waited_ns; })
+      .def_prop_ro("blamed", [](Engine &self) { return self.blamed; })
+      .def_prop_ro("arena", [](Engine &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
+      .def_prop_rw("small", [](Engine &self) { return self.engine.small; },
+                   [](Engine &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("full_reduce_bytes", [](Engine &self) { return self.engine.full_reduce_bytes; },
+                   [](Engine &self, std::uint64_t value) { self.engine.full_reduce_bytes = value; })
+      .def_prop_rw("foreign_from", [](Engine &self) { return self.engine.foreign_from; },
+                   [](Engine &self, std::uint64_t value) { self.engine.foreign_from = value; })
+      .def_prop_rw("foreign_moves_from", [](Engine &self) { return self.engine.foreign_moves_from; },
+                   [](Engine &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
+      .def_prop_rw("slice", [](Engine &self) { return self.engine.slice; },
+                   [](Engine &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
+      .def_prop_rw("crowded", [](Engine &self) { return self.engine.waiter.crowded; },
+                   [](Engine &self, bool value) { self.engine.waiter.crowded = value; })
+      .def_prop_rw("foreign", [](Engine &self) { return self.engine.foreign; },
+                   [](Engine &self, bool value) { self.engine.foreign = value; });
 }
 
 } // namespace ridgeline

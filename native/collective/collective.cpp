@@ -1,4 +1,4 @@
-// Data where everyone can see it: slots for small calls, areas slice by slice, or the callers' own buffers.
+// Collectives through shared memory: slots for small calls, areas slice by slice, or the buffers of the callers.
 #include "collective/collective.hpp"
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace ridgeline {
 namespace {
 
-constexpr std::uint64_t kLead = 1;      // slices a rank fills before it takes the others' first one
-constexpr std::uint32_t kAhead = 4;     // slices a root may be ahead of those who take them
-constexpr std::size_t kLook = 64 << 10; // bytes of others' buffers at a time: they stay in the nearest caches
+constexpr std::uint64_t kLead = 1;      // slices that a rank fills before it reads the first slice of the others
+constexpr std::uint32_t kAhead = 4;     // slices that a root may be ahead of the readers
+constexpr std::size_t kLook = 64 << 10; // bytes read at a time from other buffers: they stay in the first caches
 
-std::size_t given(const Call &call, int ranks) {
+std::size_t sent_bytes(const Call &call, int ranks) {
   const std::size_t block = call.count * size_of(call.type);
   return call.op == Op::reduce_scatter || call.op == Op::all_to_all ? block * ranks : block;
 }
@@ -25,22 +25,22 @@ std::size_t given(const Call &call, int ranks) {
 Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
     : waiter(segment_, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes), members_(std::move(members)),
-      pids_(pids), me_(me), where_(members_.size()), from_(members_.size()), loops_(reduce_loops(chosen_isa())) {
+      pids_(pids), me_(me), call_data_(members_.size()), from_(members_.size()), loops_(reduce_loops(chosen_isa())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)
     if (rank < 0 || rank >= world) throw std::invalid_argument("there is no such rank");
-  // A context may have been another communicator's: all members see the same counts, for they stopped together.
+  // Another communicator may have used the context before. All members see the same count, because they stopped at the same call.
   progress_ = segment_.line(members_[me_]).progress.load();
 }
 
-void Collective::give_up(int rank) {
-  std::uint32_t nobody = 0;
-  segment_.given_up().compare_exchange_strong(nobody, std::uint32_t(rank) + 1);
+void Collective::abandon(int rank) {
+  std::uint32_t no_rank = 0;
+  segment_.abandoned_by().compare_exchange_strong(no_rank, std::uint32_t(rank) + 1);
 }
 
-std::pair<Called, Where> Collective::last_said(int rank) const {
+std::pair<Called, CallData> Collective::read_last_header(int rank) const {
   const Line &line = segment_.line(members_[rank]);
-  return said(rank, line.where[0].stamp > line.where[1].stamp ? 0 : 1);
+  return read_header(rank, line.call_data[0].stamp > line.call_data[1].stamp ? 0 : 1);
 }
 
 void Collective::sync() {
@@ -52,44 +52,44 @@ void Collective::sync() {
     }
 }
 
-void Collective::together() {
-  Line &mine = segment_.line(members_[me_]);
-  Waiter::raise(mine.progress, mine.waiters, ++progress_);
+void Collective::advance_and_wait() {
+  Line &own_line = segment_.line(members_[me_]);
+  Waiter::raise(own_line.progress, own_line.waiters, ++progress_);
   sync();
 }
 
-// Say what this rank calls, with small data beside it, and compare when all have come.
+// Publishes the call of this rank, with small data in its slot, and compares the calls when all ranks have arrived.
 std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes) {
   const std::uint32_t sequence = sequence_++;
-  Line &mine = segment_.line(members_[me_]);
+  Line &own_line = segment_.line(members_[me_]);
   if (bytes) std::memcpy(segment_.slot(members_[me_], sequence), payload, bytes);
-  Where where{sequence, std::uint32_t(Way::bounce), 0, began_};
+  CallData call_data{sequence, std::uint32_t(DataPath::bounce), 0, start_ns_};
   const char *data = static_cast<const char *>(call.in);
-  const std::size_t all = given(call, size());
+  const std::size_t all = sent_bytes(call, size());
   const bool adds = call.op == Op::all_reduce || call.op == Op::reduce_scatter;
   if (data >= arena() && data + all <= arena() + segment_.arena_bytes()) {
-    where.way = std::uint32_t(Way::registered);
-    where.address = data - arena();
+    call_data.path = std::uint32_t(DataPath::registered);
+    call_data.address = data - arena();
   } else if (foreign && all >= (adds ? foreign_from : foreign_moves_from)) {
-    where.way = std::uint32_t(Way::foreign);
-    where.address = reinterpret_cast<std::uint64_t>(data);
+    call_data.path = std::uint32_t(DataPath::foreign);
+    call_data.address = reinterpret_cast<std::uint64_t>(data);
   }
-  mine.where[sequence % 2] = where;
+  own_line.call_data[sequence % 2] = call_data;
   static_assert(sizeof(Called) == 16, "compared byte by byte");
   const Called called{std::uint8_t(call.op), std::uint8_t(call.type), std::uint8_t(call.how), std::uint8_t(algorithm),
                       call.root, call.count};
-  mine.called[sequence % 2] = called;
-  together();
+  own_line.called[sequence % 2] = called;
+  advance_and_wait();
   for (int rank = 0; rank < size(); ++rank) {
     if (std::memcmp(&segment_.line(members_[rank]).called[sequence % 2], &called, sizeof called)) {
       disputed_ = sequence;
-      throw Trouble{Fault::mismatch, members_[rank]};
+      throw Failure{Fault::mismatch, members_[rank]};
     }
   }
   return sequence;
 }
 
-// Where each rank's part of the data begins; parts begin on a cache line.
+// The start of the part of each rank; parts begin on a cache line.
 std::vector<std::uint64_t> Collective::parts(const Call &call) const {
   const std::uint64_t n = size(), line = std::max<std::uint64_t>(1, 64 / size_of(call.type));
   std::vector<std::uint64_t> begin(n + 1);
@@ -98,71 +98,71 @@ std::vector<std::uint64_t> Collective::parts(const Call &call) const {
   return begin;
 }
 
-const char *Collective::seen(int rank, std::uint64_t offset) const {
-  return Way(where_[rank].way) == Way::registered ? segment_.arena(members_[rank]) + where_[rank].address + offset : nullptr;
+const char *Collective::visible_data(int rank, std::uint64_t offset) const {
+  return DataPath(call_data_[rank].path) == DataPath::registered ? segment_.arena(members_[rank]) + call_data_[rank].address + offset : nullptr;
 }
 
-bool Collective::all_seen() const {
-  return std::all_of(where_.begin(), where_.end(), [](const Where &h) { return Way(h.way) != Way::bounce; });
+bool Collective::all_visible() const {
+  return std::all_of(call_data_.begin(), call_data_.end(), [](const CallData &h) { return DataPath(h.path) != DataPath::bounce; });
 }
 
 bool Collective::read(int rank, std::uint64_t offset, void *to, std::size_t bytes) {
-  if (const char *from = seen(rank, offset)) {
+  if (const char *from = visible_data(rank, offset)) {
     std::memcpy(to, from, bytes);
     return true;
   }
   char *at = static_cast<char *>(to);
-  std::uint64_t from = where_[rank].address + offset;
+  std::uint64_t from = call_data_[rank].address + offset;
   while (bytes) {
-    iovec here{at, bytes}, there{reinterpret_cast<void *>(from), bytes};
-    const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
+    iovec local{at, bytes}, remote{reinterpret_cast<void *>(from), bytes};
+    const ssize_t got = process_vm_readv(pids_[members_[rank]], &local, 1, &remote, 1, 0);
     if (got <= 0) {
       if (got < 0 && errno == EINTR) continue;
-      throw Trouble{errno == ESRCH ? Fault::dead : Fault::refused, members_[rank]};
+      throw Failure{errno == ESRCH ? Fault::dead : Fault::refused, members_[rank]};
     }
     at += got, from += got, bytes -= got;
   }
   return true;
 }
 
-bool Collective::may_look(int rank, std::uint64_t address, std::uint64_t expected) {
-  std::uint64_t found = 0;
-  iovec here{&found, sizeof found}, there{reinterpret_cast<void *>(address), sizeof found};
-  const ssize_t got = process_vm_readv(pids_[members_[rank]], &here, 1, &there, 1, 0);
-  return got == ssize_t(sizeof found) && found == expected;
+bool Collective::can_read(int rank, std::uint64_t address, std::uint64_t expected) {
+  std::uint64_t value = 0;
+  iovec local{&value, sizeof value}, remote{reinterpret_cast<void *>(address), sizeof value};
+  const ssize_t got = process_vm_readv(pids_[members_[rank]], &local, 1, &remote, 1, 0);
+  return got == ssize_t(sizeof value) && value == expected;
 }
 
-void Collective::run(const Call &given_call) {
-  Call call = given_call;
+void Collective::run(const Call &requested) {
+  Call call = requested;
   const int n = size();
   const std::size_t block = call.count * size_of(call.type);
-  began_ = monotonic_ns();
-  waiter.deadline = began_ + call.timeout_ns;
+  start_ns_ = monotonic_ns();
+  waiter.deadline = start_ns_ + call.timeout_ns;
   if (call.op == Op::all_reduce && call.in != call.out && block) {
     std::memcpy(call.out, call.in, block);
     call.in = call.out;
   }
-  const std::size_t bytes = given(call, n);
+  const std::size_t bytes = sent_bytes(call, n);
   const bool fits = bytes <= std::min<std::uint64_t>(small, kSlot);
   const bool gives = fits && (call.op != Op::broadcast || call.root == me_);
   const std::uint32_t sequence = arrive(call, 0, call.in, gives ? bytes : 0);
-  for (int rank = 0; !fits && rank < n; ++rank) where_[rank] = segment_.line(members_[rank]).where[sequence % 2];
+  for (int rank = 0; !fits && rank < n; ++rank) call_data_[rank] = segment_.line(members_[rank]).call_data[sequence % 2];
   if (call.count == 0 || call.op == Op::barrier) {
-    // arriving was all
+    // nothing more to do
   } else if (fits) {
     small_call(call, sequence);
   } else if (call.op == Op::all_reduce || call.op == Op::reduce_scatter) {
     const std::vector<std::uint64_t> begin = parts(call);
-    if (all_seen()) reduce_seen(call, begin, call.op == Op::all_reduce);
+    if (all_visible()) reduce_visible(call, begin, call.op == Op::all_reduce);
     else reduce_parts(call, begin, call.op == Op::all_reduce);
   } else {
-    const bool look = call.op == Op::broadcast ? Way(where_[call.root].way) != Way::bounce : all_seen();
-    if (look && call.op != Op::reduce) read_round(call);
+    const bool direct = call.op == Op::broadcast ? DataPath(call_data_[call.root].path) != DataPath::bounce : all_visible();
+    if (direct && call.op != Op::reduce) read_others(call);
     else if (call.op == Op::broadcast) stream(call);
-    else hand_round(call);
+    else exchange_slices(call);
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }
 
 void Collective::small_call(const Call &call, std::uint32_t sequence) {
@@ -171,7 +171,7 @@ void Collective::small_call(const Call &call, std::uint32_t sequence) {
   auto slot = [&](int rank) { return segment_.slot(members_[rank], sequence); };
   char *out = static_cast<char *>(call.out);
   const bool reduces = call.op == Op::all_reduce || call.op == Op::reduce_scatter || (call.op == Op::reduce && call.root == me_);
-  if (call.op == Op::all_reduce && block > whole) {
+  if (call.op == Op::all_reduce && block > full_reduce_bytes) {
     reduce_slots(call, sequence);
   } else if (reduces) {
     for (int r = 0; r < n; ++r) from_[r] = slot(r) + (call.op == Op::reduce_scatter ? me_ * block : 0);
@@ -185,28 +185,28 @@ void Collective::small_call(const Call &call, std::uint32_t sequence) {
   }
 }
 
-// Many ranks that all read all of the small data ask for n² times its cache lines. Here part p is rank p's to add, and a
-// second meeting hands the sums round: 2 · n times as many lines. The sum may lie where the part lay in this rank's own
-// slot, for nobody else reads that part of it before.
+// If all ranks read all of the data, they load n² times its cache lines. Here rank p reduces part p, and after a second
+// synchronization all ranks read the sums: 2 · n times the lines. The sum may replace the part in the slot of this rank,
+// because no other rank reads that part.
 void Collective::reduce_slots(const Call &call, std::uint32_t sequence) {
   const int n = size();
   const std::size_t one = size_of(call.type);
   const std::vector<std::uint64_t> begin = parts(call);
   char *out = static_cast<char *>(call.out);
-  auto lies = [&](int rank, int part) { return segment_.slot(members_[rank], sequence) + begin[part] * one; };
+  auto position = [&](int rank, int part) { return segment_.slot(members_[rank], sequence) + begin[part] * one; };
   if (const std::uint64_t m = begin[me_ + 1] - begin[me_]) {
-    for (int r = 0; r < n; ++r) from_[r] = lies(r, me_);
-    loops_.reduce(lies(me_, me_), from_.data(), n, m, call.type, call.how);
+    for (int r = 0; r < n; ++r) from_[r] = position(r, me_);
+    loops_.reduce(position(me_, me_), from_.data(), n, m, call.type, call.how);
   }
-  together();
-  for (int away = 0; away < n; ++away) {
-    const int p = (me_ + away) % n;
-    if (const std::uint64_t m = begin[p + 1] - begin[p]) std::memcpy(out + begin[p] * one, lies(p, p), m * one);
+  advance_and_wait();
+  for (int distance = 0; distance < n; ++distance) {
+    const int p = (me_ + distance) % n;
+    if (const std::uint64_t m = begin[p + 1] - begin[p]) std::memcpy(out + begin[p] * one, position(p, p), m * one);
   }
 }
 
-// Part p of the data is rank p's to add. What others need goes through this rank's area, slice by slice; while the
-// others add slice k, slice k + 1 is laid out.
+// Rank p reduces part p. The data for other ranks goes through the area of this rank, slice by slice: while the others
+// reduce slice k, this rank fills slice k + 1.
 void Collective::reduce_parts(const Call &call, const std::vector<std::uint64_t> &begin, bool share) {
   const int n = size();
   const std::size_t one = size_of(call.type);
@@ -217,55 +217,55 @@ void Collective::reduce_parts(const Call &call, const std::vector<std::uint64_t>
   const std::uint64_t rounds = (longest + step - 1) / step;
   const char *data = static_cast<const char *>(call.in);
   char *out = static_cast<char *>(call.out);
-  auto lies = [&](int rank, std::uint64_t k, int part) { // part n: the answer
+  auto position = [&](int rank, std::uint64_t k, int part) { // part n: the result
     return segment_.area(members_[rank]) + ((k % 2) * (n + 1) + part) * cap;
   };
   auto length = [&](int p, std::uint64_t k) -> std::uint64_t {
     const std::uint64_t from = begin[p] + k * step;
     return from < begin[p + 1] ? std::min(step, begin[p + 1] - from) : 0;
   };
-  auto lay_out = [&](std::uint64_t k) {
-    for (int away = 1; away < n; ++away) {
-      const int p = (me_ + away) % n;
-      if (const std::uint64_t m = length(p, k)) std::memcpy(lies(me_, k, p), data + (begin[p] + k * step) * one, m * one);
+  auto fill_slice = [&](std::uint64_t k) {
+    for (int distance = 1; distance < n; ++distance) {
+      const int p = (me_ + distance) % n;
+      if (const std::uint64_t m = length(p, k)) std::memcpy(position(me_, k, p), data + (begin[p] + k * step) * one, m * one);
     }
   };
   std::vector<const void *> from(n);
-  lay_out(0);
-  together();
+  fill_slice(0);
+  advance_and_wait();
   for (std::uint64_t k = 0; k < rounds; ++k) {
     if (const std::uint64_t m = length(me_, k)) {
       const std::uint64_t at = begin[me_] + k * step;
-      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at * one : lies(r, k, me_);
+      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at * one : position(r, k, me_);
       char *to = share ? out + at * one : out + k * step * one;
       loops_.reduce(to, from.data(), n, m, call.type, call.how);
-      if (share) std::memcpy(lies(me_, k, n), to, m * one);
+      if (share) std::memcpy(position(me_, k, n), to, m * one);
     }
-    if (k + 1 < rounds) lay_out(k + 1);
-    if (share || k + 1 < rounds) together();
-    for (int away = 1; share && away < n; ++away) {
-      const int p = (me_ + away) % n;
-      if (const std::uint64_t m = length(p, k)) std::memcpy(out + (begin[p] + k * step) * one, lies(p, k, n), m * one);
+    if (k + 1 < rounds) fill_slice(k + 1);
+    if (share || k + 1 < rounds) advance_and_wait();
+    for (int distance = 1; share && distance < n; ++distance) {
+      const int p = (me_ + distance) % n;
+      if (const std::uint64_t m = length(p, k)) std::memcpy(out + (begin[p] + k * step) * one, position(p, k, n), m * one);
     }
   }
 }
 
-// The same where everyone's data can be looked at. Registered buffers get the answer written into them.
-void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> &begin, bool share) {
+// The same where all data can be read directly. The results are written into registered buffers.
+void Collective::reduce_visible(const Call &call, const std::vector<std::uint64_t> &begin, bool share) {
   const int n = size();
   const std::size_t one = size_of(call.type);
   const std::uint64_t step = kLook / one;
   char *out = static_cast<char *>(call.out);
   const char *data = static_cast<const char *>(call.in);
   bool push = share;
-  for (const Where &h : where_) push = push && Way(h.way) == Way::registered;
+  for (const CallData &h : call_data_) push = push && DataPath(h.path) == DataPath::registered;
   scratch_.resize(std::max(scratch_.size(), std::size_t(n) * kLook));
   std::vector<const void *> from(n);
   for (std::uint64_t at = begin[me_]; at < begin[me_ + 1]; at += step) {
     const std::uint64_t m = std::min(step, begin[me_ + 1] - at);
     for (int r = 0; r < n; ++r) {
       if (r == me_) from[r] = data + at * one;
-      else if (const char *there = seen(r, at * one)) from[r] = there;
+      else if (const char *remote = visible_data(r, at * one)) from[r] = remote;
       else {
         read(r, at * one, scratch_.data() + r * kLook, m * one);
         from[r] = scratch_.data() + r * kLook;
@@ -273,68 +273,68 @@ void Collective::reduce_seen(const Call &call, const std::vector<std::uint64_t> 
     }
     char *to = share ? out + at * one : out + (at - begin[me_]) * one;
     loops_.reduce(to, from.data(), n, m, call.type, call.how);
-    for (int away = 1; push && away < n; ++away) {
-      const int r = (me_ + away) % n;
-      std::memcpy(const_cast<char *>(seen(r, at * one)), to, m * one);
+    for (int distance = 1; push && distance < n; ++distance) {
+      const int r = (me_ + distance) % n;
+      std::memcpy(const_cast<char *>(visible_data(r, at * one)), to, m * one);
     }
   }
-  together();
+  advance_and_wait();
   if (!share || push) return;
-  for (int away = 1; away < n; ++away) {
-    const int p = (me_ + away) % n;
+  for (int distance = 1; distance < n; ++distance) {
+    const int p = (me_ + distance) % n;
     if (begin[p + 1] > begin[p]) read(p, begin[p] * one, out + begin[p] * one, (begin[p + 1] - begin[p]) * one);
   }
-  together();
+  advance_and_wait();
 }
 
-// Through the areas, slice by slice: whoever has filled slice k takes the others' slice k - kLead, so nobody waits for
-// one that is a little behind. A slice is small enough to stay in the caches of the one that fills it until the others
-// have it. Progress counts filled slices. Before slice k is filled, all are known to have filled k - 1 - kLead (that one
-// was taken last), so they have taken k - 2 - 2 * kLead before: with that many places the one for k is free.
-void Collective::hand_round(const Call &call) {
-  constexpr std::uint64_t places = 2 * kLead + 2;
+// Through the areas, slice by slice: a rank that has filled slice k reads slice k - kLead of the others, so it does not wait
+// for a rank that is slightly behind. A slice fits the cache of the rank that fills it until the others have read it.
+// Progress counts filled slices. Before a rank fills slice k, all ranks have filled k - 1 - kLead (it read that one last),
+// so they have read k - 2 - 2 * kLead: with that many buffers the buffer of slice k is free.
+void Collective::exchange_slices(const Call &call) {
+  constexpr std::uint64_t slots = 2 * kLead + 2;
   const int n = size(), lanes = call.op == Op::all_to_all ? n : 1;
   const std::size_t one = size_of(call.type), block = call.count * one;
-  const std::size_t lane = std::min<std::size_t>(slice, kArea / places / lanes) / 64 * 64;
+  const std::size_t lane = std::min<std::size_t>(slice, kArea / slots / lanes) / 64 * 64;
   const std::uint64_t step = lane / one, slices = (call.count + step - 1) / step;
   const std::uint32_t base = progress_;
   const char *data = static_cast<const char *>(call.in);
   char *out = static_cast<char *>(call.out);
-  Line &mine = segment_.line(members_[me_]);
-  auto lies = [&](int rank, std::uint64_t k, int part) {
-    return segment_.area(members_[rank]) + ((k % places) * lanes + part) * lane;
+  Line &own_line = segment_.line(members_[me_]);
+  auto position = [&](int rank, std::uint64_t k, int part) {
+    return segment_.area(members_[rank]) + ((k % slots) * lanes + part) * lane;
   };
   auto bytes = [&](std::uint64_t k) { return std::min(step, call.count - k * step) * one; };
   auto fill = [&](std::uint64_t k) {
     const std::size_t at = k * step * one, m = bytes(k);
     if (call.op == Op::all_to_all) {
       for (int p = 0; p < n; ++p)
-        if (p != me_) std::memcpy(lies(me_, k, p), data + p * block + at, m);
+        if (p != me_) std::memcpy(position(me_, k, p), data + p * block + at, m);
       std::memcpy(out + me_ * block + at, data + me_ * block + at, m);
     } else if (call.op == Op::all_gather) {
-      std::memcpy(lies(me_, k, 0), data + at, m);
-      if (out + me_ * block != data) std::memcpy(out + me_ * block + at, data + at, m); // while it is near
+      std::memcpy(position(me_, k, 0), data + at, m);
+      if (out + me_ * block != data) std::memcpy(out + me_ * block + at, data + at, m); // while it is in the cache
     } else if (call.root != me_) {
-      std::memcpy(lies(me_, k, 0), data + at, m);
+      std::memcpy(position(me_, k, 0), data + at, m);
     }
   };
   std::vector<const void *> from(n);
   auto take = [&](std::uint64_t k) {
     const std::size_t at = k * step * one, m = bytes(k);
     if (call.op != Op::reduce) {
-      for (int away = 1; away < n; ++away) {
-        const int r = (me_ + away) % n;
-        std::memcpy(out + r * block + at, lies(r, k, call.op == Op::all_to_all ? me_ : 0), m);
+      for (int distance = 1; distance < n; ++distance) {
+        const int r = (me_ + distance) % n;
+        std::memcpy(out + r * block + at, position(r, k, call.op == Op::all_to_all ? me_ : 0), m);
       }
     } else if (call.root == me_) {
-      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at : lies(r, k, 0);
+      for (int r = 0; r < n; ++r) from[r] = r == me_ ? data + at : position(r, k, 0);
       loops_.reduce(out + at, from.data(), n, m / one, call.type, call.how);
     }
   };
   for (std::uint64_t k = 0; k < slices + kLead; ++k) {
     if (k < slices) {
       fill(k);
-      Waiter::raise(mine.progress, mine.waiters, base + std::uint32_t(k) + 1);
+      Waiter::raise(own_line.progress, own_line.waiters, base + std::uint32_t(k) + 1);
     }
     if (k < kLead) continue;
     progress_ = base + std::uint32_t(k - kLead) + 1;
@@ -343,30 +343,30 @@ void Collective::hand_round(const Call &call) {
   }
 }
 
-// A broadcast through the root's area, a ring of slices: the root is some slices ahead of the slowest, and everyone
-// else follows at a pace of its own. Progress counts slices: those the root has filled, those another has taken.
+// A broadcast through the area of the root, a ring of slices. The root is at most kAhead slices ahead of the slowest rank.
+// Progress counts slices: filled ones for the root, read ones for the other ranks.
 void Collective::stream(const Call &call) {
   const std::size_t block = call.count * size_of(call.type), step = std::min<std::size_t>(slice, kArea / kAhead);
   const std::uint32_t base = progress_, slices = std::uint32_t((block + step - 1) / step);
-  Line &mine = segment_.line(members_[me_]), &roots = segment_.line(members_[call.root]);
+  Line &own_line = segment_.line(members_[me_]), &roots = segment_.line(members_[call.root]);
   char *data = static_cast<char *>(call.out);
   for (std::uint32_t k = 0; k < slices; ++k) {
     const std::size_t at = k * step, m = std::min(step, block - at);
-    char *lies = segment_.area(members_[call.root]) + (k % kAhead) * step;
+    char *position = segment_.area(members_[call.root]) + (k % kAhead) * step;
     if (me_ == call.root) {
       progress_ = base + k - kAhead + 1;
       if (k >= kAhead) sync();
-      std::memcpy(lies, data + at, m);
+      std::memcpy(position, data + at, m);
     } else {
       waiter.until(roots.progress, roots.waiters, base + k + 1, members_[call.root]);
-      std::memcpy(data + at, lies, m);
+      std::memcpy(data + at, position, m);
     }
-    Waiter::raise(mine.progress, mine.waiters, base + k + 1);
+    Waiter::raise(own_line.progress, own_line.waiters, base + k + 1);
   }
   progress_ = base + slices;
 }
 
-void Collective::read_round(const Call &call) {
+void Collective::read_others(const Call &call) {
   const int n = size();
   const std::size_t block = call.count * size_of(call.type);
   const char *data = static_cast<const char *>(call.in);
@@ -374,14 +374,14 @@ void Collective::read_round(const Call &call) {
   if (call.op == Op::broadcast) {
     if (call.root != me_) read(call.root, 0, out, block);
   } else {
-    const std::size_t mine = call.op == Op::all_to_all ? me_ * block : 0;
-    for (int away = 1; away < n; ++away) {
-      const int r = (me_ + away) % n;
-      read(r, mine, out + r * block, block);
+    const std::size_t own_line = call.op == Op::all_to_all ? me_ * block : 0;
+    for (int distance = 1; distance < n; ++distance) {
+      const int r = (me_ + distance) % n;
+      read(r, own_line, out + r * block, block);
     }
-    if (out + me_ * block != data + mine) std::memcpy(out + me_ * block, data + mine, block);
+    if (out + me_ * block != data + own_line) std::memcpy(out + me_ * block, data + own_line, block);
   }
-  together();
+  advance_and_wait();
 }
 
 } // namespace ridgeline

@@ -1,4 +1,4 @@
-// Sums, products, least, greatest and mean of several arrays, element by element.
+// Sum, product, minimum, maximum and mean of several arrays, element by element.
 #pragma once
 
 #include <cstddef>

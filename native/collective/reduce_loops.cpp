@@ -1,4 +1,4 @@
-// Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
+// Compiled once per instruction set (CMakeLists.txt), each time in a namespace of its own.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -36,7 +36,7 @@ template <> inline Brain narrow<Brain, float>(float v) {
   return Brain{std::uint16_t(v != v ? 0x7fc0u : rounded)};
 }
 
-// Whole numbers wrap round, as NumPy's do: they are added as unsigned ones, for which that is defined.
+// Integers wrap around, as in NumPy: they are added as unsigned integers, where C++ defines the overflow.
 template <class W> struct Sum {
   static W of(W a, W b) {
     if constexpr (std::is_integral_v<W>) return W(std::make_unsigned_t<W>(a) + std::make_unsigned_t<W>(b));
@@ -49,7 +49,7 @@ template <class W> struct Prod {
     else return a * b;
   }
 };
-template <class W> struct Min { // a NaN is passed on, whichever side it stands
+template <class W> struct Min { // NaN on either side gives NaN
   static W of(W a, W b) { return (b < a || b != b) ? b : a; }
 };
 template <class W> struct Max {
@@ -58,7 +58,7 @@ template <class W> struct Max {
 
 constexpr std::size_t kBlock = 512;
 
-template <class T, class Op> void combined(T *to, const T *const *from, int sources, std::size_t count, bool mean) {
+template <class T, class Op> void combine(T *to, const T *const *from, int sources, std::size_t count, bool mean) {
   using W = decltype(wide(T{}));
   if (sources == 2 && !mean) {
     const T *a = from[0], *b = from[1];
@@ -80,30 +80,30 @@ template <class T, class Op> void combined(T *to, const T *const *from, int sour
   }
 }
 
-template <class T> void typed(void *to_, const void *const *from_, int sources, std::size_t count, Combine how) {
+template <class T> void reduce_typed(void *to_, const void *const *from_, int sources, std::size_t count, Combine how) {
   using W = decltype(wide(T{}));
   T *to = static_cast<T *>(to_);
   const T *const *from = reinterpret_cast<const T *const *>(from_);
   switch (how) {
-  case Combine::sum: return combined<T, Sum<W>>(to, from, sources, count, false);
-  case Combine::avg: return combined<T, Sum<W>>(to, from, sources, count, true);
-  case Combine::prod: return combined<T, Prod<W>>(to, from, sources, count, false);
-  case Combine::min: return combined<T, Min<W>>(to, from, sources, count, false);
-  case Combine::max: return combined<T, Max<W>>(to, from, sources, count, false);
+  case Combine::sum: return combine<T, Sum<W>>(to, from, sources, count, false);
+  case Combine::avg: return combine<T, Sum<W>>(to, from, sources, count, true);
+  case Combine::prod: return combine<T, Prod<W>>(to, from, sources, count, false);
+  case Combine::min: return combine<T, Min<W>>(to, from, sources, count, false);
+  case Combine::max: return combine<T, Max<W>>(to, from, sources, count, false);
   }
 }
 
 void reduce(void *to, const void *const *from, int sources, std::size_t count, Number type, Combine how) {
   switch (type) {
-  case Number::f16: return typed<Half>(to, from, sources, count, how);
-  case Number::bf16: return typed<Brain>(to, from, sources, count, how);
-  case Number::f32: return typed<float>(to, from, sources, count, how);
-  case Number::f64: return typed<double>(to, from, sources, count, how);
-  case Number::i8: return typed<std::int8_t>(to, from, sources, count, how);
-  case Number::i16: return typed<std::int16_t>(to, from, sources, count, how);
-  case Number::i32: return typed<std::int32_t>(to, from, sources, count, how);
-  case Number::i64: return typed<std::int64_t>(to, from, sources, count, how);
-  case Number::u8: return typed<std::uint8_t>(to, from, sources, count, how);
+  case Number::f16: return reduce_typed<Half>(to, from, sources, count, how);
+  case Number::bf16: return reduce_typed<Brain>(to, from, sources, count, how);
+  case Number::f32: return reduce_typed<float>(to, from, sources, count, how);
+  case Number::f64: return reduce_typed<double>(to, from, sources, count, how);
+  case Number::i8: return reduce_typed<std::int8_t>(to, from, sources, count, how);
+  case Number::i16: return reduce_typed<std::int16_t>(to, from, sources, count, how);
+  case Number::i32: return reduce_typed<std::int32_t>(to, from, sources, count, how);
+  case Number::i64: return reduce_typed<std::int64_t>(to, from, sources, count, how);
+  case Number::u8: return reduce_typed<std::uint8_t>(to, from, sources, count, how);
   case Number::bytes: return;
   }
 }

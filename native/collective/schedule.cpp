@@ -18,7 +18,7 @@ void Collective::put(int set, int to, const Pieces &pieces) {
   const int from = members_[me_], target = members_[to];
   Channel &channel = segment_.channel(set, from, target);
   const std::uint32_t number = channel.sent.load(std::memory_order_relaxed);
-  waiter.until(channel.taken, channel.taken_waiters, number + 1 - kRoom, target);
+  waiter.until(channel.taken, channel.taken_waiters, number + 1 - kChannelMessages, target);
   char *at = segment_.fragment(set, from, target, number);
   std::size_t bytes = 0;
   for (const auto &[data, length] : pieces) {
@@ -28,24 +28,24 @@ void Collective::put(int set, int to, const Pieces &pieces) {
   Waiter::raise(channel.sent, channel.sent_waiters, number + 1);
 }
 
-// The data is cut so that no message is larger than a fragment, and the whole program runs once per cut. So a channel
-// holds messages whole, as the proof of a schedule supposes, and the cuts follow each other through the channels.
-void Collective::run(const Call &given_call, const std::int32_t *steps, std::size_t rows, int chunks, int widest,
+// The data is split into cuts so that no message is larger than a fragment, and the program runs once per cut. So a channel
+// holds complete messages, as the verification of a schedule assumes, and the cuts follow each other through the channels.
+void Collective::run(const Call &requested, const std::int32_t *steps, std::size_t rows, int chunks, int widest,
                      std::uint32_t algorithm) {
   const int n = size();
-  Call call = given_call;
+  Call call = requested;
   const std::size_t one = size_of(call.type), block = call.count * one;
   if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
-  began_ = monotonic_ns();
-  waiter.deadline = began_ + call.timeout_ns;
+  start_ns_ = monotonic_ns();
+  waiter.deadline = start_ns_ + call.timeout_ns;
   const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
-  const bool aside = call.op == Op::reduce_scatter || call.op == Op::reduce; // others' parts are not to be seen in `out`
+  const bool in_scratch = call.op == Op::reduce_scatter || call.op == Op::reduce; // `out` must not show the parts of other ranks
   const std::size_t bytes = blocks ? block * n : block;
-  if (aside) scratch_.resize(std::max(scratch_.size(), bytes));
-  char *data = aside ? scratch_.data() : static_cast<char *>(call.out);
-  char *own = call.op == Op::all_gather ? data + me_ * block : data;
-  const std::size_t given = call.op == Op::reduce_scatter ? bytes : block;
-  if (call.in != own && given && (call.op != Op::broadcast || me_ == call.root)) std::memcpy(own, call.in, given);
+  if (in_scratch) scratch_.resize(std::max(scratch_.size(), bytes));
+  char *data = in_scratch ? scratch_.data() : static_cast<char *>(call.out);
+  char *start = call.op == Op::all_gather ? data + me_ * block : data;
+  const std::size_t sent_bytes = call.op == Op::reduce_scatter ? bytes : block;
+  if (call.in != start && sent_bytes && (call.op != Op::broadcast || me_ == call.root)) std::memcpy(start, call.in, sent_bytes);
   arrive(call, algorithm, nullptr, 0);
 
   const int per = blocks ? chunks / n : chunks;
@@ -55,8 +55,8 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
   const std::uint64_t longest = (call.count + per - 1) / per;
   for (std::size_t k = 0; k < rows; ++k) {
     const std::int32_t *s = steps + 4 * k;
-    if (s[0] != copy_step && (s[1] < 0 || s[1] >= n || s[1] == me_)) throw std::invalid_argument("a step names no other rank");
-    if (s[2] < 0 || s[3] < 1 || s[3] > widest || s[2] + s[3] > chunks) throw std::invalid_argument("a step names no chunk");
+    if (s[0] != copy_step && (s[1] < 0 || s[1] >= n || s[1] == me_)) throw std::invalid_argument("a step names an invalid rank");
+    if (s[2] < 0 || s[3] < 1 || s[3] > widest || s[2] + s[3] > chunks) throw std::invalid_argument("a step names an invalid chunk");
   }
   const std::uint64_t cut = kFragment / one / std::uint64_t(widest);
 
@@ -80,8 +80,8 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
       if (kind == copy_step) {
         for (std::int32_t c = 0; c < width; ++c) {
           const auto [to, m] = piece(chunk + c);
-          const auto [from, have] = piece(peer + c);
-          std::memmove(to, from, std::min(m, have) * one);
+          const auto [from, available] = piece(peer + c);
+          std::memmove(to, from, std::min(m, available) * one);
         }
         continue;
       }
@@ -105,22 +105,22 @@ void Collective::run(const Call &given_call, const std::int32_t *steps, std::siz
   if (call.op == Op::reduce_scatter) std::memcpy(out, data + me_ * block, block);
   if (call.op == Op::reduce && me_ == call.root) std::memcpy(out, data, block);
   if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) {
-    // A mean of n is the sum of one and n − 1 times nothing, over n.
-    static const char nothing[4096] = {};
-    const std::uint64_t step = sizeof nothing / one;
-    std::vector<const void *> from(n, nothing);
+    // The mean of n is the reduction of the sum and n − 1 arrays of zeros, divided by n.
+    static const char zeros[4096] = {};
+    const std::uint64_t step = sizeof zeros / one;
+    std::vector<const void *> from(n, zeros);
     for (std::uint64_t at = 0; at < call.count; at += step) {
       from[0] = out + at * one;
       loops_.reduce(out + at * one, from.data(), n, std::min(step, call.count - at), call.type, Combine::avg);
     }
   }
   Usage &u = usage[int(call.op)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began_;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }
 
 void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns) {
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + timeout_ns;
+  const std::int64_t start_ns = monotonic_ns();
+  waiter.deadline = start_ns + timeout_ns;
   const char *data = static_cast<const char *>(from);
   Mail &mail = segment_.mail(members_[me_], members_[to]);
   const std::uint32_t number = mail.sent;
@@ -130,44 +130,44 @@ void Collective::send(const void *from, std::uint64_t bytes, Number type, int to
   }
   Cell &cell = mail.cells[number % kCells];
   const bool fits = bytes <= sizeof cell.data;
-  if (fits && bytes) { // last the line that the receiver looks at, so that it travels once
-    constexpr std::size_t near = 64 - offsetof(Cell, data);
-    if (bytes > near) std::memcpy(cell.data + near, data + near, bytes - near);
-    std::memcpy(cell.data, data, std::min<std::size_t>(near, bytes));
+  if (fits && bytes) { // the line that the receiver polls comes last, so that it moves once
+    constexpr std::size_t first_line = 64 - offsetof(Cell, data);
+    if (bytes > first_line) std::memcpy(cell.data + first_line, data + first_line, bytes - first_line);
+    std::memcpy(cell.data, data, std::min<std::size_t>(first_line, bytes));
   }
   cell.type = std::uint32_t(type);
-  cell.whole = bytes;
+  cell.bytes = bytes;
   mail.sent = number + 1;
   Waiter::raise(cell.number, cell.waiters, number + 1);
   for (std::uint64_t at = 0; !fits && at < bytes; at += kFragment)
     put(1, to, {{data + at, std::min<std::uint64_t>(kFragment, bytes - at)}});
   Usage &u = usage[int(Op::send)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns;
 }
 
 void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns) {
-  const std::int64_t began = monotonic_ns();
-  waiter.deadline = began + timeout_ns;
+  const std::int64_t start_ns = monotonic_ns();
+  waiter.deadline = start_ns + timeout_ns;
   const int source = members_[from], me = members_[me_];
   char *data = static_cast<char *>(to);
   Mail &mail = segment_.mail(source, me);
   const std::uint32_t number = mail.taken.load(std::memory_order_relaxed);
   Cell &cell = mail.cells[number % kCells];
   waiter.until(cell.number, cell.waiters, number + 1, source);
-  const std::uint64_t whole = cell.whole;
-  const bool other = whole != bytes || cell.type != std::uint32_t(type), fits = whole <= sizeof cell.data;
-  if (fits && whole && !other) std::memcpy(data, cell.data, whole);
+  const std::uint64_t length = cell.bytes;
+  const bool other = length != bytes || cell.type != std::uint32_t(type), fits = length <= sizeof cell.data;
+  if (fits && length && !other) std::memcpy(data, cell.data, length);
   Waiter::raise(mail.taken, mail.taken_waiters, number + 1);
-  for (std::uint64_t at = 0; !fits && at < whole; at += kFragment) { // also what is not wanted leaves the channel
+  for (std::uint64_t at = 0; !fits && at < length; at += kFragment) { // a mismatched message must leave the channel too
     Channel &channel = segment_.channel(1, source, me);
     const std::uint32_t piece = channel.taken.load(std::memory_order_relaxed);
     waiter.until(channel.sent, channel.sent_waiters, piece + 1, source);
-    if (!other) std::memcpy(data + at, segment_.fragment(1, source, me, piece), std::min<std::uint64_t>(kFragment, whole - at));
+    if (!other) std::memcpy(data + at, segment_.fragment(1, source, me, piece), std::min<std::uint64_t>(kFragment, length - at));
     Waiter::raise(channel.taken, channel.taken_waiters, piece + 1);
   }
-  if (other) throw Trouble{Fault::mismatch, source};
+  if (other) throw Failure{Fault::mismatch, source};
   Usage &u = usage[int(Op::recv)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - began;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns;
 }
 
 } // namespace ridgeline

@@ -16,12 +16,12 @@ namespace ridgeline {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr int kMoment = 400;           // spins: some microseconds
+constexpr int kShortSpins = 400;           // some microseconds
 constexpr int kSpins = 4000;           // some tens of microseconds: as long as a call usually takes
 constexpr int kCrowdedSpins = 30, kYields = 60;
-constexpr std::int64_t kLook = 20'000'000; // ns between two looks at whether the other one still lives
+constexpr std::int64_t kCheck = 20'000'000; // ns between two checks that the other rank is alive
 
-std::size_t up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::size_t round_to_page(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -47,8 +47,8 @@ std::int64_t monotonic_ns() {
 
 std::size_t Segment::context_bytes(int world) {
   const std::size_t n = world, pairs = kChannelSets * n * n;
-  return up(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + up(pairs * sizeof(Channel)) + pairs * kRoom * kFragment +
-         up(n * n * sizeof(Mail));
+  return round_to_page(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + round_to_page(pairs * sizeof(Channel)) + pairs * kChannelMessages * kFragment +
+         round_to_page(n * n * sizeof(Mail));
 }
 
 std::size_t Segment::bytes(int world, std::size_t arena_bytes) {
@@ -57,7 +57,7 @@ std::size_t Segment::bytes(int world, std::size_t arena_bytes) {
 
 Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
     : world_(world), arena_bytes_(arena_bytes), bytes_(bytes(world, arena_bytes)) {
-  if (context < 0 || context >= kContexts) throw std::invalid_argument("there is no such context");
+  if (context < 0 || context >= kContexts) throw std::invalid_argument("the context is out of range");
   void *at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (at == MAP_FAILED)
     throw std::runtime_error("the ranks' shared memory (" + std::to_string(bytes_ >> 20) + " MiB of addresses) cannot be mapped");
@@ -65,11 +65,11 @@ Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
   base_ = static_cast<char *>(at);
   const std::size_t n = world, pairs = kChannelSets * n * n;
   context_ = base_ + std::size_t(context) * context_bytes(world);
-  slots_ = context_ + up(128 + n * sizeof(Line));
+  slots_ = context_ + round_to_page(128 + n * sizeof(Line));
   areas_ = slots_ + n * 2 * kSlot;
   channels_ = reinterpret_cast<Channel *>(areas_ + n * kArea);
-  fragments_ = areas_ + n * kArea + up(pairs * sizeof(Channel));
-  mails_ = reinterpret_cast<Mail *>(fragments_ + pairs * kRoom * kFragment);
+  fragments_ = areas_ + n * kArea + round_to_page(pairs * sizeof(Channel));
+  mails_ = reinterpret_cast<Mail *>(fragments_ + pairs * kChannelMessages * kFragment);
   arenas_ = base_ + kContexts * context_bytes(world);
 }
 
@@ -96,48 +96,48 @@ void Waiter::raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> 
 
 void Waiter::until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
   if (reached(word.load(std::memory_order_acquire), value)) return;
-  const std::int64_t began = monotonic_ns();
-  bool there = false;
+  const std::int64_t start_ns = monotonic_ns();
+  bool has_reached = false;
   auto spin = [&](int spins) {
-    for (int k = 0; k < spins && !there; ++k) {
+    for (int k = 0; k < spins && !has_reached; ++k) {
       relax();
-      there = reached(word.load(std::memory_order_acquire), value);
+      has_reached = reached(word.load(std::memory_order_acquire), value);
     }
   };
-  spin(crowded ? kCrowdedSpins : kMoment);
-  if (!there && takes_long) takes_long();
+  spin(crowded ? kCrowdedSpins : kShortSpins);
+  if (!has_reached && takes_long) takes_long();
   if (!crowded) spin(kSpins);
-  for (int k = 0; crowded && k < kYields && !there; ++k) {
+  for (int k = 0; crowded && k < kYields && !has_reached; ++k) {
     sched_yield();
-    there = reached(word.load(std::memory_order_acquire), value);
+    has_reached = reached(word.load(std::memory_order_acquire), value);
   }
-  if (!there) asleep(word, waiters, value, rank);
-  waited_ns[rank] += monotonic_ns() - began;
+  if (!has_reached) sleep_until(word, waiters, value, rank);
+  waited_ns[rank] += monotonic_ns() - start_ns;
 }
 
 bool Waiter::all(const std::vector<int> &ranks, int me, std::uint32_t value) {
   const std::size_t n = ranks.size();
-  std::int64_t began = 0;
-  const int looks = crowded ? 1 : int(kMoment / n) + 1;
-  for (int k = 0, last = me; k < looks; ++k) {
-    bool there = true;
-    // One after the other in a circle, or all would ask for the same line at once; no load waits for the one before.
-    for (std::size_t away = 1; away < n; ++away) {
-      const int r = ranks[(std::size_t(me) + away) % n];
-      if (!reached(segment_.line(r).progress.load(std::memory_order_relaxed), value)) there = false, last = r;
+  std::int64_t start_ns = 0;
+  const int polls = crowded ? 1 : int(kShortSpins / n) + 1;
+  for (int k = 0, last = me; k < polls; ++k) {
+    bool has_reached = true;
+    // Each rank starts with its successor, so that not all ranks load the same line at once. The loads are independent.
+    for (std::size_t distance = 1; distance < n; ++distance) {
+      const int r = ranks[(std::size_t(me) + distance) % n];
+      if (!reached(segment_.line(r).progress.load(std::memory_order_relaxed), value)) has_reached = false, last = r;
     }
-    if (there) {
+    if (has_reached) {
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (began) waited_ns[last] += monotonic_ns() - began;
+      if (start_ns) waited_ns[last] += monotonic_ns() - start_ns;
       return true;
     }
-    if (!began) began = monotonic_ns();
+    if (!start_ns) start_ns = monotonic_ns();
     relax();
   }
   return false;
 }
 
-void Waiter::asleep(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
+void Waiter::sleep_until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank) {
   waiters.fetch_add(1, std::memory_order_seq_cst);
   struct Leave {
     std::atomic<std::uint32_t> &count;
@@ -147,15 +147,15 @@ void Waiter::asleep(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t>
     const std::uint32_t now = word.load(std::memory_order_seq_cst);
     if (reached(now, value)) return;
     const std::int64_t left = deadline - monotonic_ns();
-    const std::int64_t nap = left < kLook ? (left > 0 ? left : 0) : kLook;
+    const std::int64_t nap = left < kCheck ? (left > 0 ? left : 0) : kCheck;
     const timespec t{time_t(nap / 1'000'000'000), long(nap % 1'000'000'000)};
     futex(word, FUTEX_WAIT, now, &t);
     if (reached(word.load(std::memory_order_seq_cst), value)) return;
-    if (const std::uint32_t who = segment_.given_up().load()) throw Trouble{Fault::given_up, int(who) - 1};
-    // It may have said its last word and then left: look at the word once more.
-    if (!alive(rank) && !reached(word.load(std::memory_order_seq_cst), value)) throw Trouble{Fault::dead, rank};
-    if (monotonic_ns() >= deadline) throw Trouble{Fault::late, rank};
-    if (interrupted && interrupted()) throw Trouble{Fault::interrupted, rank};
+    if (const std::uint32_t rank_plus_one = segment_.abandoned_by().load()) throw Failure{Fault::abandoned_by, int(rank_plus_one) - 1};
+    // The rank may have written the word before it ended: read the word once more.
+    if (!alive(rank) && !reached(word.load(std::memory_order_seq_cst), value)) throw Failure{Fault::dead, rank};
+    if (monotonic_ns() >= deadline) throw Failure{Fault::late, rank};
+    if (interrupted && interrupted()) throw Failure{Fault::interrupted, rank};
   }
 }
 

@@ -1,5 +1,5 @@
-// Texts through an encoder's layers in float16. As many texts as a core's second cache holds go through all layers by
-// themselves, a thread each; fewer texts than that make the threads share every step.
+// Runs texts through the layers of an encoder in float16. With many texts, each thread takes as many as its second cache
+// holds through all layers. With few texts, all threads share every step.
 #include "encoder/steps.hpp"
 
 #include <algorithm>
@@ -24,40 +24,40 @@ namespace ridgeline {
 #if RIDGELINE_HALF
 namespace {
 
-constexpr std::size_t kTokens = 192;  // that go through the layers together: 2 MiB of buffers
-constexpr std::size_t kTextsEach = 4; // for each thread at least, or threads share steps instead of texts
-constexpr std::size_t kPanels = 16;   // a thread takes in a row, at most
-constexpr int kSpins = 4000;          // a moment
+constexpr std::size_t kTokens = 192;  // tokens of one pass: 2 MiB of buffers
+constexpr std::size_t kTextsPerThread = 4; // with fewer texts per thread, the threads share steps instead of texts
+constexpr std::size_t kPanels = 16;   // the most panels that a thread takes at once
+constexpr int kSpins = 4000;          // spins before a waiting thread yields
 
-// x [features][8] → the rows of up to eight tokens.
-void leave(const Half *x, std::size_t tokens, std::size_t hidden, float *rows) {
+// Transposes x [features][8] to the rows of up to eight tokens.
+void write_rows(const Half *x, std::size_t tokens, std::size_t hidden, float *rows) {
   for (std::size_t f = 0; f < hidden; f += 8) {
-    Eight columns[8], turned[8];
+    Eight columns[8], columns_out[8];
     for (std::size_t i = 0; i < 8; ++i) columns[i] = vld1q_f16(x + (f + i) * kLanes);
-    turn(columns, turned);
+    transpose(columns, columns_out);
     for (std::size_t i = 0; i < tokens; ++i) {
-      const Wide found = widen(turned[i]);
-      float *to = rows + i * hidden + f, some[8];
-      store(f + 8 > hidden ? some : to, found);
-      if (f + 8 > hidden) std::copy(some, some + (hidden - f), to);
+      const Wide wide_values = widen(columns_out[i]);
+      float *to = rows + i * hidden + f, last[8];
+      store(f + 8 > hidden ? last : to, wide_values);
+      if (f + 8 > hidden) std::copy(last, last + (hidden - f), to);
     }
   }
 }
 
-// Memory in large pages, where the system has them.
+// Memory in huge pages, where the system has them.
 class Block {
 public:
   Block() = default;
   Block(const Block &) = delete;
   ~Block() { std::free(memory); }
 
-  void hold(std::size_t numbers) {
-    const std::size_t wanted = up_to(numbers * sizeof(Half), kLarge);
-    if (wanted <= bytes) return;
+  void reserve(std::size_t numbers) {
+    const std::size_t needed = up_to(numbers * sizeof(Half), kLarge);
+    if (needed <= bytes) return;
     std::free(memory), bytes = 0;
-    memory = static_cast<Half *>(std::aligned_alloc(kLarge, wanted));
+    memory = static_cast<Half *>(std::aligned_alloc(kLarge, needed));
     if (!memory) throw std::bad_alloc();
-    madvise(memory, bytes = wanted, MADV_HUGEPAGE);
+    madvise(memory, bytes = needed, MADV_HUGEPAGE);
   }
   Half *begin() const { return memory; }
 
@@ -67,19 +67,19 @@ private:
   std::size_t bytes = 0;
 };
 
-// Some texts through all layers. Every thread walks through all steps and takes pieces of each; a step has ended when its
-// pieces are done, whoever did them. A thread that wakes late finds the first steps done and helps with the others.
-class Passage {
+// Runs some texts through all layers. Every thread goes through all steps and takes pieces of each step. A step ends when
+// all its pieces are done. A thread that wakes up late skips the finished steps and joins the others.
+class EncoderPass {
 public:
-  void run(const HalfStack &of, const std::int32_t *of_tokens, const std::int64_t *where, std::size_t count, int threads,
+  void run(const HalfEncoder &of, const std::int32_t *token_ids, const std::int64_t *text_offsets, std::size_t count, int threads,
            float *to) {
-    stack = &of, ids = of_tokens, offsets = where, texts = count, rows = to, crew = std::size_t(std::max(threads, 1));
+    stack = &of, ids = token_ids, offsets = text_offsets, texts = count, rows = to, thread_count = std::size_t(std::max(threads, 1));
     tokens = at(texts), features = up_to(stack->hidden, kShort), groups = up_to(tokens, kLanes) / kLanes;
     steps = std::vector<Step>(kSteps * stack->layers.size() + 2);
-    lay_out();
-    count_places();
-    if (threads < 2) walk();
-    else run_parallel(threads, [this](int) { walk(); });
+    split_buffer();
+    count_positions();
+    if (threads < 2) run_steps();
+    else run_parallel(threads, [this](int) { run_steps(); });
   }
 
 private:
@@ -88,53 +88,53 @@ private:
     std::atomic<std::size_t> next{0}, done{0};
   };
 
-  void walk() {
+  void run_steps() {
     Step *step = steps.data();
-    take(*step++, groups, [&](std::size_t g) { enter(g); });
+    take(*step++, groups, [&](std::size_t g) { embed(g); });
     for (const HalfLayer &layer : stack->layers) {
-      const bool known = &layer == &stack->layers.front() && stack->words->products; // by enter()
-      take(*step++, known ? 0 : panels(layer.qkv),
-           [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); }, some(panels(layer.qkv)));
+      const bool is_done = &layer == &stack->layers.front() && stack->embedding->products; // by embed()
+      take(*step++, is_done ? 0 : panels(layer.qkv),
+           [&](std::size_t p) { product(layer.qkv, p, x, groups, Activation::none, qkv); }, panels_at_once(panels(layer.qkv)));
       take(*step++, texts * stack->heads, [&](std::size_t k) {
         const std::size_t text = k / stack->heads, first = at(text), last = at(text + 1);
         if (first < last) attend(*stack, layer, k % stack->heads, qkv, first, last, mixed);
       });
-      add_norm_of(step, layer.out, mixed, layer.out_norm);
-      take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); }, some(panels(layer.up)));
-      add_norm_of(step, layer.down, wide, layer.down_norm);
+      multiply_add_norm(step, layer.out, mixed, layer.out_norm);
+      take(*step++, panels(layer.up), [&](std::size_t p) { product(layer.up, p, x, groups, stack->activation, wide); }, panels_at_once(panels(layer.up)));
+      multiply_add_norm(step, layer.down, wide, layer.down_norm);
     }
     take(*step, groups, [&](std::size_t g) {
-      leave(x + g * features * kLanes, in_group(g), stack->hidden, rows + g * kLanes * stack->hidden);
+      write_rows(x + g * features * kLanes, in_group(g), stack->hidden, rows + g * kLanes * stack->hidden);
     });
   }
 
-  void enter(std::size_t g) {
-    const HalfWords &words = *stack->words;
-    Half *known = words.products ? qkv + g * words.products->out() * kLanes : nullptr;
-    words.enter({ids + g * kLanes, places.data() + g * kLanes, in_group(g), {}, {}}, stack->epsilon,
-                reinterpret_cast<std::uint16_t *>(x + g * features * kLanes), reinterpret_cast<std::uint16_t *>(known));
+  void embed(std::size_t g) {
+    const HalfEmbedding &embedding = *stack->embedding;
+    Half *products = embedding.products ? qkv + g * embedding.products->out() * kLanes : nullptr;
+    embedding.embed({ids + g * kLanes, positions.data() + g * kLanes, in_group(g), {}, {}}, stack->epsilon,
+                reinterpret_cast<std::uint16_t *>(x + g * features * kLanes), reinterpret_cast<std::uint16_t *>(products));
   }
 
-  // BERT counts its places from 0; RoBERTa from behind its padding, and padding written in a text does not count.
-  void count_places() {
-    places.resize(tokens);
-    const std::int32_t padding = std::int32_t(stack->words->padding);
+  // BERT counts positions from 0. RoBERTa counts from padding + 1, and padding inside a text is not counted.
+  void count_positions() {
+    positions.resize(tokens);
+    const std::int32_t padding = std::int32_t(stack->embedding->padding);
     for (std::size_t text = 0; text < texts; ++text) {
-      std::int32_t place = padding;
+      std::int32_t position = padding;
       for (std::size_t k = at(text); k < at(text + 1); ++k)
-        places[k] = padding >= 0 && ids[k] == padding ? padding : ++place;
+        positions[k] = padding >= 0 && ids[k] == padding ? padding : ++position;
     }
   }
 
-  void add_norm_of(Step *&step, const HalfLinear &layer, const Half *from, const HalfNorm &by) {
-    take(*step++, panels(layer), [&](std::size_t p) { product(layer, p, from, groups, sums); }, some(panels(layer)));
+  void multiply_add_norm(Step *&step, const HalfLinear &layer, const Half *source, const HalfNorm &norm) {
+    take(*step++, panels(layer), [&](std::size_t p) { product(layer, p, source, groups, sums); }, panels_at_once(panels(layer)));
     take(*step++, groups, [&](std::size_t g) {
-      add_norm(layer, sums, g, groups, by, stack->hidden, stack->epsilon, x + g * layer.out * kLanes);
+      add_norm(layer, sums, g, groups, norm, stack->hidden, stack->epsilon, x + g * layer.out * kLanes);
     });
   }
 
-  // Of so many panels a thread takes some in a row: each has the factors of the next one fetched.
-  std::size_t some(std::size_t all) const { return std::clamp<std::size_t>(all / (2 * crew), 1, kPanels); }
+  // A thread takes several panels at once, because each panel prefetches the factors of the next.
+  std::size_t panels_at_once(std::size_t all) const { return std::clamp<std::size_t>(all / (2 * thread_count), 1, kPanels); }
 
   template <class Work> static void take(Step &step, std::size_t pieces, const Work &work, std::size_t each = 1) {
     for (std::size_t first; (first = step.next.fetch_add(each)) < pieces;) {
@@ -143,42 +143,42 @@ private:
       step.done.fetch_add(last - first);
     }
     for (int spins = 0; step.done < pieces; ++spins)
-      if (spins > kSpins) std::this_thread::yield(); // who has the last piece may be waiting for this very CPU
+      if (spins > kSpins) std::this_thread::yield(); // the thread with the last piece may need this very CPU
   }
 
   std::size_t in_group(std::size_t g) const { return std::min(kLanes, tokens - g * kLanes); }
   std::size_t at(std::size_t text) const { return std::size_t(offsets[text] - offsets[0]); } // its first token
 
-  // All five in one block of large pages: in small ones they need more entries than the first TLB has (48), and a panel
-  // takes a third longer.
-  void lay_out() {
-    std::size_t most[5] = {features}; // of numbers for each token: x, qkv, mixed, wide, sums
+  // All five buffers share one block of huge pages: with small pages they need more entries than the first TLB has (48), and
+  // a panel takes a third longer.
+  void split_buffer() {
+    std::size_t largest[5] = {features}; // numbers per token of x, qkv, mixed, wide, sums
     for (const HalfLayer &layer : stack->layers) {
-      const std::size_t wanted[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in,
+      const std::size_t needed[] = {features, spans(layer.qkv) * layer.qkv.out, layer.out.in,
                                     spans(layer.up) * layer.up.out,
                                     std::max(spans(layer.out), spans(layer.down)) * features};
-      for (int i = 0; i < 5; ++i) most[i] = std::max(most[i], wanted[i]);
+      for (int i = 0; i < 5; ++i) largest[i] = std::max(largest[i], needed[i]);
     }
-    room.hold((most[0] + most[1] + most[2] + most[3] + most[4]) * groups * kLanes);
-    Half **names[] = {&x, &qkv, &mixed, &wide, &sums}, *at = room.begin();
-    for (int i = 0; i < 5; at += most[i++] * groups * kLanes) *names[i] = at;
-    std::fill(mixed, mixed + most[2] * groups * kLanes, Half(0)); // nobody writes what follows the last token
+    buffer.reserve((largest[0] + largest[1] + largest[2] + largest[3] + largest[4]) * groups * kLanes);
+    Half **names[] = {&x, &qkv, &mixed, &wide, &sums}, *at = buffer.begin();
+    for (int i = 0; i < 5; at += largest[i++] * groups * kLanes) *names[i] = at;
+    std::fill(mixed, mixed + largest[2] * groups * kLanes, Half(0)); // no step writes the lanes after the last token
   }
 
-  const HalfStack *stack = nullptr;
+  const HalfEncoder *stack = nullptr;
   const std::int32_t *ids = nullptr;
   const std::int64_t *offsets = nullptr;
-  std::size_t texts = 0, tokens = 0, features = 0, groups = 0, crew = 1;
+  std::size_t texts = 0, tokens = 0, features = 0, groups = 0, thread_count = 1;
   float *rows = nullptr;
-  std::vector<std::int32_t> places; // by token
+  std::vector<std::int32_t> positions; // by token
   std::vector<Step> steps;
-  Block room;
+  Block buffer;
   Half *x = nullptr, *qkv = nullptr, *mixed = nullptr, *wide = nullptr, *sums = nullptr;
 };
 
 } // namespace
 
-bool half_here() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0; }
+bool half_supported() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0; }
 
 HalfLinear::HalfLinear(const float *from, const float *biases, std::size_t terms, std::size_t rows)
     : in(up_to(terms, kShort)), out(up_to(rows, kShort)), weight(up_to(out, kRows) * in), bias(up_to(out, kRows)) {
@@ -188,12 +188,12 @@ HalfLinear::HalfLinear(const float *from, const float *biases, std::size_t terms
   std::copy(biases, biases + rows, reinterpret_cast<Half *>(bias.data()));
 }
 
-void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std::size_t groups, const HalfNorm &by,
+void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std::size_t groups, const HalfNorm &norm,
               std::size_t hidden, float epsilon, Half *x) {
-  thread_local std::vector<float> room;
-  room.resize(std::max(room.size(), hidden * kLanes));
-  float *values = room.data();
-  const Wide share = all(1 / float(hidden));
+  thread_local std::vector<float> buffer;
+  buffer.resize(std::max(buffer.size(), hidden * kLanes));
+  float *values = buffer.data();
+  const Wide per_feature = all(1 / float(hidden));
   Wide sum = all(0), squares = all(0);
   for (std::size_t f = 0; f < hidden; ++f) {
     Wide v = widen(x + f * kLanes);
@@ -201,48 +201,48 @@ void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std:
       v = v + widen(sums + ((span * groups + group) * layer.out + f) * kLanes);
     store(values + f * kLanes, v);
     sum = sum + v;
-    squares = fma(squares, v, v); // float32 has digits enough for a difference of squares of what float16 could hold
+    squares = fma(squares, v, v); // float32 has enough digits for this difference of squares of float16 numbers
   }
-  const Wide mean = sum * share, variance = squares * share - mean * mean;
-  const Wide scale = each(variance, [=](float32x4_t v) { // of equal numbers it may be a little below 0
+  const Wide mean = sum * per_feature, variance = squares * per_feature - mean * mean;
+  const Wide scale = each(variance, [=](float32x4_t v) { // for equal numbers rounding may make it negative
     return vdivq_f32(vdupq_n_f32(1.0f), vsqrtq_f32(vaddq_f32(vmaxq_f32(v, vdupq_n_f32(0)), vdupq_n_f32(epsilon))));
   });
   const Wide off = all(0) - mean * scale;
   for (std::size_t f = 0; f < hidden; ++f)
-    vst1q_f16(x + f * kLanes, narrow(fma(all(by.bias[f]), fma(off, load(values + f * kLanes), scale), all(by.weight[f]))));
+    vst1q_f16(x + f * kLanes, narrow(fma(all(norm.bias[f]), fma(off, load(values + f * kLanes), scale), all(norm.weight[f]))));
 }
 
-void through_layers(const HalfStack &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
+void encode(const HalfEncoder &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
                     int threads, float *rows) {
-  const std::size_t tokens = std::size_t(offsets[texts]), crew = std::size_t(std::max(threads, 1));
-  if (stack.words->products) stack.words->products->prepare(ids, tokens, threads);
-  const bool apart = threads < 2 || texts >= kTextsEach * crew;
-  const std::size_t each = apart ? crew : 1, parts = up_to(tokens, each * kTokens) / kTokens; // a multiple of the crew
+  const std::size_t tokens = std::size_t(offsets[texts]), thread_count = std::size_t(std::max(threads, 1));
+  if (stack.embedding->products) stack.embedding->products->prepare(ids, tokens, threads);
+  const bool by_texts = threads < 2 || texts >= kTextsPerThread * thread_count;
+  const std::size_t each = by_texts ? thread_count : 1, parts = up_to(tokens, each * kTokens) / kTokens; // a multiple of the thread count
   struct Part {
     std::size_t first, last, tokens; // texts
   };
-  std::vector<Part> found;
+  std::vector<Part> work;
   for (std::size_t part = 1, first = 0; part <= parts; ++part) {
     const std::int64_t *cut = std::lower_bound(offsets, offsets + texts, std::int64_t(tokens * part / parts));
     const std::size_t last = part < parts ? std::size_t(cut - offsets) : texts;
-    if (first < last) found.push_back({first, last, std::size_t(offsets[last] - offsets[first])});
+    if (first < last) work.push_back({first, last, std::size_t(offsets[last] - offsets[first])});
     first = last;
   }
-  // The large ones first: what is left at the end is small, and no thread waits long for another.
-  std::stable_sort(found.begin(), found.end(), [](const Part &a, const Part &b) { return a.tokens > b.tokens; });
-  share(apart ? threads : 1, found.size(), [&](std::size_t k) {
-    thread_local Passage passage;
-    const std::size_t begin = std::size_t(offsets[found[k].first]);
-    passage.run(stack, ids + begin, offsets + found[k].first, found[k].last - found[k].first, apart ? 1 : threads,
+  // Large parts first: the last parts are small, so no thread waits long for another.
+  std::stable_sort(work.begin(), work.end(), [](const Part &a, const Part &b) { return a.tokens > b.tokens; });
+  share_pieces(by_texts ? threads : 1, work.size(), [&](std::size_t k) {
+    thread_local EncoderPass pass;
+    const std::size_t begin = std::size_t(offsets[work[k].first]);
+    pass.run(stack, ids + begin, offsets + work[k].first, work[k].last - work[k].first, by_texts ? 1 : threads,
                 rows + begin * stack.hidden);
   });
 }
 
 #else // another CPU, or a compiler without these instructions
 
-bool half_here() { return false; }
+bool half_supported() { return false; }
 HalfLinear::HalfLinear(const float *, const float *, std::size_t terms, std::size_t rows) : in(terms), out(rows) {}
-void through_layers(const HalfStack &, const std::int32_t *, const std::int64_t *, std::size_t, int, float *) {}
+void encode(const HalfEncoder &, const std::int32_t *, const std::int64_t *, std::size_t, int, float *) {}
 
 #endif
 } // namespace ridgeline

@@ -1,8 +1,8 @@
-// An encoder's layers in float16 on ARM CPUs with half-precision arithmetic. Factors are float16, sums only over a few
-// terms (half_tile.hpp), then float32.
+// The layers of a text encoder in float16, for ARM CPUs with half-precision arithmetic. Factors are float16. Sums are
+// float16 over a few terms (tile.hpp) and float32 beyond.
 //
-// Between the steps numbers lie as tiles want them: eight tokens side by side, [tokens / 8][features][8] float16, the
-// features a multiple of 32. Every step reads and leaves them so; nothing is turned around in between.
+// All steps share one layout: groups of eight tokens, [tokens / 8][features][8] float16, the features padded to a multiple
+// of 32. No step transposes its input.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 #include <memory>
 #include <vector>
 
-// Set in the files that are compiled for these instructions (CMakeLists.txt); the others see declarations only.
+// Defined in files that are compiled for these instructions (CMakeLists.txt); other files see declarations only.
 #if defined(__aarch64__) && defined(__linux__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 #define RIDGELINE_HALF 1
 #endif
 
 namespace ridgeline {
 
-enum class Activation { none, relu, gelu, tanh }; // tanh: gelu by the tanh formula
+enum class Activation { none, relu, gelu, tanh }; // tanh: gelu by its tanh formula
 
-// y = x · weightᵀ + bias. The weight is laid out as [out / 12][in][12], zeros up to whole tiles.
+// y = x · weightᵀ + bias. The layout of the weight is [out / 12][in][12], padded with zeros.
 struct HalfLinear {
   HalfLinear(const float *weight, const float *bias, std::size_t in, std::size_t out); // weight [out, in]
   std::size_t in, out;                                                                 // multiples of 32
@@ -27,7 +27,7 @@ struct HalfLinear {
 };
 
 struct HalfNorm {
-  std::vector<float> weight, bias; // as many as there are features
+  std::vector<float> weight, bias; // [features]
 };
 
 struct HalfLayer {
@@ -37,20 +37,20 @@ struct HalfLayer {
   HalfNorm down_norm;
 };
 
-class HalfWords; // half_words.hpp
+class HalfEmbedding; // embedding.hpp
 
-struct HalfStack {
+struct HalfEncoder {
   std::size_t hidden, heads, width; // the width of a head is a multiple of 16
-  float scale, epsilon;             // of queries: a score is the binary logarithm of a share; of norms
+  float scale, epsilon;             // scale of the queries (a score is the base-2 logarithm of a weight); epsilon of the norms
   Activation activation;
   std::vector<HalfLayer> layers;
-  std::shared_ptr<HalfWords> words; // what tokens are before the first layer
+  std::shared_ptr<HalfEmbedding> embedding; // of the tokens, before the first layer
 };
 
-bool half_here(); // compiled in, and this CPU has the instructions
+bool half_supported(); // compiled in, and this CPU has the instructions
 
-// ids [tokens] → rows [tokens, hidden], after all layers; text k is offsets[k] to offsets[k + 1].
-void through_layers(const HalfStack &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
+// Runs ids [tokens] through all layers and writes rows [tokens, hidden]; text k is offsets[k] to offsets[k + 1].
+void encode(const HalfEncoder &stack, const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts,
                     int threads, float *rows);
 
 } // namespace ridgeline

@@ -1,5 +1,5 @@
-// Products of tokens and weights. A panel of 12 outputs meets all groups of tokens, kSpan terms at a time: its 9 KB stay
-// in the first cache while the tokens pass by.
+// Products of tokens and weights. A panel of 12 outputs is multiplied with all groups of tokens, kSpan terms at a time:
+// its 9 KB stay in the first cache.
 #include "encoder/steps.hpp"
 
 #if RIDGELINE_HALF
@@ -7,14 +7,14 @@
 namespace ridgeline {
 namespace {
 
-// max(x, 0) - t·Φ(-t), t = |x| up to 3.75: off by less than 4e-4 below 0, and little more than float16 itself above. Φ
-// is a polynomial, 1e-4 off, as a product of quadratics: summed by its powers it would lose its digits in float16.
+// max(x, 0) - t·Φ(-t), t = |x| up to 3.75: the error is below 4e-4 for x < 0 and close to that of float16 above. Φ
+// is a polynomial with error 1e-4, written as a product of quadratics: a sum of powers would lose its digits in float16.
 inline Eight gelu(Eight x) {
-  const auto same = [](float v) { return vdupq_n_f16(Half(v)); };
-  const Eight t = least(size(x), same(3.75f));
-  const auto factor = [&](float once, float nothing) { return fma(fma(same(nothing), t, same(once)), t, t); };
-  const Eight most_of_it = t * same(7.5356627e-4f) * factor(-5.7173336f, 9.4278514f) * factor(-7.0286664f, 12.482112f);
-  return fma(most(x, same(0)), most_of_it, factor(-2.3124639f, -5.6102879f));
+  const auto constant_vector = [](float v) { return vdupq_n_f16(Half(v)); };
+  const Eight t = minimum(absolute(x), constant_vector(3.75f));
+  const auto factor = [&](float linear_term, float constant) { return fma(fma(constant_vector(constant), t, constant_vector(linear_term)), t, t); };
+  const Eight partial = t * constant_vector(7.5356627e-4f) * factor(-5.7173336f, 9.4278514f) * factor(-7.0286664f, 12.482112f);
+  return fma(maximum(x, constant_vector(0)), partial, factor(-2.3124639f, -5.6102879f));
 }
 
 // The formula by tanh: x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
@@ -26,14 +26,14 @@ inline float32x4_t gelu_by_tanh(float32x4_t x) {
   return vmulq_f32(x, vdivq_f32(up, vaddq_f32(one, e)));
 }
 
-template <Activation Kind> inline Eight activated(Eight x) {
+template <Activation Kind> inline Eight activate(Eight x) {
   if constexpr (Kind == Activation::gelu) return gelu(x);
   if constexpr (Kind == Activation::tanh) return narrow(each(widen(x), gelu_by_tanh));
-  if constexpr (Kind == Activation::relu) return most(x, vdupq_n_f16(0));
+  if constexpr (Kind == Activation::relu) return maximum(x, vdupq_n_f16(0));
   return x;
 }
 
-// All spans added into the first, and the activation.
+// Adds all spans into the first and applies the activation.
 template <Activation Kind> void finish(const HalfLinear &layer, std::size_t panel, std::size_t groups, Half *y) {
   const std::size_t row = panel * kRows, rows = std::min(kRows, layer.out - row), more = spans(layer) - 1;
   if (Kind == Activation::none && !more) return;
@@ -46,7 +46,7 @@ template <Activation Kind> void finish(const HalfLinear &layer, std::size_t pane
         for (std::size_t span = 1; span <= more; ++span) sum = sum + widen(at + span * groups * layer.out * kLanes);
         v = narrow(sum);
       }
-      vst1q_f16(at, activated<Kind>(v));
+      vst1q_f16(at, activate<Kind>(v));
     }
   }
 }
@@ -60,7 +60,7 @@ void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::siz
   for (std::size_t span = 0; span < layer.in; span += kSpan) {
     for (std::size_t g = 0; g < groups; ++g) {
       Half *to = sums + ((span / kSpan * groups + g) * layer.out + row) * kLanes, part[kRows * kLanes];
-      tile_12<kShort>(span ? kNothing : bias, weight + span * kRows, x + (g * layer.in + span) * kLanes,
+      tile_12<kShort>(span ? kZeros : bias, weight + span * kRows, x + (g * layer.in + span) * kLanes,
                       std::min(kSpan, layer.in - span), rows < kRows ? part : to, layer.in * kLanes);
       if (rows < kRows) std::copy(part, part + rows * kLanes, to);
     }

@@ -12,11 +12,11 @@
 namespace ridgeline {
 
 namespace {
-constexpr std::size_t kPage = 4096;         // the smallest there are; where they are larger most touches cost nothing
+constexpr std::size_t kPage = 4096;         // the smallest page; with larger pages most touches cost nothing
 constexpr std::size_t kPiece = 256 << 10;   // bytes a thread takes at a time
-constexpr std::size_t kAlone = 1 << 20;     // bytes: below this waking others takes longer
-constexpr double kShortest = 1e-12;         // a vector: torch's
-constexpr std::int64_t kCounted = 1 << 16;  // lengths up to this are sorted by counting
+constexpr std::size_t kSingleThread = 1 << 20;     // bytes: below this, waking threads takes longer
+constexpr double kShortest = 1e-12;         // of a vector, as in torch
+constexpr std::int64_t kCountingSort = 1 << 16;  // lengths up to this use counting sort
 } // namespace
 
 void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, const std::byte *from, std::size_t width,
@@ -28,7 +28,7 @@ void scatter_rows(std::byte *to, const std::int64_t *rows, std::size_t count, co
       for (std::size_t k = first; k < std::min(count, first + piece); ++k)
         std::memcpy(to + std::size_t(rows[k]) * width, from + k * width, width);
   };
-  if (threads < 2 || count * width < kAlone) work(0);
+  if (threads < 2 || count * width < kSingleThread) work(0);
   else run_parallel(threads, work);
 }
 
@@ -43,31 +43,31 @@ void mean_rows(const float *rows, const std::int64_t *offsets, std::size_t texts
         const float *__restrict row = rows + std::size_t(r) * width;
         for (std::size_t f = 0; f < width; ++f) sum[f] += row[f];
       }
-      float share = 1 / float(offsets[k + 1] - offsets[k]);
+      float per_row = 1 / float(offsets[k + 1] - offsets[k]);
       if (unit) {
         double squares = 0;
         for (std::size_t f = 0; f < width; ++f) squares += double(sum[f]) * sum[f];
-        const double length = std::sqrt(squares) * share;
-        share = float(share / (length < kShortest ? kShortest : length)); // NaN stays
+        const double length = std::sqrt(squares) * per_row;
+        per_row = float(per_row / (length < kShortest ? kShortest : length)); // NaN stays
       }
-      for (std::size_t f = 0; f < width; ++f) sum[f] *= share;
+      for (std::size_t f = 0; f < width; ++f) sum[f] *= per_row;
     }
   };
   const std::size_t bytes = texts ? std::size_t(offsets[texts] - offsets[0]) * width * sizeof(float) : 0;
-  if (threads < 2 || bytes < kAlone) work(0);
+  if (threads < 2 || bytes < kSingleThread) work(0);
   else run_parallel(threads, work);
 }
 
-void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
+void sort_by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t texts, std::int32_t *packed,
                std::int64_t *starts, std::int64_t *order) {
   const auto length = [&](std::int64_t k) { return offsets[k + 1] - offsets[k]; };
   std::int64_t longest = 0;
   for (std::size_t k = 0; k < texts; ++k) longest = std::max(longest, length(std::int64_t(k)));
-  if (longest <= kCounted) {
-    std::vector<std::int64_t> place(std::size_t(longest) + 2, 0);
-    for (std::size_t k = 0; k < texts; ++k) ++place[std::size_t(length(std::int64_t(k))) + 1];
-    std::partial_sum(place.begin(), place.end(), place.begin());
-    for (std::size_t k = 0; k < texts; ++k) order[place[std::size_t(length(std::int64_t(k)))]++] = std::int64_t(k);
+  if (longest <= kCountingSort) {
+    std::vector<std::int64_t> next_index(std::size_t(longest) + 2, 0);
+    for (std::size_t k = 0; k < texts; ++k) ++next_index[std::size_t(length(std::int64_t(k))) + 1];
+    std::partial_sum(next_index.begin(), next_index.end(), next_index.begin());
+    for (std::size_t k = 0; k < texts; ++k) order[next_index[std::size_t(length(std::int64_t(k)))]++] = std::int64_t(k);
   } else {
     std::iota(order, order + texts, 0);
     std::stable_sort(order, order + texts, [&](auto a, auto b) { return length(a) < length(b); });
@@ -80,9 +80,9 @@ void by_length(const std::int32_t *ids, const std::int64_t *offsets, std::size_t
   }
 }
 
-void give_pages(std::byte *memory, std::size_t bytes) {
-  // An atomic "or nothing" is a write to the kernel and none to anybody else. madvise could do it at once, but knows
-  // only whole pages, and not every kernel.
+void touch_pages(std::byte *memory, std::size_t bytes) {
+  // An atomic "or 0" is a write for the kernel and changes nothing for other threads. madvise could do this in one call, but
+  // only for complete pages and not on every kernel.
   for (std::size_t at = 0; at < bytes; at += kPage)
     __atomic_fetch_or(reinterpret_cast<unsigned char *>(memory + at), 0, __ATOMIC_RELAXED);
 }

@@ -1,4 +1,4 @@
-// The steps of a layer over tokens that lie eight side by side, each in pieces that threads can share.
+// The steps of a layer over groups of eight tokens, each in pieces that threads can share.
 #pragma once
 
 #include "encoder/tile.hpp"
@@ -15,32 +15,32 @@ constexpr std::size_t kRows = 12; // outputs of a tile
 
 constexpr std::size_t up_to(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
 
-// Pieces of work, by so many threads.
-template <class Work> void share(int threads, std::size_t pieces, const Work &work) {
+// Calls work(k) for each piece k, on up to `threads` threads.
+template <class Work> void share_pieces(int threads, std::size_t pieces, const Work &work) {
   parallel_for(std::int64_t(pieces), 1, threads, [&](std::int64_t k, std::int64_t) { work(std::size_t(k)); });
 }
 
 inline std::size_t panels(const HalfLinear &layer) { return (layer.out + kRows - 1) / kRows; }
 inline std::size_t spans(const HalfLinear &layer) { return (layer.in + kSpan - 1) / kSpan; }
 
-// Outputs 12 · panel and on, of all groups of tokens: the sums x · weightᵀ of each span [spans][groups][out][8], the
-// first with the bias. Who reads them adds them up, in float32.
+// Computes the twelve outputs from 12 · panel on, for all groups of tokens: the sums x · weightᵀ of each span
+// [spans][groups][out][8], the first with the bias. The reader adds the spans in float32.
 void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Half *sums);
 
-// The same, all spans added into the first, and the activation.
+// The same, with all spans added into the first and the activation applied.
 void product(const HalfLinear &layer, std::size_t panel, const Half *x, std::size_t groups, Activation activation,
              Half *y);
 
-// One head of one text, which is tokens `first` to `last`.
-void attend(const HalfStack &stack, const HalfLayer &layer, std::size_t head, const Half *qkv, std::size_t first,
+// Attention for one head of one text, which is tokens `first` to `last`.
+void attend(const HalfEncoder &stack, const HalfLayer &layer, std::size_t head, const Half *qkv, std::size_t first,
             std::size_t last, Half *mixed);
 
-// One group of tokens: x [features][8] += what `layer` left in sums, then the norm over its `hidden` features.
-void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std::size_t groups, const HalfNorm &by,
+// One group of tokens: x [features][8] += the sums of `layer`, then the norm over its `hidden` features.
+void add_norm(const HalfLinear &layer, const Half *sums, std::size_t group, std::size_t groups, const HalfNorm &norm,
               std::size_t hidden, float epsilon, Half *x);
 
-// Eight rows of eight numbers, turned into eight columns.
-inline void turn(const Eight (&rows)[8], Eight (&columns)[8]) {
+// Transposes eight rows of eight numbers.
+inline void transpose(const Eight (&rows)[8], Eight (&columns)[8]) {
   uint16x8_t v[8], w[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) v[i] = vreinterpretq_u16_f16(rows[i]);
@@ -55,25 +55,25 @@ inline void turn(const Eight (&rows)[8], Eight (&columns)[8]) {
   for (int i = 0; i < 8; ++i) columns[i] = vreinterpretq_f16_u16(v[i]);
 }
 
-// Instructions that GCC's intrinsics give to later architectures only; NaN stays NaN.
+// Instructions whose intrinsics GCC offers for later architectures only; NaN stays NaN.
 inline Eight fma(Eight sum, Eight a, Eight b) {
   asm("fmla %0.8h, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
   return sum;
 }
-inline Eight least(Eight a, Eight b) {
-  Eight found;
-  asm("fmin %0.8h, %1.8h, %2.8h" : "=w"(found) : "w"(a), "w"(b));
-  return found;
+inline Eight minimum(Eight a, Eight b) {
+  Eight result;
+  asm("fmin %0.8h, %1.8h, %2.8h" : "=w"(result) : "w"(a), "w"(b));
+  return result;
 }
-inline Eight most(Eight a, Eight b) {
-  Eight found;
-  asm("fmax %0.8h, %1.8h, %2.8h" : "=w"(found) : "w"(a), "w"(b));
-  return found;
+inline Eight maximum(Eight a, Eight b) {
+  Eight result;
+  asm("fmax %0.8h, %1.8h, %2.8h" : "=w"(result) : "w"(a), "w"(b));
+  return result;
 }
-inline Eight size(Eight a) {
-  Eight found;
-  asm("fabs %0.8h, %1.8h" : "=w"(found) : "w"(a));
-  return found;
+inline Eight absolute(Eight a) {
+  Eight result;
+  asm("fabs %0.8h, %1.8h" : "=w"(result) : "w"(a));
+  return result;
 }
 
 struct Wide { // eight numbers in float32
@@ -93,7 +93,7 @@ inline Wide fma(Wide sum, Wide a, Wide b) {
 }
 template <class Do> inline Wide each(Wide v, Do &&quad) { return {quad(v.low), quad(v.high)}; }
 
-// 2ˣ for x ≤ 0, off by less than 3e-6 of it: 2ⁿ · 2^f with |f| ≤ ½, by a polynomial. Below 2^-126 it stays there.
+// 2ˣ for x ≤ 0 with a relative error below 3e-6: 2ⁿ · 2^f with |f| ≤ ½, by a polynomial. The result is at least 2^-126.
 inline float32x4_t power_of_two(float32x4_t x) {
   x = vmaxq_f32(x, vdupq_n_f32(-126.0f)); // NaN stays
   const float32x4_t n = vrndnq_f32(x), f = vsubq_f32(x, n);

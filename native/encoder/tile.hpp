@@ -1,10 +1,10 @@
-// The inner loop of everything in float16: a tile of sums, 8 or 12 rows of factors × eight tokens side by side.
+// The inner loop of all products in float16: a tile of sums, 8 or 12 rows of factors × eight tokens.
 //
 // Sums in float16 must stay short: the error grows with (terms in a register + registers added up). So each row has two
-// registers: one sums `Short` terms, the other those sums. Nobody asks for more than kSpan terms at once; who needs more
-// adds in float32. A term costs two or three loads and one product per row, of which a Neoverse-N1 does two in a cycle:
-// with 12 rows and 32 terms, 95 % of all it could do. (24 rows have their second sums in memory, where they take twice
-// the time: 93 %. Chains of 24 terms: 94 %.)
+// registers: one sums `Short` terms, the other those sums. A tile has at most kSpan terms; the caller adds
+// several tiles in float32. A term costs two or three loads and one product per row, of which a Neoverse-N1 does two per cycle:
+// with 12 rows and 32 terms it reaches 95 % of its peak. (With 24 rows the second sums lie in memory and take twice the
+// time: 93 %. With 24 terms: 94 %.)
 #pragma once
 
 #include "encoder/encoder.hpp"
@@ -21,12 +21,12 @@ namespace ridgeline {
 using Half = float16_t;
 using Eight = float16x8_t;
 
-constexpr std::size_t kLanes = 8;               // tokens side by side
+constexpr std::size_t kLanes = 8;               // tokens of a group
 constexpr std::size_t kShort = 32, kSpan = 384; // terms
-constexpr Half kNothing[12] = {};               // to start with
+constexpr Half kZeros[12] = {};               // start values
 
-// In assembler: compilers load whatever they can reach first, and spill it.
-// v0 to v2: factors, a lane each · v3, v4: tokens · v8 to v19: sums of a few terms · v20 to v31: sums of those
+// In assembler, because compilers load too many factors early and spill them.
+// v0 to v2: factors, a lane each · v3, v4: tokens · v8 to v19: sums of a short_terms terms · v20 to v31: sums of those
 #define ROW(op, sum, x, from, lane) op " v" #sum ".8h, v" #x ".8h, v" #from ".h[" #lane "]\n"
 #define ADD(sum, all) "fadd v" #all ".8h, v" #all ".8h, v" #sum ".8h\n"
 #define ADD_8 ADD(8, 20) ADD(9, 21) ADD(10, 22) ADD(11, 23) ADD(12, 24) ADD(13, 25) ADD(14, 26) ADD(15, 27)
@@ -47,7 +47,7 @@ constexpr Half kNothing[12] = {};               // to start with
   ROW(op, 8, 3, 0, 0) ROW(op, 9, 3, 0, 1) ROW(op, 10, 3, 0, 2) ROW(op, 11, 3, 0, 3)                                    \
   ROW(op, 12, 3, 0, 4) ROW(op, 13, 3, 0, 5) ROW(op, 14, 3, 0, 6) ROW(op, 15, 3, 0, 7)
 
-// 12 rows, two terms at a time: 24 factors are three registers. FIRST adds what the terms before came to on the way.
+// 12 rows, two terms at a time: 24 factors are three registers. FIRST also adds the sums of the previous terms.
 #define TWO                                                                                                            \
   "ldp q3, q4, [%[x]], #32\n ldp q0, q1, [%[w]]\n ldr q2, [%[w], #32]\n"                                               \
   "prfm pldl1keep, [%[w], %[next]]\n add %[w], %[w], #48\n"
@@ -70,14 +70,14 @@ constexpr Half kNothing[12] = {};               // to start with
 template <int Short>
 inline void tile_8(const Half *start, const Half *w, std::size_t step, const Half *x, std::size_t terms, Half *to) {
   asm volatile(BEGIN_8 "1:\n" TERM("fmul") ".rept %c[more]\n" TERM("fmla") ".endr\n" ADD_8
-               "subs %[terms], %[terms], %[few]\n b.ne 1b\n" STORE_8
+               "subs %[terms], %[terms], %[short_terms]\n b.ne 1b\n" STORE_8
                : [start] "+&r"(start), [w] "+&r"(w), [x] "+&r"(x), [terms] "+&r"(terms)
-               : [to] "r"(to), [step] "r"(2 * step), [few] "i"(Short), [more] "i"(Short - 1)
+               : [to] "r"(to), [step] "r"(2 * step), [short_terms] "i"(Short), [more] "i"(Short - 1)
                : CLOBBERED);
 }
 
-// The same for 12 rows whose factors lie one term after the other. On the way is fetched what will be wanted next: what
-// lies so far ahead of x, and the factors that follow these.
+// The same for 12 rows whose factors are contiguous by term. It prefetches the numbers `ahead` of x and the factors of the
+// next tile.
 template <int Short>
 inline void tile_12(const Half *start, const Half *w, const Half *x, std::size_t terms, Half *to, std::size_t ahead) {
   static_assert(Short % 4 == 0);
@@ -85,9 +85,9 @@ inline void tile_12(const Half *start, const Half *w, const Half *x, std::size_t
   asm volatile(BEGIN_8 BEGIN_4 TWO FETCH ODD("fmul") EVEN "b 2f\n"
                "1:\n" TWO FETCH FIRST_12 EVEN
                "2:\n" TWO ODD("fmla") EVEN ".rept %c[more]\n" TWO FETCH ODD("fmla") EVEN TWO ODD("fmla") EVEN ".endr\n"
-               "subs %[terms], %[terms], %[few]\n b.ne 1b\n" ADD_8 ADD_4 STORE_8 STORE_4
+               "subs %[terms], %[terms], %[short_terms]\n b.ne 1b\n" ADD_8 ADD_4 STORE_8 STORE_4
                : [start] "+&r"(start), [w] "+&r"(w), [x] "+&r"(x), [terms] "+&r"(terms)
-               : [to] "r"(to), [next] "r"(next), [ahead] "r"(2 * ahead), [few] "i"(Short), [more] "i"(Short / 4 - 1)
+               : [to] "r"(to), [next] "r"(next), [ahead] "r"(2 * ahead), [short_terms] "i"(Short), [more] "i"(Short / 4 - 1)
                : CLOBBERED);
 }
 

@@ -1,4 +1,4 @@
-// Python face of the ledger's hot loops: events to entries, entries to leaf hashes, hashes to a root.
+// Python functions of ledger/: events to entries, entries to leaf hashes, hashes to a root.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -18,10 +18,10 @@ namespace ridgeline {
 namespace {
 
 constexpr std::size_t kLargestEntry = 65535, kLongestName = 1024, kLongestSubject = 4096;
-constexpr std::size_t kWorthReleasing = 16384; // bytes; less is hashed before another thread is awake
+constexpr std::size_t kReleaseGil = 16384; // bytes: less is hashed before another thread wakes up
 constexpr const char *kReserved = "ridgeline.ledger.";
 
-nb::bytes bytes_of(const std::string &text) { return nb::bytes(text.data(), text.size()); }
+nb::bytes make_bytes(const std::string &text) { return nb::bytes(text.data(), text.size()); }
 
 struct Names {
   nb::object time = intern("time"), source = intern("source"), actor = intern("actor"), action = intern("action"),
@@ -31,49 +31,48 @@ struct Names {
 
 class Encoder {
 public:
-  Encoder(std::string now, bool own) : now(std::move(now)), own(own) {}
+  Encoder(std::string now, bool internal) : now(std::move(now)), internal(internal) {}
 
-  // One event as canonical JSON into `whole`; where that is too large for an entry, its stand-in goes there and the
-  // whole event into `large`.
+  // Writes one event as canonical JSON to `entry`.
   void encode(PyObject *event) {
-    if (!PyDict_Check(event)) throw Refused(std::string("is a ") + Py_TYPE(event)->tp_name + ", not an object of names and values");
-    Py_ssize_t known = 0;
+    if (!PyDict_Check(event)) throw InvalidValue(std::string("is a ") + Py_TYPE(event)->tp_name + ", not an object of names and values");
+    Py_ssize_t known_names = 0;
     auto find = [&](const nb::object &name) {
-      PyObject *found = PyDict_GetItemWithError(event, name.ptr());
-      if (!found && PyErr_Occurred()) throw nb::python_error();
-      known += found != nullptr;
-      return found;
+      PyObject *value = PyDict_GetItemWithError(event, name.ptr());
+      if (!value && PyErr_Occurred()) throw nb::python_error();
+      known_names += value != nullptr;
+      return value;
     };
     PyObject *time = find(names.time), *source = find(names.source), *actor = find(names.actor);
     PyObject *action = find(names.action), *subject = find(names.subject), *attributes = find(names.attributes);
-    if (known != PyDict_Size(event)) refuse_unknown(event);
-    front.clear(), middle.clear(), back.clear(), held.clear();
+    if (known_names != PyDict_Size(event)) refuse_unknown(event);
+    front.clear(), middle.clear(), back.clear(), attribute_json.clear();
     front += "{\"action\":";
     check_action(text(front, action, "action", kLongestName, true));
     front += ",\"actor\":";
     text(front, actor, "actor", kLongestName, false);
     front += ",\"attributes\":";
     if (attributes && attributes != Py_None) {
-      if (!PyDict_Check(attributes)) throw Refused("attributes is not an object");
-      append_canonical(held, attributes, "attributes");
+      if (!PyDict_Check(attributes)) throw InvalidValue("attributes is not an object");
+      append_canonical(attribute_json, attributes, "attributes");
     } else {
-      held += "{}";
+      attribute_json += "{}";
     }
     middle += ",\"source\":";
     text(middle, source, "source", kLongestName, true);
     back += ",\"subject\":";
     text(back, subject, "subject", kLongestSubject, false);
     back += ",\"time\":\"";
-    moment(time);
+    append_time(time);
     back += "\"}";
-    whole = front + held + middle + back;
+    entry = front + attribute_json + middle + back;
   }
 
-  void stand_in(const std::string &sha256) {
-    whole = front + "{}" + middle + ",\"stored\":{\"bytes\":" + std::to_string(whole.size()) + ",\"sha256\":\"" + sha256 + "\"}" + back;
+  void replace_attributes(const std::string &sha256) {
+    entry = front + "{}" + middle + ",\"stored\":{\"bytes\":" + std::to_string(entry.size()) + ",\"sha256\":\"" + sha256 + "\"}" + back;
   }
 
-  std::string whole;
+  std::string entry;
 
 private:
   [[noreturn]] void refuse_unknown(PyObject *event) {
@@ -83,24 +82,24 @@ private:
       PyErr_Clear();
       const std::string word = name ? name : "?";
       if (word != "time" && word != "source" && word != "actor" && word != "action" && word != "subject" && word != "attributes")
-        throw Refused("has an unknown name '" + word.substr(0, 60) + "'; there are: time, source, actor, action, subject, attributes");
+        throw InvalidValue("has an unknown name '" + word.substr(0, 60) + "'; there are: time, source, actor, action, subject, attributes");
     }
-    throw Refused("has names that are no plain strings");
+    throw InvalidValue("has names that are no plain strings");
   }
 
   std::string text(std::string &out, PyObject *value, const char *name, std::size_t longest, bool needed) {
     if (!value || value == Py_None) {
-      if (needed) throw Refused(std::string("has no ") + name + "; give it one");
+      if (needed) throw InvalidValue(std::string("has no ") + name + "; give it one");
       out += "\"\"";
       return "";
     }
-    if (!PyUnicode_Check(value)) throw Refused(std::string(name) + " is a " + Py_TYPE(value)->tp_name + ", not a string");
+    if (!PyUnicode_Check(value)) throw InvalidValue(std::string(name) + " is a " + Py_TYPE(value)->tp_name + ", not a string");
     append_string(out, value, name);
     Py_ssize_t size = 0;
     const char *data = PyUnicode_AsUTF8AndSize(value, &size);
-    if (needed && size == 0) throw Refused(std::string("has an empty ") + name + "; give it one");
+    if (needed && size == 0) throw InvalidValue(std::string("has an empty ") + name + "; give it one");
     if (std::size_t(size) > longest)
-      throw Refused(std::string(name) + " has " + std::to_string(size) + " bytes, at most " + std::to_string(longest) +
+      throw InvalidValue(std::string(name) + " has " + std::to_string(size) + " bytes, at most " + std::to_string(longest) +
                     " are allowed; put long values into attributes");
     return std::string(data, std::size_t(size));
   }
@@ -113,15 +112,15 @@ private:
       start = c == '.';
     }
     if (start) throw bad_action(action);
-    if (!own && action.rfind(kReserved, 0) == 0)
-      throw Refused("action '" + action + "' is the ledger's own ('" + kReserved + "…' is kept for it); choose another");
+    if (!internal && action.rfind(kReserved, 0) == 0)
+      throw InvalidValue("action '" + action + "' is the ledger's own ('" + kReserved + "…' is reserved for it); choose another");
   }
 
-  static Refused bad_action(const std::string &action) {
-    return Refused("action '" + action.substr(0, 60) + "' is not words joined by dots, like network.ovs.bridge.create");
+  static InvalidValue bad_action(const std::string &action) {
+    return InvalidValue("action '" + action.substr(0, 60) + "' is not words joined by dots, like network.ovs.bridge.create");
   }
 
-  void moment(PyObject *time) {
+  void append_time(PyObject *time) {
     if (!time || time == Py_None) {
       back += now;
       return;
@@ -132,22 +131,22 @@ private:
       const char *data = PyUnicode_AsUTF8AndSize(time, &size);
       PyErr_Clear();
       const bool digits = data && size > 0 && size <= 19 && std::strspn(data, "0123456789") == std::size_t(size) && (data[0] != '0' || size == 1);
-      if (!digits) throw Refused("time is not nanoseconds since 1970, as an integer or its digits");
+      if (!digits) throw InvalidValue("time is not nanoseconds since 1970, as an integer or its digits");
       number = nb::steal(PyLong_FromUnicodeObject(time, 10));
       if (!number.is_valid()) throw nb::python_error();
       time = number.ptr();
     }
     if (!PyLong_Check(time) || PyBool_Check(time))
-      throw Refused(std::string("time is a ") + Py_TYPE(time)->tp_name + ", not an integer of nanoseconds since 1970");
+      throw InvalidValue(std::string("time is a ") + Py_TYPE(time)->tp_name + ", not an integer of nanoseconds since 1970");
     int over = 0;
     const long long ns = PyLong_AsLongLongAndOverflow(time, &over);
-    if (over || ns < 0) throw Refused("time is outside 0 to 2^63 − 1 nanoseconds since 1970");
+    if (over || ns < 0) throw InvalidValue("time is outside 0 to 2^63 − 1 nanoseconds since 1970");
     back += std::to_string(ns);
   }
 
   Names names;
-  std::string now, front, held, middle, back;
-  bool own;
+  std::string now, front, attribute_json, middle, back;
+  bool internal;
 };
 
 std::string hex(const std::uint8_t *digest) {
@@ -157,8 +156,8 @@ std::string hex(const std::uint8_t *digest) {
   return out;
 }
 
-// Where each entry of a bundle begins and ends; throws where the lengths do not add up.
-template <class Each> std::size_t walk(const char *data, std::size_t size, Each each) {
+// Calls each(index, data, length) for the entries of a bundle; throws if an entry runs past the end.
+template <class Each> std::size_t for_each_entry(const char *data, std::size_t size, Each each) {
   std::size_t at = 0, count = 0;
   while (at < size) {
     const auto *p = reinterpret_cast<const unsigned char *>(data) + at;
@@ -172,10 +171,10 @@ template <class Each> std::size_t walk(const char *data, std::size_t size, Each 
   return count;
 }
 
-std::string hashes_of(const char *data, std::size_t size, Compress compress) {
+std::string hash_entries(const char *data, std::size_t size, Compress compress) {
   std::string hashes;
   hashes.reserve(size / 4);
-  walk(data, size, [&](std::size_t, const char *entry, std::size_t length) {
+  for_each_entry(data, size, [&](std::size_t, const char *entry, std::size_t length) {
     std::uint8_t digest[32];
     leaf_hash(compress, entry, length, digest);
     hashes.append(reinterpret_cast<const char *>(digest), 32);
@@ -185,13 +184,13 @@ std::string hashes_of(const char *data, std::size_t size, Compress compress) {
 
 nb::bytes bundle_hashes(nb::bytes bundle, const std::string &engine) {
   const Compress compress = sha256_engine(engine);
-  if (bundle.size() < kWorthReleasing) return bytes_of(hashes_of(bundle.c_str(), bundle.size(), compress));
+  if (bundle.size() < kReleaseGil) return make_bytes(hash_entries(bundle.c_str(), bundle.size(), compress));
   std::string hashes;
   {
     nb::gil_scoped_release release;
-    hashes = hashes_of(bundle.c_str(), bundle.size(), compress);
+    hashes = hash_entries(bundle.c_str(), bundle.size(), compress);
   }
-  return bytes_of(hashes);
+  return make_bytes(hashes);
 }
 
 nb::bytes merkle_root(nb::bytes hashes, const std::string &engine) {
@@ -200,7 +199,7 @@ nb::bytes merkle_root(nb::bytes hashes, const std::string &engine) {
   std::vector<std::uint8_t> scratch(hashes.size());
   std::memcpy(scratch.data(), hashes.c_str(), hashes.size());
   std::uint8_t root[32];
-  if (hashes.size() < kWorthReleasing) {
+  if (hashes.size() < kReleaseGil) {
     tree_hash(compress, scratch.data(), scratch.size() / 32, root);
   } else {
     nb::gil_scoped_release release;
@@ -213,44 +212,44 @@ nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> entry_ends(nb::bytes bundle) {
   auto *ends = new std::vector<std::int64_t>;
   nb::capsule owner(ends, [](void *p) noexcept { delete static_cast<std::vector<std::int64_t> *>(p); });
   const char *start = bundle.c_str();
-  walk(start, bundle.size(), [&](std::size_t, const char *entry, std::size_t length) { ends->push_back(entry + length - start); });
+  for_each_entry(start, bundle.size(), [&](std::size_t, const char *entry, std::size_t length) { ends->push_back(entry + length - start); });
   return nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(ends->data(), {ends->size()}, owner);
 }
 
-nb::tuple encode_events(nb::object events, std::int64_t now, bool own) {
+nb::tuple encode_events(nb::object events, std::int64_t now, bool internal) {
   if (!PyList_Check(events.ptr()) && !PyTuple_Check(events.ptr())) throw nb::type_error("events must be a list or a tuple");
   const Compress compress = sha256_engine("");
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(events.ptr());
-  Encoder encoder(std::to_string(now), own);
+  Encoder encoder(std::to_string(now), internal);
   std::string bundle;
   bundle.reserve(std::size_t(count) * 224);
   nb::list large;
   for (Py_ssize_t k = 0; k < count; ++k) {
     try {
       encoder.encode(PySequence_Fast_ITEMS(events.ptr())[k]);
-    } catch (const Refused &error) {
-      throw Refused("event " + std::to_string(k) + " " + error.what());
+    } catch (const InvalidValue &error) {
+      throw InvalidValue("event " + std::to_string(k) + " " + error.what());
     }
-    if (encoder.whole.size() > kLargestEntry) {
+    if (encoder.entry.size() > kLargestEntry) {
       std::uint8_t digest[32];
-      sha256(compress, encoder.whole.data(), encoder.whole.size(), digest);
+      sha256(compress, encoder.entry.data(), encoder.entry.size(), digest);
       const std::string name = hex(digest);
-      large.append(nb::make_tuple(k, name, bytes_of(encoder.whole)));
-      encoder.stand_in(name);
+      large.append(nb::make_tuple(k, name, make_bytes(encoder.entry)));
+      encoder.replace_attributes(name);
     }
-    const std::size_t size = encoder.whole.size();
+    const std::size_t size = encoder.entry.size();
     bundle += char(size >> 8);
     bundle += char(size & 255);
-    bundle += encoder.whole;
+    bundle += encoder.entry;
   }
   std::string hashes;
-  if (bundle.size() < kWorthReleasing) {
-    hashes = hashes_of(bundle.data(), bundle.size(), compress);
+  if (bundle.size() < kReleaseGil) {
+    hashes = hash_entries(bundle.data(), bundle.size(), compress);
   } else {
     nb::gil_scoped_release release;
-    hashes = hashes_of(bundle.data(), bundle.size(), compress);
+    hashes = hash_entries(bundle.data(), bundle.size(), compress);
   }
-  return nb::make_tuple(bytes_of(bundle), bytes_of(hashes), large);
+  return nb::make_tuple(make_bytes(bundle), make_bytes(hashes), large);
 }
 
 } // namespace
@@ -260,12 +259,12 @@ void bind_ledger(nb::module_ &m) {
   m.def("canonical_json", [](nb::object value) {
     std::string out;
     append_canonical(out, value.ptr(), "the value");
-    return bytes_of(out);
+    return make_bytes(out);
   }, "value"_a.none(), "A Python value as canonical JSON (RFC 8785); ValueError says what JSON cannot hold.");
-  m.def("encode_events", encode_events, "events"_a, "now"_a, "own"_a = false,
-        "Events as a bundle of entries (each behind its length, big-endian uint16), their leaf hashes [32 each], and a list "
-        "of (event, sha256, bytes) for those too large for an entry. `now`: the time, in ns, of events without one. `own`: "
-        "allow the ledger's own actions. ValueError says which event is wrong.");
+  m.def("encode_events", encode_events, "events"_a, "now"_a, "internal"_a = false,
+        "Events as a bundle of entries (each after its length, big-endian uint16), their leaf hashes [32 each], and a list "
+        "of (event, sha256, bytes) for events too large for an entry. `now`: the time, in ns, of events without one. `internal`: "
+        "allow the actions that are reserved for the ledger. ValueError says which event is wrong.");
   m.def("bundle_hashes", bundle_hashes, "bundle"_a, "engine"_a = "", "RFC 6962 leaf hashes of a bundle's entries, 32 bytes each.");
   m.def("entry_ends", entry_ends, "bundle"_a, "Where each entry of a bundle ends, int64 [entries].");
   m.def("merkle_root", merkle_root, "hashes"_a, "engine"_a = "", "RFC 6962 tree hash over hashes of 32 bytes each, one or more.");

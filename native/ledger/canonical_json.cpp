@@ -12,8 +12,8 @@ namespace nb = nanobind;
 namespace ridgeline {
 namespace {
 
-constexpr int kDeepest = 64;
-constexpr long long kExact = (1LL << 53) - 1; // every reader's numbers are doubles: beyond this they would change
+constexpr int kMaxDepth = 64;
+constexpr long long kMaxExact = (1LL << 53) - 1; // JSON readers use doubles: larger integers would change
 
 struct Utf8 {
   const char *data;
@@ -25,7 +25,7 @@ Utf8 utf8(PyObject *text, const std::string &where) {
   const char *data = PyUnicode_AsUTF8AndSize(text, &size);
   if (!data) {
     PyErr_Clear();
-    throw Refused(where + " holds a lone surrogate, which is no Unicode text; replace it");
+    throw InvalidValue(where + " holds a lone surrogate, which is no Unicode text; replace it");
   }
   return {data, std::size_t(size)};
 }
@@ -57,22 +57,22 @@ void quote(std::string &out, Utf8 text) {
 
 // Names are sorted by UTF-16 units. UTF-8 sorts the same, but for U+E000–U+FFFF (lead bytes 0xEE, 0xEF), which UTF-16
 // puts after all that needs surrogates (lead bytes from 0xF0).
-int in_utf16(unsigned char lead) { return lead == 0xee || lead == 0xef ? lead + 0x10 : lead; }
+int utf16_order(unsigned char lead) { return lead == 0xee || lead == 0xef ? lead + 0x10 : lead; }
 
-bool before(const Utf8 &a, const Utf8 &b) {
+bool sorts_before(const Utf8 &a, const Utf8 &b) {
   const std::size_t shared = std::min(a.size, b.size);
   for (std::size_t k = 0; k < shared; ++k)
     if (a.data[k] != b.data[k])
-      return in_utf16(static_cast<unsigned char>(a.data[k])) < in_utf16(static_cast<unsigned char>(b.data[k]));
+      return utf16_order(static_cast<unsigned char>(a.data[k])) < utf16_order(static_cast<unsigned char>(b.data[k]));
   return a.size < b.size;
 }
 
 std::string short_text(PyObject *value) {
-  PyObject *shown = PyObject_Str(value);
-  const char *text = shown ? PyUnicode_AsUTF8(shown) : nullptr;
+  PyObject *text_object = PyObject_Str(value);
+  const char *text = text_object ? PyUnicode_AsUTF8(text_object) : nullptr;
   std::string out = text ? text : "?";
   PyErr_Clear();
-  Py_XDECREF(shown);
+  Py_XDECREF(text_object);
   return out.size() > 40 ? out.substr(0, 40) + "…" : out;
 }
 
@@ -87,10 +87,10 @@ void append_object(std::string &out, PyObject *dict, const std::string &where, i
   members.reserve(std::size_t(PyDict_Size(dict)));
   PyObject *key = nullptr, *value = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);) {
-    if (!PyUnicode_Check(key)) throw Refused(where + " has a name that is no string (" + short_text(key) + ")");
+    if (!PyUnicode_Check(key)) throw InvalidValue(where + " has a name that is no string (" + short_text(key) + ")");
     members.push_back({utf8(key, "a name in " + where), value});
   }
-  std::sort(members.begin(), members.end(), [](const Member &a, const Member &b) { return before(a.name, b.name); });
+  std::sort(members.begin(), members.end(), [](const Member &a, const Member &b) { return sorts_before(a.name, b.name); });
   out += '{';
   bool first = true;
   for (const Member &member : members) {
@@ -98,7 +98,7 @@ void append_object(std::string &out, PyObject *dict, const std::string &where, i
     first = false;
     quote(out, member.name);
     out += ':';
-    // The path is only spelled out for what can hold a fault further down.
+    // The path is needed only for values that can hold an invalid value inside.
     const bool plain = PyUnicode_Check(member.value) || PyBool_Check(member.value) || member.value == Py_None;
     append_value(out, member.value, plain ? where : where + "." + std::string(member.name.data, member.name.size), depth);
   }
@@ -126,19 +126,19 @@ void append_value(std::string &out, PyObject *value, const std::string &where, i
   } else if (PyLong_Check(value)) {
     int over = 0;
     const long long number = PyLong_AsLongLongAndOverflow(value, &over);
-    if (over || number > kExact || number < -kExact)
-      throw Refused(where + " is an integer beyond ±(2^53 − 1), which JSON readers round; write it as a string");
+    if (over || number > kMaxExact || number < -kMaxExact)
+      throw InvalidValue(where + " is an integer beyond ±(2^53 − 1), which JSON readers round; write it as a string");
     out += std::to_string(number);
   } else if (PyFloat_Check(value)) {
     const double number = PyFloat_AS_DOUBLE(value);
-    if (!std::isfinite(number)) throw Refused(where + " is " + short_text(value) + ", which JSON cannot hold; use null or a string");
+    if (!std::isfinite(number)) throw InvalidValue(where + " is " + short_text(value) + ", which JSON cannot hold; use null or a string");
     append_number(out, number);
   } else if (PyDict_Check(value) || PyList_Check(value) || PyTuple_Check(value)) {
-    if (depth >= kDeepest) throw Refused(where.substr(0, 80) + "… is nested more than " + std::to_string(kDeepest) + " deep");
+    if (depth >= kMaxDepth) throw InvalidValue(where.substr(0, 80) + "… is nested more than " + std::to_string(kMaxDepth) + " deep");
     if (PyDict_Check(value)) append_object(out, value, where, depth + 1);
     else append_list(out, value, where, depth + 1);
   } else {
-    throw Refused(where + " is a " + Py_TYPE(value)->tp_name + ", which is no JSON value");
+    throw InvalidValue(where + " is a " + Py_TYPE(value)->tp_name + ", which is no JSON value");
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace ridgeline {
 
-// What is wrong with a value, and where: "attributes.n is …". Becomes a ValueError.
-struct Refused : std::invalid_argument {
+// The message says what is wrong and where: "attributes.n is …". Python gets a ValueError.
+struct InvalidValue : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 

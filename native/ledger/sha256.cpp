@@ -20,7 +20,7 @@ void finish(const std::uint32_t state[8], std::uint8_t out[32]) {
   for (int k = 0; k < 8; ++k) put_big_endian(out + 4 * k, state[k], 4);
 }
 
-// `head` bytes that come first (at most one), then `data`.
+// Hashes `heads` bytes of `head` (at most one), then `data`.
 void hash(Compress compress, const std::uint8_t *head, std::size_t heads, const std::uint8_t *data, std::size_t size,
           std::uint8_t out[32]) {
   std::uint32_t state[8];
@@ -93,7 +93,7 @@ void node_hash(Compress compress, const std::uint8_t children[64], std::uint8_t 
 }
 
 void tree_hash(Compress compress, std::uint8_t *hashes, std::size_t count, std::uint8_t out[32]) {
-  // Pair by pair, the odd one moves up as it is: the same tree as splitting at the largest power of two.
+  // Hashes pairs; an odd last hash moves up unchanged. This is the tree that splits at the largest power of two.
   while (count > 1) {
     const std::size_t pairs = count / 2;
     for (std::size_t k = 0; k < pairs; ++k) {

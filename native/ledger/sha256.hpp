@@ -1,4 +1,4 @@
-// SHA-256 as the ledger needs it: many short messages, each behind one byte that tells leaves from nodes (RFC 6962).
+// SHA-256 for the ledger: many short messages, each after one byte that separates leaves from nodes (RFC 6962).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ void sha256(Compress compress, const void *data, std::size_t size, std::uint8_t 
 void leaf_hash(Compress compress, const void *entry, std::size_t size, std::uint8_t out[32]); // SHA-256(0x00 ‖ entry)
 void node_hash(Compress compress, const std::uint8_t children[64], std::uint8_t out[32]);     // SHA-256(0x01 ‖ left ‖ right)
 
-// The Merkle tree hash over `count` hashes that lie side by side; they are used up. `count` is 1 or more.
+// The Merkle tree hash over `count` contiguous hashes, which it overwrites. `count` is 1 or more.
 void tree_hash(Compress compress, std::uint8_t *hashes, std::size_t count, std::uint8_t out[32]);
 
 } // namespace ridgeline

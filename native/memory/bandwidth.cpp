@@ -28,7 +28,7 @@ Mix parse_mix(const std::string &word) {
 
 namespace {
 
-// Fresh anonymous memory, huge pages where the kernel gives them: page-table walks are not what we measure.
+// Fresh anonymous memory, in huge pages where the kernel has them, so that page-table walks do not disturb the measurement.
 class Memory {
 public:
   explicit Memory(std::size_t bytes) : bytes_(bytes ? bytes : 1) {
@@ -66,11 +66,11 @@ private:
   std::atomic<int> arrived_{0}, round_{0};
 };
 
-// Whether the calling thread now runs on `cpu` alone. The set is made to measure: there are machines with more
-// CPUs than a plain cpu_set_t holds.
+// Binds the calling thread to `cpu`; false if that fails. The set is allocated, because some machines have more CPUs than
+// a cpu_set_t holds.
 bool pin(int cpu) {
   if (cpu < 0) return true;
-  if (cpu >= 1 << 20) return false; // no kernel counts that far
+  if (cpu >= 1 << 20) return false; // no kernel supports that many
   const std::size_t size = CPU_ALLOC_SIZE(cpu + 1);
   std::unique_ptr<cpu_set_t, void (*)(cpu_set_t *)> set(CPU_ALLOC(cpu + 1), [](cpu_set_t *s) { CPU_FREE(s); });
   if (!set) return false;
@@ -79,9 +79,9 @@ bool pin(int cpu) {
   return sched_setaffinity(0, size, set.get()) == 0;
 }
 
-void walk(Mix mix, const BandwidthLoops &loops, char *base, std::size_t bytes, bool streaming,
+void run_mix(Mix mix, const BandwidthLoops &loops, char *base, std::size_t bytes, bool streaming,
           std::atomic<std::uint64_t> &sink) {
-  // Parts are cut at multiples of 64 bytes, so that every buffer is aligned for streaming stores.
+  // Parts begin at multiples of 64 bytes, so that every buffer is aligned for streaming stores.
   const std::size_t half = bytes / 2 / 64 * 64, third = bytes / 3 / 64 * 64;
   switch (mix) {
   case Mix::read: sink.fetch_xor(loops.read(base, bytes)); break;
@@ -107,8 +107,8 @@ std::vector<std::int64_t> time_mix(Mix mix, Isa isa, std::size_t bytes, const st
   std::vector<Times> starts(n, Times(repeats)), ends(n, Times(repeats));
   std::atomic<bool> failed{false};
   std::atomic<int> refused{-1};
-  std::promise<bool> all_there; // false: not all threads could be started, so nobody waits for the others
-  const std::shared_future<bool> begin = all_there.get_future().share();
+  std::promise<bool> all_started; // false: some threads did not start, so no thread waits for the others
+  const std::shared_future<bool> begin = all_started.get_future().share();
 
   auto work = [&](int rank) {
     if (!begin.get()) return;
@@ -120,21 +120,21 @@ std::vector<std::int64_t> time_mix(Mix mix, Isa isa, std::size_t bytes, const st
     try {
       memory = std::make_unique<Memory>(bytes);
       loops.write(memory->data(), 0x3ff0000000000000 + rank, bytes, false);
-      walk(mix, loops, memory->data(), bytes, streaming, sink); // warm: page tables, caches, clocks
+      run_mix(mix, loops, memory->data(), bytes, streaming, sink); // warm: page tables, caches, clocks
     } catch (const std::bad_alloc &) { failed = true; }
     for (int r = 0; r < repeats; ++r) {
       barrier.wait();
       if (failed) return;
       starts[rank][r] = Clock::now();
-      for (int p = 0; p < passes; ++p) walk(mix, loops, memory->data(), bytes, streaming, sink);
+      for (int p = 0; p < passes; ++p) run_mix(mix, loops, memory->data(), bytes, streaming, sink);
       ends[rank][r] = Clock::now();
     }
   };
   std::vector<std::thread> threads;
   try {
     for (int rank = 0; rank < n; ++rank) threads.emplace_back(work, rank);
-    all_there.set_value(true);
-  } catch (const std::system_error &) { all_there.set_value(false); }
+    all_started.set_value(true);
+  } catch (const std::system_error &) { all_started.set_value(false); }
   for (auto &thread : threads) thread.join();
   if (!begin.get()) throw std::runtime_error("cannot start " + std::to_string(n) + " threads");
   if (refused >= 0) throw std::invalid_argument("CPU " + std::to_string(refused) + " cannot be used by this process");

@@ -1,4 +1,4 @@
-// The loops that find a memory's ceiling: read, write, copy, triad over 64-byte-aligned buffers.
+// Loops that measure memory bandwidth: read, write, copy and triad over 64-byte-aligned buffers.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace ridgeline {
 
-// Sizes are in bytes; any size is right, multiples of 256 are fast. `streaming` stores bypass the caches.
+// Sizes are in bytes; any size works, multiples of 256 are fast. `streaming` stores bypass the caches.
 struct BandwidthLoops {
   std::uint64_t (*read)(const void *from, std::size_t bytes); // xor of all 64-bit words (tail bytes last)
   void (*write)(void *to, std::uint64_t word, std::size_t bytes, bool streaming);
@@ -24,7 +24,7 @@ enum class Mix { read, write, copy, triad };
 Mix parse_mix(const std::string &word);
 
 // Nanoseconds of each of `repeats` rounds in which one pinned thread per entry of `cpus` (-1: not pinned)
-// walks `passes` times over its own `bytes` of memory, first touched by itself under the caller's policy.
+// reads or writes its own `bytes` of memory `passes` times. Each thread touches its memory first, under the caller's policy.
 std::vector<std::int64_t> time_mix(Mix mix, Isa isa, std::size_t bytes, const std::vector<int> &cpus, int passes,
                                    int repeats, bool streaming);
 

@@ -1,4 +1,4 @@
-// Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
+// Compiled once per instruction set (CMakeLists.txt), each time in a namespace of its own.
 #include <cstring>
 
 #include "memory/bandwidth.hpp"
@@ -10,7 +10,7 @@
 namespace ridgeline {
 namespace RIDGELINE_ISA {
 
-// One vector of this instruction set, with a store that goes around the caches.
+// One vector of this instruction set, and a store that bypasses the caches.
 #if defined(__AVX512F__)
 using Wide = __m512i;
 inline void stream(void *to, Wide v) { _mm512_stream_si512(static_cast<__m512i *>(to), v); }
@@ -90,8 +90,7 @@ void copy(void *to_, const void *from_, std::size_t bytes, bool streaming) {
         stream(to + i + u * sizeof(Wide), load(from + i + u * sizeof(Wide)));
     fence();
   }
-  // What is left, or all of it: the C library's copy knows this very CPU; a plain vector loop lost to it inside
-  // the caches of an x86 server.
+  // The rest, or everything: inside the caches of an x86 server the C library's memcpy was faster than a vector loop.
   if (i < bytes) std::memcpy(to + i, from + i, bytes - i);
 }
 

@@ -1,4 +1,4 @@
-// Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
+// Compiled once per instruction set (CMakeLists.txt), each time in a namespace of its own.
 #include <cstring>
 
 #include "search/top_candidates.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kWidth = 16;
 
-// One register: compilers take wider vectors apart into single numbers.
+// One register: compilers split wider vectors into single numbers.
 #if defined(__AVX512F__)
 #define RIDGELINE_BYTES 64
 #elif defined(__AVX2__)
@@ -19,7 +19,7 @@ constexpr std::int64_t kWidth = 16;
 #endif
 typedef float Floats __attribute__((vector_size(RIDGELINE_BYTES)));
 typedef std::int32_t Mask __attribute__((vector_size(RIDGELINE_BYTES)));
-constexpr std::int64_t kLanes = RIDGELINE_BYTES / 4, kStride = 64; // looked at together: mostly none is a hit
+constexpr std::int64_t kLanes = RIDGELINE_BYTES / 4, kStride = 64; // kStride scores are tested at once: mostly there is no hit
 
 inline Floats load(const float *from) {
   Floats v;
@@ -37,10 +37,10 @@ inline bool any(Mask mask) {
 template <bool biased>
 std::int64_t above_with(const float *s, const float *bias, float offset, float bar, std::int64_t n, std::int32_t *hits,
                         float *sums) {
-  std::int64_t found = 0, i = 0;
+  std::int64_t count = 0, i = 0;
   auto take = [&](std::int64_t at) {
     const float sum = biased ? s[at] + offset + bias[at] : s[at] + offset;
-    if (sum >= bar) hits[found] = std::int32_t(at), sums[found++] = sum;
+    if (sum >= bar) hits[count] = std::int32_t(at), sums[count++] = sum;
   };
   for (; i + kStride <= n; i += kStride) {
     Mask hit = {};
@@ -53,7 +53,7 @@ std::int64_t above_with(const float *s, const float *bias, float offset, float b
       for (std::int64_t u = 0; u < kStride; ++u) take(i + u);
   }
   for (; i < n; ++i) take(i);
-  return found;
+  return count;
 }
 
 std::int64_t above(const float *s, const float *bias, float offset, float bar, std::int64_t n, std::int32_t *hits,
@@ -62,7 +62,7 @@ std::int64_t above(const float *s, const float *bias, float offset, float bar, s
               : above_with<false>(s, bias, offset, bar, n, hits, sums);
 }
 
-template <class Term> double sum_of(std::int64_t d, Term term) {
+template <class Term> double sum_terms(std::int64_t d, Term term) {
   double part[kWidth] = {};
   std::int64_t i = 0;
   for (; i + kWidth <= d; i += kWidth)
@@ -74,21 +74,21 @@ template <class Term> double sum_of(std::int64_t d, Term term) {
 }
 
 double dot(const float *q, const float *x, std::int64_t d) {
-  return sum_of(d, [=](std::int64_t i) { return double(q[i]) * double(x[i]); });
+  return sum_terms(d, [=](std::int64_t i) { return double(q[i]) * double(x[i]); });
 }
 
 double distance(const float *q, const float *x, std::int64_t d) {
-  return sum_of(d, [=](std::int64_t i) {
-    const double apart = double(q[i]) - double(x[i]);
-    return apart * apart;
+  return sum_terms(d, [=](std::int64_t i) {
+    const double difference = double(q[i]) - double(x[i]);
+    return difference * difference;
   });
 }
 
-// Four rows at a time: what is loaded of the query serves all of them, and the four to come are fetched meanwhile.
+// Four rows at a time: each load of the query serves all four, and the next four rows are prefetched.
 constexpr int kUnrolled = RIDGELINE_BYTES < 32 ? 64 / RIDGELINE_BYTES : 2;
 constexpr std::int64_t kStep = kUnrolled * kLanes, kLine = 16; // floats
 
-template <int Rows> inline void dots_of(const float *q, const float *x, std::int64_t d, float *out) {
+template <int Rows> inline void dot_rows(const float *q, const float *x, std::int64_t d, float *out) {
   Floats sums[Rows][kUnrolled] = {};
   std::int64_t i = 0;
   for (; i + kStep <= d; i += kStep) {
@@ -110,8 +110,8 @@ template <int Rows> inline void dots_of(const float *q, const float *x, std::int
 
 void dots(const float *q, const float *x, std::int64_t d, std::int64_t n, float *out) {
   std::int64_t r = 0;
-  for (; r + 4 <= n; r += 4) dots_of<4>(q, x + r * d, d, out + r);
-  for (; r < n; ++r) dots_of<1>(q, x + r * d, d, out + r);
+  for (; r + 4 <= n; r += 4) dot_rows<4>(q, x + r * d, d, out + r);
+  for (; r < n; ++r) dot_rows<1>(q, x + r * d, d, out + r);
 }
 
 float dot_bytes(const float *q, const std::uint8_t *codes, std::int64_t d) {
@@ -126,7 +126,7 @@ float dot_bytes(const float *q, const std::uint8_t *codes, std::int64_t d) {
 
 void look_up(const float *tables, const std::uint8_t *codes, std::int64_t parts, std::int64_t n, float *out) {
   for (std::int64_t r = 0; r < n; ++r, codes += parts) {
-    // Four sums at a time: one chain of additions would wait for itself.
+    // Four independent sums: in one chain each addition waits for the last.
     float a = 0, b = 0, c = 0, e = 0;
     std::int64_t j = 0;
     for (; j + 4 <= parts; j += 4) {
@@ -140,8 +140,8 @@ void look_up(const float *tables, const std::uint8_t *codes, std::int64_t parts,
 
 } // namespace
 
-extern const SieveLoops compiled_search_loops;
-const SieveLoops compiled_search_loops{above, dot, distance, dots, dot_bytes, look_up};
+extern const SearchLoops compiled_search_loops;
+const SearchLoops compiled_search_loops{above, dot, distance, dots, dot_bytes, look_up};
 
 } // namespace RIDGELINE_ISA
 } // namespace ridgeline

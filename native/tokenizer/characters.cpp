@@ -11,7 +11,7 @@ namespace {
 
 #include "tokenizer/characters.inc"
 
-// One number per code point of what the committed table says, spread out for building.
+// The facts of the committed table, one byte per code point.
 enum Fact : std::uint8_t { kIsDropped = 1, kIsSpace = 2, kIsAlone = 4, kIsChinese = 8, kIsStripped = 16, kIsInPlace = 32, kIsMapped = 64 };
 
 template <std::size_t N> void mark(std::vector<std::uint8_t> &facts, const std::uint32_t (&ranges)[N], Fact fact) {
@@ -59,21 +59,21 @@ struct Tables {
     std::u32string text(1, char32_t(c));
     if (options.strip_accents) {
       if (c >= kHangul && c < kHangulEnd) text = jamo(c);
-      else if (auto found = decomposed.find(c); found != decomposed.end()) text = found->second;
+      else if (auto entry = decomposed.find(c); entry != decomposed.end()) text = entry->second;
     }
     if (!options.lowercase) return text;
     std::u32string small;
     for (char32_t one : text) {
-      auto found = lower.find(one);
-      if (found == lower.end()) small += one;
-      else small += found->second;
+      auto entry = lower.find(one);
+      if (entry == lower.end()) small += one;
+      else small += entry->second;
     }
     return small;
   }
 };
 
-// Which characters are in the tokens at all.
-std::vector<bool> characters_of(const std::vector<std::string> &tokens) {
+// Marks the characters that occur in a token.
+std::vector<bool> collect_characters(const std::vector<std::string> &tokens) {
   std::vector<bool> known(0x110000);
   for (const std::string &token : tokens)
     for (std::size_t k = 0; k < token.size();) {
@@ -102,10 +102,10 @@ Entry Entry::inlined(const std::string &bytes, int characters) {
 
 Characters::Characters(const CharacterOptions &options, const std::vector<std::string> &tokens) : blocks(kBlocks) {
   const Tables tables;
-  const std::vector<bool> known_characters = characters_of(tokens);
+  const std::vector<bool> known_characters = collect_characters(tokens);
   const auto known_to_tokens = [&](char32_t c) { return known_characters[c]; };
   std::vector<Entry> block(kBlock);
-  std::unordered_map<std::string, std::uint16_t> alike; // blocks that are alike are kept once
+  std::unordered_map<std::string, std::uint16_t> known_blocks; // equal blocks are stored once
   for (int b = 0; b < kBlocks; ++b) {
     for (int k = 0; k < kBlock; ++k) {
       const std::uint32_t c = std::uint32_t(b * kBlock + k);
@@ -128,7 +128,7 @@ Characters::Characters(const CharacterOptions &options, const std::vector<std::s
       const bool punctuation = text.size() == 1 && tables.facts[text[0]] & kIsAlone;
       if (punctuation || (options.handle_chinese_chars && fact & kIsChinese)) {
         block[k] = Entry::of(Role::alone);
-        lonely.emplace_back(c, utf8(text));
+        standalone.emplace_back(c, utf8(text));
         continue;
       }
       if (!std::all_of(text.begin(), text.end(), known_to_tokens)) {
@@ -152,10 +152,10 @@ Characters::Characters(const CharacterOptions &options, const std::vector<std::s
       lists.push_back(std::move(listed));
     }
     const auto bytes = std::string(reinterpret_cast<const char *>(block.data()), block.size() * sizeof(Entry));
-    const bool own = !lonely.empty() && lonely.back().first / kBlock == std::uint32_t(b); // its tokens differ later
-    auto [where, fresh] = alike.try_emplace(own ? bytes + std::to_string(b) : bytes, std::uint16_t(entries.size() / kBlock));
+    const bool has_standalone = !standalone.empty() && standalone.back().first / kBlock == std::uint32_t(b); // its tokens are set later
+    auto [position, fresh] = known_blocks.try_emplace(has_standalone ? bytes + std::to_string(b) : bytes, std::uint16_t(entries.size() / kBlock));
     if (fresh) entries.insert(entries.end(), block.begin(), block.end());
-    blocks[b] = where->second;
+    blocks[b] = position->second;
   }
 }
 

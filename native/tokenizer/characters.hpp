@@ -1,4 +1,4 @@
-// What a BERT tokenizer does with a character: cleaning, spacing, accents, lower case and splitting, in one look-up.
+// What a BERT tokenizer does with a character, in one table: cleaning, spaces, accents, lower case and splitting.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ struct CharacterOptions {
 };
 
 enum class Role : std::uint8_t {
-  same,    // of the word as it is
-  inlined, // of the word, as the UTF-8 bytes that the entry holds
-  listed,  // of the word, as one of `Characters::lists`
-  foreign, // of the word, and in no token: the word is unknown
-  dropped, // as if it were not there
-  barrier, // the same, but marks do not move past it
+  same,    // part of a word, unchanged
+  inlined, // part of a word, as the UTF-8 bytes of the entry
+  listed,  // part of a word, as one of `Characters::lists`
+  foreign, // part of a word, and in no token: the word is unknown
+  dropped, // ignored
+  barrier, // ignored, but marks do not move past it
   space,   // ends a word
-  alone,   // ends a word and is one itself
+  alone,   // ends a word and is a word by itself
 };
 
 // Bits 0–2 role, 3 may begin an added token, 4–7 bytes, 8–11 characters, 16–63 UTF-8 bytes; `listed` and `alone` have
@@ -45,7 +45,7 @@ private:
   std::uint64_t bits = 0;
 };
 
-// A character that becomes several, or that canonical order may move: its rank is 0 if it stays in place.
+// A character that becomes several, or that canonical order may move; rank 0: it does not move.
 struct Listed {
   struct One {
     std::uint8_t bytes, rank;
@@ -58,7 +58,7 @@ class Characters {
 public:
   static constexpr int kBlock = 256, kBlocks = 0x110000 / kBlock;
 
-  // `tokens`, in UTF-8: what is in none of them is foreign.
+  // `tokens` are UTF-8; a character that occurs in no token is foreign.
   Characters(const CharacterOptions &options, const std::vector<std::string> &tokens);
 
   Entry at(std::uint32_t c) const { return entries[std::size_t(blocks[c / kBlock]) * kBlock + c % kBlock]; }
@@ -66,14 +66,14 @@ public:
   const Entry *low() const { return entries.data(); } // the first 256 characters
   const Listed &list(Entry e) const { return lists[e.payload()]; }
 
-  // Characters that stand alone, and the UTF-8 text of the word each becomes.
-  const std::vector<std::pair<std::uint32_t, std::string>> &alone() const { return lonely; }
+  // Characters with the role `alone`, and the UTF-8 text of the word that each becomes.
+  const std::vector<std::pair<std::uint32_t, std::string>> &alone() const { return standalone; }
 
 private:
   std::vector<std::uint16_t> blocks;
   std::vector<Entry> entries;
   std::vector<Listed> lists;
-  std::vector<std::pair<std::uint32_t, std::string>> lonely;
+  std::vector<std::pair<std::uint32_t, std::string>> standalone;
 };
 
 // Writes 1 to 4 bytes, returns how many.

@@ -20,17 +20,17 @@ Vocabulary::Vocabulary(const std::vector<std::string> &tokens, std::int32_t unkn
 }
 
 void Vocabulary::build_words(const std::vector<std::string> &tokens) {
-  const auto whole = [](const std::string &t) {
+  const auto is_complete_word = [](const std::string &t) {
     return !t.empty() && t.size() <= sizeof(Key) && t.back() && (t.size() < 3 || t.compare(0, 2, kPrefix));
   };
-  const auto count = std::size_t(std::count_if(tokens.begin(), tokens.end(), whole));
+  const auto count = std::size_t(std::count_if(tokens.begin(), tokens.end(), is_complete_word));
   int bits = 4;
   while ((std::size_t(1) << bits) < 2 * count) ++bits;
   shift = 64 - bits;
-  // Room behind the last slot instead of a way round to the first.
+  // Extra slots at the end, so that a search never wraps around.
   words.assign((std::size_t(1) << bits) + count + 1, Word{{0, 0}, kNone});
   for (std::size_t id = 0; id < tokens.size(); ++id) {
-    if (!whole(tokens[id])) continue;
+    if (!is_complete_word(tokens[id])) continue;
     Key key{0, 0};
     std::memcpy(&key, tokens[id].data(), tokens[id].size());
     std::size_t k = key.hash() >> shift;
@@ -46,20 +46,20 @@ void Vocabulary::build_words(const std::vector<std::string> &tokens) {
 }
 
 void Vocabulary::build_trie(const std::vector<std::string> &tokens) {
-  if (tokens.size() >= std::size_t(1) << 22) throw std::invalid_argument("a vocabulary may have four million tokens");
+  if (tokens.size() >= std::size_t(1) << 22) throw std::invalid_argument("a vocabulary may have at most four million tokens");
   std::vector<std::int32_t> order(tokens.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return tokens[a] < tokens[b]; });
 
-  struct Span { // tokens that begin alike, and the node of that beginning
+  struct Span { // tokens with a common prefix, and the node of the prefix
     std::size_t from, to, depth, node;
   };
-  // Node 0 is the root, and base 0 that of nodes without children: nobody's child by byte b is ever at b.
+  // Node 0 is the root. Nodes without children have base 0, so no child may lie at base 0.
   nodes.assign(2048, Node{});
   std::vector<bool> taken(nodes.size()), based(nodes.size());
   taken[0] = based[0] = true;
-  std::size_t cursor = 1, end = 1; // below the cursor hardly anything is free
-  // Level by level: the nodes near the root, which every word passes, lie close together.
+  std::size_t cursor = 1, end = 1; // few nodes below the cursor are free
+  // Breadth first: the nodes next to the root, which every word uses, are close in memory.
   std::deque<Span> open{{0, order.size(), 0, 0}};
   std::vector<Span> children;
   std::vector<std::uint8_t> bytes;
@@ -103,7 +103,7 @@ void Vocabulary::build_trie(const std::vector<std::string> &tokens) {
     while (taken[cursor]) ++cursor;
     open.insert(open.end(), children.begin(), children.end());
   }
-  nodes.resize(std::max<std::size_t>(end, 256)); // every base + byte is a place
+  nodes.resize(std::max<std::size_t>(end, 256)); // every base + byte is a valid index
   nodes.shrink_to_fit();
 
   outer = inner = nodes[0].base;

@@ -1,4 +1,4 @@
-// A WordPiece vocabulary: whole words by hash, pieces by the longest match in a trie of bytes.
+// A WordPiece vocabulary: complete words by hash, pieces by the longest match in a trie of bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ class Vocabulary {
 public:
   explicit Vocabulary(const std::vector<std::string> &tokens, std::int32_t unknown);
 
-  // The token of a whole word, or -1.
-  std::int32_t whole(const Key &key, std::uint64_t hash) const {
-    const std::uint8_t wanted = tag(hash);
+  // The token of a complete word, or -1.
+  std::int32_t find_word(const Key &key, std::uint64_t hash) const {
+    const std::uint8_t expected = tag(hash);
     for (std::size_t k = hash >> shift;; ++k) {
-      const std::uint8_t here = tags[k];
-      if (here == wanted && words[k].key == key) return words[k].token;
-      if (!here) return -1;
+      const std::uint8_t current = tags[k];
+      if (current == expected && words[k].key == key) return words[k].token;
+      if (!current) return -1;
     }
   }
 
-  // The pieces of a word of `size` bytes, or the one unknown token; returns how many. `to` has room for `size`.
+  // The pieces of a word of `size` bytes, or the one unknown token; returns how many. `to` has space for `size` tokens.
   int pieces(const char *word, int size, std::int32_t *to) const {
     const Node *const all = nodes.data();
     int count = 0, at = 0;
@@ -46,9 +46,9 @@ public:
         const Node node = all[base + byte];
         if (!node.is(byte)) break;
         base = node.base;
-        const std::int32_t here = node.token();
-        end = here < 0 ? end : k + 1;
-        token = here < 0 ? token : here;
+        const std::int32_t current = node.token();
+        end = current < 0 ? end : k + 1;
+        token = current < 0 ? token : current;
       }
       if (token < 0) return to[0] = unknown_token, 1;
       to[count++] = token;
@@ -78,7 +78,7 @@ private:
   void build_trie(const std::vector<std::string> &tokens);
 
   std::vector<Word> words;
-  std::vector<std::uint8_t> tags; // of the words' hashes, 0 where there is none: words that are not here cost no more
+  std::vector<std::uint8_t> tags; // one byte of each word's hash, 0 for an empty slot: a word that is missing is rejected without reading `words`
   int shift = 0;
   std::vector<Node> nodes;
   std::uint32_t outer = 0, inner = 0; // bases: of the first byte of a word, and of that after "##"

@@ -1,5 +1,4 @@
-// Texts → tokens as BERT's tokenizer makes them: normalise, split, longest pieces first; straight from CPython's
-// strings, without UTF-8 in between.
+// BERT's tokenizer: normalise, split, longest pieces first. It reads CPython's strings directly, without UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +34,7 @@ struct WordPieceOptions {
   std::vector<Added> added;
 };
 
-// Words that are not one token: a thread keeps the pieces of those that it met last.
+// A cache of the pieces of recent words that are not one token.
 struct Recent {
   static constexpr int kBytes = 24, kPieces = 8, kBits = 12;
   char word[kBytes];
@@ -43,17 +42,17 @@ struct Recent {
   std::int32_t tokens[kPieces];
 };
 
-// What one thread works with; made once and kept for the next call.
+// The buffers of one thread; they are reused by the next call.
 struct Worker {
   explicit Worker(int max_word);
 
-  std::vector<std::int32_t> tokens; // room; `used` of it is filled
+  std::vector<std::int32_t> tokens; // capacity; the first `used` are filled
   std::size_t used = 0;
   std::vector<char> word;           // the normalised word so far
-  struct Moved {
+  struct Mark {
     std::uint8_t bytes, rank;
   };
-  std::vector<Moved> run; // marks at its end that canonical order may still move
+  std::vector<Mark> run; // marks at the end that canonical order may still move
   std::vector<Recent> recent;
 };
 
@@ -61,11 +60,11 @@ class WordPiece {
 public:
   WordPiece(const std::vector<std::string> &tokens, const WordPieceOptions &options);
 
-  // Tokens of all texts, and into `offsets` [texts + 1] where each begins. `limit` counts all tokens of a text. The
-  // first text with a lone surrogate, or -1; then there are no tokens. The array is from malloc.
+  // Encodes all texts and writes the start of each to `offsets` [texts + 1]. `limit` counts all tokens of a text.
+  // `invalid_text` is the first text with a lone surrogate (then there are no tokens), or -1. `tokens` is from malloc.
   struct Result {
     std::int32_t *tokens;
-    std::int64_t refused;
+    std::int64_t invalid_text;
   };
   Result encode(const std::vector<Text> &texts, std::int64_t *offsets, std::int64_t limit, int threads, Isa isa);
 
@@ -74,10 +73,10 @@ public:
   const Characters &characters() const { return table; }
 
 private:
-  class Lent;
+  class WorkerLease;
 
   Characters table;
-  std::mutex door;
+  std::mutex mutex;
   std::vector<std::unique_ptr<Worker>> idle;
 };
 

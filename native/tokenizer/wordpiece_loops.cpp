@@ -1,4 +1,4 @@
-// Compiled once per instruction set (CMakeLists.txt), each time into a namespace of its own.
+// Compiled once per instruction set (CMakeLists.txt), each time in a namespace of its own.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -15,9 +15,9 @@ namespace ridgeline {
 namespace RIDGELINE_ISA {
 namespace {
 
-constexpr int kWide = sizeof(Key); // characters looked at together
+constexpr int kWide = sizeof(Key); // characters read at once
 
-// The ASCII letters and digits at the beginning of 16 characters, lower-case if wanted.
+// The ASCII letters and digits at the beginning of 16 characters, in lower case with kLower.
 struct Run {
   Key key;
   int size; // 16 means 16 or more
@@ -95,14 +95,14 @@ template <class C> inline bool letter_or_digit(C c) {
   return (std::uint32_t(c) | 0x20) - 'a' < 26 || std::uint32_t(c) - '0' < 10;
 }
 
-inline bool surrogates(const std::uint8_t *, std::int64_t) { return false; }
-template <class C> bool surrogates(const C *s, std::int64_t size) {
+inline bool has_surrogates(const std::uint8_t *, std::int64_t) { return false; }
+template <class C> bool has_surrogates(const C *s, std::int64_t size) {
   constexpr std::int64_t kPiece = 1024;
   for (std::int64_t from = 0; from < size; from += kPiece) {
     const std::int64_t to = std::min(size, from + kPiece);
-    C found = 0;
-    for (std::int64_t k = from; k < to; ++k) found |= C((s[k] & C(~C(0x7ff))) == 0xd800);
-    if (found) return true;
+    C invalid_count = 0;
+    for (std::int64_t k = from; k < to; ++k) invalid_count |= C((s[k] & C(~C(0x7ff))) == 0xd800);
+    if (invalid_count) return true;
   }
   return false;
 }
@@ -121,32 +121,32 @@ public:
     limit = std::max<std::int64_t>(0, limit - frame);
     spare = std::size_t(tokenizer.options.max_word) + before.size() + after.size() + kWide;
     start = worker.used;
-    room();
+    reserve();
     out = std::copy(before.begin(), before.end(), out);
     start += before.size();
-    room_from(out);
+    reserve_from(out);
     words();
-    const auto found = std::int64_t(out - (worker.tokens.data() + start));
-    if (found > limit) out -= found - limit;
+    const auto invalid_count = std::int64_t(out - (worker.tokens.data() + start));
+    if (invalid_count > limit) out -= invalid_count - limit;
     out = std::copy(after.begin(), after.end(), out);
     worker.used = std::size_t(out - worker.tokens.data());
   }
 
 private:
-  // Up to `stop` there is room for another word; past it either more room is made or the limit is reached.
-  void room() {
+  // Up to `stop` there is space for another word; past it the buffer grows, or the limit is reached.
+  void reserve() {
     if (worker.tokens.size() < worker.used + 2 * spare) worker.tokens.resize(2 * worker.tokens.size() + 2 * spare);
     out = worker.tokens.data() + worker.used;
   }
-  void room_from(std::int32_t *to) {
+  void reserve_from(std::int32_t *to) {
     worker.used = std::size_t(to - worker.tokens.data());
-    room();
+    reserve();
     const auto left = std::int64_t(worker.tokens.size() - start - spare);
     stop = worker.tokens.data() + start + std::min(left, limit);
   }
   bool full() {
     if (out - (worker.tokens.data() + start) >= limit) return true;
-    room_from(out);
+    reserve_from(out);
     return false;
   }
 
@@ -185,9 +185,9 @@ private:
       case Role::barrier: ++at; break;
       case Role::alone:
         if (entry.may_begin_added()) {
-          if (const Added *found = added(at)) {
-            *out++ = found->token;
-            at += std::int64_t(found->text.size());
+          if (const Added *invalid_count = added(at)) {
+            *out++ = invalid_count->token;
+            at += std::int64_t(invalid_count->text.size());
             break;
           }
         }
@@ -209,7 +209,7 @@ private:
     return nullptr;
   }
 
-  // A word that may hold anything, from `at` on; returns where it ends.
+  // A word with any characters, from `at` on; returns its end.
   std::int64_t word(std::int64_t at) {
     const Characters &table = tokenizer.characters();
     const int max_word = tokenizer.options.max_word;
@@ -219,12 +219,12 @@ private:
     for (; at < size; ++at) {
       const std::uint32_t c = s[at];
       if (letter_or_digit(c)) {
-        const Run some = run_at(at);
-        at += some.size - 1;
-        if (count > max_word) continue; // unknown whatever follows: only its end matters
-        std::memcpy(text + bytes, &some.key, sizeof some.key);
-        bytes += some.size;
-        count += some.size;
+        const Run part = run_at(at);
+        at += part.size - 1;
+        if (count > max_word) continue; // unknown in any case: only its end matters
+        std::memcpy(text + bytes, &part.key, sizeof part.key);
+        bytes += part.size;
+        count += part.size;
         worker.run.clear();
         continue;
       }
@@ -238,8 +238,8 @@ private:
         worker.run.clear();
         break;
       case Role::inlined: {
-        const std::uint64_t some = entry.text();
-        std::memcpy(text + bytes, &some, sizeof some);
+        const std::uint64_t part = entry.text();
+        std::memcpy(text + bytes, &part, sizeof part);
         bytes += entry.bytes();
         count += entry.characters();
         worker.run.clear();
@@ -262,7 +262,7 @@ private:
     return at;
   }
 
-  // Puts a character at the end, or before the marks of higher rank that stand there.
+  // Puts a character at the end, or before the marks of higher rank.
   void move(char *text, int bytes, const Listed::One &one) {
     auto &run = worker.run;
     if (!one.rank) {
@@ -284,7 +284,7 @@ private:
       return;
     }
     const std::uint64_t hash = run.key.hash();
-    const std::int32_t token = tokenizer.vocabulary.whole(run.key, hash);
+    const std::int32_t token = tokenizer.vocabulary.find_word(run.key, hash);
     if (token >= 0) {
       *out++ = token;
       return;
@@ -305,7 +305,7 @@ private:
     std::memcpy(&key, text, sizeof key);
     std::uint64_t hash = key.hash(), rest;
     if (bytes <= kWide && text[bytes - 1]) {
-      const std::int32_t token = tokenizer.vocabulary.whole(key, hash);
+      const std::int32_t token = tokenizer.vocabulary.find_word(key, hash);
       if (token >= 0) {
         *out++ = token;
         return;
@@ -336,14 +336,14 @@ private:
   const C *const s;
   const std::int64_t size;
   std::int64_t limit;
-  C tail[2 * kWide] = {}; // the last characters, and zeros: 16 can be read from any of them
-  std::size_t spare = 0, start = 0; // start: of the text's own tokens
+  C tail[2 * kWide] = {}; // the last characters and zeros: 16 can be read from each
+  std::size_t spare = 0, start = 0; // start: of the tokens of the text
   std::int32_t *out = nullptr, *stop = nullptr;
 };
 
 template <class C> bool encode_as(const WordPiece &tokenizer, Worker &worker, const Text &text, std::int64_t limit) {
   const C *s = static_cast<const C *>(text.data);
-  if (surrogates(s, text.size)) return false;
+  if (has_surrogates(s, text.size)) return false;
   if (tokenizer.options.characters.lowercase) Scan<C, true>(tokenizer, worker, s, text.size, limit).run();
   else Scan<C, false>(tokenizer, worker, s, text.size, limit).run();
   return true;

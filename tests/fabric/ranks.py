@@ -120,7 +120,7 @@ def both_ways(comm, cases) -> list:
         mine = (values(comm.rank, count, dtype, seed=k) / (1 if dtype[0] in "iu" else 3)).astype(dtype)
         answers = []
         for whole in (1 << 62, 0):
-            comm._engine.whole = whole
+            comm._engine.full_reduce_bytes = whole
             answers.append(comm.all_reduce(mine.copy(), op).tobytes())
             comm.barrier()
         wrong += [(count, dtype, op)] if answers[0] != answers[1] else []
@@ -321,7 +321,7 @@ def differs(comm, what) -> str:
     x = np.ones(6, "f4")
     try:
         if what == "length in parts":
-            comm._engine.whole = 0
+            comm._engine.full_reduce_bytes = 0
             comm.all_reduce(np.ones(7 if odd else 6, "f4"))
         elif what == "length of much":
             comm.all_gather(np.ones(700_000 if odd else 600_000, "f4"))
@@ -356,7 +356,7 @@ CALLS = {
 def ends_in(comm, call, how, after) -> tuple:
     """Rank 1 ends or stands still `after` so many seconds, while the ranks make one call over and over."""
     if call in ("all_reduce in parts", "all_reduce"):
-        comm._engine.whole = 0
+        comm._engine.full_reduce_bytes = 0
     many = CALLS.get(call, lambda comm: comm.all_reduce(np.ones(1_000, "f4"), timeout=1.5))
     one_sided = call.split()[0] in ("recv", "send")
     comm.barrier()

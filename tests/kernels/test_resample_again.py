@@ -1,4 +1,4 @@
-"""Calls like one before: from the door to the launch, without Python (native.Relaunch: tests/native/test_relaunch.py).
+"""Calls like one before are launched without Python (native.LaunchCache: tests/native/test_launch_cache.py).
 
 python -m pytest tests/kernels/test_resample_again.py
 """
@@ -19,7 +19,7 @@ from tests.native.driver import driver, read  # noqa: E402
 
 import ridgeline  # noqa: E402
 from ridgeline.kernels import resample  # noqa: E402
-from ridgeline.native import Launch, Relaunch, Tensors  # noqa: E402
+from ridgeline.native import Launch, LaunchCache, TensorReader  # noqa: E402
 from ridgeline.trajectory.channels import KINDS  # noqa: E402
 
 __all__ = ["driver"]
@@ -43,8 +43,8 @@ def compiled(driver):
 
 
 def test_calls_of_one_kind_with_nothing_else_asked_are_launched_again_without_python(driver, monkeypatch):
-    again = defaultdict(lambda: Relaunch(Tensors(torch.Tensor)))
-    monkeypatch.setattr(resample, "again", again)
+    again = defaultdict(lambda: LaunchCache(TensorReader(torch.Tensor)))
+    monkeypatch.setattr(resample, "launches", again)
     monkeypatch.setattr(resample, "_plan", compiled(driver))
     monkeypatch.setattr(resample, "_plans", {})
     values, times = torch.ones(2, 5, 8), torch.arange(5.0).repeat(2, 1)

@@ -29,7 +29,7 @@ from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens, joined
 from ridgeline.errors import InputError, unknown
 from ridgeline.machine.clock import now_ns
-from ridgeline.native import give_pages, scatter_rows
+from ridgeline.native import scatter_rows, touch_pages
 from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Embedder:
     ) -> Vectors:
         flow = self._flow(batch_tokens)
         room = np.empty((total or 0, self.dim), np.float32)
-        pages = threading.Thread(target=give_pages, args=(room,))
+        pages = threading.Thread(target=touch_pages, args=(room,))
         if room.nbytes >= LARGE:  # its pages come while the first texts are on their way, not when a result waits
             pages.start()
         done = 0

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from ridgeline.embed.config import Config
 from ridgeline.embed.layers import Layer, Layers, Linear, Packed, Words
 from ridgeline.errors import InputError
-from ridgeline.native import HalfStack, half_here, mean_rows
+from ridgeline.native import HalfEncoder, half_supported, mean_rows
 
 WIDTH = 16  # of a head: a multiple of it, with zeros where it is none
 TOKENS, THREADS = 8, 2  # so many lie side by side and are worth so many threads
@@ -34,19 +34,19 @@ class HalfLayers(Layers):
     def __init__(self, config: Config, device: Any) -> None:
         super().__init__(config, device, torch.float32)
 
-    def stack_of(self, words: Words, layers: list[Layer]) -> HalfStack:
+    def stack_of(self, words: Words, layers: list[Layer]) -> HalfEncoder:
         heads = self.config.heads
         width = self.config.hidden // heads
         more = -width % WIDTH
         activation = _ACTIVATIONS.get(self.config.activation, "tanh")
-        stack = HalfStack(self.config.hidden, heads, width + more, width**-0.5, self.config.epsilon, activation)
+        stack = HalfEncoder(self.config.hidden, heads, width + more, width**-0.5, self.config.epsilon, activation)
         padding = -1 if self.config.padding is None else self.config.padding
         word, position, weight, bias = _arrays(words.word, words.position, words.norm.weight, words.norm.bias)
-        stack.begin(word, position, weight, bias, padding)
+        stack.set_embedding(word, position, weight, bias, padding)
         for layer in layers:
             qkv, out = _wider(layer.qkv, heads, more), layer.out
             if layer is layers[0] and 2 * len(words.word) * len(qkv.bias) <= MOST_KEPT:
-                stack.keep(*_arrays(*_first_products(words, qkv)))
+                stack.cache_products(*_arrays(*_first_products(words, qkv)))
             if more:  # zeros meet zeros
                 columns = out.weight.view(-1, heads, width)
                 out = Linear(F.pad(columns, (0, more)).flatten(1), out.bias)
@@ -54,7 +54,7 @@ class HalfLayers(Layers):
             stack.add(*_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
         return stack
 
-    def hidden(self, ids: Any, packed: Packed, words: Words, stack: HalfStack) -> Any:
+    def hidden(self, ids: Any, packed: Packed, words: Words, stack: HalfEncoder) -> Any:
         rows = torch.empty(len(ids), self.config.hidden)
         stack(ids.int().numpy(), packed.offsets.numpy(), rows.numpy(), _threads(len(ids)))
         return rows
@@ -69,7 +69,7 @@ class HalfLayers(Layers):
         _refuse_beyond(found.numpy())
         return found
 
-    def means(self, ids: Any, offsets: Any, stack: HalfStack) -> Any:
+    def means(self, ids: Any, offsets: Any, stack: HalfEncoder) -> Any:
         found = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
         stack.means(ids, offsets, found, True, _threads(len(ids)))
         _refuse_beyond(found)
@@ -83,7 +83,7 @@ def _refuse_beyond(vectors: Any) -> None:
 
 def works() -> bool:
     """Whether this CPU multiplies float16, and this build of ours knows how."""
-    return bool(half_here())
+    return bool(half_supported())
 
 
 def _threads(tokens: int) -> int:

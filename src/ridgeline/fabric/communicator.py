@@ -34,7 +34,7 @@ class Communicator(Group):
         self._on_device: DeviceGroup | None = None
         self._engine.crowded = self.size > self._cpus_of_all()
         # All must go one way: whoever has another table must not wait for a meeting to which nobody comes.
-        self._engine.whole = int(self.all_reduce(np.array([self._ways.whole_bytes], np.int64), "min")[0])
+        self._engine.full_reduce_bytes = int(self.all_reduce(np.array([self._ways.whole_bytes], np.int64), "min")[0])
         self._engine.foreign = config.foreign and self._all_may_look()
 
     def all_reduce(
@@ -262,7 +262,7 @@ class Communicator(Group):
         mark = np.array([MAGIC], np.uint64)
         where = np.array([mark.__array_interface__["data"][0]], np.int64)
         told = self.all_gather(where)
-        ok = all(self._engine.may_look(r, int(told[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
+        ok = all(self._engine.can_read(r, int(told[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
         answer = np.array([ok], np.int8)
         self.all_reduce(answer, "min")  # also keeps `mark` alive until all have looked
         return bool(answer[0])

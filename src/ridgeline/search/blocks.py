@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ridgeline.native import Sieve, rescore
+from ridgeline.native import TopCandidates, rescore
 from ridgeline.search.arrays import Array, Flags, Floats, Whole, Wide, threads
 from ridgeline.search.codecs import Codec
 from ridgeline.search.metric import norms
@@ -38,7 +38,7 @@ class Family(Protocol):
     @property
     def count(self) -> int: ...
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]: ...
-    def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe(self, sieve: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         """The same for one query [1, d], straight into the sieve; False, and nothing done, where blocks do as well."""
 
     def slack(self, queries: Floats) -> Wide:
@@ -63,12 +63,12 @@ def candidates(
     """(offsets [q + 1], rows): for each query every row that may belong to its exact top k, in no order."""
     if not np.isfinite(slack).all():
         return _everything(len(queries), family.count, allowed)
-    sieve = Sieve(min(k, max(1, family.count)), slack)
+    sieve = TopCandidates(min(k, max(1, family.count)), slack)
     if len(queries) == 1 and family.probe(sieve, queries, nprobe, allowed):
         return sieve.candidates()
     crew = threads()
     for block in family.blocks(queries, nprobe, allowed):
-        sieve.sift(
+        sieve.add_scores(
             block.scores, block.which, block.offsets, block.biases, block.first, block.rows, allowed, threads=crew
         )
     return sieve.candidates()

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ridgeline.native import Sieve, look_up
+from ridgeline.native import TopCandidates, look_up
 from ridgeline.search.arrays import Array, Flags, Floats, Whole, Wide, threads
 from ridgeline.search.blocks import Block, reach_of
 from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, PartCodec
@@ -139,7 +139,7 @@ class Lists:
                     offsets = np.ascontiguousarray(products[which, number])
                     yield Block(_looked_up(tables, which, codes), 0, rows, which, offsets, biases)
 
-    def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe(self, sieve: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         """By the codec's own loop over all lists; not for values in float16, which are multiplied as float32."""
         codec = self.codec
         if not (self.floats or isinstance(codec, ByteCodec | PartCodec)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.native import OneQuery
+from ridgeline.native import SingleQuery
 from ridgeline.search.arrays import Floats, Whole, Wide
 from ridgeline.search.engine import Ask
 from ridgeline.search.lists import Lists
@@ -22,7 +22,7 @@ class OnLists:
     def __init__(self, lists: Lists, metric: str, ask: Ask, otherwise: Callable[[Any], Answer]) -> None:
         segment = lists.segments[0]
         self._k, self._otherwise = ask.k, otherwise
-        self._search = OneQuery(
+        self._search = SingleQuery(
             lists.centres,
             lists.halves if metric == "l2" else None,
             segment.codes,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.native import Sieve, dot_bytes
+from ridgeline.native import TopCandidates, dot_bytes
 from ridgeline.search.arrays import Array, Flags, Floats, Grown, Whole, Wide, grown, threads
 from ridgeline.search.blocks import Block, Decoded, reach_of
 from ridgeline.search.codecs import ByteCodec, Codec
@@ -54,7 +54,7 @@ class Scan:
         reach = reach_of(queries, self.longest, self.longest**2 / 2 if self.biases is not None else 0.0)
         return slack(dim, reach + byte_reach(self.codec, queries))
 
-    def probe(self, sieve: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe(self, sieve: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         return False  # a block holds all of it
 
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]:

@@ -1,6 +1,6 @@
-"""The sieve keeps what could belong to the best, on every instruction set; its sums against NumPy in float64.
+"""The best keeps what could belong to the best, on every instruction set; its sums against NumPy in float64.
 
-python -m pytest tests/native/test_sieve.py
+python -m pytest tests/native/test_top_candidates.py
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ def test_all_within_the_slack_of_the_kth_best_are_kept_and_few_others(
     scores = np.round(r.standard_normal((queries, rows)), 2).astype(np.float32)  # rounded: many ties
     bias, offset = (r.standard_normal(n).astype(np.float32) for n in (rows, queries))
     allowed = (r.random(rows) < 0.7).astype(np.uint8) if filtered else None
-    sieve = native.Sieve(k, np.full(queries, slack))
+    best = native.TopCandidates(k, np.full(queries, slack))
     for at in range(0, rows, step):
         part = np.ascontiguousarray(scores[:, at : at + step])
-        sieve.sift(part, None, offset, bias[at : at + step], at, None, allowed, threads=2, isa=isa)
-    ends, kept = sieve.candidates()
+        best.add_scores(part, None, offset, bias[at : at + step], at, None, allowed, threads=2, isa=isa)
+    ends, retained = best.candidates()
     sums = scores + offset[:, None] + bias
     for q in range(queries):
-        there = np.flatnonzero(allowed) if filtered else np.arange(rows)
-        mine = sums[q, there]
+        existing = np.flatnonzero(allowed) if filtered else np.arange(rows)
+        mine = sums[q, existing]
         bar = np.sort(mine)[-k] - slack if len(mine) >= k else -np.inf
-        found = set(kept[ends[q] : ends[q + 1]])
-        assert found >= set(there[mine >= bar])
-        assert found <= set(there[mine >= bar - 1e-5])
+        result = set(retained[ends[q] : ends[q + 1]])
+        assert result >= set(existing[mine >= bar])
+        assert result <= set(existing[mine >= bar - 1e-5])
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_queries_and_rows_may_be_named(isa: str):
-    sieve = native.Sieve(1, np.zeros(3))
+    best = native.TopCandidates(1, np.zeros(3))
     scores = np.array([[1, 5, 2], [9, 0, 1]], np.float32)
-    sieve.sift(scores, np.array([2, 0]), rows=np.array([30, 10, 20]), isa=isa)
-    ends, rows = sieve.candidates()
+    best.add_scores(scores, np.array([2, 0]), rows=np.array([30, 10, 20]), isa=isa)
+    ends, rows = best.candidates()
     assert ends.tolist() == [0, 1, 1, 2]
     assert rows.tolist() == [30, 10]
 
@@ -60,10 +60,10 @@ def test_scores_are_those_of_float64(dim: int, isa: str):
     ends, rows = np.array([0, 20, 20, 50]), r.integers(0, 50, 50)
     owner = np.repeat([0, 1, 2], np.diff(ends))
     wide_q, wide_x = queries.astype(float)[owner], vectors.astype(float)[rows]
-    for squared, wanted in ((False, (wide_q * wide_x).sum(1)), (True, ((wide_q - wide_x) ** 2).sum(1))):
+    for squared, expected in ((False, (wide_q * wide_x).sum(1)), (True, ((wide_q - wide_x) ** 2).sum(1))):
         out = np.empty(50)
         native.rescore(queries, vectors, ends, rows, out, squared, 2, isa)
-        assert np.allclose(out, wanted, rtol=1e-13, atol=1e-13)
+        assert np.allclose(out, expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -80,7 +80,7 @@ def test_bytes_and_tables_are_summed(rows: int, width: int, isa: str):
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    sieve = native.Sieve(2, np.zeros(2))
+    best = native.TopCandidates(2, np.zeros(2))
     good = np.zeros((2, 4), np.float32)
     for more in (
         {"which": np.array([0, 2])},
@@ -92,11 +92,11 @@ def test_shapes_that_do_not_fit_are_refused():
         {"first": -1, "allowed": np.ones(4, np.uint8)},
     ):
         with pytest.raises(ValueError):
-            sieve.sift(good, **more)
+            best.add_scores(good, **more)
     with pytest.raises(ValueError):
-        sieve.sift(np.zeros((3, 4), np.float32))
+        best.add_scores(np.zeros((3, 4), np.float32))
     with pytest.raises(ValueError):
-        native.Sieve(0, np.zeros(1))
+        native.TopCandidates(0, np.zeros(1))
     with pytest.raises(ValueError):
         native.rescore(good, good, np.array([0, 1, 2]), np.array([0, 5]), np.empty(2))
     with pytest.raises(ValueError):
