@@ -4,7 +4,8 @@
 // What: numpy arrays are read through numpy's C API and torch tensors through DLPack's exchange API. A call that does not
 // fit returns None, and Python takes the general path.
 // Why: nanobind's ndarray conversion and the checks in Python take longer than the loops for a few trajectories.
-// How much: see benchmarks/threads.py and the records it names.
+// How much: one trajectory takes 2.0 µs instead of 4.0 µs and more (benchmarks/threads.py, records/cascade-lake-threads.txt);
+// tensors take 6.6 µs instead of some 25 µs through the general path (records/h200-trajectory-calls.txt).
 #include <algorithm>
 
 #include <nanobind/nanobind.h>
