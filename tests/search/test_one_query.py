@@ -213,7 +213,7 @@ def test_the_native_call_refuses_what_does_not_fit():
         (centres, None, values, np.array([0, 4, 3]), rows),
         (centres, np.zeros(3, np.float32), values, offsets, rows),
     ):
-        with pytest.raises(ValueError, match=r"fit|fall|end with rows|wrong length"):
+        with pytest.raises(ValueError, match=r"fit|decrease|number of rows|wrong length"):
             native.SingleQuery(*wrong, *rest)
 
 
