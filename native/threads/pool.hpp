@@ -4,9 +4,10 @@
 // thread that joins a call wakes two others, so that the caller does not wake all of them by itself.
 // Why: starting threads takes longer than a small call (256 trajectories take 30 to 200 µs). A worker that still spins
 // joins within a microsecond, a worker that sleeps within 5 to 50 µs.
-// How much: on two shared cores as fast as the earlier pool with rules and borrowed OpenMP workers (236 and 235 µs for 256
-// trajectories in a loop, 522 and 519 µs after a torch operation); after a pause it is slower (582 and 410 µs). Yielding
-// while it waits saves 20 to 30 % there. benchmarks/threads.py, records/cascade-lake-threads.txt.
+// How much, against the earlier pool with rules and borrowed OpenMP workers, on two cores that other jobs shared
+// (records/cascade-lake-threads.txt, 256 trajectories): equal in a loop; slower after a pause (582 and 410 µs); after a
+// torch operation 522 µs, where the earlier pool took 167 to 519 µs. That last case is open until quiet cores and 16
+// cores are measured with benchmarks/threads.py. Yielding during a wait saves 21 to 32 %.
 #pragma once
 
 #include <algorithm>
