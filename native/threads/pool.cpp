@@ -1,6 +1,5 @@
 #include "threads/pool.hpp"
 
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -11,8 +10,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+#include "threads/openmp.hpp"
+#include "threads/placement.hpp"
 
 namespace ridgeline {
 namespace {
@@ -28,24 +28,6 @@ void pause_or_yield(int pauses) {
   if (pauses % kPausesPerYield == 0) std::this_thread::yield();
   else pause_cpu();
 }
-
-// The CPUs and the memory policy of a thread. A new thread inherits both from the thread that starts it.
-struct Placement {
-  cpu_set_t cpus{};
-  int policy = 0;
-  std::array<unsigned long, 16> nodes{};
-
-  static Placement of_caller() {
-    Placement placement;
-    sched_getaffinity(0, sizeof placement.cpus, &placement.cpus);
-    syscall(SYS_get_mempolicy, &placement.policy, placement.nodes.data(), 8 * sizeof(long) * placement.nodes.size(),
-            nullptr, 0);
-    return placement;
-  }
-  bool operator==(const Placement &other) const {
-    return CPU_EQUAL(&cpus, &other.cpus) && policy == other.policy && nodes == other.nodes;
-  }
-};
 
 class Pool {
 public:
@@ -164,6 +146,7 @@ int usable_cpus() {
 void run_parallel(int threads, const std::function<void(int)> &work) {
   std::unique_lock use(*pool_in_use, std::defer_lock);
   if (threads < 2 || !use.try_lock()) return work(0);
+  if (run_on_openmp(threads, work)) return;
   const Placement placement = Placement::of_caller();
   if (pool && !(pool->placement == placement)) {
     delete pool;

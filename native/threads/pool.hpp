@@ -4,10 +4,9 @@
 // thread that joins a call wakes two others, so that the caller does not wake all of them by itself.
 // Why: starting threads takes longer than a small call (256 trajectories take 30 to 200 µs). A worker that still spins
 // joins within a microsecond, a worker that sleeps within 5 to 50 µs.
-// How much, against the earlier pool with rules and borrowed OpenMP workers, on two cores that other jobs shared
-// (records/cascade-lake-threads.txt, 256 trajectories): equal in a loop; slower after a pause (582 and 410 µs); after a
-// torch operation 522 µs, where the earlier pool took 167 to 519 µs. That last case is open until quiet cores and 16
-// cores are measured with benchmarks/threads.py. Yielding during a wait saves 21 to 32 %.
+// How much: on 16 cores (records/h200-host-threads.txt, 256 trajectories) equal to the earlier pool with its rules in a
+// loop (36 and 43 us); 12 % slower after a pause (202 and 181 us), because the workers wake up after the result is
+// allocated. After a torch operation the plain pool takes 189 us, with openmp.hpp 34 us: so that path stays.
 #pragma once
 
 #include <algorithm>
