@@ -25,8 +25,7 @@ import numpy as np
 
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.watch.capacity import forecast
-from ridgeline.audit.watch.meaning import make_encoder
-from ridgeline.audit.watch.meaning import Encode, Vectors
+from ridgeline.audit.watch.meaning import Encode, Vectors, make_encoder
 from ridgeline.cli import SPIN_COUNT
 from ridgeline.workloads._audit_engine import Lines, Ours
 

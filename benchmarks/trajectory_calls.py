@@ -19,6 +19,7 @@ import torch
 from trajectory_cpu import by_torch
 
 import ridgeline
+from ridgeline.trajectory import resampling
 
 SIZES = ((1, 20, 10, 7), (16, 50, 50, 14), (256, 100, 50, 32))  # trajectories, stamps, targets, channels
 TURNS, TURN_S = 60, 0.01
@@ -28,7 +29,7 @@ Call = Callable[[], Any]
 
 def main() -> None:
     print("torch", torch.__version__, "·", torch.get_num_threads(), "threads")
-    behind = ridgeline.resample.__self__.otherwise  # type: ignore[attr-defined]
+    behind = resampling._resample_any
     for size in SIZES:
         arrays = draw_arrays(*size)
         tensors = [torch.from_numpy(a) for a in arrays]

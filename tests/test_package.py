@@ -102,7 +102,20 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         ridgeline.machine.no_such  # noqa: B018
 
 
-PARTS = "audit claims embed fabric lab machine pipeline recommend search store trajectory web".split()
+PARTS = [
+    "audit",
+    "claims",
+    "embed",
+    "fabric",
+    "lab",
+    "machine",
+    "pipeline",
+    "recommend",
+    "search",
+    "store",
+    "trajectory",
+    "web",
+]
 
 
 @pytest.mark.parametrize("part", PARTS)

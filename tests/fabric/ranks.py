@@ -122,7 +122,7 @@ def compare_small_methods(comm, cases) -> list:
         local = (make_values(comm.rank, count, dtype, seed=k) / (1 if dtype[0] in "iu" else 3)).astype(dtype)
         answers = []
         for threshold in (1 << 62, 0):
-            comm._engine.whole = threshold
+            comm._engine.full_reduce_bytes = threshold
             answers.append(comm.all_reduce(local.copy(), op).tobytes())
             comm.barrier()
         wrong += [(count, dtype, op)] if answers[0] != answers[1] else []
@@ -323,7 +323,7 @@ def make_different_calls(comm, what) -> str:
     x = np.ones(6, "f4")
     try:
         if what == "length in parts":
-            comm._engine.whole = 0
+            comm._engine.full_reduce_bytes = 0
             comm.all_reduce(np.ones(7 if odd else 6, "f4"))
         elif what == "length of much":
             comm.all_gather(np.ones(700_000 if odd else 600_000, "f4"))
@@ -359,7 +359,7 @@ SHORT_S, LONG_S = 1.5, 600.0  # timeouts of calls: to test the timeout, and to t
 def stop_rank_in_call(comm, call, how, delay_s) -> str:
     """Rank 1 gets a signal after `delay_s` seconds while the ranks repeat one call; returns the error of this rank."""
     if call in ("all_reduce in parts", "all_reduce"):
-        comm._engine.whole = 0
+        comm._engine.full_reduce_bytes = 0
     run = CALLS.get(call, lambda comm, timeout: comm.all_reduce(np.ones(1_000, "f4"), timeout=timeout))
     one_sided = call.split()[0] in ("recv", "send")
     comm.barrier()

@@ -51,7 +51,7 @@ def test_recorded_launches_run_again_with_other_tensors(monkeypatch, early):
             calls.append((early, programs, stream, {k: addresses[v] for k, v in slots.items()}))
 
     monkeypatch.setattr(launch, "make_launch", record_arguments)
-    monkeypatch.setattr(launch, "launch_in_turn", record_launches)
+    monkeypatch.setattr(launch, "launch_all", record_launches)
     kernel = Kernel({"a": "*fp32", "b": "*fp32"})
     moving, fixed = torch.ones(4), torch.ones(4)
 
@@ -70,7 +70,7 @@ def test_launches_that_need_only_the_first_tensor_come_first(monkeypatch):
     """From the first launch that needs the result tensor on, all launches wait for its address."""
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(launch, "make_launch", lambda compiled, programs, *_: programs)
-    monkeypatch.setattr(launch, "launch_in_turn", lambda some, _, *at: calls.extend((n, len(at)) for n in some))
+    monkeypatch.setattr(launch, "launch_all", lambda some, _, *at: calls.extend((n, len(at)) for n in some))
     kernel = Kernel({"a": "*fp32", "b": "*fp32"})
     query, answer, fixed = torch.ones(4), torch.ones(4), torch.ones(4)
 

@@ -1,4 +1,4 @@
-"""Repeated calls launch the kernel without Python (native.Relaunch: tests/native/test_relaunch.py).
+"""Repeated calls launch the kernel without Python (native.LaunchCache: tests/native/test_relaunch.py).
 
 python -m pytest tests/kernels/test_resample_again.py
 """
@@ -19,7 +19,7 @@ from tests.native.driver import driver, read  # noqa: E402
 
 import ridgeline  # noqa: E402
 from ridgeline.kernels.resample import resample  # noqa: E402
-from ridgeline.native import Launch, Relaunch, Tensors  # noqa: E402
+from ridgeline.native import Launch, LaunchCache, TensorReader  # noqa: E402
 from ridgeline.trajectory.channels import KINDS  # noqa: E402
 
 __all__ = ["driver"]
@@ -43,8 +43,8 @@ def patch_compiler(driver):
 
 
 def test_repeated_calls_of_one_kind_without_options_launch_without_python(driver, monkeypatch):
-    again = defaultdict(lambda: Relaunch(Tensors(torch.Tensor)))
-    monkeypatch.setattr(resample, "again", again)
+    again = defaultdict(lambda: LaunchCache(TensorReader(torch.Tensor)))
+    monkeypatch.setattr(resample, "launches", again)
     monkeypatch.setattr(resample, "_plan", patch_compiler(driver))
     monkeypatch.setattr(resample, "_plans", {})
     values, times = torch.ones(2, 5, 8), torch.arange(5.0).repeat(2, 1)

@@ -24,11 +24,11 @@ every_isa = pytest.mark.parametrize("isa", ISAS)
 every_store = pytest.mark.parametrize("streaming", [False, True], ids=["plain", "streaming"])
 
 
-def aligned(size: int, offset: int = 0, guard: int = 64) -> tuple[np.ndarray, np.ndarray]:
+def make_aligned(size: int, offset: int = 0, guard: int = 64) -> tuple[np.ndarray, np.ndarray]:
     """(whole, part): `part` starts `offset` bytes after a 64-byte boundary, with guard bytes around it."""
-    whole = np.random.default_rng(size + offset).integers(0, 256, size + offset + 2 * guard + 64, np.uint8)
-    start = -whole.ctypes.data % 64 + guard + offset
-    return whole, whole[start : start + size]
+    complete = np.random.default_rng(size + offset).integers(0, 256, size + offset + 2 * guard + 64, np.uint8)
+    start = -complete.ctypes.data % 64 + guard + offset
+    return complete, complete[start : start + size]
 
 
 def words_xor(data: np.ndarray) -> int:
@@ -37,7 +37,7 @@ def words_xor(data: np.ndarray) -> int:
     return int(np.bitwise_xor.reduce(padded.view(np.uint64))) if padded.size else 0
 
 
-def repeated(word: int, size: int) -> np.ndarray:
+def repeat_words(word: int, size: int) -> np.ndarray:
     return np.frombuffer((word.to_bytes(8, "little") * (size // 8 + 1))[:size], np.uint8)
 
 
@@ -45,7 +45,7 @@ def repeated(word: int, size: int) -> np.ndarray:
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_read_is_the_xor_of_all_words(isa: str, offset: int):
     for size in SIZES:
-        _, data = aligned(size, offset)
+        _, data = make_aligned(size, offset)
         assert native.read(data, isa=isa) == words_xor(data), size
 
 
@@ -54,12 +54,12 @@ def test_read_is_the_xor_of_all_words(isa: str, offset: int):
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_write_fills_the_buffer_and_nothing_around_it(isa: str, streaming: bool, offset: int):
     for size in SIZES:
-        whole, part = aligned(size, offset)
-        expected = whole.copy()
-        start = part.ctypes.data - whole.ctypes.data if size else 0
-        expected[start : start + size] = repeated(WORD, size)
+        complete, part = make_aligned(size, offset)
+        expected = complete.copy()
+        start = part.ctypes.data - complete.ctypes.data if size else 0
+        expected[start : start + size] = repeat_words(WORD, size)
         native.write(part, WORD, streaming=streaming, isa=isa)
-        assert np.array_equal(whole, expected), size
+        assert np.array_equal(complete, expected), size
 
 
 @every_isa
@@ -67,13 +67,13 @@ def test_write_fills_the_buffer_and_nothing_around_it(isa: str, streaming: bool,
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_copy_copies_and_touches_nothing_else(isa: str, streaming: bool, offset: int):
     for size in SIZES:
-        whole, target = aligned(size, offset)
+        complete, target = make_aligned(size, offset)
         source = np.random.default_rng(1).integers(0, 256, size + 1, np.uint8)[1:]
-        expected = whole.copy()
-        start = target.ctypes.data - whole.ctypes.data if size else 0
+        expected = complete.copy()
+        start = target.ctypes.data - complete.ctypes.data if size else 0
         expected[start : start + size] = source
         native.copy(target, source, streaming=streaming, isa=isa)
-        assert np.array_equal(whole, expected), size
+        assert np.array_equal(complete, expected), size
 
 
 @every_isa
@@ -82,15 +82,15 @@ def test_copy_copies_and_touches_nothing_else(isa: str, streaming: bool, offset:
 def test_triad_is_that_of_numpy(isa: str, streaming: bool, offset: int):
     random = np.random.default_rng(2)
     for count in [0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 1001]:
-        whole, raw = aligned(8 * count, offset)
-        before = whole.copy()
+        complete, raw = make_aligned(8 * count, offset)
+        before = complete.copy()
         target, a, b = raw.view(np.float64), random.standard_normal(count), random.standard_normal(count)
         native.triad(target, a, b, 3.0, streaming=streaming, isa=isa)
         # A compiler may fuse the product and the sum: one rounding less than NumPy.
         np.testing.assert_allclose(target, a + 3.0 * b, rtol=0, atol=8 * np.finfo(float).eps)
-        start = raw.ctypes.data - whole.ctypes.data if count else 0
-        assert np.array_equal(whole[:start], before[:start])
-        assert np.array_equal(whole[start + 8 * count :], before[start + 8 * count :])
+        start = raw.ctypes.data - complete.ctypes.data if count else 0
+        assert np.array_equal(complete[:start], before[:start])
+        assert np.array_equal(complete[start + 8 * count :], before[start + 8 * count :])
 
 
 @every_isa
@@ -115,8 +115,8 @@ def test_the_weakest_set_is_there_and_the_chosen_one_is_among_them():
 def test_the_environment_forces_a_set_and_a_wrong_name_is_refused():
     ask = [sys.executable, "-c", "from ridgeline import native; print(native.chosen_instruction_set())"]
     for isa in ISAS:
-        said = subprocess.run(ask, env={**os.environ, "RIDGELINE_ISA": isa}, capture_output=True, text=True)
-        assert said.stdout.strip() == isa
+        message = subprocess.run(ask, env={**os.environ, "RIDGELINE_ISA": isa}, capture_output=True, text=True)
+        assert message.stdout.strip() == isa
     wrong = subprocess.run(ask, env={**os.environ, "RIDGELINE_ISA": "mmx"}, capture_output=True, text=True)
     assert "instruction set 'mmx' is not on this CPU; there are: baseline" in wrong.stderr
 

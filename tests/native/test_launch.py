@@ -10,7 +10,7 @@ import ctypes
 import pytest
 from tests.native.driver import driver, read
 
-from ridgeline.native import Launch, launch_in_turn
+from ridgeline.native import Launch, launch_all
 
 __all__ = ["driver"]
 
@@ -40,11 +40,11 @@ def test_a_launch_that_may_begin_early_says_so(driver: str):
 
 def test_several_are_launched_one_after_the_other(driver: str):
     before = read(driver, "launches", ctypes.c_uint, 1)[0]
-    launch_in_turn([Launch(k, k, 32, 0, PARAMETERS, driver) for k in (1, 2, 3)], 7, 5, None, 6)
+    launch_all([Launch(k, k, 32, 0, PARAMETERS, driver) for k in (1, 2, 3)], 7, 5, None, 6)
     assert read(driver, "launches", ctypes.c_uint, 1) == [before + 3]
     assert read(driver, "seen") == [5, (1 << 32) - 7, 1 << 40, 6, 0]
     assert read(driver, "function_seen", count=1) == [3]
-    launch_in_turn([], 7)
+    launch_all([], 7)
 
 
 def test_a_kernel_with_other_parameters_is_refused(driver: str):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.native import give_pages, mean_rows, scatter_rows, sort_by_length
+from ridgeline.native import mean_rows, scatter_rows, sort_by_length, touch_pages
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
@@ -16,10 +16,10 @@ def test_rows_land_where_their_numbers_say(count, width, threads, seed):
     rows = random.permutation(50)[:count]
     source = random.standard_normal((count, width)).astype(np.float32)
     to = np.zeros((50, width), np.float32)
-    wanted = to.copy()
-    wanted[rows] = source
+    expected = to.copy()
+    expected[rows] = source
     scatter_rows(to, rows, source, threads)
-    np.testing.assert_array_equal(to, wanted)
+    np.testing.assert_array_equal(to, expected)
 
 
 def test_many_rows_are_all_moved_by_a_team():
@@ -46,10 +46,10 @@ def test_texts_are_sorted_by_length_and_equal_ones_keep_their_order(lengths, lon
     ids = np.arange(offsets[-1], dtype=np.int32)
     packed, starts, order = np.empty_like(ids), np.empty_like(offsets), np.empty(len(lengths), np.int64)
     sort_by_length(ids, offsets, packed, starts, order)
-    wanted = np.argsort(lengths, kind="stable")
-    np.testing.assert_array_equal(order, wanted)
-    np.testing.assert_array_equal(np.diff(starts), np.asarray(lengths)[wanted] if lengths else [])
-    parts = [ids[offsets[k] : offsets[k + 1]] for k in wanted]
+    expected = np.argsort(lengths, kind="stable")
+    np.testing.assert_array_equal(order, expected)
+    np.testing.assert_array_equal(np.diff(starts), np.asarray(lengths)[expected] if lengths else [])
+    parts = [ids[offsets[k] : offsets[k + 1]] for k in expected]
     np.testing.assert_array_equal(packed, np.concatenate(parts) if parts else ids)
 
 
@@ -67,9 +67,9 @@ def test_offsets_that_do_not_fit_the_tokens_are_refused(offsets):
 
 def test_memory_keeps_its_values_when_it_is_given_its_pages():
     memory = np.arange(10_000, dtype=np.float32).reshape(100, 100)
-    give_pages(memory)
+    touch_pages(memory)
     np.testing.assert_array_equal(memory.ravel(), np.arange(10_000))
-    give_pages(np.empty((0, 4), np.float32))
+    touch_pages(np.empty((0, 4), np.float32))
 
 
 @given(
@@ -82,13 +82,13 @@ def test_memory_keeps_its_values_when_it_is_given_its_pages():
 def test_means_are_those_of_float64(lengths, width, unit, threads, seed):
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     rows = np.random.default_rng(seed).standard_normal((offsets[-1], width), np.float32)
-    found = np.full((len(lengths), width), 7, np.float32)
-    mean_rows(rows, offsets, found, unit, threads)
+    result = np.full((len(lengths), width), 7, np.float32)
+    mean_rows(rows, offsets, result, unit, threads)
     for k, length in enumerate(lengths):
-        wanted = rows[offsets[k] : offsets[k + 1]].astype(float).mean(0) if length else np.full(width, np.nan)
+        expected = rows[offsets[k] : offsets[k + 1]].astype(float).mean(0) if length else np.full(width, np.nan)
         if unit:
-            wanted = wanted / np.linalg.norm(wanted)
-        np.testing.assert_allclose(found[k], wanted, atol=2e-6)
+            expected = expected / np.linalg.norm(expected)
+        np.testing.assert_allclose(result[k], expected, atol=2e-6)
 
 
 def test_means_are_the_same_by_any_number_of_threads():
@@ -101,21 +101,21 @@ def test_means_are_the_same_by_any_number_of_threads():
 
 
 def test_a_mean_of_nothing_but_zeros_stays_one():
-    found = np.ones((1, 3), np.float32)
-    mean_rows(np.zeros((2, 3), np.float32), np.array([0, 2]), found, True)
-    np.testing.assert_array_equal(found, 0)
+    result = np.ones((1, 3), np.float32)
+    mean_rows(np.zeros((2, 3), np.float32), np.array([0, 2]), result, True)
+    np.testing.assert_array_equal(result, 0)
 
 
 @pytest.mark.parametrize(
-    ("offsets", "shape", "said"),
+    ("offsets", "shape", "message"),
     [
         ([0, 4], (1, 3), "as wide as"),
         ([0, 4], (2, 2), "must be"),
         ([0, 3], (1, 2), "must run"),
         ([1, 4], (1, 2), "must run"),
-        ([0, 5, 4], (2, 2), "must not fall"),
+        ([0, 5, 4], (2, 2), "must not decrease"),
     ],
 )
-def test_means_of_what_is_not_there_are_refused(offsets, shape, said):
-    with pytest.raises(ValueError, match=said):
+def test_means_of_what_is_not_there_are_refused(offsets, shape, message):
+    with pytest.raises(ValueError, match=message):
         mean_rows(np.zeros((4, 2), np.float32), np.array(offsets), np.zeros(shape, np.float32))

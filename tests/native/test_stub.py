@@ -23,5 +23,5 @@ def meaning(text: str) -> str:
 def test_the_stub_is_what_the_extension_gives_now(tmp_path: Path):
     command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "ridgeline.native", "-O", tmp_path]
     subprocess.run(command, check=True, capture_output=True)
-    kept = Path(ridgeline.__file__).with_name("native.pyi").read_text()
-    assert meaning(kept) == meaning((tmp_path / "native.pyi").read_text()), "make stubs writes it anew"
+    retained = Path(ridgeline.__file__).with_name("native.pyi").read_text()
+    assert meaning(retained) == meaning((tmp_path / "native.pyi").read_text()), "make stubs writes it anew"

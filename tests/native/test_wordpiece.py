@@ -20,7 +20,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij0123456789.,!", *(f"##
 TOKENS += ["abc", "##def", "abcdefghijabcde", "abcdefghijabcdef", "é", "##é", "中", "😀"]
 
 
-def made(**options):
+def build(**options):
     return native.WordPiece(TOKENS, 1, [2], [3], [("[SEP]", 3)], **options)
 
 
@@ -52,15 +52,15 @@ def plainly(text, lowercase=True):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_every_instruction_set_and_width_is_the_obvious_way(isa, lowercase):
-    tokenizer = made(lowercase=lowercase, strip_accents=False)
+    tokenizer = build(lowercase=lowercase, strip_accents=False)
     R = random.Random(1)
     texts = ["".join(R.choices("abcdefghABC012 .,!", k=size)) for size in range(70) for _ in range(20)]
     texts += ["abcdefghij" * (k // 10) + "abcdefghij"[: k % 10] for k in range(120)]
-    wanted = [plainly(text, lowercase) for text in texts]
-    assert encode(tokenizer, texts, isa=isa) == wanted
+    expected = [plainly(text, lowercase) for text in texts]
+    assert encode(tokenizer, texts, isa=isa) == expected
     for tail in ("中", "😀"):  # strings of 2 and of 4 bytes a character
         number = TOKENS.index(tail)
-        assert encode(tokenizer, [f"{t} {tail}" for t in texts], isa=isa) == [[*w[:-1], number, 3] for w in wanted]
+        assert encode(tokenizer, [f"{t} {tail}" for t in texts], isa=isa) == [[*w[:-1], number, 3] for w in expected]
 
 
 def test_a_subclass_of_str_is_a_str():
@@ -68,11 +68,11 @@ def test_a_subclass_of_str_is_a_str():
         pass
 
     for text in ("abc a.", "abc é.", "abc 中.", "abc 😀.", ""):
-        assert encode(made(), [Named(text)]) == encode(made(), [text])
+        assert encode(build(), [Named(text)]) == encode(build(), [text])
 
 
 def test_letters_at_the_edges_of_classes_are_not_taken_for_others():
-    tokenizer = made()
+    tokenizer = build()
     for c in map(chr, [*range(128), 0xAA, 0xC1, 0xE1, 0x130, 0x141, 0x161, 0x2C61, 0x10041, 0x10061, 0x1F161]):
         alone = encode(tokenizer, [f"a{c}b"])[0]
         assert alone == [*encode(tokenizer, [f"a{c}b 中"])[0][:-2], 3]
@@ -82,7 +82,7 @@ def test_letters_at_the_edges_of_classes_are_not_taken_for_others():
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_threads_give_the_same(threads):
-    tokenizer = made()
+    tokenizer = build()
     R = random.Random(2)
     texts = ["".join(R.choices("abcdefgh012 .é中😀[SEP]", k=R.randint(0, 200))) for _ in range(3000)]
     assert encode(tokenizer, texts, threads=threads) == encode(tokenizer, texts)
@@ -92,13 +92,13 @@ def test_threads_give_the_same(threads):
 
 
 def test_callers_on_many_threads_do_not_disturb_each_other():
-    tokenizer = made()
+    tokenizer = build()
     R = random.Random(3)
     texts = ["".join(R.choices("abcdefgh012 .é", k=R.randint(0, 300))) for _ in range(800)]
-    wanted, wrong = encode(tokenizer, texts), []
+    expected, wrong = encode(tokenizer, texts), []
 
     def call():
-        wrong.extend(k for k in range(20) if encode(tokenizer, texts, threads=2) != wanted)
+        wrong.extend(k for k in range(20) if encode(tokenizer, texts, threads=2) != expected)
 
     callers = [threading.Thread(target=call) for _ in range(4)]
     for caller in callers:
@@ -109,9 +109,9 @@ def test_callers_on_many_threads_do_not_disturb_each_other():
 
 
 def test_the_list_may_change_while_it_is_read():
-    tokenizer = made()
+    tokenizer = build()
     texts = ["abc " * 200 + str(k) for k in range(4000)]
-    wanted = encode(tokenizer, texts)
+    expected = encode(tokenizer, texts)
     stop = threading.Event()
 
     def change():
@@ -122,14 +122,14 @@ def test_the_list_may_change_while_it_is_read():
     changer.start()
     try:
         for _ in range(10):
-            assert encode(tokenizer, texts, threads=2) == wanted
+            assert encode(tokenizer, texts, threads=2) == expected
     finally:
         stop.set()
         changer.join()
 
 
 def test_other_threads_run_meanwhile():
-    tokenizer = made()
+    tokenizer = build()
     texts = ["abc def. " * 60_000] * 30
     offsets = np.empty(len(texts) + 1, np.int64)
     ticks = []
@@ -156,7 +156,7 @@ def test_other_threads_run_meanwhile():
 
 
 def test_nothing_is_kept():
-    tokenizer = made()
+    tokenizer = build()
     text = "abc def. é中 " * 400
     texts = [text] * 50
     count = sys.getrefcount(text)
@@ -179,7 +179,7 @@ def test_nothing_is_kept():
 
 
 def test_tokens_outlive_the_tokenizer():
-    tokenizer = made()
+    tokenizer = build()
     offsets = np.empty(2, np.int64)
     ids, _ = tokenizer.encode(["abc a"], offsets, -1, 1)
     del tokenizer
@@ -189,7 +189,7 @@ def test_tokens_outlive_the_tokenizer():
 
 
 def test_wrong_arguments_are_refused():
-    tokenizer = made()
+    tokenizer = build()
     with pytest.raises(ValueError, match="offsets"):
         tokenizer.encode(["a"], np.empty(3, np.int64), -1, 1)
     with pytest.raises(TypeError):

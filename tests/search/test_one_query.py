@@ -206,7 +206,7 @@ def test_the_native_call_refuses_wrong_shapes():
     centres, values = np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32)
     offsets, rows = np.array([0, 1, 3]), np.arange(3)
     rest = (None, True, False, 1, 2, 1.0, 2.0**-24, 0.0, 1e30, 8)
-    search = native.OneQuery(centres, None, values, offsets, rows, *rest)
+    search = native.SingleQuery(centres, None, values, offsets, rows, *rest)
     with pytest.raises(ValueError, match="shapes do not fit"):
         search(np.zeros(3, np.float32), np.empty(2, np.float32), np.empty(2, np.int64))
     for wrong in (
@@ -216,8 +216,8 @@ def test_the_native_call_refuses_wrong_shapes():
         (centres, None, values, np.array([0, 4, 3]), rows),
         (centres, np.zeros(3, np.float32), values, offsets, rows),
     ):
-        with pytest.raises(ValueError, match=r"fit|fall|end with rows|wrong length"):
-            native.OneQuery(*wrong, *rest)
+        with pytest.raises(ValueError, match=r"fit|decrease|number of rows|wrong length"):
+            native.SingleQuery(*wrong, *rest)
 
 
 def test_engines_have_a_fast_path_for_one_query_only():

@@ -117,7 +117,7 @@ def test_the_gpu_engine_checks_the_same_overlaps():
 
     values, times, at, outs = make_views()
     how = dict.fromkeys(("max_gap", "lengths", "at_lengths", "offsets", "normalize"))
-    how |= {"kind": "linear", "quaternion": "xyzw", "outside": "clamp", "sort": False, "check": False}
+    how |= {"kind": "linear", "outside": "clamp", "sort": False, "check": False}
     for name, out in outs.items():
         with pytest.raises(InputError, match=f"^out shares memory with {name}"):
             on_gpu(

@@ -1,4 +1,4 @@
-"""The everyday call of torch's tensors, which the door does by itself: the bits of the ordinary way, and nothing else.
+"""The most common call with torch tensors takes a short path: it gives the same bits as the general path.
 
 python -m pytest tests/trajectory/test_plain_tensors.py
 """
@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trajectory.test_plain import batches, otherwise, same
+from tests.trajectory.test_plain import batches, same
 
 from ridgeline import native, resample
 from ridgeline.errors import InputError
 
 torch = pytest.importorskip("torch")
 
-DOOR = native.resample_door(otherwise, "otherwise(*given, **named)\n--\n\nSays so.")
-native.take_tensors(DOOR, native.Tensors(torch.Tensor))
-ORDINARY = "the ordinary way"
+READER = native.TensorReader(torch.Tensor)
+
+
+def short_path(values, times, at, out=None, check=True):
+    """The short path alone; None where resample takes the general path."""
+    return native.resample_tensors(READER, values, times, at, out, check)
 
 
 def plain(dtype=torch.float32, clock=torch.float64):
@@ -31,39 +34,39 @@ def plain(dtype=torch.float32, clock=torch.float64):
 
 @settings(max_examples=200, deadline=None)
 @given(batches(), st.booleans())
-def test_the_door_and_the_ordinary_way_give_the_same_bits(case, narrow):
+def test_the_short_path_and_the_general_path_give_the_same_bits(case, narrow):
     values, times, at = map(torch.tensor, case)
     if narrow:
         values = values.to(torch.bfloat16)
     found, mask = resample(values, times, at, return_mask=True)
-    short = DOOR(values, times, at)
+    short = short_path(values, times, at)
     out = torch.full(found.shape, -7, dtype=found.dtype)
-    assert DOOR(values, times, at, out=out) is out
-    for one in (short, out, resample(values, times, at), DOOR(values, times, at, check=False)):
+    assert short_path(values, times, at, out=out) is out
+    for one in (short, out, resample(values, times, at), short_path(values, times, at, check=False)):
         assert one.dtype == values.dtype
         assert one.is_contiguous()
         same(one.double().numpy(), found.double().numpy())
     assert np.array_equal(mask.numpy(), case[2] == case[2])
     wide = torch.full((*out.shape[:2], out.shape[2] + 3), -7, dtype=out.dtype)
-    assert DOOR(values, times, at, out=wide[..., 3:]).data_ptr() == wide[..., 3:].data_ptr()
+    assert short_path(values, times, at, out=wide[..., 3:]).data_ptr() == wide[..., 3:].data_ptr()
     same(wide[..., 3:].double().numpy(), found.double().numpy())
     assert (wide[..., :3] == -7).all()
     apart = torch.full((*out.shape[:2], 2 * out.shape[2]), -7, dtype=out.dtype)[..., ::2]
     swapped = values.permute(2, 0, 1).contiguous().permute(1, 2, 0)  # in another order, channels apart
-    assert DOOR(swapped, times.t().contiguous().t(), at, out=apart) is apart
+    assert short_path(swapped, times.t().contiguous().t(), at, out=apart) is apart
     same(apart.double().numpy(), found.double().numpy())
 
 
-def test_the_door_takes_tensors_of_every_type_that_is_a_number_here():
+def test_the_short_path_takes_tensors_of_every_type():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for clock in (torch.float32, torch.float64, torch.int64):
-            found = DOOR(*plain(dtype, clock))
+            found = short_path(*plain(dtype, clock))
             assert found.dtype == dtype
             assert found.shape == (2, 5, 4)
             assert (found == 1).all()
 
 
-def test_the_door_leaves_all_others_to_the_function_behind_it():
+def test_the_short_path_refuses_other_tensors():
     values, times, at = plain()
     out = torch.full((2, 5, 4), -7.0)
     asked = torch.ones(2, 3, 4, requires_grad=True)
@@ -94,15 +97,13 @@ def test_the_door_leaves_all_others_to_the_function_behind_it():
         (values, torch.complex(times, -times).conj().imag, at, out),
         (values, times, at, out.to("meta")),
     ):
-        assert DOOR(*wrong[:3], out=wrong[3]) == ORDINARY
+        assert short_path(*wrong[:3], out=wrong[3]) is None
         if wrong[3] is out:
-            assert DOOR(*wrong[:3]) == ORDINARY
+            assert short_path(*wrong[:3]) is None
     assert (out == -7).all()
-    for how in ({"kind": "cubic"}, {"outside": "nan"}, {"max_gap": 1.0}, {"dtype": torch.float64}, {"typo": None}):
-        assert DOOR(values, times, at, **how) == ORDINARY
 
 
-def test_errors_and_gradients_are_those_of_the_ordinary_way():
+def test_errors_and_gradients_are_those_of_the_general_path():
     values, times, at = plain()
     resample(values, times, at)  # from here on tensors are known
     with pytest.raises(InputError, match=r"trajectory 0.*index 1|index 1.*trajectory 0"):
@@ -120,7 +121,7 @@ def test_errors_and_gradients_are_those_of_the_ordinary_way():
 def test_empty_tensors_are_answered():
     for shape, targets in (((0, 3, 4), 5), ((2, 3, 4), 0), ((2, 3, 0), 5), ((2, 0, 4), 5)):
         values, times, at = torch.ones(shape), torch.zeros(shape[:2]), torch.zeros(shape[0], targets)
-        found, wanted = DOOR(values, times, at), resample(values, times, at, return_mask=True)[0]
+        found, wanted = short_path(values, times, at), resample(values, times, at, return_mask=True)[0]
         assert found.shape == wanted.shape
         assert torch.equal(found.isnan(), wanted.isnan())
 
@@ -133,9 +134,9 @@ def test_many_threads_and_no_reference_is_kept():
 
     def work():
         for _ in range(200):
-            if not ((DOOR(values, times, at) == 1).all() and (DOOR(values, times, at, out=out) == 1).all()):
+            if not ((short_path(values, times, at) == 1).all() and (short_path(values, times, at, out=out) == 1).all()):
                 wrong.append(out.clone())
-            DOOR(values, times.flip(1), at)
+            short_path(values, times.flip(1), at)
 
     several = [threading.Thread(target=work) for _ in range(4)]
     for one in several:
@@ -147,10 +148,6 @@ def test_many_threads_and_no_reference_is_kept():
     assert [sys.getrefcount(t) for t in (values, times, at, out)] == before
 
 
-def test_what_is_no_door_is_refused():
-    tensors = native.Tensors(torch.Tensor)
-    for no_door in (otherwise, len, 3):
-        with pytest.raises(TypeError):
-            native.take_tensors(no_door, tensors)
+def test_the_short_path_needs_a_reader():
     with pytest.raises(TypeError):
-        native.take_tensors(DOOR, torch.Tensor)
+        native.resample_tensors(torch.Tensor, *plain(), None, True)

@@ -228,7 +228,6 @@ def test_outside_can_be_an_error_that_names_the_target():
     [
         ({"kind": "cubik"}, "did you mean 'cubic'"),
         ({"outside": "wrap"}, "no policy for targets outside 'wrap'"),
-        ({"quaternion": "zyxw"}, "quaternion order"),
         ({"kind": "slerp"}, "channels 0 to 2 are 2"),
         ({"kind": [(slice(0, 2), "linear"), (slice(1, 2), "angle")]}, "channel 1 has two kinds"),
         ({"kind": [(slice(0, 9), "linear")]}, "names no run of the 2 channels"),

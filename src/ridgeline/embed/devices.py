@@ -113,6 +113,6 @@ def limit_threads(tokens: int) -> Iterator[None]:
 
 def float16_works() -> bool:
     """Return whether this CPU multiplies float16 and the native build supports it."""
-    from ridgeline.native import half_here
+    from ridgeline.native import half_supported
 
-    return bool(half_here())
+    return bool(half_supported())

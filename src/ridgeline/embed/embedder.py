@@ -35,7 +35,7 @@ from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens, join_tokens
 from ridgeline.errors import InputError, unknown
 from ridgeline.machine import now_ns
-from ridgeline.native import give_pages, scatter_rows
+from ridgeline.native import scatter_rows, touch_pages
 from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Embedder:
     ) -> Vectors:
         runner = self._make_runner(batch_tokens)
         result = np.empty((total or 0, self.dim), np.float32)
-        pages = threading.Thread(target=give_pages, args=(result,))
+        pages = threading.Thread(target=touch_pages, args=(result,))
         if result.nbytes >= LARGE_RESULT:  # allocate its pages while the first texts are encoded
             pages.start()
         done = 0

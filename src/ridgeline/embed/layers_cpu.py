@@ -22,7 +22,7 @@ from ridgeline.embed.config import Config
 from ridgeline.embed.devices import has_bfloat16
 from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
 from ridgeline.errors import InputError
-from ridgeline.native import HalfStack, mean_rows
+from ridgeline.native import HalfEncoder, mean_rows
 
 # attr and algorithm, as torch's compiler passes them to oneDNN
 _FUSED_ACTIVATIONS = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
@@ -150,21 +150,21 @@ class Float16Layers(Layers):
     def __init__(self, config: Config, device: Any) -> None:
         super().__init__(config, device, torch.float32)
 
-    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> HalfStack:
+    def prepare_stack(self, words: Embeddings, layers: list[Layer]) -> HalfEncoder:
         heads = self.config.heads
         width = self.config.hidden // heads
         padding_width = -width % HEAD_MULTIPLE
         activation = _ACTIVATIONS.get(self.config.activation, "tanh")
-        stack = HalfStack(
+        stack = HalfEncoder(
             self.config.hidden, heads, width + padding_width, width**-0.5, self.config.epsilon, activation
         )
         padding = -1 if self.config.padding is None else self.config.padding
         word, position, weight, bias = _to_arrays(words.word, words.position, words.norm.weight, words.norm.bias)
-        stack.begin(word, position, weight, bias, padding)
+        stack.set_embedding(word, position, weight, bias, padding)
         for layer in layers:
             qkv, out = _pad_heads(layer.qkv, heads, padding_width), layer.out
             if layer is layers[0] and 2 * len(words.word) * len(qkv.bias) <= MAX_PRODUCT_BYTES:
-                stack.keep(*_to_arrays(*_compute_first_products(words, qkv)))
+                stack.cache_products(*_to_arrays(*_compute_first_products(words, qkv)))
             if padding_width:  # padding meets padding
                 columns = out.weight.view(-1, heads, width)
                 out = Linear(F.pad(columns, (0, padding_width)).flatten(1), out.bias)
@@ -172,7 +172,7 @@ class Float16Layers(Layers):
             stack.add(*_to_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
         return stack
 
-    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: HalfStack) -> Any:
+    def run_layers(self, ids: Any, packed: Packed, words: Embeddings, stack: HalfEncoder) -> Any:
         rows = torch.empty(len(ids), self.config.hidden)
         stack(ids.int().numpy(), packed.offsets.numpy(), rows.numpy(), _choose_threads(len(ids)))
         return rows
@@ -187,7 +187,7 @@ class Float16Layers(Layers):
         _check_range(pooled.numpy())
         return pooled
 
-    def encode_means(self, ids: Any, offsets: Any, stack: HalfStack) -> Any:
+    def encode_means(self, ids: Any, offsets: Any, stack: HalfEncoder) -> Any:
         vectors = np.empty((len(offsets) - 1, self.config.hidden), np.float32)
         stack.means(ids, offsets, vectors, True, _choose_threads(len(ids)))
         _check_range(vectors)

@@ -45,7 +45,9 @@ class Communicator(Group):
         self._device_group: DeviceGroup | None = None
         self._engine.crowded = self.size > self._count_cpus()
         # All ranks must use one method: with another threshold, a rank would wait for a synchronization for ever.
-        self._engine.whole = int(self.all_reduce(np.array([self._thresholds.whole_bytes], np.int64), "min")[0])
+        self._engine.full_reduce_bytes = int(
+            self.all_reduce(np.array([self._thresholds.whole_bytes], np.int64), "min")[0]
+        )
         self._engine.foreign = config.foreign and self._may_read_all()
 
     def all_reduce(
@@ -280,7 +282,7 @@ class Communicator(Group):
         mark = np.array([MAGIC], np.uint64)
         address = np.array([mark.__array_interface__["data"][0]], np.int64)
         addresses = self.all_gather(address)
-        ok = all(self._engine.may_look(r, int(addresses[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
+        ok = all(self._engine.can_read(r, int(addresses[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
         answer = np.array([ok], np.int8)
         self.all_reduce(answer, "min")  # also keeps `mark` alive until all ranks have read it
         return bool(answer[0])

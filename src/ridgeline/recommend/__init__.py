@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ridgeline.recommend.recommender import Recommender as Recommender
     from ridgeline.recommend.recommender import parse_years as parse_years
     from ridgeline.recommend.recommender import write_recommendations as write_recommendations
+    from ridgeline.recommend.weights import preference_weights as preference_weights
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -74,5 +75,6 @@ __getattr__, __dir__, __all__ = attach(
         "ranking": ["SMALL_BATCH_USERS", "EaseRanker", "StageCallback", "VectorRanker", "top_k"],
         "readers": ["read"],
         "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
+        "weights": ["preference_weights"],
     },
 )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ridgeline.errors import InputError
 from ridgeline.native import dot_floats
 from ridgeline.recommend.data import Floats, Histories, Ints
-from ridgeline.recommend.models.content import HALF_LIFE, MIN_STARS, preference_weights
+from ridgeline.recommend.weights import HALF_LIFE, MIN_STARS, preference_weights
 
 USER_BLOCKS = {"cpu": 1_024, "cuda": 8_192}  # users per block of scores [users, items]
 EXTRA_CANDIDATES = 6  # items beyond k, because float16 may misorder the last ones

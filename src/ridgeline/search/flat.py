@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.native import Sieve, dot_bytes
+from ridgeline.native import TopCandidates, dot_bytes
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, GrowableArray, Integers, count_threads, wrap_rows
 from ridgeline.search.codecs import ByteCodec, Codec
 from ridgeline.search.metric import compute_norms, compute_slack
@@ -56,7 +56,7 @@ class FlatRows:
         bound = bound_products(queries, self.longest, self.longest**2 / 2 if self.biases is not None else 0.0)
         return compute_slack(dim, bound + bound_byte_products(self.codec, queries))
 
-    def probe_one_query(self, selector: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe_one_query(self, selector: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         return False  # one block holds all rows
 
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]:

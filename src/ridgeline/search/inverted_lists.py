@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.native import OneQuery, Sieve, look_up
+from ridgeline.native import SingleQuery, TopCandidates, look_up
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, Integers, count_threads
 from ridgeline.search.codecs import ByteCodec, Codec, FlatCodec, ProductCodec
 from ridgeline.search.engine import SearchOptions
@@ -145,7 +145,7 @@ class InvertedLists:
                     offsets = np.ascontiguousarray(products[query_ids, list_id])
                     yield Block(_look_up_scores(tables, query_ids, codes), 0, rows, query_ids, offsets, biases)
 
-    def probe_one_query(self, selector: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe_one_query(self, selector: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         """Run the native loop of the codec over all lists; not for float16 values, which are multiplied as float32."""
         codec = self.codec
         if not (self.floats or isinstance(codec, ByteCodec | ProductCodec)):
@@ -247,7 +247,7 @@ class OneQuerySearch:
     ) -> None:
         segment = lists.segments[0]
         self._k, self._fallback = options.k, fallback
-        self._search = OneQuery(
+        self._search = SingleQuery(
             lists.centres,
             lists.half_squares if metric == "l2" else None,
             segment.codes,

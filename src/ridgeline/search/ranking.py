@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ridgeline.native import Sieve, rescore
+from ridgeline.native import TopCandidates, rescore
 from ridgeline.search.arrays import Array, Doubles, Flags, Floats, Integers, count_threads
 from ridgeline.search.codecs import Codec
 from ridgeline.search.metric import compute_norms
@@ -39,7 +39,7 @@ class Scorer(Protocol):
     @property
     def count(self) -> int: ...
     def blocks(self, queries: Floats, nprobe: int, allowed: Flags | None) -> Iterator[Block]: ...
-    def probe_one_query(self, selector: Sieve, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
+    def probe_one_query(self, selector: TopCandidates, query: Floats, nprobe: int, allowed: Flags | None) -> bool:
         """Score one query [1, d] directly into the selector; return False, without effect, if blocks are as fast."""
 
     def slack(self, queries: Floats) -> Doubles:
@@ -64,12 +64,12 @@ def find_candidates(
     """(offsets [q + 1], rows): for each query all rows that can be in its exact top k, in no order."""
     if not np.isfinite(slack).all():
         return _list_all_rows(len(queries), scorer.count, allowed)
-    selector = Sieve(min(k, max(1, scorer.count)), slack)
+    selector = TopCandidates(min(k, max(1, scorer.count)), slack)
     if len(queries) == 1 and scorer.probe_one_query(selector, queries, nprobe, allowed):
         return selector.candidates()
     thread_count = count_threads()
     for block in scorer.blocks(queries, nprobe, allowed):
-        selector.sift(
+        selector.add_scores(
             block.scores,
             block.query_ids,
             block.offsets,

@@ -9,7 +9,6 @@ from ridgeline.errors import InputError, unknown
 
 KINDS = ("linear", "previous", "nearest", "cubic", "slerp", "angle")
 OUTSIDE = ("clamp", "nan", "raise", "extrapolate")
-QUATERNIONS = ("xyzw", "wxyz")
 Kinds = str | Sequence[tuple[slice, str]]
 Group = tuple[int, int, str]  # start, stop, kind
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.native import first_disorder
+from ridgeline.native import first_unsorted
 from ridgeline.native import resample as native_resample
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.channels import compute_scaling, resolve_kinds
 from ridgeline.trajectory.isolated import refuse_shared
-from ridgeline.trajectory.shape import CallArrays, policies, unify_shapes
+from ridgeline.trajectory.shape import CallArrays, check_outside, unify_shapes
 
 F16, F32, F64, I64, U16 = (np.dtype(t) for t in ("f2", "f4", "f8", "i8", "u2"))
 NAMES = {F16: "float16", F32: "float32", F64: "float64"}  # dtype.name is too slow for a small call
@@ -38,12 +38,12 @@ def resample_numpy(values: Any, times: Any, at: Any, *, out: Any, dtype: Any, **
 
 
 def run(
-    values: Any, times: Any, at: Any, *, out: Any, result_dtype: Any, value_type: str, kind: Any, quaternion: str,
-    outside: str, max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
+    values: Any, times: Any, at: Any, *, out: Any, result_dtype: Any, value_type: str, kind: Any, outside: str,
+    max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
     return_mask: bool,
 ) -> Any:  # fmt: skip
     """Resample; bfloat16 values of torch come as uint16, because numpy has no bfloat16."""
-    policies(outside, quaternion)
+    check_outside(outside)
     times, at = clocks(arguments.as_native_array("times", times), arguments.as_native_array("at", at))
     lengths, at_lengths = arguments.as_counts("lengths", lengths), arguments.as_counts("at_lengths", at_lengths)
     offsets = arguments.as_counts("offsets", offsets)
@@ -54,7 +54,7 @@ def run(
     # Check the order first if the result goes to the caller's memory or the end stamps are read; else during the work.
     beforehand = check and (out is not None or outside == "raise")
     if beforehand:
-        trajectory = first_disorder(batch.times, lengths, offsets)
+        trajectory = first_unsorted(batch.times, lengths, offsets)
         if trajectory >= 0:
             raise disorder_error(trajectory, batch, lengths, offsets)
     if outside == "raise":

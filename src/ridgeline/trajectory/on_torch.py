@@ -15,7 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.trajectory import arguments, on_numpy
 from ridgeline.trajectory.channels import compute_scaling, resolve_kinds
 from ridgeline.trajectory.isolated import refuse_shared
-from ridgeline.trajectory.shape import CallArrays, policies, unify_shapes
+from ridgeline.trajectory.shape import CallArrays, check_outside, unify_shapes
 
 VALUES = {
     torch.float16: "float16",
@@ -83,14 +83,14 @@ def _on_cpu(values: Any, times: Any, at: Any, *, result_dtype: Any, out: Any, re
 
 
 def on_gpu(
-    values: Any, times: Any, at: Any, *, result_dtype: Any, out: Any, kind: Any, quaternion: str, outside: str,
+    values: Any, times: Any, at: Any, *, result_dtype: Any, out: Any, kind: Any, outside: str,
     max_gap: Any, lengths: Any, at_lengths: Any, offsets: Any, normalize: Any, sort: bool, check: bool,
     return_mask: bool,
 ) -> Any:  # fmt: skip
     """Run the Triton kernel; with check=False and out= it neither synchronises nor allocates."""
     from ridgeline.kernels.resample import run
 
-    policies(outside, quaternion)
+    check_outside(outside)
     lengths, at_lengths, offsets = (
         _counts(name, c, values.device)
         for name, c in (("lengths", lengths), ("at_lengths", at_lengths), ("offsets", offsets))
@@ -156,9 +156,9 @@ def _validate(batch: CallArrays, lengths: Any, at_lengths: Any, offsets: Any, ou
     on_numpy.check_counts(host, *counts)
     if sort:
         return
-    from ridgeline.native import first_disorder
+    from ridgeline.native import first_unsorted
 
-    trajectory = first_disorder(host.times, counts[0], counts[2])
+    trajectory = first_unsorted(host.times, counts[0], counts[2])
     if trajectory >= 0:
         raise on_numpy.disorder_error(trajectory, host, counts[0], counts[2])
     if outside == "raise":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
-from ridgeline.trajectory.channels import OUTSIDE, QUATERNIONS
+from ridgeline.trajectory.channels import OUTSIDE
 
 Spread = Callable[[Any, int], Any]  # views an array [1, …] as [B, …]
 
@@ -59,11 +59,9 @@ def unify_shapes(values: Any, times: Any, at: Any, offsets: Any, spread: Spread)
     return CallArrays(data, clock, targets, batch, shape, (count,) if single else (batch, count))
 
 
-def policies(outside: str, quaternion: str) -> None:
+def check_outside(outside: str) -> None:
     if outside not in OUTSIDE:
         raise unknown("policy for targets outside", outside, OUTSIDE)
-    if quaternion not in QUATERNIONS:
-        raise unknown("quaternion order", quaternion, QUATERNIONS)
 
 
 def _unify_packed(values: Any, times: Any, at: Any, offsets: Any, spread: Spread) -> CallArrays:

@@ -29,8 +29,15 @@ from ridgeline.errors import unknown
 from ridgeline.lab import OURS, Case, Check, Profile, Run, Steps, Work, installed
 from ridgeline.lab.race import read_peaks
 from ridgeline.machine import Placement, topology
-from ridgeline.recommend import SMALL_BATCH_USERS, EaseRanker, Histories, StageCallback, VectorRanker
-from ridgeline.recommend.models import MAX_ITEMS, Semantic, preference_weights
+from ridgeline.recommend import (
+    SMALL_BATCH_USERS,
+    EaseRanker,
+    Histories,
+    StageCallback,
+    VectorRanker,
+    preference_weights,
+)
+from ridgeline.recommend.models import MAX_ITEMS, Semantic
 from ridgeline.workloads import _recommend_fit as fits
 from ridgeline.workloads import _recommend_texts as texts
 from ridgeline.workloads._stages import profile_stages

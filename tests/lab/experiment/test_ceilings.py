@@ -12,10 +12,11 @@ import pytest
 
 from ridgeline.errors import RidgelineError
 from ridgeline.lab import Work
-from ridgeline.lab.experiment import ProgressHooks, RunOptions, build_rows, run_points
+from ridgeline.lab.experiment import ProgressHooks, RunOptions, run_points
 from ridgeline.lab.experiment.ceilings import DeviceCeilings
 from ridgeline.lab.experiment.folder import write_state
 from ridgeline.lab.experiment.report import write_report
+from ridgeline.lab.study import build_rows
 from ridgeline.machine import Ceiling, Ceilings, topology
 
 pytestmark = pytest.mark.xdist_group("experiment")

@@ -23,13 +23,13 @@ from ridgeline.lab.experiment import (
     ProgressHooks,
     ResultsWriter,
     RunOptions,
-    build_rows,
     open_folder,
     run_experiment,
     run_points,
 )
 from ridgeline.lab.experiment.folder import SUMMARY, read_state, write_state
 from ridgeline.lab.experiment.report import write_report
+from ridgeline.lab.study import build_rows
 from ridgeline.machine import topology
 
 pytestmark = pytest.mark.xdist_group("experiment")

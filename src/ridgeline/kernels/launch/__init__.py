@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.native import Launch, launch_in_turn
+from ridgeline.native import Launch, launch_all
 
 _recorder = threading.local()  # .launches: the list that `launch_kernel` appends to; None while nothing is recorded
 
@@ -62,15 +62,15 @@ class LaunchSequence:
         return [a for _, _, arguments in self._recorded for a in arguments if isinstance(a, torch.Tensor)]
 
     def __call__(self, stream: int, *addresses: int) -> None:
-        launch_in_turn(self._launches, stream, *addresses)
+        launch_all(self._launches, stream, *addresses)
 
     def begin(self, stream: int, address: int) -> None:
         """Launch the kernels that need the first address only; the caller can allocate the other tensors meanwhile."""
-        launch_in_turn(self._first, stream, address)
+        launch_all(self._first, stream, address)
 
     def end(self, stream: int, *addresses: int) -> None:
         """Launch the remaining kernels, from the first one that needs another address."""
-        launch_in_turn(self._last, stream, *addresses)
+        launch_all(self._last, stream, *addresses)
 
 
 def make_launch(

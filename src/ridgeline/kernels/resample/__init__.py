@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
-    from ridgeline.kernels.resample.resample import again as again
+    from ridgeline.kernels.resample.resample import launches as launches
     from ridgeline.kernels.resample.resample import run as run
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "resample": ["again", "run"],
+        "resample": ["launches", "run"],
     },
 )

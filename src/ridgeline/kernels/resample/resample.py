@@ -2,8 +2,8 @@
 
 Triton's dispatch inspects every argument on every call and costs more than the kernel. The first call of a shape uses
 it. Later calls launch the compiled kernel directly, from a cache whose key has everything that Triton specialised on
-(types, shapes, strides, alignment of pointers, device). Calls of one kind without other options go to `again`, which
-launches them without the Python interpreter.
+(types, shapes, strides, alignment of pointers, device). Calls of one kind without other options are added to
+`launches`, which repeats them without the Python interpreter (native/resample/launch_cache.cpp).
 
     python benchmarks/trajectory_gpu.py
 """
@@ -21,7 +21,7 @@ import triton
 
 from ridgeline.kernels.launch import make_launch
 from ridgeline.kernels.resample import kernel as resample_kernel
-from ridgeline.native import Relaunch, Tensors
+from ridgeline.native import LaunchCache, TensorReader
 
 # Targets and channels per program of one warp, by kind and bytes per value: the best of
 # `benchmarks/trajectory_gpu.py --sweep` on an H200 (records h200-trajectory-sweep.txt and -cubic.txt). Many small
@@ -47,10 +47,10 @@ PLANS = 4096  # cached shapes; with more, the cache is cleared
 
 Channels = tuple[tuple[int, int, str], ...]
 
-# Launchers of repeated calls, by kind; None if torch has no C functions for its tensors.
-again: dict[str, Relaunch] | None = None
+# Launches of earlier calls, by kind; None if torch has no C functions for its tensors.
+launches: dict[str, LaunchCache] | None = None
 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-    again = defaultdict(partial(Relaunch, Tensors(torch.Tensor)))
+    launches = defaultdict(partial(LaunchCache, TensorReader(torch.Tensor)))
 
 
 def run(
@@ -108,8 +108,8 @@ def run(
             return None
         if len(_plans) >= PLANS:
             _plans.clear()
-            for relaunch in (again or {}).values():
-                relaunch.forget()
+            for cache in (launches or {}).values():
+                cache.clear()
         plan = _plans[key] = _plan(values, times, at, out, mask, offsets, channels, outside, max_gap)
     for launch in plan:
         if launch.direct is None:
@@ -123,8 +123,8 @@ def run(
     if plain and len(plan) == 1 and plan[0].direct is not None and not plan[0].known:
         plan[0].known = True
         all_channels = plan[0].start == 0 and plan[0].stop == values.shape[-1]
-        if again is not None and all_channels:
-            again[plan[0].kind].remember(values, times, at, out, plan[0].direct)
+        if launches is not None and all_channels:
+            launches[plan[0].kind].add(values, times, at, out, plan[0].direct)
     return None
 
 
@@ -146,7 +146,7 @@ class _Launch:
         self.options = options  # of the compiler
         self.fixed = fixed  # all arguments that are no pointers
         self.direct: Any = None  # None until Triton compiles the kernel, and always in its interpreter
-        self.refused = self.known = False  # a direct launch is impossible; `again` has this launch
+        self.refused = self.known = False  # a direct launch is impossible; `launches` has this launch
 
     def ordinary(
         self, values: Any, times: Any, at: Any, out: Any, mask: Any, lengths: Any, at_lengths: Any, offsets: Any,

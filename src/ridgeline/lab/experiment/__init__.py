@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ridgeline.lab.experiment.point import Point as Point
     from ridgeline.lab.experiment.point import check_available as check_available
     from ridgeline.lab.experiment.results import ResultsWriter as ResultsWriter
-    from ridgeline.lab.experiment.results import build_row as build_row
-    from ridgeline.lab.experiment.results import build_rows as build_rows
     from ridgeline.lab.experiment.results import load_experiments as load_experiments
     from ridgeline.lab.experiment.runner import ProgressHooks as ProgressHooks
     from ridgeline.lab.experiment.runner import RunOptions as RunOptions
@@ -47,7 +45,7 @@ __getattr__, __dir__, __all__ = attach(
         "folder": ["ExperimentFolder", "open_folder"],
         "overrides": ["RunArguments", "parse_arguments"],
         "point": ["Point", "check_available"],
-        "results": ["ResultsWriter", "build_row", "build_rows", "load_experiments"],
+        "results": ["ResultsWriter", "load_experiments"],
         "runner": ["ProgressHooks", "RunOptions", "run_points"],
     },
 )

@@ -12,8 +12,9 @@ from typing import Any
 from ridgeline.lab.experiment.folder import CONFIG, DIGEST_KEY, ExperimentFolder, open_folder, write_state
 from ridgeline.lab.experiment.point import Point, check_available
 from ridgeline.lab.experiment.report import write_report
-from ridgeline.lab.experiment.results import ResultsWriter, label_runs
+from ridgeline.lab.experiment.results import ResultsWriter
 from ridgeline.lab.experiment.runner import ProgressHooks, RunOptions, run_points
+from ridgeline.lab.study.rows import label_runs
 from ridgeline.machine import Topology
 from ridgeline.store import lock
 

@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.lab.experiment.folder import ExperimentFolder
-from ridgeline.lab.experiment.results import STAGES, build_row, label_runs, select_latest
 from ridgeline.lab.record import Record
 from ridgeline.lab.report import STAGE_NAMES, draw_timeline
 from ridgeline.lab.study import Study, study
+from ridgeline.lab.study.rows import STAGES, build_row, label_runs, select_latest
 from ridgeline.web import Axis, Bar, build_page, draw_bars, format_si, render_template
 
 PACKAGE = "ridgeline.lab"

@@ -26,9 +26,9 @@ from typing import Any
 from ridgeline.lab.experiment.ceilings import DeviceCeilings, MeasureCeilings, raise_to_result
 from ridgeline.lab.experiment.folder import ExperimentFolder
 from ridgeline.lab.experiment.point import Point, get_distance
-from ridgeline.lab.experiment.results import build_row, is_done
 from ridgeline.lab.experiment.slots import Slot, Slots
 from ridgeline.lab.record import SCHEMA, ContenderResult, Record, append_record, describe_code
+from ridgeline.lab.study.rows import build_row, is_done
 from ridgeline.machine import Topology, describe_machine, read_machine_state
 from ridgeline.store import lock, publish
 

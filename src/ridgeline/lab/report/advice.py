@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ridgeline.lab.experiment import build_row
 from ridgeline.lab.judge import (
     CONFIDENCE,
     HIGH_CONFIDENCE,
@@ -36,7 +35,7 @@ from ridgeline.lab.judge import (
     turn_medians,
 )
 from ridgeline.lab.record import Record
-from ridgeline.lab.study import study
+from ridgeline.lab.study import build_row, study
 from ridgeline.lab.workload import OURS, format_case
 from ridgeline.web import format_si
 

@@ -23,7 +23,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ridgeline.errors import InputError
-from ridgeline.lab.experiment import build_row
 from ridgeline.lab.judge import (
     MARGIN,
     TARGET,
@@ -53,7 +52,7 @@ from ridgeline.lab.judge import (
 from ridgeline.lab.record import Record
 from ridgeline.lab.report import figures
 from ridgeline.lab.report.advice import Advice, find_advice, is_experiment
-from ridgeline.lab.study import Columns, Section, describe_placement, tabulate
+from ridgeline.lab.study import Columns, Section, build_row, describe_placement, tabulate
 from ridgeline.lab.workload import format_install_hint
 from ridgeline.store import publish
 from ridgeline.web import build_page, format_bytes, format_si, read_asset, render_template

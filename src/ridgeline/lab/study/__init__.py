@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ridgeline.lab.study.analysis import Study as Study
     from ridgeline.lab.study.analysis import study as study
     from ridgeline.lab.study.placement import describe_placement as describe_placement
+    from ridgeline.lab.study.rows import build_row as build_row
+    from ridgeline.lab.study.rows import build_rows as build_rows
     from ridgeline.lab.study.section import Grid as Grid
     from ridgeline.lab.study.section import Section as Section
     from ridgeline.lab.study.table import Columns as Columns
@@ -27,5 +29,6 @@ __getattr__, __dir__, __all__ = attach(
         "placement": ["describe_placement"],
         "section": ["Grid", "Section"],
         "table": ["Columns", "tabulate"],
+        "rows": ["build_row", "build_rows"],
     },
 )

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ridgeline.recommend.models.baselines import RecentPopularity as RecentPopularity
     from ridgeline.recommend.models.content import Semantic as Semantic
     from ridgeline.recommend.models.content import Tfidf as Tfidf
-    from ridgeline.recommend.models.content import preference_weights as preference_weights
     from ridgeline.recommend.models.ease import MAX_ITEMS as MAX_ITEMS
     from ridgeline.recommend.models.ease import Ease as Ease
     from ridgeline.recommend.models.hybrid import Hybrid as Hybrid
@@ -24,7 +23,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "baselines": ["Model", "Popularity", "RandomModel", "RecentPopularity"],
-        "content": ["Semantic", "Tfidf", "preference_weights"],
+        "content": ["Semantic", "Tfidf"],
         "ease": ["Ease", "MAX_ITEMS"],
         "hybrid": ["Hybrid"],
         "itemknn": ["ItemKnn", "NEIGHBOURS"],

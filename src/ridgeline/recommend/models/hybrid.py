@@ -14,9 +14,10 @@ import numpy as np
 
 from ridgeline.recommend.data import Floats, Histories
 from ridgeline.recommend.models.baselines import Popularity, RecentPopularity
-from ridgeline.recommend.models.content import Semantic, recency_weights
+from ridgeline.recommend.models.content import Semantic
 from ridgeline.recommend.models.ease import Ease
 from ridgeline.recommend.models.itemknn import ItemKnn
+from ridgeline.recommend.weights import recency_weights
 
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.8)
 ROUNDS = 2

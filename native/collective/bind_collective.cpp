@@ -1,0 +1,236 @@
+// Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
+// number (0: success); `blamed` is the rank that caused a failure.
+#include <mutex>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "collective/collective.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ridgeline {
+namespace {
+
+using Steps = nb::ndarray<const std::int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Header = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
+                        std::int64_t>;
+
+struct GilGuard;
+
+struct Engine {
+  Collective engine;
+  int blamed = -1;
+  std::mutex one_call{}; // one call at a time
+  GilGuard *gil_guard = nullptr;
+
+  template <class Work> int run_call(std::uint64_t bytes, Work work);
+};
+
+// Holds the GIL during a short call, because releasing it costs a good part of the call. It releases the GIL for much data,
+// for a long wait, and while another thread uses the engine.
+struct GilGuard {
+  static constexpr std::uint64_t kKeepGil = 16 << 10; // bytes
+
+  GilGuard(Engine &engine_object, std::uint64_t bytes) : engine_object_(engine_object) {
+    if (bytes > kKeepGil) release_gil();
+    if (!engine_object.one_call.try_lock()) {
+      release_gil();
+      engine_object.one_call.lock();
+    }
+    engine_object.gil_guard = this;
+  }
+  GilGuard(const GilGuard &) = delete;
+  GilGuard &operator=(const GilGuard &) = delete;
+  ~GilGuard() {
+    engine_object_.gil_guard = nullptr;
+    engine_object_.one_call.unlock();
+    if (thread_state_) PyEval_RestoreThread(thread_state_);
+  }
+  void release_gil() {
+    if (!thread_state_) thread_state_ = PyEval_SaveThread();
+  }
+
+private:
+  Engine &engine_object_;
+  PyThreadState *thread_state_ = nullptr;
+};
+
+template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
+  try {
+    GilGuard one(*this, bytes);
+    work();
+    return 0;
+  } catch (const Failure &trouble) {
+    blamed = trouble.rank;
+    // After a mismatch all ranks have left the call at the same point, so the communicator stays usable.
+    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::abandoned_by) engine.abandon(trouble.rank);
+    if (trouble.fault == Fault::interrupted) throw nb::python_error();
+    return int(trouble.fault);
+  }
+}
+
+std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
+void *at(std::uint64_t address) { return reinterpret_cast<void *>(address); }
+
+// The types that NumPy names by one letter; −1: the slow path decides.
+int parse_format(const char *format) {
+  if (!format || format[1]) return -1;
+  switch (format[0]) {
+  case 'e': return int(Number::f16);
+  case 'f': return int(Number::f32);
+  case 'd': return int(Number::f64);
+  case 'b': return int(Number::i8);
+  case 'h': return int(Number::i16);
+  case 'i': return int(Number::i32);
+  case 'l': case 'q': return int(Number::i64);
+  case 'B': return int(Number::u8);
+  default: return -1;
+  }
+}
+
+// An array for the short path, read without Python code: then the call costs little more than the message. All other
+// arrays (types, strides, tensors, read-only) take the general path, which also raises the errors.
+struct View {
+  Py_buffer buffer{};
+  int type = -1;
+
+  explicit View(nb::handle array, bool written = true) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(array.ptr(), &buffer, flags)) PyErr_Clear();
+    else type = parse_format(buffer.format);
+  }
+  View(const View &) = delete;
+  View &operator=(const View &) = delete;
+  ~View() { if (buffer.obj) PyBuffer_Release(&buffer); }
+
+  bool fits() const { return type >= 0; }
+  std::uint64_t count() const { return buffer.len / buffer.itemsize; }
+};
+
+int all_reduce_array(Engine &self, nb::handle array, int how, double timeout) {
+  const View x(array);
+  if (!x.fits()) return -1;
+  return self.run_call(x.buffer.len, [&] {
+    self.engine.run({Op::all_reduce, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(how), 0, ns(timeout)});
+  });
+}
+
+int broadcast_array(Engine &self, nb::handle array, int root, double timeout) {
+  const View x(array);
+  if (!x.fits()) return -1;
+  return self.run_call(x.buffer.len, [&] {
+    self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
+  });
+}
+
+int all_gather_array(Engine &self, nb::handle array, nb::handle out, int ranks, double timeout) {
+  const View x(array, false), y(out);
+  if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks)) return -1;
+  return self.run_call(y.buffer.len, [&] {
+    self.engine.run({Op::all_gather, x.buffer.buf, y.buffer.buf, x.count(), Number(x.type), Combine(0), 0, ns(timeout)});
+  });
+}
+
+bool is_other_rank(const Engine &self, int rank) { return rank >= 0 && rank < self.engine.size() && rank != self.engine.me(); }
+
+int send_array(Engine &self, nb::handle array, int to, double timeout) {
+  const View x(array, false);
+  if (!x.fits() || !is_other_rank(self, to)) return -1;
+  return self.run_call(x.buffer.len, [&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
+}
+
+int receive_array(Engine &self, nb::handle array, int from, double timeout) {
+  const View x(array);
+  if (!x.fits() || !is_other_rank(self, from)) return -1;
+  return self.run_call(x.buffer.len, [&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
+}
+
+} // namespace
+
+void bind_collective(nb::module_ &m) {
+  m.attr("FABRIC_CONTEXTS") = kContexts;
+  m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that this many ranks share (sparse).");
+  m.def("reduce_arrays", [](std::uint64_t to, const std::vector<std::uint64_t> &from, std::uint64_t count, int type, int how) {
+    std::vector<const void *> sources;
+    for (std::uint64_t address : from) sources.push_back(at(address));
+    const ReduceLoops loops = reduce_loops(chosen_isa());
+    nb::gil_scoped_release release;
+    loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
+  }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "Run the loops of a reduction on addresses.");
+  nb::class_<Engine>(m, "Collective", "One rank's end of a communicator over shared memory.")
+      .def("__init__",
+           [](Engine *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
+              const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
+             new (self) Engine{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
+             self->engine.waiter.takes_long = [self] { self->gil_guard->release_gil(); };
+             self->engine.waiter.interrupted = [] {
+               nb::gil_scoped_acquire hold;
+               return PyErr_CheckSignals() != 0;
+             };
+           },
+           "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
+      .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
+      .def("broadcast", &broadcast_array, "array"_a, "root"_a, "timeout"_a, "As all_reduce.")
+      .def("all_gather", &all_gather_array, "array"_a, "out"_a, "ranks"_a, "timeout"_a, "As all_reduce.")
+      .def("send_array", &send_array, "array"_a, "to"_a, "timeout"_a, "As all_reduce.")
+      .def("recv_array", &receive_array, "array"_a, "source"_a, "timeout"_a, "As all_reduce.")
+      .def("run",
+           [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+              double timeout) {
+             return self.run_call(~0ull, [&] {
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)});
+             });
+           },
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a)
+      .def("run_steps",
+           [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
+              double timeout, Steps steps, int chunks, int widest, std::uint32_t algorithm) {
+             return self.run_call(~0ull, [&] {
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)}, steps.data(),
+                               steps.shape(0), chunks, widest, algorithm);
+             });
+           },
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "steps"_a, "chunks"_a, "widest"_a,
+           "algorithm"_a)
+      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
+      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a)
+      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
+      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a)
+      .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
+        return self.engine.can_read(rank, address, expected);
+      }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
+      .def("header", [](Engine &self, int rank, bool disputed) -> Header {
+        const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.read_last_header(rank);
+        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp};
+      }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
+      .def("usage", [](Engine &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
+        const Usage &u = self.engine.usage[op];
+        return {u.calls, u.bytes, u.ns};
+      }, "op"_a, "(calls, bytes, ns) of an operation.")
+      .def_prop_ro("waited_ns", [](Engine &self) { return self.engine.waiter.waited_ns; })
+      .def_prop_ro("blamed", [](Engine &self) { return self.blamed; })
+      .def_prop_ro("arena", [](Engine &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
+      .def_prop_rw("small", [](Engine &self) { return self.engine.small; },
+                   [](Engine &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("full_reduce_bytes", [](Engine &self) { return self.engine.full_reduce_bytes; },
+                   [](Engine &self, std::uint64_t value) { self.engine.full_reduce_bytes = value; })
+      .def_prop_rw("foreign_from", [](Engine &self) { return self.engine.foreign_from; },
+                   [](Engine &self, std::uint64_t value) { self.engine.foreign_from = value; })
+      .def_prop_rw("foreign_moves_from", [](Engine &self) { return self.engine.foreign_moves_from; },
+                   [](Engine &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
+      .def_prop_rw("slice", [](Engine &self) { return self.engine.slice; },
+                   [](Engine &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
+      .def_prop_rw("crowded", [](Engine &self) { return self.engine.waiter.crowded; },
+                   [](Engine &self, bool value) { self.engine.waiter.crowded = value; })
+      .def_prop_rw("foreign", [](Engine &self) { return self.engine.foreign; },
+                   [](Engine &self, bool value) { self.engine.foreign = value; });
+}
+
+} // namespace ridgeline

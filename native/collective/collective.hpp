@@ -1,0 +1,99 @@
+// Collective operations over a shared-memory segment: all ranks read the data of all ranks, or follow a schedule over
+// channels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "collective/reduce.hpp"
+#include "collective/segment.hpp"
+
+namespace ridgeline {
+
+enum class Op : std::uint32_t { all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, barrier, send, recv };
+constexpr int kOps = 9;
+
+// How other ranks read the data of a rank.
+enum class DataPath : std::uint32_t { bounce, registered, foreign }; // by its area; in the arena; by process_vm_readv
+
+struct Call {
+  Op op;
+  const void *in; // for a broadcast: the same as out
+  void *out;
+  std::uint64_t count; // elements that each rank sends (all_gather, broadcast, all_reduce) or receives (reduce_scatter, all_to_all)
+  Number type;
+  Combine how = Combine::sum;
+  int root = 0;
+  std::int64_t timeout_ns = 0;
+};
+
+struct Usage {
+  std::uint64_t calls = 0, bytes = 0;
+  std::int64_t ns = 0;
+};
+
+class Collective {
+public:
+  Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me, const std::vector<int> &pids,
+             std::vector<int> pidfds, bool crowded);
+
+  void run(const Call &call);
+  // Runs the program of one rank, rows of (kind, peer, chunk, width), over `chunks` pieces of the data. `widest`: the largest
+  // width in the programs of all ranks.
+  void run(const Call &call, const std::int32_t *steps, std::size_t rows, int chunks, int widest, std::uint32_t algorithm);
+  bool can_read(int rank, std::uint64_t address, std::uint64_t expected); // whether process_vm_readv is allowed
+  void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns);
+  void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns);
+
+  int size() const { return int(members_.size()); }
+  int me() const { return me_; }
+  std::pair<Called, CallData> disputed(int rank) const { return read_header(rank, disputed_); }
+  std::pair<Called, CallData> read_last_header(int rank) const;
+  char *arena() const { return segment_.arena(members_[me_]); }
+  void abandon(int rank);
+
+  std::uint64_t small = 8 << 10;        // up to this size data goes through slots
+  std::uint64_t full_reduce_bytes = 8 << 10;        // up to this size every rank reduces everything; up to `small` each rank reduces its part
+  std::uint64_t foreign_from = ~0ull;   // from this size on reductions use process_vm_readv, where it is allowed
+  std::uint64_t foreign_moves_from = ~0ull; // the same for calls that only move data
+  std::uint64_t slice = 128 << 10;      // bytes of one part of the data, when it goes through areas
+  bool foreign = false;
+  Usage usage[kOps];
+  Waiter waiter;
+
+private:
+  std::pair<Called, CallData> read_header(int rank, std::uint32_t sequence) const {
+    const Line &line = segment_.line(members_[rank]);
+    return {line.called[sequence % 2], line.call_data[sequence % 2]};
+  }
+  std::uint32_t arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes);
+  std::vector<std::uint64_t> parts(const Call &call) const;
+  void advance_and_wait();
+  void sync();
+  bool read(int rank, std::uint64_t offset, void *to, std::size_t bytes);
+  const char *visible_data(int rank, std::uint64_t offset) const;
+  bool all_visible() const;
+
+  void small_call(const Call &call, std::uint32_t sequence);
+  void reduce_slots(const Call &call, std::uint32_t sequence);
+  void reduce_parts(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
+  void reduce_visible(const Call &call, const std::vector<std::uint64_t> &begin, bool share);
+  void exchange_slices(const Call &call);
+  void stream(const Call &call);
+  void read_others(const Call &call);
+  void put(int set, int to, const std::vector<std::pair<const char *, std::size_t>> &pieces);
+
+  Segment segment_;
+  std::vector<int> members_, pids_;
+  int me_;
+  std::uint32_t sequence_ = 0, progress_ = 0, disputed_ = 0;
+  std::int64_t start_ns_ = 0; // of the current call
+  std::vector<CallData> call_data_;
+  std::vector<const void *> from_;
+  std::vector<char> scratch_;
+  ReduceLoops loops_;
+};
+
+} // namespace ridgeline

@@ -1,0 +1,134 @@
+// The memory that the ranks of one host share, and how they wait in it.
+//
+// All ranks map one memfd: contexts (one per communicator), then an arena per rank for registered buffers. It is sparse:
+// untouched pages cost nothing. A context holds for each rank a line (its progress and its
+// call), a slot for small data, an area for larger data, and for each ordered pair of ranks two channels and a mail.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace ridgeline {
+
+constexpr std::size_t kSlot = 32 << 10;      // small data of one call
+constexpr std::size_t kArea = 2 << 20;       // larger data, slice by slice
+constexpr std::size_t kFragment = 64 << 10;  // one message in a channel
+constexpr std::uint32_t kChannelMessages = 2;           // messages that a channel holds
+constexpr int kContexts = 24;
+constexpr int kChannelSets = 2;              // for schedules, and for messages that are too long for a mail cell
+constexpr std::size_t kCell = 64 + 4096;     // a message of send and recv with its header
+constexpr std::uint32_t kCells = 8;          // messages that a mail holds
+
+enum class Fault : int { none, dead, late, mismatch, abandoned_by, interrupted, refused };
+
+struct Failure { // thrown inside the engine; Python gets numbers
+  Fault fault;
+  int rank;
+};
+
+// The call of a rank. The rank writes it to its line before it reports its arrival, so that all ranks can compare.
+struct Called {
+  std::uint8_t op, type, how, algorithm;
+  std::int32_t root;
+  std::uint64_t count;
+};
+
+struct CallData { // used by errors and long calls only
+  std::uint32_t sequence, path;
+  std::uint64_t address; // of the data: in the rank's arena (registered), or in its own memory
+  std::int64_t stamp;    // CLOCK_MONOTONIC, ns
+};
+
+// Progress and call share a cache line. There are two of each, for even and odd calls, because a rank is at most one ahead.
+struct alignas(128) Line {
+  std::atomic<std::uint32_t> progress, waiters;
+  Called called[2];
+  alignas(64) CallData call_data[2];
+};
+
+struct alignas(128) Channel {
+  std::atomic<std::uint32_t> sent, sent_waiters;
+  alignas(128) std::atomic<std::uint32_t> taken, taken_waiters;
+};
+
+// A message: the receiver polls `number` only, and a short message is in the same cache line.
+struct alignas(64) Cell {
+  std::atomic<std::uint32_t> number, waiters; // of the message in this cell, plus one
+  std::uint32_t type;
+  std::uint64_t bytes; // a message longer than `data` follows through the channel
+  char data[kCell - 24];
+};
+
+// Messages from one rank to another. Each side has cache lines of its own: the sender reads `taken` once in kCells messages.
+struct alignas(128) Mail {
+  std::uint32_t sent, known; // of the sender: messages so far, and how many of them were taken when it last read
+  alignas(128) std::atomic<std::uint32_t> taken, taken_waiters;
+  alignas(128) Cell cells[kCells];
+};
+
+class Segment {
+public:
+  Segment(int fd, int world, int context, std::size_t arena_bytes);
+  ~Segment();
+  Segment(const Segment &) = delete;
+  Segment &operator=(const Segment &) = delete;
+
+  static std::size_t context_bytes(int world);
+  static std::size_t bytes(int world, std::size_t arena_bytes);
+
+  std::atomic<std::uint32_t> &abandoned_by() const { return *reinterpret_cast<std::atomic<std::uint32_t> *>(context_); }
+  Line &line(int rank) const { return reinterpret_cast<Line *>(context_ + 128)[rank]; }
+  char *slot(int rank, std::uint32_t sequence) const { return slots_ + (2 * std::size_t(rank) + sequence % 2) * kSlot; }
+  char *area(int rank) const { return areas_ + std::size_t(rank) * kArea; }
+  Mail &mail(int from, int to) const { return mails_[pair(0, from, to)]; }
+  Channel &channel(int set, int from, int to) const { return channels_[pair(set, from, to)]; }
+  char *fragment(int set, int from, int to, std::uint32_t number) const {
+    return fragments_ + (pair(set, from, to) * kChannelMessages + number % kChannelMessages) * kFragment;
+  }
+  char *arena(int rank) const { return arenas_ + std::size_t(rank) * arena_bytes_; }
+  std::size_t arena_bytes() const { return arena_bytes_; }
+
+private:
+  std::size_t pair(int set, int from, int to) const { return (std::size_t(set) * world_ + from) * world_ + to; }
+
+  int world_;
+  std::size_t arena_bytes_, bytes_;
+  char *base_, *context_, *slots_, *areas_, *fragments_, *arenas_;
+  Channel *channels_;
+  Mail *mails_;
+};
+
+std::int64_t monotonic_ns();
+
+// Waits for words of other ranks: spins, then sleeps in the kernel, and regularly checks that the other rank is alive.
+class Waiter {
+public:
+  Waiter(const Segment &segment, std::vector<int> pidfds, bool are_crowded);
+  ~Waiter();
+  Waiter(const Waiter &) = delete;
+  Waiter &operator=(const Waiter &) = delete;
+
+  // Waits until `word` has reached `value`; `rank` (of the world) must write it. Throws Failure.
+  void until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank);
+  // Whether the progress of all `ranks` has reached `value`; polls all of them for a short time.
+  bool all(const std::vector<int> &ranks, int me, std::uint32_t value);
+  static void raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value);
+
+  std::int64_t deadline = 0;            // CLOCK_MONOTONIC, ns
+  std::vector<std::int64_t> waited_ns;  // by rank: the time that this rank has waited for it
+  std::function<bool()> interrupted;    // called regularly during a wait
+  std::function<void()> takes_long;     // called once when a wait takes longer than a short spin
+  bool crowded;                         // more ranks than CPUs: a rank that spins stops another from running
+
+private:
+  bool alive(int rank) const;
+  void sleep_until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank);
+
+  const Segment &segment_;
+  std::vector<int> pidfds_;
+};
+
+} // namespace ridgeline
