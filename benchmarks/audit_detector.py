@@ -1,9 +1,9 @@
-"""How many events a second the anomaly detector judges on one core, in CPU time (others may use the machine).
+"""Events per second that the anomaly detector scores on one core, in CPU time (the machine may be shared).
 
     python benchmarks/audit_detector.py logs/Linux_2k.log
 
-Without the encoder: its work is once per template. Events: the lines of the file, five times over, and made ones with
-few templates. Embeddings here are random but fixed by the text.
+The encoder is left out: it runs once per template. Events: the lines of the file, five times, and synthetic events with
+few templates. Embeddings are random, but equal texts have equal embeddings.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def embed(texts: list[str]) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    found = path.read_text(errors="replace").splitlines() * 5
+def read_events(path: Path) -> list[dict[str, Any]]:
+    texts = path.read_text(errors="replace").splitlines() * 5
     return [
         {"time": 10**18 + i * 10**8, "source": "lines", "action": "log.line", "subject": line}
-        for i, line in enumerate(found)
+        for i, line in enumerate(texts)
     ]
 
 
-def made(count: int) -> list[dict[str, Any]]:
+def make_events(count: int) -> list[dict[str, Any]]:
     return [
         {
             "time": 10**18 + i * 10**9,
@@ -49,7 +49,7 @@ def made(count: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    sets = {f"{p} ×5": lines(Path(p)) for p in sys.argv[1:]} | {"made": made(10_000)}
+    sets = {f"{p} ×5": read_events(Path(p)) for p in sys.argv[1:]} | {"synthetic": make_events(10_000)}
     for name, events in sets.items():
         detector, start = Detector(embed), time.process_time()
         for at in range(0, len(events), BATCH):

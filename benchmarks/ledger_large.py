@@ -1,9 +1,9 @@
-"""A ledger of ten million entries: opening, proving, verifying, and the memory they take.
+"""A ledger of ten million entries: time and memory to open it, to prove an entry and to verify it.
 
     python benchmarks/ledger_large.py [ENTRIES] [FOLDER]
 
-Makes the log (some gigabytes, removed at the end), then asks each question in a fresh process. On a shared machine the
-times are an impression; that memory stays flat and opening does not grow is what this is about.
+Creates the log (some gigabytes, removed at the end), then measures each operation in a new process. On a shared machine
+the times are rough. The result that counts: memory stays flat, and the time to open does not grow with the log.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 
 from ridgeline.audit import Ledger
 
-ASK = """
+MEASURE = """
 import json, random, resource, statistics, sys, time
 from ridgeline.audit import Ledger
 path, what = sys.argv[1:]
 Ledger.open(path).checkpoint()  # libraries are loaded before the clock runs
-before, found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
+before, times_ns = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
 rng = random.Random(0)
 ledger = Ledger.open(path)
 for _ in range({"open": 200, "prove": 500, "verify": 1}[what]):
-    began = time.perf_counter_ns()
+    start_ns = time.perf_counter_ns()
     if what == "open":
         ledger = Ledger.open(path)
         size = ledger.size
@@ -36,37 +36,40 @@ for _ in range({"open": 200, "prove": 500, "verify": 1}[what]):
         ledger.prove_inclusion(rng.randrange(ledger.size))
     else:
         ledger.verify()
-    found.append(time.perf_counter_ns() - began)
+    times_ns.append(time.perf_counter_ns() - start_ns)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-told = {"ms": statistics.median(found) / 1e6, "worst_ms": max(found) / 1e6, "grown_mib": (after - before) / 1024}
-print(json.dumps(told))
+report = {"ms": statistics.median(times_ns) / 1e6, "worst_ms": max(times_ns) / 1e6}
+report["growth_mib"] = (after - before) / 1024
+print(json.dumps(report))
 """
 
 
 def main(entries: int, folder: Path) -> None:
-    place = Path(tempfile.mkdtemp(dir=folder, prefix=".ledger-"))
+    temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".ledger-"))
     try:
-        path, half = place / "log", []
-        began = time.perf_counter()
+        path, peaks_mib = temporary / "log", []
+        start_s = time.perf_counter()
         with Ledger.create(path, origin="bench.example/log") as ledger:
             for start in range(0, entries, 10_000):
                 ledger.append([_event(i) for i in range(start, min(start + 10_000, entries))])
                 if start in (entries // 2, entries - 10_000):
-                    half.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        seconds = time.perf_counter() - began
-        print(f"{entries:,} entries appended in batches of 10,000 in {seconds:.0f} s, events made included")
-        print(f"the writer's peak memory: {half[0]:.0f} MiB at half, {half[-1]:.0f} MiB at the end")
+                    peaks_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        seconds = time.perf_counter() - start_s
+        print(f"{entries:,} entries appended in batches of 10,000 in {seconds:.0f} s, event creation included")
+        print(f"the writer's peak memory: {peaks_mib[0]:.0f} MiB at half, {peaks_mib[-1]:.0f} MiB at the end")
         for what in ("open", "prove", "verify"):
-            done = subprocess.run([sys.executable, "-c", ASK, path, what], capture_output=True, text=True, check=True)
-            told = json.loads(done.stdout)
+            done = subprocess.run(
+                [sys.executable, "-c", MEASURE, path, what], capture_output=True, text=True, check=True
+            )
+            report = json.loads(done.stdout)
             print(
-                f"{what:7} median {told['ms']:.3f} ms, worst {told['worst_ms']:.3f} ms, "
-                f"peak memory grown by {told['grown_mib']:.1f} MiB"
+                f"{what:7} median {report['ms']:.3f} ms, worst {report['worst_ms']:.3f} ms, "
+                f"peak memory grows by {report['growth_mib']:.1f} MiB"
             )
             if what == "verify":
-                print(f"        that is {entries / told['ms'] * 1000:,.0f} entries/s")
+                print(f"        that is {entries / report['ms'] * 1000:,.0f} entries/s")
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _event(i: int) -> dict[str, object]:
@@ -80,5 +83,5 @@ def _event(i: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    main(int(words[0]) if words else 10_000_000, Path(words[1] if len(words) > 1 else "."))
+    arguments = sys.argv[1:]
+    main(int(arguments[0]) if arguments else 10_000_000, Path(arguments[1] if len(arguments) > 1 else "."))

@@ -1,4 +1,4 @@
-"""The tokenizer against `tokenizers`, kind of text by kind of text: the two in turn, the median of the ratios.
+"""The tokenizer against the library `tokenizers` for each kind of text: both in turn, median of the ratios.
 
     python benchmarks/tokenizer.py FOLDER [--data DATASETS] [--rounds 7]
 
@@ -28,33 +28,33 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    from tokenizers import Tokenizer as Theirs
+    from tokenizers import Tokenizer as PeerTokenizer
 
-    peer_s = Theirs.from_file(str(arguments.folder / "tokenizer.json"))
-    peer_s.no_padding()
-    embedder_ours = load_tokenizer(arguments.folder)
-    print(f"{'texts':<26}{'count':>8}{'tokens':>10}{'theirs ms':>11}{'ours ms':>9}{'M tokens/s':>12}{'ratio':>11}")
+    peer = PeerTokenizer.from_file(str(arguments.folder / "tokenizer.json"))
+    peer.no_padding()
+    ours = load_tokenizer(arguments.folder)
+    print(f"{'texts':<26}{'count':>8}{'tokens':>10}{'peer ms':>11}{'ours ms':>9}{'M tokens/s':>12}{'ratio':>11}")
     words = [
         w for w in (arguments.folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[2000:20000] if w.isalpha()
     ]
     for name, texts, limit in kinds(words, arguments.data):
-        race(name, texts, limit, embedder_ours, peer_s, arguments.rounds)
-    latency(embedder_ours, "Toy Story (1995). Genres: Animation, Children's, Comedy")
+        race(name, texts, limit, ours, peer, arguments.rounds)
+    latency(ours, "Toy Story (1995). Genres: Animation, Children's, Comedy")
 
 
-def race(name: str, texts: list[str], limit: int, embedder_ours: Tokenizer, peer_s: Any, rounds: int) -> None:
-    peer_s.enable_truncation(limit)
-    tokens = embedder_ours.encode(texts, limit)
-    for k, encoding in enumerate(peer_s.encode_batch_fast(texts)):
+def race(name: str, texts: list[str], limit: int, ours: Tokenizer, peer: Any, rounds: int) -> None:
+    peer.enable_truncation(limit)
+    tokens = ours.encode(texts, limit)
+    for k, encoding in enumerate(peer.encode_batch_fast(texts)):
         if tokens[k].tolist() != encoding.ids:
             raise SystemExit(f"{name}: text {k} differs: {texts[k][:80]!r}")
     pairs = []
     for k in range(rounds):
         both: list[Callable[[], Any]] = [
-            lambda: peer_s.encode_batch_fast(texts),
-            lambda: embedder_ours.encode(texts, limit),
+            lambda: peer.encode_batch_fast(texts),
+            lambda: ours.encode(texts, limit),
         ]
-        times = {i: timed(both[i]) for i in ((0, 1) if k % 2 else (1, 0))}
+        times = {i: measure_s(both[i]) for i in ((0, 1) if k % 2 else (1, 0))}
         pairs.append((times[0], times[1]))
     a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(x / y for x, y in pairs)
@@ -62,12 +62,12 @@ def race(name: str, texts: list[str], limit: int, embedder_ours: Tokenizer, peer
     print(f"{name:<26}{len(texts):>8}{len(tokens.ids):>10}{a * 1e3:>11.1f}{b * 1e3:>9.2f}{rate:>12.1f}{ratio:>11.1f}")
 
 
-def latency(embedder_ours: Tokenizer, text: str) -> None:
-    times = sorted(timed(lambda: embedder_ours.encode([text], MAX_TOKENS)) for _ in range(5000))
+def latency(ours: Tokenizer, text: str) -> None:
+    times = sorted(measure_s(lambda: ours.encode([text], MAX_TOKENS)) for _ in range(5000))
     print(f"one text: {times[2500] * 1e6:.1f} µs median, {times[4950] * 1e6:.1f} µs at 99 %")
 
 
-def timed(call: Callable[[], Any]) -> float:
+def measure_s(call: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say something true.
+"""The examples run unchanged and print correct results.
 
 python -m pytest tests/test_examples.py
 """
@@ -27,18 +27,20 @@ def run(name: str) -> str:
 
 
 def test_basic_resampling():
-    said = run("resample_basic.py")
-    assert "(200, 7) at 200 uneven stamps → (103, 7) at 50 Hz" in said
-    known = [int(n) for n in re.search(r"known targets per trajectory: \[(.*?)\]", said)[1].split(", ")]
-    assert 0 < known[2] < known[0] < known[1] < 30  # shorter ones end earlier, and the stall is not made up
-    assert "gear [0, 0, 0, 0, 0, 1, 1, 1]" in said
+    output = run("resample_basic.py")
+    assert "(200, 7) at 200 uneven stamps → (103, 7) at 50 Hz" in output
+    known = [int(n) for n in re.search(r"known targets per trajectory: \[(.*?)\]", output)[1].split(", ")]
+    assert (
+        0 < known[2] < known[0] < known[1] < 30
+    )  # shorter trajectories have fewer targets, and the stall is not interpolated
+    assert "gear [0, 0, 0, 0, 0, 1, 1, 1]" in output
 
 
 def test_training_through_a_dataloader_learns():
     pytest.importorskip("torch")
-    said = run("resample_dataloader.py")
-    assert "216 items of 12 trajectories from memory, 7 columns" in said
-    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", said)]
+    output = run("resample_dataloader.py")
+    assert "216 items of 12 trajectories from memory, 7 columns" in output
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", output)]
     assert len(losses) == 3
     assert losses[2] < losses[0] / 2
 

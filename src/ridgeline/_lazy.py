@@ -9,6 +9,7 @@ So `import ridgeline` takes milliseconds, and a command loads only what it uses.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -30,7 +31,9 @@ def attach(
         module = module_by_name[name]
         if module == ".":
             return import_module(f"{package}.{name}")
-        return getattr(import_module(f"{package}.{module}"), name)
+        value = getattr(import_module(f"{package}.{module}"), name)
+        setattr(sys.modules[package], name, value)  # later uses find an ordinary attribute
+        return value
 
     def list_names() -> list[str]:
         return public

@@ -130,6 +130,7 @@ def test_writers_killed_at_any_moment_lose_nothing_acknowledged(folder, mode):
     assert written > 0
 
 
+@pytest.mark.slow
 def test_a_writer_killed_before_each_call_that_changes_the_disk_loses_nothing(folder):
     log = folder / "log"
     make(log)

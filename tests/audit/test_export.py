@@ -41,6 +41,7 @@ def test_csv_keeps_what_is_awkward(tmp_path):
     assert int(row["time_ns"]) == BASE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", ["=HYPERLINK(1)", "+1", "-2", "@SUM(A1)", "\t=1", "\r=1"])
 def test_no_cell_of_a_csv_is_a_formula_and_json_is_exact(tmp_path, subject):
     with Ledger.create(tmp_path / "log", origin="a") as ledger:

@@ -39,6 +39,7 @@ def cut(log):
     return log, before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["empty", "gone", "half", "zeros", "random"])
 @pytest.mark.parametrize("checkpoint", ["old", "new"])
 def test_unsynced_tiles_are_rebuilt_from_the_journal(cut, loss, checkpoint):

@@ -209,6 +209,7 @@ def test_an_unknown_file_is_a_note_and_no_fault(log):
     assert "tile/0/README" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_verifying_while_it_is_written_gives_no_false_alarm(tmp_path):
     stop = threading.Event()
     with Ledger.create(tmp_path / "log", origin="a", checkpoint_s=0.005) as ledger:

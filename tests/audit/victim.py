@@ -64,7 +64,7 @@ def work(path: str) -> None:
 def die_before(number: int) -> None:
     calls = count(1)
 
-    def watched(real):
+    def wrap(real):
         def call(*words, **more):
             if words and words[0] == sys.stdout.fileno():
                 return real(*words, **more)
@@ -75,7 +75,7 @@ def die_before(number: int) -> None:
         return call
 
     for name in CALLS:
-        setattr(os, name, watched(getattr(os, name)))
+        setattr(os, name, wrap(getattr(os, name)))
 
 
 def main() -> None:

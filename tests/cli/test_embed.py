@@ -28,14 +28,14 @@ def model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], model: Path):
-    """Runs `ridgeline embed` with the tiny model in this process: (exit code, stdout, stderr)."""
+def run_embed(capsys: pytest.CaptureFixture[str], model: Path):
+    """Run `ridgeline embed` with the tiny model in this process: (exit code, stdout, stderr)."""
 
     def run(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(["embed", "--model", str(model), "--device", "cpu", "--dtype", "float32", *map(str, words)])
         out, err = capsys.readouterr()
-        return left.value.code or 0, out, err
+        return exit_info.value.code or 0, out, err
 
     return run
 
@@ -65,9 +65,9 @@ def write(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t.csv", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.parquet"])
-def test_every_kind_of_file_gives_its_vectors(say, tmp_path: Path, expected, name: str):
+def test_every_kind_of_file_gives_its_vectors(run_embed, tmp_path: Path, expected, name: str):
     out = tmp_path / "o.npy"
-    code, message, err = say(write(tmp_path / name), "-o", out)
+    code, message, err = run_embed(write(tmp_path / name), "-o", out)
     assert (code, message) == (0, "")
     np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
     assert f"{len(TEXTS)} × 32, norm 1.000000" in err
@@ -76,27 +76,29 @@ def test_every_kind_of_file_gives_its_vectors(say, tmp_path: Path, expected, nam
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "o.npy"])
 
 
-def test_a_column_is_chosen_and_the_only_one_needs_no_name(say, tmp_path: Path, expected):
+def test_a_column_is_chosen_and_the_only_one_needs_no_name(run_embed, tmp_path: Path, expected):
     (tmp_path / "a.csv").write_text("title,n\n" + "".join(f"{t},1\n" for t in TEXTS))
-    assert say(tmp_path / "a.csv", "--column", "title", "-o", tmp_path / "o.npy")[0] == 0
+    assert run_embed(tmp_path / "a.csv", "--column", "title", "-o", tmp_path / "o.npy")[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
     (tmp_path / "b.csv").write_text("whatever\n" + "".join(f'"{t}"\n' for t in TEXTS))
-    assert say(tmp_path / "b.csv", "-o", tmp_path / "o.npy")[0] == 0
+    assert run_embed(tmp_path / "b.csv", "-o", tmp_path / "o.npy")[0] == 0
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
 
 
-def test_parquet_holds_texts_and_vectors(say, tmp_path: Path, expected, monkeypatch):
+def test_parquet_holds_texts_and_vectors(run_embed, tmp_path: Path, expected, monkeypatch):
     import pyarrow.parquet as parquet
 
     monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
-    assert say(write(tmp_path / "t.jsonl"), "-o", tmp_path / "o.parquet", "--verify")[0] == 0
+    assert run_embed(write(tmp_path / "t.jsonl"), "-o", tmp_path / "o.parquet", "--verify")[0] == 0
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table["text"].to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=2e-6)
 
 
-def test_json_has_every_figure(say, tmp_path: Path):
-    code, out, _ = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--json", "--verify", "--truncate-dim", 8)
+def test_json_has_every_figure(run_embed, tmp_path: Path):
+    code, out, _ = run_embed(
+        write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--json", "--verify", "--truncate-dim", 8
+    )
     vectors = json.loads(out)
     assert code == 0
     assert (vectors["count"], vectors["dim"], vectors["not_finite"], vectors["verified"]) == (len(TEXTS), 8, 0, True)
@@ -104,17 +106,17 @@ def test_json_has_every_figure(say, tmp_path: Path):
     assert vectors["norm_mean"] == pytest.approx(1)
 
 
-def test_verify_finds_a_changed_vector(say, tmp_path: Path, monkeypatch):
+def test_verify_finds_a_changed_vector(run_embed, tmp_path: Path, monkeypatch):
     original = file_job._read_vectors
     monkeypatch.setattr(file_job, "_read_vectors", lambda out: -original(out))
-    code, _, err = say(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--verify")
+    code, _, err = run_embed(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--verify")
     assert code == 1
     assert "lowest cosine -1.0" in err
 
 
-def test_a_long_text_is_truncated_with_one_warning(say, tmp_path: Path):
+def test_a_long_text_is_truncated_with_one_warning(run_embed, tmp_path: Path):
     (tmp_path / "t.txt").write_text("cat " * 99 + "\n" + "dog " * 99 + "\n")
-    code, _, err = say(tmp_path / "t.txt", "-o", tmp_path / "o.npy")
+    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy")
     assert code == 0
     assert err.count("note: 2 texts reach the limit of 24 tokens") == 1
 
@@ -147,11 +149,11 @@ def test_a_long_text_is_truncated_with_one_warning(say, tmp_path: Path):
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
-    say, tmp_path: Path, name: str, content, words: list, message: str
+    run_embed, tmp_path: Path, name: str, content, words: list, message: str
 ):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    code, out, err = say(file, "-o", tmp_path / "o.npy", *words)
+    code, out, err = run_embed(file, "-o", tmp_path / "o.npy", *words)
     assert (code, out) == (2, "")
     assert message in err
     assert err.startswith("ridgeline: ")
@@ -159,17 +161,17 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def test_a_missing_file_is_an_error(say, tmp_path: Path):
-    assert "there is no file" in say(tmp_path / "none.txt", "-o", tmp_path / "o.npy")[2]
+def test_a_missing_file_is_an_error(run_embed, tmp_path: Path):
+    assert "there is no file" in run_embed(tmp_path / "none.txt", "-o", tmp_path / "o.npy")[2]
 
 
 VICTIM = """
 import sys, time
 from ridgeline.embed import embedder, file_job as job
-kept = embedder.Embedder.encode
+original = embedder.Embedder.encode
 def slow(self, texts, **how):
     time.sleep(0.2)
-    return kept(self, texts, **how)
+    return original(self, texts, **how)
 embedder.Embedder.encode = slow
 job.embed_file.__kwdefaults__["chunk"] = 2
 from ridgeline.cli import main
@@ -177,7 +179,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_killed_job_resumes(say, tmp_path: Path, model: Path, expected, monkeypatch):
+def test_a_killed_job_resumes(run_embed, tmp_path: Path, model: Path, expected, monkeypatch):
     source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
     words = ["embed", "--model", model, "--device", "cpu", "--dtype", "float32", source, "-o", out]
     victim = subprocess.Popen([sys.executable, "-c", VICTIM, *map(str, words)])
@@ -190,10 +192,10 @@ def test_a_killed_job_resumes(say, tmp_path: Path, model: Path, expected, monkey
     assert victim.wait() == -signal.SIGKILL
     assert not out.exists()
     monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 2})
-    code, _, err = say(source, "-o", out, "--prompt", "the ")
+    code, _, err = run_embed(source, "-o", out, "--prompt", "the ")
     assert code == 2
     assert 'prompt is "" there' in err  # chunks of another job are not used
-    code, message, _ = say(source, "-o", out, "--json")
+    code, message, _ = run_embed(source, "-o", out, "--json")
     assert code == 0
     assert 6 <= json.loads(message)["resumed"] < len(TEXTS)
     np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
@@ -201,8 +203,8 @@ def test_a_killed_job_resumes(say, tmp_path: Path, model: Path, expected, monkey
 
 
 @pytest.fixture
-def stopped(say, monkeypatch):
-    """A job that was stopped after two chunks of two texts."""
+def stop_job(run_embed, monkeypatch):
+    """Start a job and stop it after two chunks of two texts."""
 
     def stop(*words: object) -> None:
         original, done = file_job._encode_chunk, []
@@ -215,61 +217,61 @@ def stopped(say, monkeypatch):
             return original(*a)
 
         monkeypatch.setattr(file_job, "_encode_chunk", encode)
-        assert say(*words)[0] == 130
+        assert run_embed(*words)[0] == 130
         monkeypatch.setattr(file_job, "_encode_chunk", original)
 
     return stop
 
 
-def test_force_discards_another_job(say, stopped, tmp_path: Path, expected):
+def test_force_discards_another_job(run_embed, stop_job, tmp_path: Path, expected):
     source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
-    stopped(source, "-o", out, "--prompt", "the ")
-    code, _, err = say(source, "-o", out)
+    stop_job(source, "-o", out, "--prompt", "the ")
+    code, _, err = run_embed(source, "-o", out)
     assert (code, "or forget it with --force" in err) == (2, True)
-    assert say(source, "-o", out, "--force")[0] == 0
+    assert run_embed(source, "-o", out, "--force")[0] == 0
     np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
 
 
-def test_force_respects_a_running_process(say, tmp_path: Path, expected, monkeypatch):
+def test_force_respects_a_running_process(run_embed, tmp_path: Path, expected, monkeypatch):
     source, out, original, seen = write(tmp_path / "t.txt"), tmp_path / "o.npy", file_job._encode_chunk, []
 
     def encode(*a):
         if not seen:
-            seen.append(say(source, "-o", out, "--force"))
+            seen.append(run_embed(source, "-o", out, "--force"))
         return original(*a)
 
     monkeypatch.setattr(file_job, "_encode_chunk", encode)
-    assert say(source, "-o", out)[0] == 0
+    assert run_embed(source, "-o", out)[0] == 0
     assert (seen[0][0], "locked by process" in seen[0][2]) == (2, True)
     np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
 
 
-def test_vectors_of_a_replaced_model_are_not_reused(say, stopped, tmp_path: Path, model: Path):
+def test_vectors_of_a_replaced_model_are_not_reused(run_embed, stop_job, tmp_path: Path, model: Path):
     source, out, other = write(tmp_path / "t.txt"), tmp_path / "o.npy", tmp_path / "m"
     shutil.copytree(model, other)
-    stopped(source, "-o", out, "--model", other)
+    stop_job(source, "-o", out, "--model", other)
     weights = other / "model.safetensors"
     weights.write_bytes(weights.read_bytes())  # a new modification time, as after training
     os.utime(weights, ns=(1, 1))
-    code, _, err = say(source, "-o", out, "--model", other)
+    code, _, err = run_embed(source, "-o", out, "--model", other)
     assert (code, "model_files is" in err) == (2, True)
 
 
-def test_a_corrected_file_can_be_embedded_again(say, tmp_path: Path):
+def test_a_corrected_file_can_be_embedded_again(run_embed, tmp_path: Path):
     source, out = tmp_path / "t.jsonl", tmp_path / "o.npy"
     source.write_text('\ufeff{"text": "a cat"}\n{"text"\n')
-    assert say(source, "-o", out)[0] == 2
+    assert run_embed(source, "-o", out)[0] == 2
     source.write_text('\ufeff{"text": "a cat"}\n{"text": "a dog"}\n')
-    assert say(source, "-o", out)[0] == 0
+    assert run_embed(source, "-o", out)[0] == 0
     assert len(np.load(out)) == 2
 
 
-def test_the_input_file_is_not_overwritten(say, tmp_path: Path):
+def test_the_input_file_is_not_overwritten(run_embed, tmp_path: Path):
     source = write(tmp_path / "t.parquet")
     before = source.read_bytes()
     (tmp_path / "link.parquet").symlink_to(source)
     for out in (source, tmp_path / "link.parquet"):
-        code, _, err = say(source, "-o", out)
+        code, _, err = run_embed(source, "-o", out)
         assert (code, "is the file that is read" in err) == (2, True)
     assert source.read_bytes() == before
 
@@ -277,13 +279,13 @@ def test_the_input_file_is_not_overwritten(say, tmp_path: Path):
 def test_models_are_listed_and_offline_fetching_refused(capsys, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["model", "ls", "--json"])
-    assert not left.value.code
+    assert not exit_info.value.code
     assert isinstance(json.loads(capsys.readouterr().out), list)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["model", "get", "all-MiniLM-L6-v2"])
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
 
 

@@ -66,7 +66,7 @@ def model(folder, encoder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broken(model, folder, tmp_path_factory) -> dict[str, Path]:
-    """A model of an older version, half a download, one in another encoding, times in milliseconds, a stray quote."""
+    """An old model; folders with a missing file, another encoding, times in milliseconds, an unclosed quote."""
     root = tmp_path_factory.mktemp("broken")
     known = Recommender.load(model)
     with pytest.MonkeyPatch.context() as patch:

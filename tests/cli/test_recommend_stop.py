@@ -67,6 +67,7 @@ def blocks(home: Path) -> list[Path]:
     return list((home / "ridgeline/vectors").glob("*/*.npz"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_leaves_no_model_and_resumes(data, encoder, tmp_path):
     out, home = tmp_path / "out/model", tmp_path / "home"
     out.parent.mkdir()
@@ -87,6 +88,7 @@ def test_an_interrupted_fit_leaves_no_model_and_resumes(data, encoder, tmp_path)
     assert Recommender.load(out, verify=True).recommend(1)
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_leaves_no_page(data, encoder, tmp_path):
     out, home = tmp_path / "out", tmp_path / "home"
     out.mkdir()
@@ -98,6 +100,7 @@ def test_an_interrupted_evaluation_leaves_no_page(data, encoder, tmp_path):
     assert not list(out.iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupted_ranking_of_all_users_leaves_no_file(encoder, tmp_path):
     import ridgeline
 

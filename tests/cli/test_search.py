@@ -17,14 +17,14 @@ from ridgeline.cli import main
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
+def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Run a command in this process: (exit code, stdout, stderr)."""
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main([*map(str, words)])
-        return left.value.code or 0, *capsys.readouterr()
+        return exit_info.value.code or 0, *capsys.readouterr()
 
     return run
 
@@ -40,24 +40,24 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_vectors_become_an_index_that_is_searched(say, files: Path):
-    code, out, err = say(
+def test_vectors_become_an_index_that_is_searched(run_command, files: Path):
+    code, out, err = run_command(
         "index", files / "v.npy", "-o", files / "ix", "--spec", "Flat", "--metric", "l2", "--device", "cpu"
     )
     assert (code, out.strip()) == (0, "Flat, l2: exact")
     assert "400 vectors of 8 dimensions" in err
-    code, out, _ = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 4, "--json")
+    code, out, _ = run_command("search", files / "ix", "--vectors", files / "q.npy", "-k", 4, "--json")
     answer = json.loads(out)
     assert code == 0
     answers = [[row["id"] for row in each["found"]] for each in answer["results"]]
     assert answers == Index.load(files / "ix").search(make_clusters(3, 8, 1), 4)[1].tolist()
-    code, out, err = say("search", files / "ix", "--vectors", files / "q.npy", "-k", 1, "--quiet")
+    code, out, err = run_command("search", files / "ix", "--vectors", files / "q.npy", "-k", 1, "--quiet")
     assert (code, err) == (0, "")
     assert out.count("distance²") == 3
 
 
-def test_columns_of_parquet_are_ids_and_filters(say, files: Path):
-    code, _, err = say(
+def test_columns_of_parquet_are_ids_and_filters(run_command, files: Path):
+    code, _, err = run_command(
         "index", files / "v.parquet", "-o", files / "ix", "--spec", "IVF8,SQ8", "--ids", "key", "--device", "cpu"
     )
     assert code == 0
@@ -75,13 +75,13 @@ def test_columns_of_parquet_are_ids_and_filters(say, files: Path):
         ".9",
         "--json",
     ]
-    rows = [row for each in json.loads(say(*command)[1])["results"] for row in each["found"]]
+    rows = [row for each in json.loads(run_command(*command)[1])["results"] for row in each["found"]]
     assert len(rows) == 15
     assert all(row["year"] >= 40 and row["name"] == f"n{row['id'] - 7000}" for row in rows)
 
 
-def test_the_json_of_an_index_has_its_recall(say, files: Path):
-    code, out, _ = say(
+def test_the_json_of_an_index_has_its_recall(run_command, files: Path):
+    code, out, _ = run_command(
         "index", files / "v.npy", "-o", files / "ix", "--spec", "IVF8,Flat", "--sample", 50, "--json", "--device", "cpu"
     )
     report_data = json.loads(out)
@@ -89,15 +89,15 @@ def test_the_json_of_an_index_has_its_recall(say, files: Path):
     assert (report_data["spec"], report_data["count"], report_data["recall"]["sample"]) == ("IVF8,Flat", 400, 50)
 
 
-def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
+def test_texts_are_searched_with_the_model_of_the_index(run_command, tmp_path: Path):
     pytest.importorskip("torch")
     import ridgeline
 
     model = tiny.make(tmp_path / "tiny")
     with ridgeline.Embedder(str(model), device="cpu", dtype="float32") as embedder:
         np.save(tmp_path / "t.npy", embedder.encode(tiny.TEXTS))
-    assert say("index", tmp_path / "t.npy", "-o", tmp_path / "ix", "--model", model, "--device", "cpu")[0] == 0
-    code, out, _ = say("search", tmp_path / "ix", "--text", tiny.TEXTS[3], "-k", 1, "--json")
+    assert run_command("index", tmp_path / "t.npy", "-o", tmp_path / "ix", "--model", model, "--device", "cpu")[0] == 0
+    code, out, _ = run_command("search", tmp_path / "ix", "--text", tiny.TEXTS[3], "-k", 1, "--json")
     assert code == 0
     first = json.loads(out)["results"][0]
     assert first["query"] == tiny.TEXTS[3]
@@ -128,7 +128,7 @@ def test_texts_are_searched_with_the_model_of_the_index(say, tmp_path: Path):
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(
-    say, files: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+    run_command, files: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ):
     monkeypatch.chdir(files)
     Path("v.csv").write_text("1,2")
@@ -138,8 +138,8 @@ def test_bad_input_is_a_sentence_and_exit_code_2(
     pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32()))}), "none.parquet")
     np.save("five.npy", np.zeros((1, 5)))
     np.save("nan.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
-    say("index", "v.parquet", "-o", "done", "--device", "cpu", "--spec", "Flat")
-    code, _, err = say(*words)
+    run_command("index", "v.parquet", "-o", "done", "--device", "cpu", "--spec", "Flat")
+    code, _, err = run_command(*words)
     assert code == 2
     assert message in err
     assert err.startswith("ridgeline: ")
@@ -147,23 +147,23 @@ def test_bad_input_is_a_sentence_and_exit_code_2(
 
 
 @pytest.mark.parametrize("scores", [[1.5, None, 3.0], ["a", "b", "c"]])
-def test_columns_named_like_result_fields_get_a_prefix(say, tmp_path: Path, scores: list):
+def test_columns_named_like_result_fields_get_a_prefix(run_command, tmp_path: Path, scores: list):
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.eye(3, dtype=np.float32).ravel()), 3)
     columns = {"vector": vectors, "id": [101, 102, 103], "score": scores, "note": [1.0, float("nan"), 2.0]}
     pq.write_table(pa.table(columns), tmp_path / "v.parquet")
     np.save(tmp_path / "q.npy", np.eye(3)[1:2])
-    say("index", tmp_path / "v.parquet", "-o", tmp_path / "ix", "--device", "cpu")
-    code, out, _ = say("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 10**12, "--json")
+    run_command("index", tmp_path / "v.parquet", "-o", tmp_path / "ix", "--device", "cpu")
+    code, out, _ = run_command("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 10**12, "--json")
     assert code == 0
     best, *others = json.loads(out, parse_constant=pytest.fail)["results"][0]["found"]
     assert len(others) == 2
     assert best == {"id": 1, "score": 1.0, "meta.id": 102, "meta.score": scores[1], "note": None}
-    code, out, _ = say("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 1)
+    code, out, _ = run_command("search", tmp_path / "ix", "--vectors", tmp_path / "q.npy", "-k", 1)
     assert code == 0
     assert out.split()[:7] == ["id", "score", "meta.id", "meta.score", "note", "1", "1.0000"]
 
 
-def test_a_bad_condition_is_printed_with_its_position(say, files: Path):
-    say("index", files / "v.parquet", "-o", files / "ix", "--device", "cpu")
-    _, _, err = say("search", files / "ix", "--vectors", files / "q.npy", "--where", "year >> 3")
+def test_a_bad_condition_is_printed_with_its_position(run_command, files: Path):
+    run_command("index", files / "v.parquet", "-o", files / "ix", "--device", "cpu")
+    _, _, err = run_command("search", files / "ix", "--vectors", files / "q.npy", "--where", "year >> 3")
     assert err.splitlines()[-2:] == ["  year >> 3", "        ^"]

@@ -24,16 +24,19 @@ def rich(**options):
     return Pair(describe_tokenizer([*characters, *(f"##{c}" for c in characters)], **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_character_that_a_vocabulary_can_hold_alone_and_among_others(form):
     rich().check([form.format(chr(c)) for c in RICH])
 
 
+@pytest.mark.slow
 def test_every_code_point():
     planes = [chr(c) for c in range(0x20000, 0x110000)]
     rich().check([" x".join(planes[k : k + 32]) for k in range(0, len(planes), 32)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", list(product([False, True], repeat=4)), ids=lambda v: "".join("01"[b] for b in v))
 def test_every_setting_of_the_normalizer(values):
     # All characters that normalisation changes, and some others.
@@ -48,6 +51,7 @@ def test_every_setting_of_the_normalizer(values):
     pair.check([f"a{chr(c)}\u0301{chr(c)}" for c in some])
 
 
+@pytest.mark.slow
 def test_combining_marks_are_in_canonical_order():
     marks = [chr(c) for c in RICH if unicodedata.category(chr(c)) in ("Mn", "Mc", "Me")]
     # Marks that `tokenizers` keeps because its categories are older than its decompositions, or that are not Mn.

@@ -57,6 +57,7 @@ def test_texts_of_all_lengths_share_recordings_without_leaking(replays, embedder
     assert {shape[:2] for shape in replays._recordings} == {(16, 1), (32, 1)}
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6), st.booleans())
 @settings(max_examples=12, deadline=None)
 def test_several_texts_have_the_vectors_of_single_ones(replays, embedder, words, cut):

@@ -29,6 +29,7 @@ def make_texts(count: int) -> list[str]:
     return [" ".join(WORDS[(k + j) % 5] for j in range(1 + k % 7)) for k in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 50, 333])
 def test_two_workers_match_one_encoder(two, embedder, count: int):
     texts = make_texts(count)
@@ -48,6 +49,7 @@ def test_no_text_is_lost_when_a_worker_dies(two, embedder):
     assert sum(worker.restarts for worker in two.stats()) >= 1
 
 
+@pytest.mark.slow
 def test_bad_input_is_named(two, tmp_path):
     with pytest.raises(InputError, match="text 1 is 3"):
         two.encode(["a", 3])
@@ -59,6 +61,7 @@ def test_bad_input_is_named(two, tmp_path):
         EmbedderPool(tmp_path / "nowhere", devices=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, "all", None])
 def test_a_chunk_of_no_texts_is_refused_at_once(folder, chunk):
     with pytest.raises(InputError, match=r"chunk is .*; give 1 text or more"):

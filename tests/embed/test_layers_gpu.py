@@ -29,6 +29,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_kernels_match_the_reference(name: str, tmp_path, monkeypatch):

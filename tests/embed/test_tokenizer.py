@@ -103,6 +103,7 @@ def test_hard_texts(max_tokens, threads):
     cached_real().check(HARD, max_tokens, threads)
 
 
+@pytest.mark.slow
 def test_many_random_texts_on_several_threads():
     R = random.Random(3)
     spans = [(32, 126), (32, 126), (160, 0x2FFF), (0x3000, 0xD7FF), (0x10000, 0x1FFFF)]
@@ -132,6 +133,7 @@ def test_a_vocabulary_of_short_pieces_and_long_words():
     Pair(describe_tokenizer(tokens)).check(some)
 
 
+@pytest.mark.slow
 def test_real_titles_and_log_lines(data):
     movies, tags = (data / "movielens" / "ml-latest-small" / name for name in ("movies.csv", "tags.csv"))
     actual = []

@@ -11,11 +11,13 @@ pytestmark = pytest.mark.ranks
 pytest.importorskip("torch.distributed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_call_works_with_device_tensors(ranks):
     assert fabric.spawn(jobs.find_wrong_device_calls, ranks, timeout=120) == [[]] * ranks
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_refused_and_errors_name_rank_and_call():
     first, second = fabric.spawn(jobs.get_device_errors, 2, timeout=120)
     assert "out has 4 elements where 3 are needed" in first[0]

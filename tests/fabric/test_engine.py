@@ -62,6 +62,7 @@ def test_loops_propagate_nan_and_round_halves_to_even():
     assert list(brain) == [0x3F80, 0x3F82]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_all_reduce_is_right_for_every_layout(ranks):
     cases = [
@@ -76,6 +77,7 @@ def test_all_reduce_is_right_for_every_layout(ranks):
     assert fabric.spawn(jobs.find_wrong_reductions, ranks, args=(cases,), timeout=120) == [[]] * ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_all_reduce_by_every_schedule(ranks):
     names = fabric.ALGORITHMS["all_reduce"]
@@ -83,6 +85,7 @@ def test_all_reduce_by_every_schedule(ranks):
     assert fabric.spawn(jobs.find_wrong_reductions, ranks, args=(cases,), timeout=120) == [[]] * ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("foreign", [False, True])
 def test_megabytes_with_and_without_reading_the_memory_of_other_ranks(foreign):
     config = fabric.FabricConfig(foreign=foreign, foreign_bytes=1 << 16, foreign_move_bytes=1 << 16)
@@ -92,6 +95,7 @@ def test_megabytes_with_and_without_reading_the_memory_of_other_ranks(foreign):
     assert fabric.spawn(jobs.find_wrong_moves, 3, args=counts, config=config, timeout=120) == [[]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_the_other_collectives_by_every_algorithm(ranks):
     algorithms = {op: [None, *names] for op, names in fabric.ALGORITHMS.items()}
@@ -103,6 +107,7 @@ def test_moves_are_right_for_every_layout():
     assert fabric.spawn(jobs.find_wrong_layouts, 3, timeout=60) == [[]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 def test_adding_small_data_in_parts_gives_the_same_bits(ranks):
     cases = [(n, "float32", "sum") for n in (0, 1, 15, 16, 17, 255, 1000, 2048)]
@@ -118,6 +123,7 @@ def test_adding_small_data_in_parts_gives_the_same_bits(ranks):
     assert fabric.spawn(jobs.find_wrong_reductions, ranks, args=(small,), config=config, timeout=120) == [[]] * ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "slice_bytes"), [(2, 4096), (3, 4096), (5, 4096), (3, 65536)])
 def test_slices_are_not_overwritten_before_all_ranks_have_read_them(ranks, slice_bytes):
     config = fabric.FabricConfig(slice_bytes=slice_bytes)
@@ -172,11 +178,13 @@ def test_stats_count_calls_and_name_the_straggler():
     assert first["straggler"] == third["straggler"] == 1
 
 
+@pytest.mark.slow
 def test_torch_tensors_are_reduced():
     sums = [(45.0, 48.0)] * 4
     assert fabric.spawn(jobs.reduce_tensors, 2, timeout=120) == [[*sums, [[True, True], [False, True]]]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "message"),
     [

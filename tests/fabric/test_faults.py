@@ -17,6 +17,7 @@ from ridgeline import fabric
 pytestmark = pytest.mark.ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "call", "other_call"),
     [
@@ -60,6 +61,7 @@ def test_all_other_ranks_name_a_rank_that_ends_or_stops(how):
         assert "rank 1" in next_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("call", ["all_reduce in parts", *jobs.CALLS])
 def test_the_other_ranks_name_a_rank_that_ends_within_any_call(call, how):

@@ -57,6 +57,7 @@ def test_a_tree_is_fastest_for_small_data_and_a_hierarchy_for_large():
     assert seconds("hierarchical", 1 << 30) < seconds("ring", 1 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ring", "tree", "recursive_doubling", "rabenseifner", "hierarchical"])
 def test_sixteen_thousand_ranks_are_predicted(name):
     start = time.perf_counter()

@@ -12,11 +12,13 @@ pytestmark = pytest.mark.ranks
 pytest.importorskip("torch.distributed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_calls_of_torch_distributed(tmp_path, ranks):
     assert fabric.spawn(jobs.find_wrong_torch_calls, ranks, args=(tmp_path / "store",), timeout=120) == [[]] * ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [jobs.train_with_ddp, jobs.train_with_fsdp], ids=["DDP", "FSDP"])
 def test_training_ends_with_the_weights_of_gloo(tmp_path, train):
     weights, other_rank = fabric.spawn(train, 2, args=("ridgeline", tmp_path / "store"), timeout=120)

@@ -90,10 +90,10 @@ def fuzz_checkpoint(data: bytes) -> None:
         assert str(parse_checkpoint(data, "it")).encode() == data
     with suppress(Unverified):
         checkpoint = read_checkpoint(data, SIGNER.verifier, "it")
-        assert checkpoint.text() == world().checkpoint.text(), "nobody signed this"
+        assert checkpoint.text() == world().checkpoint.text(), "the key did not sign this"
         for signature in WITNESS.verifier.find_signatures(checkpoint.note):
             assert WITNESS.cosign(checkpoint.text(), int.from_bytes(signature.body[:8], "big")) == signature
-    # The same bytes as the text of a note that the key did sign: then only the grammar of checkpoints stands guard.
+    # The same bytes as the text of a note that the key did sign: then only the grammar of checkpoints can reject it.
     with suppress(UnicodeDecodeError, Unverified):
         text = data.decode()
         checkpoint = read_checkpoint(str(Note(text, (SIGNER.sign(text),))).encode(), SIGNER.verifier, "it")

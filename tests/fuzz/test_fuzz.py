@@ -17,6 +17,7 @@ def test_a_harness_holds_for_its_seeds_and_for_nothing_at_all(name):
         HARNESSES[name](data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARNESSES)
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
@@ -32,7 +33,7 @@ def test_a_harness_holds_for_what_is_nearly_right(name, data):
 def test_a_verifier_that_believes_anything_does_not_get_past_the_harness(monkeypatch):
     monkeypatch.setattr(Verifier, "_holds", lambda *_: True)
     data_bytes = seeds("checkpoint")[0].replace(b"\n300\n", b"\n301\n")
-    with pytest.raises(AssertionError, match="nobody signed this"):
+    with pytest.raises(AssertionError, match="the key did not sign this"):
         HARNESSES["checkpoint"](data_bytes)
 
 

@@ -36,6 +36,7 @@ SIGNATURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", SIGNATURES)
 def test_a_kernel_compiles_for_hopper(kernel, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -50,6 +50,7 @@ print(json.dumps({k: {"mma": "mma" in v, "wide": ".v4.b32" in v, "local": ".loca
 """
 
 
+@pytest.mark.slow
 def test_the_encoders_kernels_compile_for_hopper(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)

@@ -165,6 +165,7 @@ def cases(draw):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(cases(), st.booleans())
 def test_any_batch_is_resampled_as_the_reference_says(case, strided):
@@ -289,6 +290,7 @@ def test_neighbouring_groups_of_one_kind_are_one_launch():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outside", OUTSIDE)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("depth", [32, 30])
@@ -311,6 +313,7 @@ def test_rows_are_divided_by_the_number_of_targets_without_a_division(by):
     assert [(n + 1) * (times % 2**32) >> 32 + halvings for n in rows] == [n // by for n in rows]
 
 
+@pytest.mark.slow
 def test_a_cubic_a_hundred_spans_beyond_its_end_keeps_its_digits():
     """The powers of the weight are millions there, and what they multiply nearly cancels."""
     case = make(

@@ -69,6 +69,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", CASES)
 def test_the_resampler_compiles_for_hopper_with_wide_accesses_and_no_spills_to_memory(group, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

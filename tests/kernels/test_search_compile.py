@@ -111,6 +111,7 @@ def compile_kernels(calls: str, kernels: str, folder: object) -> dict[str, list[
     return facts
 
 
+@pytest.mark.slow
 def test_scans_read_sixteen_bytes_at_a_time(tmp_path):
     calls = """
 search.search_rows(one, rows, 10)
@@ -128,6 +129,7 @@ search.search_lists(one, centres, starts, 30, rows, 10, 1, ids=ids)
     assert all(t["dp4a"] for t in facts["_scan_codes_kernel"])
 
 
+@pytest.mark.slow
 def test_best_tiles_and_rows_compile(tmp_path):
     calls = """
 search.search_lists(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=grid, refine=rows, places=places,
@@ -140,6 +142,7 @@ search.search_lists(one, centres, starts, 3000, codes, 10, 16, ids=ids, grid=gri
     )
 
 
+@pytest.mark.slow
 def test_many_queries_meet_rows_on_the_matrix_units(tmp_path):
     calls = """
 search.search_rows_batch(queries, rows, 10, longest)
@@ -180,6 +183,7 @@ one_query.search_lists_one_query(one, False, centres, starts, 3000, codes, 64, a
 """
 
 
+@pytest.mark.slow
 def test_one_query_in_three_launches_compiles(tmp_path):
     facts = compile_kernels(
         SHORT, "_prepare_one_query_kernel,_prepare_and_probe_kernel,_rescore_one_query_kernel", tmp_path
@@ -193,6 +197,7 @@ def test_one_query_in_three_launches_compiles(tmp_path):
     )  # the first kernel does not wait
 
 
+@pytest.mark.slow
 def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_time(tmp_path):
     facts = compile_kernels(SHORT, "_scan_rows_kernel,_scan_codes_kernel,_scan_lists_kernel", tmp_path)
     for kernel_facts in facts.values():
@@ -200,6 +205,7 @@ def test_a_scan_that_may_begin_early_waits_and_still_reads_sixteen_bytes_at_a_ti
         assert sum(t["early"] for t in kernel_facts) == sum(t["waits"] for t in kernel_facts) == 1
 
 
+@pytest.mark.slow
 def test_one_query_over_a_sketch_compiles(tmp_path):
     calls = """
 answer = empty(1, 10, dtype="float32"), empty(1, 10, dtype="int64")
@@ -229,6 +235,7 @@ one_query.search_sketch_one_query(one, False, million, answer, sketch=sketch, gr
     assert all(t["rounded"] for t in facts["_rescore_within_margin_kernel"])
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_compared_is_the_same_in_every_thread(tmp_path):
     """A product must be rounded before it is added to the sum of another thread: no instruction may do both."""
     calls = """

@@ -57,6 +57,7 @@ def array(x: torch.Tensor | None) -> np.ndarray | None:
     return None if x is None else x.double().cpu().numpy()
 
 
+@pytest.mark.slow
 @quick
 @given(counts, st.integers(1, 3), st.sampled_from([8, 20, 100, 384]), st.sampled_from(TYPES),
        st.sampled_from([1, 10, 13]), st.sampled_from(["ip", "l2"]), st.booleans(),
@@ -114,6 +115,7 @@ def longest(x: torch.Tensor) -> torch.Tensor:
     return x.float().norm(dim=1).amax().reshape(1) * 1.0001 if len(x) else torch.zeros(1, device=DEVICE)
 
 
+@pytest.mark.slow
 @quick
 @given(st.sampled_from([1, 2, 63, 65, 250]), st.sampled_from([1, 5, 17] if CUDA else [1, 3]),
        st.sampled_from([8, 20, 100]), st.sampled_from(TYPES), st.sampled_from([1, 10, 13]),
@@ -128,6 +130,7 @@ def test_many_queries_find_the_best_rows(count, many, depth, dtype, k, metric, c
     check(got, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
 
 
+@pytest.mark.slow
 def test_rows_that_differ_only_in_rounded_digits_are_ranked_exactly():
     """In fp16 these queries are all ones, and every row scores 0: only the second pass is correct."""
     r = np.random.default_rng(0)
@@ -150,6 +153,7 @@ def test_no_queries_give_no_results():
     assert values.shape == numbers.shape == (0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [1, 5])
 def test_far_from_the_origin_distances_are_still_exact(many):
     """The error of 2·q·x - |x|² in float32 is larger than the distance between rows."""

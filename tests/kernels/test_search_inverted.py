@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -51,6 +51,13 @@ def find_lists(queries: torch.Tensor, centres: torch.Tensor, probes: int, metric
     return np.argsort(-score, 1, kind="stable")[:, :probes]
 
 
+def has_list_ties(queries: torch.Tensor, centres: torch.Tensor, probes: int, metric: str) -> bool:
+    """Say whether float32 rounding decides which list is the last one that a query looks into."""
+    q, c = array(queries), array(centres)
+    score = -np.sort(-(q @ c.T if metric == "ip" else 2 * q @ c.T - (c * c).sum(1)), 1)
+    return bool((score[:, probes - 1] - score[:, probes] < 1e-4).any())
+
+
 @quick
 @given(st.sampled_from([1, 3, 17]), st.sampled_from([1, 5, 37]), st.data(), st.sampled_from(["ip", "l2"]))
 def test_the_nearest_lists_are_found(many, lists, data, metric):
@@ -60,6 +67,7 @@ def test_the_nearest_lists_are_found(many, lists, data, metric):
     assert (got.cpu().numpy() == find_lists(queries, centres, probes, metric)).all()
 
 
+@pytest.mark.slow
 @quick
 @given(st.sampled_from([1, 40, 300]), st.sampled_from([1, 3, 20] if CUDA else [1, 9]), st.sampled_from([20, 64]),
        st.sampled_from([torch.float16, torch.float32]), st.sampled_from(["ip", "l2"]), st.sampled_from([1, 10]),
@@ -79,12 +87,14 @@ def test_the_best_rows_of_the_nearest_lists_are_found(count, many, depth, dtype,
     )  # fmt: skip
     row_lists = np.repeat(np.arange(7), starts.diff().cpu().numpy())
     list_ids = find_lists(queries, centres, probes, metric)
+    assume(probes == 7 or not has_list_ties(queries, centres, probes, metric))  # one row: all centres are equal
     for q in range(many):
         seen = np.isin(row_lists, list_ids[q]) & allowed[place.cpu().numpy()]
         one = tuple(t[q : q + 1] for t in got)
         check(one, array(queries[q : q + 1]), array(stored), k, metric, seen, place.cpu().numpy(), tolerance=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("many", "metric"), [(1, "l2"), (2, "ip"), (2, "l2")])
 def test_lists_of_codes_are_searched_and_refined(many, metric):
     rows, queries = make_rows(120, 24, torch.float32, 3), make_rows(many, 24, torch.float32, 4)
@@ -103,6 +113,7 @@ def test_lists_of_codes_are_searched_and_refined(many, metric):
     check(got, array(queries), array(rows), 6, metric)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 def test_product_codes_are_searched_as_decoded_values_and_refined(metric):
     rows, queries = make_rows(300, 24, torch.float32, 3), make_rows(3, 24, torch.float32, 4)

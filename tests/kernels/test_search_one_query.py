@@ -66,6 +66,7 @@ def test_the_best_rows_are_found(count, depth, dtype, k, metric, copies, filtere
     check(out, array(queries), array(rows), k, metric, None if allowed is None else allowed.cpu().numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [100, 700, 3000])
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_of_many_equal_rows_the_first_are_returned(count, k):

@@ -40,6 +40,6 @@ def repeat_case(case: OpenCase, draw_ratios: Callable[[int | None], list[float]]
 
 
 def get_times(case: OpenCase) -> tuple[list[float], list[float], list[int]]:
-    """Return theirs, ours and the executions, as verdicts take them."""
-    ours, theirs = case.race.lanes
-    return theirs.turn_medians(), ours.turn_medians(), case.race.executions
+    """Return the times of the peer, our times, and the executions, as verdicts take them."""
+    ours, peer = case.race.lanes
+    return peer.turn_medians(), ours.turn_medians(), case.race.executions

@@ -21,7 +21,7 @@ class Subjects:
     name = "subjects"
 
     def cases(self, profile):
-        return [Case({"who": who, "n": 1000, "mark": ""}) for who in ("chatty", "slow", "wrong")]
+        return [Case({"who": contender, "n": 1000, "mark": ""}) for contender in ("chatty", "slow", "wrong")]
 
     def work(self, case):
         return Work(items=case["n"], unit="sums", flops=case["n"], bytes={"memory": 8 * case["n"]})

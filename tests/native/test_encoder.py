@@ -159,7 +159,7 @@ def test_a_text_is_the_same_to_the_last_bit_alone_and_among_others(seed, lengths
     k = seed % len(lengths)
     part = slice(offsets[k], offsets[k + 1])
     all_of_them = through(among, ids, offsets, 40, threads)
-    for stack in (among, alone):  # whoever met its words first
+    for stack in (among, alone):  # after the other texts, and as the first text
         one = through(stack, ids[part].copy(), np.array([0, lengths[k]]), 40)
         np.testing.assert_array_equal(one, all_of_them[part])
 

@@ -338,7 +338,7 @@ def test_without_threads_the_caller_does_all_the_work():
             fill(threads=3)
             wait_workers(2)  # and as soon as there are some, they are used
         else:
-            print('skip RLIMIT_NPROC holds nobody back here')
+            print('skip RLIMIT_NPROC has no effect here')
     """)
 
 

@@ -1,4 +1,4 @@
-"""The best keeps what could belong to the best, on every instruction set; its sums against NumPy in float64.
+"""TopCandidates returns every row that may be among the best k, on every instruction set; its sums against NumPy.
 
 python -m pytest tests/native/test_top_candidates.py
 """
@@ -20,7 +20,7 @@ ISAS = native.instruction_sets()
     st.integers(1, 5), st.integers(0, 2100), st.integers(1, 40), st.sampled_from([0.0, 0.05, 10.0]),
     st.integers(1, 700), st.sampled_from(ISAS), st.booleans(), st.integers(0, 999),
 )  # fmt: skip
-def test_all_within_the_slack_of_the_kth_best_are_kept_and_few_others(
+def test_the_candidates_are_the_rows_within_the_slack_of_the_kth_best(
     queries: int, rows: int, k: int, slack: float, step: int, isa: str, filtered: bool, seed: int
 ):
     r = np.random.default_rng(seed)

@@ -142,7 +142,7 @@ def test_other_threads_run_meanwhile():
 
     ticker = threading.Thread(target=tick)
     before = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # nobody is made to give the GIL up
+    sys.setswitchinterval(100)  # the interpreter forces no thread to release the GIL
     try:
         ticker.start()
         begin = time.perf_counter()
@@ -155,7 +155,7 @@ def test_other_threads_run_meanwhile():
     assert sum(begin < t < end for t in ticks) >= 5
 
 
-def test_nothing_is_kept():
+def test_repeated_calls_leak_no_memory_and_no_reference():
     tokenizer = build()
     text = "abc def. é中 " * 400
     texts = [text] * 50

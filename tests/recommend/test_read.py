@@ -189,8 +189,8 @@ def test_titles_and_genres_of_other_types_in_parquet_are_text(tmp_path):
         read(folder)
 
 
-def quoted(folder, lines):
-    """Generic items, with these for titles as they are written."""
+def write_titles(folder, lines):
+    """Write generic items with these titles, unchanged, into the CSV file."""
     folder = folders.generic_csv(folder)
     rows = "".join(f"{n},{title},Drama\n" for n, title in enumerate(lines, 1))
     (folder / "items.csv").write_text("item,title,genres\n" + rows)
@@ -231,7 +231,7 @@ def test_lines_inside_an_unclosed_quote_count_as_unreadable_rows(tmp_path):
 
 def test_line_breaks_in_quotes_are_read_however_large_the_file_is(tmp_path):
     titles = ["A\nfilm", 'The "b"\r\nfilm', "\n", "x" * 3_000_000, *(f"Film\n{n}, the last" for n in range(50_000))]
-    folder = quoted(tmp_path / "x", ['"' + t.replace('"', '""') + '"' for t in titles])
+    folder = write_titles(tmp_path / "x", ['"' + t.replace('"', '""') + '"' for t in titles])
     data = read(folder)
     assert list(data.catalogue.titles) == titles
     assert data.problems.total() == 0

@@ -1,4 +1,4 @@
-"""The everyday call, linear between stamps and held at the ends: its own loops against the slow reference.
+"""The most common call (linear between stamps, clamped at the ends): its loops against the slow reference.
 
 python -m pytest tests/trajectory/test_plain.py
 """
@@ -23,7 +23,7 @@ from ridgeline.errors import InputError
 
 ISAS = native.instruction_sets()
 TOLERANCE = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-13}
-WIDTHS = [7, 8, 14, 16, 32, 64]  # whose loops are compiled for them
+WIDTHS = [7, 8, 14, 16, 32, 64]  # channel counts that have compiled loops
 EPOCH_NS = 1_700_000_000_000_000_000
 
 
@@ -34,42 +34,42 @@ def short_path(values, times, at, out=None, check=True):
 
 @pytest.fixture
 def general(monkeypatch):
-    """resample says "general" where it takes the general path."""
+    """resample returns "general" where it takes the general path."""
     monkeypatch.setattr(sys.modules[resample.__module__], "_resample_any", lambda *_, **__: "general")
 
 
-def directly(values, times, at, out, isa="", threads=1, check=False, mask=None, lengths=None, offsets=None):
-    """The native call as resample makes it, with the instruction set and the threads said."""
+def call_native(values, times, at, out, isa="", threads=1, check=False, mask=None, lengths=None, offsets=None):
+    """Call the native function as resample does, with this instruction set and number of threads."""
     return native.resample(
         values, times, at, out, mask, lengths, None, offsets, [(0, out.shape[2], "linear")], "clamp",
         None, None, None, None, values.dtype.name, False, threads, check, isa,
     )  # fmt: skip
 
 
-def room(values, at, spread=1):
-    """Where the answer goes; with `spread` 2 the channels lie apart, which is not for the everyday loop."""
+def make_output(values, at, spread=1):
+    """Return an array for the result. With `spread` 2 the channels are strided, which needs the general loop."""
     return np.full((*at.shape, spread * values.shape[2]), -7, values.dtype)[..., ::spread]
 
 
-def near(found, wanted):
-    """NaN and infinity in the same places, and the rest within the rounding of the type."""
-    scale = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0)))
-    finite = np.isfinite(wanted)
-    assert np.array_equal(found[~finite], wanted[~finite].astype(found.dtype), equal_nan=True)
-    error = np.abs(found[finite].astype(np.float64) - wanted[finite])
-    assert error.max(initial=0) <= TOLERANCE[found.dtype.name] * scale
+def assert_close(result, expected):
+    """Check that NaN and infinity are in the same places, and the rest agrees within the rounding of the type."""
+    scale = max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
+    finite = np.isfinite(expected)
+    assert np.array_equal(result[~finite], expected[~finite].astype(result.dtype), equal_nan=True)
+    error = np.abs(result[finite].astype(np.float64) - expected[finite])
+    assert error.max(initial=0) <= TOLERANCE[result.dtype.name] * scale
 
 
-def same(a, b):
-    """To the last bit, a zero's sign too; one NaN is like another."""
-    nothing = np.isnan(a)
-    assert np.array_equal(nothing, np.isnan(b))
-    assert np.where(nothing, 0, a).astype(a.dtype).tobytes() == np.where(nothing, 0, b).astype(b.dtype).tobytes()
+def assert_same_bits(a, b):
+    """Check that all bits agree, the sign of zero too; all NaNs count as equal."""
+    is_nan = np.isnan(a)
+    assert np.array_equal(is_nan, np.isnan(b))
+    assert np.where(is_nan, 0, a).astype(a.dtype).tobytes() == np.where(is_nan, 0, b).astype(b.dtype).tobytes()
 
 
 @st.composite
 def batches(draw):
-    """Stamps with runs of equal ones in front, inside and at the end; targets of every manner, in every order."""
+    """Draw stamps with runs of equal stamps at the start, inside and at the end, and targets of every pattern."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     batch = draw(st.sampled_from([1, 1, 2, 5]))
     stamps = draw(st.integers(1, 12) | st.integers(1, 300))
@@ -78,25 +78,25 @@ def batches(draw):
     clock = draw(st.sampled_from(["float32", "float64", "int64"]))
     steps = rng.choice(draw(st.sampled_from([[1], [0, 1, 2], [0, 0, 1, 7], [3, 5, 50]])), (batch, stamps))
     steps[:, 1 : 1 + draw(st.integers(0, 5))] = 0
-    if back := draw(st.integers(0, 5)):
-        steps[:, -back:] = 0
+    if tail := draw(st.integers(0, 5)):
+        steps[:, -tail:] = 0
     units = np.cumsum(steps, 1)
     last = int(units.max())
     parts = []
-    for manner in draw(st.lists(st.sampled_from(["rising", "any", "far", "hits", "outside", "same"]), max_size=4)):
+    for pattern in draw(st.lists(st.sampled_from(["rising", "any", "far", "hits", "outside", "same"]), max_size=4)):
         count = draw(st.integers(1, 40))
         part = rng.integers(-4, 4 * last + 5, (batch, count))
-        if manner == "rising":
+        if pattern == "rising":
             part.sort(1)
-        elif manner == "far":  # from one end to the other and back
+        elif pattern == "far":  # from one end to the other and back
             part = np.where(
                 np.arange(count) % 2, rng.integers(0, 3, part.shape), 4 * last - rng.integers(0, 3, part.shape)
             )
-        elif manner == "hits":
+        elif pattern == "hits":
             part = 4 * units[:, rng.integers(0, stamps, count)]
-        elif manner == "outside":
+        elif pattern == "outside":
             part = rng.choice([-9, -1, 4 * int(units[0, 0]) - 1, 4 * last + 1, 4 * last + 99], part.shape)
-        elif manner == "same":
+        elif pattern == "same":
             part[:] = part[:, :1]
         parts.append(part)
     quarters = np.concatenate(parts, 1) if parts else np.zeros((batch, 0), np.int64)
@@ -110,8 +110,8 @@ def batches(draw):
             at[rng.random(at.shape) < 0.2] = np.nan
     values = rng.standard_normal((batch, stamps, channels)).astype(dtype)
     if draw(st.booleans()):
-        strange = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], values.shape).astype(dtype)
-        values = np.where(rng.random(values.shape) < 0.2, strange, values)
+        special_values = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], values.shape).astype(dtype)
+        values = np.where(rng.random(values.shape) < 0.2, special_values, values)
     return values, times, at
 
 
@@ -120,16 +120,16 @@ def batches(draw):
 def test_every_instruction_set_agrees_with_the_reference(case, threads):
     values, times, at = case
     with np.errstate(invalid="ignore"):
-        each = [resample_one(*row) for row in zip(values, times, at, strict=True)]
-    wanted, valid = np.array([out for out, _ in each]), np.array([mask for _, mask in each])
+        rows = [resample_one(*row) for row in zip(values, times, at, strict=True)]
+    expected, valid = np.array([out for out, _ in rows]), np.array([mask for _, mask in rows])
     for isa in ISAS:
-        found, mask = room(values, at), np.full(at.shape, 9, np.uint8)
-        assert directly(values, times, at, found, isa, threads, True, mask) == -1
-        near(found, wanted)
+        result, mask = make_output(values, at), np.full(at.shape, 9, np.uint8)
+        assert call_native(values, times, at, result, isa, threads, True, mask) == -1
+        assert_close(result, expected)
         assert np.array_equal(mask, valid)
-        ordinary = room(values, at, 2)  # not contiguous: the loop for everything
-        directly(values, times, at, ordinary, isa, threads)
-        same(found, ordinary)
+        general = make_output(values, at, 2)  # not contiguous: the general loop
+        call_native(values, times, at, general, isa, threads)
+        assert_same_bits(result, general)
 
 
 @settings(max_examples=300, deadline=None)
@@ -139,21 +139,21 @@ def test_the_short_path_and_the_general_path_give_the_same_bits(case):
     short = resample(values, times, at)
     assert short.dtype == values.dtype
     assert short.flags.c_contiguous
-    found, mask = resample(values, times, at, return_mask=True)
-    same(short, found)
+    general, mask = resample(values, times, at, return_mask=True)
+    assert_same_bits(short, general)
     assert np.array_equal(mask, at == at)
     for out in (
-        room(values, at),
-        room(values, at, 2),
+        make_output(values, at),
+        make_output(values, at, 2),
         np.full((*at.shape, values.shape[2] + 3), -7, values.dtype)[..., 3:],
     ):
         assert resample(values, times, at, out=out) is out
-        same(short, out)
-    same(short, resample(values, times, at, check=False))
-    same(short, resample(values.transpose(2, 0, 1).copy().transpose(1, 2, 0), times, np.asfortranarray(at)))
+        assert_same_bits(short, out)
+    assert_same_bits(short, resample(values, times, at, check=False))
+    assert_same_bits(short, resample(values.transpose(2, 0, 1).copy().transpose(1, 2, 0), times, np.asfortranarray(at)))
     wide = resample(values, times, at, dtype=np.float64)
     if values.dtype == np.float64:
-        same(short, wide)
+        assert_same_bits(short, wide)
 
 
 @settings(max_examples=200, deadline=None)
@@ -161,26 +161,26 @@ def test_the_short_path_and_the_general_path_give_the_same_bits(case):
 def test_the_short_path_agrees_with_the_reference(case):
     values, times, at = case
     with np.errstate(invalid="ignore"):
-        wanted = np.array([resample_one(*row)[0] for row in zip(values, times, at, strict=True)])
+        expected = np.array([resample_one(*row)[0] for row in zip(values, times, at, strict=True)])
     for frozen in (values, times, at):
         frozen.flags.writeable = False
-    found, general = room(values, at), room(values, at)
-    assert short_path(values, times, at, out=found) is found
-    near(found, wanted)
-    directly(values, times, at, general)
-    same(found, general)
-    back = room(values, at)[:, ::-1]  # rows in another order, channels apart
-    assert short_path(np.asfortranarray(values), times, np.asfortranarray(at), out=back) is back
-    same(found, np.ascontiguousarray(back))
+    result, general = make_output(values, at), make_output(values, at)
+    assert short_path(values, times, at, out=result) is result
+    assert_close(result, expected)
+    call_native(values, times, at, general)
+    assert_same_bits(result, general)
+    reversed_output = make_output(values, at)[:, ::-1]  # rows in reverse order
+    assert short_path(np.asfortranarray(values), times, np.asfortranarray(at), out=reversed_output) is reversed_output
+    assert_same_bits(result, np.ascontiguousarray(reversed_output))
 
 
 def test_the_short_path_refuses_other_arrays():
     values, times, at = np.ones((2, 3, 4), np.float32), np.tile(np.arange(3.0), (2, 1)), np.ones((2, 5))
-    out = room(values, at)
+    out = make_output(values, at)
     assert short_path(values, times, at, out=out) is out
     frozen = out.copy()
     frozen.flags.writeable = False
-    record = np.ones((2, 3), [("t", "f8"), ("more", "i4")])["t"]  # stamps that do not lie a whole number of them apart
+    record = np.ones((2, 3), [("t", "f8"), ("more", "i4")])["t"]  # the stride is no multiple of the item size
     out[:] = -7
     for wrong in (
         (values[0], times, at, out),
@@ -195,14 +195,14 @@ def test_the_short_path_refuses_other_arrays():
         (values.astype(np.int32), times, at, out),
         (values, times, at, out.astype(np.float64)),
         (values, times, at, frozen),
-        (values, times[:, ::-1], at, room(values, at)),  # not in order
+        (values, times[:, ::-1], at, make_output(values, at)),  # not in order
         (values.tolist(), times, at, out),
-        (np.empty((2, 3, 4), "V0"), times, at, out),  # items of no size
+        (np.empty((2, 3, 4), "V0"), times, at, out),  # items of zero bytes
         (values, np.empty((2, 3), "V0"), np.empty((2, 5), "V0"), out),
         (values, times, at, np.empty((2, 5, 4), "V0")),
     ):
         assert short_path(*wrong[:3], out=wrong[3]) is None
-        if wrong[3] is out and wrong[2].shape[1] == 5:  # the others are wrong only beside where the answer would go
+        if wrong[3] is out and wrong[2].shape[1] == 5:  # the other cases are wrong only together with `out`
             assert short_path(*wrong[:3]) is None
     assert short_path(values, times[:, ::-1], at) is None
     assert (out == -7).all()
@@ -250,8 +250,8 @@ def test_the_short_path_keeps_no_reference():
     assert [sys.getrefcount(a) for a in (values, times, at, out, values.dtype)] == before
 
 
-@pytest.mark.parametrize("batch", [1, 64])  # for the caller alone, and for several threads that come meanwhile
-def test_where_there_is_no_room_for_the_answer_it_is_said_and_the_next_call_is_right(batch):
+@pytest.mark.parametrize("batch", [1, 64])  # one thread, and several threads
+def test_a_failed_allocation_is_an_error_and_the_next_call_is_right(batch):
     values, times = np.ones((batch, 100, 128), np.float32), np.tile(np.arange(100.0), (batch, 1))
     for _ in range(20):
         with pytest.raises(MemoryError, match="allocate"):
@@ -262,48 +262,48 @@ def test_where_there_is_no_room_for_the_answer_it_is_said_and_the_next_call_is_r
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("batch", [1, 2, 15, 16, 17, 63, 64, 65, 257])
 @pytest.mark.parametrize("threads", [1, 2, 3, 64, 100])
-def test_every_trajectory_is_done_once_whoever_does_it(isa, batch, threads):
+def test_any_number_of_threads_computes_every_trajectory_once(isa, batch, threads):
     values = np.arange(batch, dtype=np.float32).repeat(6).reshape(batch, 2, 3)
     times, at = np.tile(np.arange(2.0), (batch, 1)), np.tile([0.0, 0.5, 1.0], (batch, 1))
-    out = room(values, at)
-    assert directly(values, times, at, out, isa, threads, check=True) == -1
+    out = make_output(values, at)
+    assert call_native(values, times, at, out, isa, threads, check=True) == -1
     assert (out == np.arange(batch)[:, None, None]).all()
     times[batch // 2, 1] = -1
-    assert directly(values, times, at, room(values, at), isa, threads, check=True) == batch // 2
+    assert call_native(values, times, at, make_output(values, at), isa, threads, check=True) == batch // 2
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("clock", ["float32", "float64", "int64"])
 @pytest.mark.parametrize("stamps", [*range(1, 14), 60, 301])
-def test_from_every_place_to_every_other(isa, clock, stamps):
-    """One call that goes from each stamp, and between each two, to all the others and back."""
+def test_targets_may_jump_from_every_stamp_to_every_other(isa, clock, stamps):
+    """One call whose targets go from each stamp, and each midpoint, to all the others and back."""
     rng = np.random.default_rng(stamps)
     times = 4 * np.arange(stamps)
     places = np.arange(-2, 4 * stamps, 2)
     if stamps > 13:
         places = np.unique(np.concatenate([places[:9], places[-9:], rng.choice(places, 40)]))
-    at = np.array([(here, there) for here in places for there in places]).reshape(-1)
+    at = np.array([(first, second) for first in places for second in places]).reshape(-1)
     values = rng.standard_normal((1, stamps, 1))
-    found = room(values, at[None])
-    directly(values, times[None].astype(clock), at[None].astype(clock), found, isa)
-    np.testing.assert_allclose(found[0, :, 0], np.interp(at, times, values[0, :, 0]), rtol=0, atol=1e-14)
+    result = make_output(values, at[None])
+    call_native(values, times[None].astype(clock), at[None].astype(clock), result, isa)
+    np.testing.assert_allclose(result[0, :, 0], np.interp(at, times, values[0, :, 0]), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("clock", ["float32", "float64"])
 @pytest.mark.parametrize("stamps", [[0.0], [0.0, 1.0], [0.0, 0.0, 1.0, 2.0, 2.0], range(20)])
-def test_whatever_follows_whatever(isa, clock, stamps):
-    """Targets that are no numbers, infinite, the largest there are, and ordinary ones: each after each other."""
+def test_any_target_may_follow_any_other(isa, clock, stamps):
+    """NaN, infinite, largest and ordinary targets, in every order of three."""
     times = np.array([stamps], clock)
-    most = np.finfo(clock).max
-    places = [np.nan, np.inf, -np.inf, most, -most, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 18.5, 19.0, 40.0]
+    largest = np.finfo(clock).max
+    places = [np.nan, np.inf, -np.inf, largest, -largest, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 18.5, 19.0, 40.0]
     at = np.array([[(first, second, third) for first in places for second in places for third in places]], clock)
     at = at.reshape(1, -1)
     values = np.random.default_rng(0).standard_normal((1, times.shape[1], 3)).astype(np.float32)
-    found, mask = room(values, at), np.full(at.shape, 7, np.uint8)
-    directly(values, times, at, found, isa, mask=mask)
+    result, mask = make_output(values, at), np.full(at.shape, 7, np.uint8)
+    call_native(values, times, at, result, isa, mask=mask)
     with np.errstate(invalid="ignore"):
-        near(found, resample_one(values[0], times[0], at[0])[0][None])
+        assert_close(result, resample_one(values[0], times[0], at[0])[0][None])
     assert np.array_equal(mask, at == at)
 
 
@@ -314,40 +314,40 @@ def test_spans_beyond_float32_are_divided_before_they_are_narrowed(dtype, span):
     assert resample(values, times, span * np.array([[1.0, 0.5, 0.25]]))[0].tolist() == [[1.0], [0.5], [0.25]]
 
 
-def test_memory_around_the_answer_is_left_alone():
+def test_memory_around_the_result_does_not_change():
     rng = np.random.default_rng(5)
     for channels in range(1, 71):
         values, times = rng.standard_normal((3, 9, channels)), np.tile(np.arange(9.0), (3, 1))
         at = rng.uniform(-1, 9, (3, 7))
         for dtype in ("float16", "float32", "float64"):
-            whole = np.full((3, 7, channels + 40), -7, dtype)
-            resample(values.astype(dtype), times, at, out=whole[..., 20:-20])
-            assert (whole[..., :20] == -7).all()
-            assert (whole[..., -20:] == -7).all()
+            padded = np.full((3, 7, channels + 40), -7, dtype)
+            resample(values.astype(dtype), times, at, out=padded[..., 20:-20])
+            assert (padded[..., :20] == -7).all()
+            assert (padded[..., -20:] == -7).all()
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, 9, 33, 128])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("clock", ["float32", "float64", "int64"])
-def test_widths_known_while_compiling_and_all_others(width, dtype, clock):
+def test_compiled_widths_and_other_widths_agree_with_the_reference(width, dtype, clock):
     rng = np.random.default_rng(width)
     steps = rng.choice([0, 1, 2, 9], (6, 150))
     steps[::2] = np.maximum(steps[::2], 1)  # every other trajectory has no equal stamps
     values, times = rng.standard_normal((6, 150, width)).astype(dtype), np.cumsum(steps, 1).astype(clock)
     at = np.sort(rng.integers(-3, int(times.max()) + 3, (6, 70)), 1).astype(clock)
     for stamps in (times, np.broadcast_to(times[:1], times.shape), np.broadcast_to(times[1:2], times.shape)):
-        wanted = np.array([resample_one(*row)[0] for row in zip(values, stamps, at, strict=True)])
+        expected = np.array([resample_one(*row)[0] for row in zip(values, stamps, at, strict=True)])
         for isa in ISAS:
             for check in (True, False):
-                found, ordinary = room(values, at), room(values, at, 2)
-                assert directly(values, stamps, at, found, isa, 2, check) == -1
-                near(found, wanted)
-                directly(values, stamps, at, ordinary, isa, 2, check)
-                same(found, ordinary)
+                result, general = make_output(values, at), make_output(values, at, 2)
+                assert call_native(values, stamps, at, result, isa, 2, check) == -1
+                assert_close(result, expected)
+                call_native(values, stamps, at, general, isa, 2, check)
+                assert_same_bits(result, general)
 
 
 def shuffle_stamps(batch, stamps, bad, clock="float64"):
-    """Rising stamps, but for one place in each of `bad`, {trajectory: index}."""
+    """Return rising stamps with one unsorted stamp for each item of `bad` {trajectory: index}."""
     times = np.tile(np.arange(1, stamps + 1), (batch, 1)).astype(clock)
     for trajectory, index in bad.items():
         times[trajectory, index] = 0
@@ -356,33 +356,33 @@ def shuffle_stamps(batch, stamps, bad, clock="float64"):
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.integers(0, 299), st.integers(1, 39), min_size=1, max_size=40), st.data())
-def test_the_lowest_trajectory_out_of_order_is_named(bad, data):
+def test_the_error_names_the_lowest_unsorted_trajectory(bad, data):
     clock = data.draw(st.sampled_from(["float32", "float64", "int64"]))
     times, at = shuffle_stamps(300, 40, bad, clock), np.ones((300, 3), clock)
     values = np.ones((300, 40, 2), np.float32)
     lowest = min(bad)
     for isa in ISAS:
         for threads in (1, 2, 7):
-            assert directly(values, times, at, room(values, at), isa, threads, True) == lowest
-    says = rf"times of trajectory {lowest} are not sorted: index {bad[lowest]} is 0(\.0)? after {bad[lowest]}(\.0)?;"
-    for how in (
+            assert call_native(values, times, at, make_output(values, at), isa, threads, True) == lowest
+    message = rf"times of trajectory {lowest} are not sorted: index {bad[lowest]} is 0(\.0)? after {bad[lowest]}(\.0)?;"
+    for options in (
         {},
         {"return_mask": True},
         {"outside": "raise"},
-        {"out": room(values, at)},
+        {"out": make_output(values, at)},
         {"lengths": np.full(300, 40)},
     ):
-        with pytest.raises(InputError, match=says):
-            resample(values, times, at, **how)
+        with pytest.raises(InputError, match=message):
+            resample(values, times, at, **options)
     lengths = np.full(300, 40)
-    lengths[list(bad)] = list(bad.values())  # what is out of order no longer counts
+    lengths[list(bad)] = list(bad.values())  # the lengths exclude the unsorted stamps
     resample(values, times, at, lengths=lengths)
     packed = {"offsets": np.arange(301) * 40}
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         resample(values.reshape(-1, 2), times.reshape(-1), at, **packed)
 
 
-def test_it_is_named_also_when_all_cpus_look_for_it():
+def test_several_threads_name_the_lowest_unsorted_trajectory():
     batch, stamps, channels = 2000, 50, 16
     values, at = np.ones((batch, stamps, channels), np.float32), np.ones((batch, 40))
     assert values.nbytes > 1 << 22, "enough for several threads"
@@ -395,7 +395,7 @@ def test_it_is_named_also_when_all_cpus_look_for_it():
             bad[nan], times[nan, 0] = 0, np.nan
         lowest = min(bad)
         for threads in (2, os.cpu_count() or 1, 16):
-            assert directly(values, times, at, room(values, at), "", threads, True) == lowest
+            assert call_native(values, times, at, make_output(values, at), "", threads, True) == lowest
         with pytest.raises(InputError, match=rf"trajectory {lowest} are not sorted: index {bad[lowest]} is "):
             resample(values, times, at)
 
@@ -403,9 +403,9 @@ def test_it_is_named_also_when_all_cpus_look_for_it():
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
 @pytest.mark.parametrize("stored", ["float32", "float64"], ids=["same-type", "other-type"])
 @pytest.mark.parametrize("spread", [1, 2])
-def test_nothing_is_written_when_the_stamps_are_refused(kind, stored, spread):
+def test_unsorted_stamps_leave_the_output_unchanged(kind, stored, spread):
     values, at = np.ones((600, 50, 8), np.float32), np.ones((600, 60))
-    out = room(values.astype(stored), at, spread)
+    out = make_output(values.astype(stored), at, spread)
     with pytest.raises(InputError, match="trajectory 599 are not sorted: index 49"):
         resample(values, shuffle_stamps(600, 50, {599: 49}), at, out=out, kind=kind)
     assert (out == -7).all()
@@ -413,44 +413,44 @@ def test_nothing_is_written_when_the_stamps_are_refused(kind, stored, spread):
     assert (out == 1).all()
 
 
-def test_unsorted_stamps_come_before_targets_outside():
+def test_unsorted_stamps_are_reported_before_targets_outside():
     with pytest.raises(InputError, match=r"times of trajectory 0 are not sorted: index 2 is 1.0 after 2.0"):
         resample(np.arange(3.0), np.array([0.0, 2.0, 1.0]), np.array([1.5]), outside="raise")
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_unchecked_disorder_stays_inside_the_arrays(isa):
-    """Nothing is promised of the answer but that it is made of the values."""
+def test_unchecked_unsorted_stamps_read_only_inside_the_arrays(isa):
+    """The result is undefined, but it is computed from the values only."""
     rng = np.random.default_rng(7)
     for stamps in (1, 2, 5, 8, 9, 40, 300):
         times, at = rng.uniform(0, 9, (20, stamps)), rng.uniform(-1, 10, (20, 50))
         times[rng.random(times.shape) < 0.1] = np.nan
         values = np.ones((20, stamps, 3))
-        found = room(values, at)
-        directly(values, times, at, found, isa)
-        assert (np.isnan(found) | (np.abs(found - 1) < 1e-9)).all()
+        result = make_output(values, at)
+        call_native(values, times, at, result, isa)
+        assert (np.isnan(result) | (np.abs(result - 1) < 1e-9)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("check", [True, False])
-def test_into_an_array_of_the_callers_own(dtype, check):
+def test_the_result_is_written_into_the_array_of_the_caller(dtype, check):
     rng = np.random.default_rng(5)
     values = rng.standard_normal((40, 30, 6)).astype(dtype)
     times = np.cumsum(rng.uniform(0.1, 1, (40, 30)), 1)
     at = rng.uniform(0, 20, (40, 25))
-    wanted = resample(values, times, at)
-    apart, turned = np.full((40, 25, 12), 9, dtype)[:, :, ::2], np.empty((25, 40, 6), dtype).swapaxes(0, 1)
-    for out in (np.empty_like(wanted), apart, turned):
+    expected = resample(values, times, at)
+    strided, transposed = np.full((40, 25, 12), 9, dtype)[:, :, ::2], np.empty((25, 40, 6), dtype).swapaxes(0, 1)
+    for out in (np.empty_like(expected), strided, transposed):
         assert resample(values, times, at, out=out, check=check) is out
-        same(out, wanted)
+        assert_same_bits(out, expected)
     wider = np.empty((40, 25, 6), np.float64)
     assert resample(values, times, at, out=wider, check=check) is wider
-    assert np.allclose(wider, wanted, atol=4e-3)
+    assert np.allclose(wider, expected, atol=4e-3)
     with pytest.raises(InputError, match=r"out has shape \[40, 25, 5\]"):
         resample(values, times, at, out=np.empty((40, 25, 5), dtype), check=check)
 
 
-def test_stamps_out_of_order_leave_the_callers_array_as_it_was():
+def test_one_unsorted_trajectory_leaves_the_array_of_the_caller_unchanged():
     values, times = np.ones((64, 40, 33), np.float32), np.tile(np.arange(40.0), (64, 1))
     times[63, 20] = 3
     out = np.full((64, 50, 33), 7, np.float32)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trajectory.test_plain import batches, same
+from tests.trajectory.test_plain import assert_same_bits, batches
 
 from ridgeline import native, resample
 from ridgeline.errors import InputError
@@ -28,7 +28,7 @@ def short_path(values, times, at, out=None, check=True):
     return native.resample_tensors(READER, values, times, at, out, check)
 
 
-def plain(dtype=torch.float32, clock=torch.float64):
+def make_inputs(dtype=torch.float32, clock=torch.float64):
     return torch.ones(2, 3, 4, dtype=dtype), torch.arange(3, dtype=clock).repeat(2, 1), torch.ones(2, 5, dtype=clock)
 
 
@@ -38,39 +38,39 @@ def test_the_short_path_and_the_general_path_give_the_same_bits(case, narrow):
     values, times, at = map(torch.tensor, case)
     if narrow:
         values = values.to(torch.bfloat16)
-    found, mask = resample(values, times, at, return_mask=True)
+    general, mask = resample(values, times, at, return_mask=True)
     short = short_path(values, times, at)
-    out = torch.full(found.shape, -7, dtype=found.dtype)
+    out = torch.full(general.shape, -7, dtype=general.dtype)
     assert short_path(values, times, at, out=out) is out
-    for one in (short, out, resample(values, times, at), short_path(values, times, at, check=False)):
-        assert one.dtype == values.dtype
-        assert one.is_contiguous()
-        same(one.double().numpy(), found.double().numpy())
+    for result in (short, out, resample(values, times, at), short_path(values, times, at, check=False)):
+        assert result.dtype == values.dtype
+        assert result.is_contiguous()
+        assert_same_bits(result.double().numpy(), general.double().numpy())
     assert np.array_equal(mask.numpy(), case[2] == case[2])
     wide = torch.full((*out.shape[:2], out.shape[2] + 3), -7, dtype=out.dtype)
     assert short_path(values, times, at, out=wide[..., 3:]).data_ptr() == wide[..., 3:].data_ptr()
-    same(wide[..., 3:].double().numpy(), found.double().numpy())
+    assert_same_bits(wide[..., 3:].double().numpy(), general.double().numpy())
     assert (wide[..., :3] == -7).all()
-    apart = torch.full((*out.shape[:2], 2 * out.shape[2]), -7, dtype=out.dtype)[..., ::2]
-    swapped = values.permute(2, 0, 1).contiguous().permute(1, 2, 0)  # in another order, channels apart
-    assert short_path(swapped, times.t().contiguous().t(), at, out=apart) is apart
-    same(apart.double().numpy(), found.double().numpy())
+    strided = torch.full((*out.shape[:2], 2 * out.shape[2]), -7, dtype=out.dtype)[..., ::2]
+    swapped = values.permute(2, 0, 1).contiguous().permute(1, 2, 0)  # another memory order, strided channels
+    assert short_path(swapped, times.t().contiguous().t(), at, out=strided) is strided
+    assert_same_bits(strided.double().numpy(), general.double().numpy())
 
 
 def test_the_short_path_takes_tensors_of_every_type():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for clock in (torch.float32, torch.float64, torch.int64):
-            found = short_path(*plain(dtype, clock))
-            assert found.dtype == dtype
-            assert found.shape == (2, 5, 4)
-            assert (found == 1).all()
+            result = short_path(*make_inputs(dtype, clock))
+            assert result.dtype == dtype
+            assert result.shape == (2, 5, 4)
+            assert (result == 1).all()
 
 
 def test_the_short_path_refuses_other_tensors():
-    values, times, at = plain()
+    values, times, at = make_inputs()
     out = torch.full((2, 5, 4), -7.0)
-    asked = torch.ones(2, 3, 4, requires_grad=True)
-    turned = torch.ones(2, 3, 4, dtype=torch.complex64).conj().imag
+    with_gradient = torch.ones(2, 3, 4, requires_grad=True)
+    conjugated = torch.ones(2, 3, 4, dtype=torch.complex64).conj().imag
     for wrong in (
         (values[0], times, at, out),
         (values, times[:, :2], at, out),
@@ -82,8 +82,8 @@ def test_the_short_path_refuses_other_tensors():
         (values.to(torch.complex64), times, at, out),
         (values.to_sparse(), times, at, out),
         (values.to("meta"), times, at, out),
-        (turned, times, at, out),
-        (asked, times, at, out),
+        (conjugated, times, at, out),
+        (with_gradient, times, at, out),
         (torch.nn.Parameter(values, requires_grad=False), times, at, out),
         (values.numpy(), times, at, out),
         (values, times.numpy(), at, out),
@@ -104,30 +104,30 @@ def test_the_short_path_refuses_other_tensors():
 
 
 def test_errors_and_gradients_are_those_of_the_general_path():
-    values, times, at = plain()
-    resample(values, times, at)  # from here on tensors are known
+    values, times, at = make_inputs()
+    resample(values, times, at)  # the first call with tensors creates their reader
     with pytest.raises(InputError, match=r"trajectory 0.*index 1|index 1.*trajectory 0"):
         resample(values, times.flip(1), at)
-    asked = values.clone().requires_grad_()
-    resample(asked, times, at).sum().backward()
-    assert asked.grad is not None
-    assert asked.grad.sum() == 40
+    with_gradient = values.clone().requires_grad_()
+    resample(with_gradient, times, at).sum().backward()
+    assert with_gradient.grad is not None
+    assert with_gradient.grad.sum() == 40
     with torch.inference_mode():
         assert resample(values, times, at).is_inference()
     with torch.no_grad():
-        assert not resample(asked, times, at).requires_grad
+        assert not resample(with_gradient, times, at).requires_grad
 
 
-def test_empty_tensors_are_answered():
+def test_empty_tensors_give_the_result_of_the_general_path():
     for shape, targets in (((0, 3, 4), 5), ((2, 3, 4), 0), ((2, 3, 0), 5), ((2, 0, 4), 5)):
         values, times, at = torch.ones(shape), torch.zeros(shape[:2]), torch.zeros(shape[0], targets)
-        found, wanted = short_path(values, times, at), resample(values, times, at, return_mask=True)[0]
-        assert found.shape == wanted.shape
-        assert torch.equal(found.isnan(), wanted.isnan())
+        result, expected = short_path(values, times, at), resample(values, times, at, return_mask=True)[0]
+        assert result.shape == expected.shape
+        assert torch.equal(result.isnan(), expected.isnan())
 
 
-def test_many_threads_and_no_reference_is_kept():
-    values, times, at = plain()
+def test_many_threads_get_right_results_and_leak_no_reference():
+    values, times, at = make_inputs()
     out, wrong = torch.empty(2, 5, 4), []
     gc.collect()
     before = [sys.getrefcount(t) for t in (values, times, at, out)]
@@ -138,11 +138,11 @@ def test_many_threads_and_no_reference_is_kept():
                 wrong.append(out.clone())
             short_path(values, times.flip(1), at)
 
-    several = [threading.Thread(target=work) for _ in range(4)]
-    for one in several:
-        one.start()
-    for one in several:
-        one.join()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong
     gc.collect()
     assert [sys.getrefcount(t) for t in (values, times, at, out)] == before
@@ -150,4 +150,4 @@ def test_many_threads_and_no_reference_is_kept():
 
 def test_the_short_path_needs_a_reader():
     with pytest.raises(TypeError):
-        native.resample_tensors(torch.Tensor, *plain(), None, True)
+        native.resample_tensors(torch.Tensor, *make_inputs(), None, True)

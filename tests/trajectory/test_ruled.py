@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.trajectory.reference import resample_one
-from tests.trajectory.test_plain import ISAS, batches, near, room, same
+from tests.trajectory.test_plain import ISAS, assert_close, assert_same_bits, batches, make_output
 
 from ridgeline import native, resample
 
 
 @st.composite
 def rules(draw, values, times, at):
-    """How the call is made besides, as native.resample takes it."""
+    """Draw the options of the call, in the form that native.resample takes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     batch, stamps, channels = values.shape
     compute = np.float64 if values.dtype == np.float64 else np.float32
@@ -35,14 +35,15 @@ def rules(draw, values, times, at):
     }
 
 
-def directly(values, times, at, how, out, isa, threads=1):
-    """The mask of the native call; the answer is in `out`."""
+def call_native(values, times, at, options, out, isa, threads=1):
+    """Call the native function: it writes the result into `out`. Return the mask."""
     mask = np.full(at.shape, 9, np.uint8)
     integer_clock = times.dtype == np.int64
     done = native.resample(
-        values, times, at, out, mask, how["lengths"], how["at_lengths"], None, [(0, values.shape[2], how["kind"])],
-        how["outside"], None if integer_clock else how["gap"], how["gap"] if integer_clock else None,
-        how["scale"], how["shift"],
+        values, times, at, out, mask, options["lengths"], options["at_lengths"], None,
+        [(0, values.shape[2], options["kind"])], options["outside"],
+        None if integer_clock else options["gap"], options["gap"] if integer_clock else None,
+        options["scale"], options["shift"],
         values.dtype.name, out.dtype != values.dtype, threads, True, isa,
     )  # fmt: skip
     assert done == -1
@@ -52,47 +53,52 @@ def directly(values, times, at, how, out, isa, threads=1):
 @settings(max_examples=400, deadline=None)
 @given(st.data(), batches(), st.integers(1, 3))
 def test_the_loops_for_one_kind_and_those_for_everything_give_the_same_bits(data, case, threads):
-    how = data.draw(rules(*case))
+    options = data.draw(rules(*case))
     values, times, at = case
     wide = values.dtype == np.float16 and data.draw(st.booleans())
     for isa in ISAS:
-        result, ordinary = (room(values.astype(np.float32) if wide else values, at, spread) for spread in (1, 2))
-        mask = directly(values, times, at, how, result, isa, threads)
-        assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
-        same(result, ordinary)
+        result, general = (make_output(values.astype(np.float32) if wide else values, at, spread) for spread in (1, 2))
+        mask = call_native(values, times, at, options, result, isa, threads)
+        assert np.array_equal(mask, call_native(values, times, at, options, general, isa))
+        assert_same_bits(result, general)
         assert np.isnan(result[mask == 0]).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), batches())
 def test_the_loops_agree_with_the_reference(data, case):
-    how = data.draw(rules(*case))
+    options = data.draw(rules(*case))
     values, times, at = case
-    scale = how["scale"] if how["scale"] is not None else 1
-    shift = how["shift"] if how["shift"] is not None else 0
+    scale = options["scale"] if options["scale"] is not None else 1
+    shift = options["shift"] if options["shift"] is not None else 0
     expected, valid = np.full((*at.shape, values.shape[2]), np.nan), np.zeros(at.shape, bool)
     for b in range(len(values)):
-        n = values.shape[1] if how["lengths"] is None else how["lengths"][b]
-        k = at.shape[1] if how["at_lengths"] is None else how["at_lengths"][b]
+        n = values.shape[1] if options["lengths"] is None else options["lengths"][b]
+        k = at.shape[1] if options["at_lengths"] is None else options["at_lengths"][b]
         with np.errstate(invalid="ignore"):
             one, mask = resample_one(
-                values[b, :n], times[b, :n], at[b, :k], how["kind"], outside=how["outside"], max_gap=how["gap"]
+                values[b, :n],
+                times[b, :n],
+                at[b, :k],
+                options["kind"],
+                outside=options["outside"],
+                max_gap=options["gap"],
             )
         expected[b, :k], valid[b, :k] = one * scale + shift, mask
     for isa in ISAS:
-        result = room(values, at)
-        assert np.array_equal(directly(values, times, at, how, result, isa).astype(bool), valid)
-        near(result, expected)
+        result = make_output(values, at)
+        assert np.array_equal(call_native(values, times, at, options, result, isa).astype(bool), valid)
+        assert_close(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("channels", range(1, 71))
-def test_every_number_of_channels_is_mixed_and_held(dtype, channels):
-    """Registers of every width, and what is left over of them."""
+def test_every_channel_count_gives_the_bits_of_single_channels(dtype, channels):
+    """Channel counts that fill vector registers, and those that leave a remainder."""
     rng = np.random.default_rng(channels)
     values = rng.standard_normal((3, 9, channels)).astype(dtype)
     times, at = np.tile(np.arange(9.0), (3, 1)), np.sort(rng.uniform(-1, 9, (3, 11)), 1)
-    at[:, 4] = 3.0  # a hit: held
+    at[:, 4] = 3.0  # equal to a stamp: copied
     for kind in ("linear", "previous"):
         all_channels = resample(values, times, at, kind=kind)
         parts = [resample(values[..., d : d + 1], times, at, kind=kind) for d in range(channels)]
@@ -106,7 +112,7 @@ def test_targets_on_infinite_stamps_hit_them(clock, outside, kind):
     times = np.array([[-np.inf, 0, 1, np.inf], [-np.inf, -np.inf, 2, np.inf], [-1, 0, np.inf, np.inf]], clock)
     at = np.tile(np.array([-np.inf, -5, 0, 0.5, 1, 7, np.inf, -np.inf], clock), (3, 1))
     values = np.random.default_rng(6).standard_normal((3, 4, 9)).astype(np.float32)
-    how = {
+    options = {
         "kind": kind,
         "outside": outside,
         "gap": None,
@@ -116,10 +122,10 @@ def test_targets_on_infinite_stamps_hit_them(clock, outside, kind):
         "shift": None,
     }
     for isa in ISAS:
-        result, ordinary = (room(values, at, spread) for spread in (1, 2))
-        mask = directly(values, times, at, how, result, isa)
-        assert np.array_equal(mask, directly(values, times, at, how, ordinary, isa))
-        same(result, ordinary)
+        result, general = (make_output(values, at, spread) for spread in (1, 2))
+        mask = call_native(values, times, at, options, result, isa)
+        assert np.array_equal(mask, call_native(values, times, at, options, general, isa))
+        assert_same_bits(result, general)
         assert np.array_equal(result[0, 0], values[0, 0])
         assert np.array_equal(result[1, 0], values[1, 1])
         assert np.array_equal(result[2, 6], values[2, 3])
@@ -128,7 +134,7 @@ def test_targets_on_infinite_stamps_hit_them(clock, outside, kind):
 @pytest.mark.parametrize("kind", ["linear", "previous", "nearest"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_bfloat16_passes_as_uint16(kind, scaled):
-    """Every number there is among them, into bfloat16 and into float32."""
+    """The values contain every bfloat16 number; the output is bfloat16 or float32."""
     rng = np.random.default_rng(7)
     values = rng.permutation(np.arange(2**16, dtype=np.uint16)).reshape(16, -1, 16)
     times = np.cumsum(rng.uniform(0.1, 1, values.shape[:2]), 1)
@@ -147,7 +153,7 @@ def test_bfloat16_passes_as_uint16(kind, scaled):
                 answers.append(out)
             one, other = answers
             if stored == np.float32:
-                same(one, np.ascontiguousarray(other))
+                assert_same_bits(one, np.ascontiguousarray(other))
             else:
                 assert np.array_equal(one, other)
 

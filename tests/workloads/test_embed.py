@@ -23,7 +23,7 @@ from ridgeline.workloads._embed_texts import Ring, count_flops, draw_lengths, fi
 from ridgeline.workloads.embed import BASE, STAGES
 
 torch = pytest.importorskip("torch")
-HERE = Placement()
+PLACEMENT = Placement()
 PARTS = {"tokenizing", "sorting by length", "encoding", "placing vectors"}
 workload = load_workload(get_reference("embed"))
 
@@ -37,9 +37,9 @@ def make_case(folder, stage="end to end", **change):
     return Case({**BASE, "model": folder, "stage": stage, "batch": 6, "tokens": 9, **change}, "cpu")
 
 
-def steps(case, contender):
-    """The run after two turns, and the check of its result."""
-    run = workload.prepare(case, contender, HERE)
+def run_two_steps(case, contender):
+    """Return the run after two steps, and the check of its result."""
+    run = workload.prepare(case, contender, PLACEMENT)
     for _ in range(2):
         run.reset()
         run.step()
@@ -50,7 +50,7 @@ def steps(case, contender):
 @pytest.mark.parametrize("texts", ["even", "movies"])
 def test_every_stage_is_correct_and_reports_its_settings(folder, stage, texts, monkeypatch):
     monkeypatch.setitem(_movie_lengths(), "most", 20)  # the limit of the tiny model is 24
-    run, check = steps(make_case(folder, stage, texts=texts), "ridgeline")
+    run, check = run_two_steps(make_case(folder, stage, texts=texts), "ridgeline")
     assert check.ok, check
     assert run.settings
     assert run.extras()["tokens"] > 0
@@ -58,13 +58,13 @@ def test_every_stage_is_correct_and_reports_its_settings(folder, stage, texts, m
     assert ("calls_ns" in run.extras()) == (stage == "one")
     parts = run.extras().get("stages_ns", {})
     assert set(parts) == (PARTS if stage == "end to end" else set())
-    assert all(ns > 0 for taken in parts.values() for ns in taken)
+    assert all(ns > 0 for durations_ns in parts.values() for ns in durations_ns)
     run.close()
 
 
 def test_the_stages_of_a_timed_step_name_what_limits_it(folder):
     case = make_case(folder, batch=64)
-    actual = find_limit(workload, case, workload.prepare(case, "ridgeline", HERE))
+    actual = find_limit(workload, case, workload.prepare(case, "ridgeline", PLACEMENT))
     assert 0.3 < sum(actual.stages.values()) < 1.1
     assert actual.limit, actual.measure
 
@@ -84,21 +84,21 @@ def test_stages_on_a_device_include_the_copies(folder):
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_bfloat16_has_a_separate_bound(folder, dtype):
-    run, check = steps(make_case(folder, dtype=dtype), "ridgeline")
+    run, check = run_two_steps(make_case(folder, dtype=dtype), "ridgeline")
     assert check.quality["lowest cosine"] > 0.999  # a tiny model of random weights rounds worse than a real one
     assert run.settings["dtype"] == dtype
 
 
 @pytest.mark.peer
-@pytest.mark.filterwarnings("ignore")  # of their own making
+@pytest.mark.filterwarnings("ignore")  # the peers raise them
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_peers_are_correct_in_every_stage(folder, stage):
     case = make_case(folder, stage)
-    here = [n for n in workload.contenders(case)[1:] if n in (peers.SENTENCE, peers.EAGER, peers.TOKENIZERS)]
-    if not here:
+    light_peers = [n for n in workload.contenders(case)[1:] if n in (peers.SENTENCE, peers.EAGER, peers.TOKENIZERS)]
+    if not light_peers:
         pytest.skip("none of the light peers is installed")
-    for contender in here:
-        run, check = steps(case, contender)
+    for contender in light_peers:
+        run, check = run_two_steps(case, contender)
         assert check.ok, (contender, check)
         assert run.settings
 
@@ -137,7 +137,7 @@ def test_a_batch_size_is_found_by_trying():
 )
 def test_a_wrong_vector_fails_the_check(folder, change):
     case = make_case(folder)
-    run = workload.prepare(case, "ridgeline", HERE)
+    run = workload.prepare(case, "ridgeline", PLACEMENT)
     run.step()
     reported = run.result()
     assert workload.check(case, reported).ok
@@ -146,7 +146,7 @@ def test_a_wrong_vector_fails_the_check(folder, change):
 
 def test_vectors_of_other_texts_fail_the_check(folder):
     case = make_case(folder)
-    run = workload.prepare(case, "ridgeline", HERE)
+    run = workload.prepare(case, "ridgeline", PLACEMENT)
     run.step()
     run.reset()  # the texts are new, and nothing was computed from them
     assert not workload.check(case, run.result()).ok
@@ -154,7 +154,7 @@ def test_vectors_of_other_texts_fail_the_check(folder):
 
 def test_a_wrong_token_fails_the_check(folder):
     case = make_case(folder, "tokenize")
-    run = workload.prepare(case, "ridgeline", HERE)
+    run = workload.prepare(case, "ridgeline", PLACEMENT)
     run.step()
     reported = run.result()
     other = reported["found"].ids.copy()

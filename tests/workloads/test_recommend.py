@@ -170,8 +170,8 @@ def test_a_folder_of_ratings_is_split_like_the_evaluation_splits_it(tmp_path, mo
 
     root = folders.many(tmp_path / "movielens/few")
     monkeypatch.setenv("RIDGELINE_DATA", str(tmp_path))
-    found, want = fits.load_split("few", 0, 0, 0), split_dataset(read(root), "random", 4.0)
-    assert (found.test.items == want.test.items).all()
+    actual, expected = fits.load_split("few", 0, 0, 0), split_dataset(read(root), "random", 4.0)
+    assert (actual.test.items == expected.test.items).all()
     with pytest.raises(InputError, match="does not exist"):
         fits.load_split("nowhere", 0, 0, 0)
 

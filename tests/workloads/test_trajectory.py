@@ -145,9 +145,9 @@ def test_with_little_memory_fewer_trajectories_are_resident(monkeypatch):
 
 
 def _million():
-    from ridgeline.workloads.trajectory_million import BASE as WHOLE
+    from ridgeline.workloads.trajectory_million import BASE as MILLION_BASE
 
-    return Case(WHOLE, "cuda")
+    return Case(MILLION_BASE, "cuda")
 
 
 @pytest.mark.ranks

@@ -110,7 +110,7 @@ class _LiveProgress(BenchProgress):
 
     def _on_case(self, point: Point) -> None:
         super()._on_case(point)
-        self._progress.update(self._task, description=point.label)
+        self._progress.update(self._task, description=point.label, refresh=True)
 
     def _on_progress(self, share: float, activity: str) -> None:
         self._progress.update(self._task, completed=self._done + 0.99 * share, description=self._case)

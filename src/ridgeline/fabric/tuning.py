@@ -179,7 +179,9 @@ def _measure_methods(
 ) -> dict[str, dict[str, list[float]]]:
     """Threshold → "default" and "other" method → seconds per size in this rank; the methods take turns."""
     engine = comm._engine
-    seconds = {"whole": _compare_methods(comm, "all_reduce", [n for n in small if n <= engine.small], "whole")}
+    seconds = {
+        "whole": _compare_methods(comm, "all_reduce", [n for n in small if n <= engine.small], "full_reduce_bytes")
+    }
     if engine.foreign:
         seconds["foreign"] = _compare_methods(comm, "all_reduce", large, "foreign_from")
         seconds["foreign_move"] = _compare_methods(comm, "broadcast", large, "foreign_moves_from")

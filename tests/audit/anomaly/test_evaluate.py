@@ -291,6 +291,7 @@ def test_bad_files_are_named(tmp_path):
         load(tmp_path / "plain.log", 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
     from ridgeline.cli.audit_measure import _print_answer
 
@@ -308,6 +309,7 @@ def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
     assert "there is no" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hdfs_sessions", "BGL_2k.log"])
 def test_on_real_logs_it_is_above_both_baselines(data, name, quick):
     import ridgeline

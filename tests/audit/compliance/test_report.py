@@ -102,6 +102,7 @@ def test_a_report_of_a_time_span_includes_later_entries_about_it(log, tmp_path, 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_any_change_to_any_file_is_found(report_folder, tmp_path, verifier, seed):
     rng = random.Random(seed)
@@ -120,6 +121,7 @@ def test_any_change_to_any_file_is_found(report_folder, tmp_path, verifier, seed
         assert victim == "report.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "kind"),
     [

@@ -62,6 +62,7 @@ def send(url, number, parts=3):
         return None
 
 
+@pytest.mark.slow
 def test_requests_sent_again_to_watchers_that_were_killed_are_recorded_once(tmp_path):
     log, draw, lost, total = make(tmp_path / "log"), random.Random(4), list[int](), 0
     for _ in range(ROUNDS):

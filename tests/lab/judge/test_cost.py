@@ -257,7 +257,7 @@ def test_the_rate_comes_from_the_newest_valid_record(record):
     newest = replace(new, time="2026-02-01T00:00:00+00:00")
     assert cost.list_services([newest, wrong, old])[0][0].record is newest  # by its time, not by its line
     assert cost.list_services([new], "peer")[0][0].rate == pytest.approx(8 / 2e-3)
-    assert "no contender 'nobody'" in cost.list_services([new], "nobody")[1][0]
+    assert "no contender 'unknown'" in cost.list_services([new], "unknown")[1][0]
 
 
 def test_only_devices_that_do_the_same_work_are_compared(record):

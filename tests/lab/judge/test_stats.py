@@ -63,8 +63,8 @@ def test_an_interval_contains_the_truth_about_as_often_as_stated(ratio):
     trials = 200 if ratio is stats.paired_ratio else 60
     for _ in range(trials):
         ours = [100 * rng.lognormvariate(0, 0.05) for _ in range(25)]
-        theirs = [120 * rng.lognormvariate(0, 0.05) for _ in range(25)]
-        estimate = ratio(theirs, ours)
+        peer = [120 * rng.lognormvariate(0, 0.05) for _ in range(25)]
+        estimate = ratio(peer, ours)
         covered += estimate.low <= 1.2 <= estimate.high
     assert covered / trials >= 0.9
 

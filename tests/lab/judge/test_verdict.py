@@ -22,17 +22,17 @@ def simulate_race(
     rng: random.Random, slowdown: float, *, rounds: int, noise: float, load: str
 ) -> tuple[ContenderResult, ContenderResult]:
     """Race two contenders, turn by turn in shuffled order, under load that lasts for many turns."""
-    samples: dict[str, list[float]] = {"ours": [], "theirs": []}
+    samples: dict[str, list[float]] = {"ours": [], "peer": []}
     factor = 1.0
     for _ in range(rounds):
-        for name in rng.sample(["ours", "theirs"], 2):
+        for name in rng.sample(["ours", "peer"], 2):
             if load == "drift":
                 factor *= rng.lognormvariate(0, 0.01)
             elif load == "bursts" and rng.random() < 0.1:
                 factor = rng.choice([1.0, 1.0, 1.5, 2.5])
-            base = 100.0 * (slowdown if name == "theirs" else 1.0)
+            base = 100.0 * (slowdown if name == "peer" else 1.0)
             samples[name].append(base * factor * rng.lognormvariate(0, noise))
-    return ContenderResult("theirs", tuple(samples["theirs"])), ContenderResult("ours", tuple(samples["ours"]))
+    return ContenderResult("peer", tuple(samples["peer"])), ContenderResult("ours", tuple(samples["ours"]))
 
 
 def count_verdicts(slowdown: float, trials: int, seed: int, **options) -> Counter[Comparison]:
@@ -47,11 +47,11 @@ def count_verdicts_with_stop_rule(slowdown: float, trials: int, seed: int, **opt
         results = simulate_race(rng, slowdown, rounds=Plan().most_rounds, **options)
         rule = StopRule(Plan())
         for rounds in range(1, Plan().most_rounds + 1):
-            theirs, ours = (replace(result, samples_ns=result.samples_ns[:rounds]) for result in results)
-            lanes = [Lane(ContenderSpec(x.contender, x.contender), list(x.samples_ns)) for x in (ours, theirs)]
+            peer, ours = (replace(result, samples_ns=result.samples_ns[:rounds]) for result in results)
+            lanes = [Lane(ContenderSpec(x.contender, x.contender), list(x.samples_ns)) for x in (ours, peer)]
             if rule.find_reason(lanes, rounds):
                 break
-        counts[verdict.compare_in_race(theirs, ours)[1]] += 1
+        counts[verdict.compare_in_race(peer, ours)[1]] += 1
     return counts
 
 
@@ -84,16 +84,16 @@ def test_too_little_evidence_is_unclear_not_same():
 
 def test_verdicts_describe_the_peer_and_mirror_if_the_sides_change():
     rng = random.Random(4)
-    theirs, ours = simulate_race(rng, 1.5, rounds=30, noise=0.02, load="idle")
-    assert verdict.compare_in_race(theirs, ours)[1] is Comparison.SLOWER
-    assert verdict.compare_in_race(ours, theirs)[1] is Comparison.FASTER
+    peer, ours = simulate_race(rng, 1.5, rounds=30, noise=0.02, load="idle")
+    assert verdict.compare_in_race(peer, ours)[1] is Comparison.SLOWER
+    assert verdict.compare_in_race(ours, peer)[1] is Comparison.FASTER
 
 
 def test_the_margin_decides_which_difference_counts():
     rng = random.Random(6)
-    theirs, ours = simulate_race(rng, 1.05, rounds=60, noise=0.005, load="idle")
-    assert verdict.compare_in_race(theirs, ours, margin=0.03)[1] is Comparison.SLOWER
-    assert verdict.compare_in_race(theirs, ours, margin=0.10)[1] is Comparison.SAME
+    peer, ours = simulate_race(rng, 1.05, rounds=60, noise=0.005, load="idle")
+    assert verdict.compare_in_race(peer, ours, margin=0.03)[1] is Comparison.SLOWER
+    assert verdict.compare_in_race(peer, ours, margin=0.10)[1] is Comparison.SAME
 
 
 def test_a_wrong_output_is_wrong_and_shows_no_time(record):
@@ -208,7 +208,7 @@ def test_fewer_than_six_executions_can_show_same_but_no_difference():
         assert verdict.compare_versions(slow, ours, executions)[1] is Comparison.UNCLEAR
         assert verdict.compare_versions(ours, ours, executions)[1] is Comparison.SAME
     assert verdict.compare_versions([2.0, 2.1] * 15, ours, [5] * 6)[1] is Comparison.SLOWER
-    results = ContenderResult("theirs", tuple(slow)), ContenderResult("ours", tuple(ours))
+    results = ContenderResult("peer", tuple(slow)), ContenderResult("ours", tuple(ours))
     assert verdict.compare_in_race(*results, executions=[30])[1] is Comparison.SLOWER, "a peer is not a version"
     assert verdict.compare_in_race(*results, executions=[30], versions=True)[1] is Comparison.UNCLEAR
 

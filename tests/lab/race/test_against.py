@@ -34,11 +34,13 @@ def test_a_commit_is_built_and_races_from_its_own_tree_against_a_copy_of_ours(ru
     with RankGroup(version):
         pass  # the first message proves where the code comes from
     with copy_working_tree() as tree:
-        ours, theirs = (next((Path(one) / "ridgeline").glob("native*.so")) for one in (tree, version.tree))
+        tree_module, version_module = (
+            next((Path(one) / "ridgeline").glob("native*.so")) for one in (tree, version.tree)
+        )
         if not subprocess.run(
             ["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "native", "CMakeLists.txt"]
         ).returncode:
-            assert ours.read_bytes() == theirs.read_bytes(), "equal sources have one module"
+            assert tree_module.read_bytes() == version_module.read_bytes(), "equal sources have one module"
         assert len(tree) == len(version.tree), "the two differ in as little as possible"
         with RankGroup(ContenderSpec("ridgeline", "ridgeline", tree=tree)):
             pass

@@ -49,8 +49,8 @@ def launch(run, tmp_path):
     mpirun.write_text(FAKE_MPIRUN)
     mpirun.chmod(0o755)
 
-    def race(who: str, **options):
-        record = run(f"who={who},mark={mpirun}", ranks=2, **options)[0]
+    def race(contender: str, **options):
+        record = run(f"who={contender},mark={mpirun}", ranks=2, **options)[0]
         return {row.result.contender: row for row in analyse_record(record)}
 
     return race
