@@ -231,7 +231,7 @@ def test_resample_is_a_plain_function_with_signature_and_docstring():
     assert inspect.isfunction(resample)
     assert list(inspect.signature(resample).parameters)[:4] == ["values", "times", "at", "kind"]
     assert inspect.signature(resample).parameters["check"].default is True
-    assert "Of duplicate stamps the last wins." in (resample.__doc__ or "")
+    assert "Of duplicate stamps the last one counts." in (resample.__doc__ or "")
     assert resample.__name__ == "resample"
     assert pickle.loads(pickle.dumps(resample)) is resample
     assert copy.deepcopy(resample) is resample

@@ -29,6 +29,7 @@ def _read_npy(path: Path) -> tuple[Array, None]:
     except (ValueError, EOFError, OSError) as error:
         raise InputError(f"'{path}' cannot be read as .npy: {error}.") from None
     if not isinstance(vectors, np.ndarray):
+        vectors.close()
         raise InputError(f"'{path}' is an archive of arrays (.npz); save the one of the vectors with numpy.save.")
     if vectors.ndim != 2:
         raise InputError(f"'{path}' has shape {vectors.shape}; vectors are [n, dim].")
