@@ -18,6 +18,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_quick_ceilings_of_the_cpu_hold_what_a_study_needs():
     ceilings = measure_quick_ceilings("cpu", COMPUTER)
     assert ceilings.device == "cpu"

@@ -102,6 +102,7 @@ def random_vectors(texts):
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPLITS)
 def test_an_evaluation_has_every_model_and_its_difference_to_ease(kind):
     names = ("recall@20", "ndcg@10", "mrr", "coverage")
@@ -124,6 +125,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_the_published_figures_are_reproduced(data, kind):
     folder = data / "movielens/ml-latest-small"

@@ -55,6 +55,7 @@ SOME = [("Flat", "l2", 1), ("SQ8", "cosine", 2), ("IVF8,Flat", "l2", 2), ("IVF8,
 EVERY = [(spec, metric, queries) for spec in SPECS for metric in METRICS for queries in (1, 20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "metric", "queries"), EVERY if CUDA else SOME)
 def test_over_all_lists_the_result_is_exact_over_the_stored_values(spec: str, metric: str, queries: int):
     vectors, query_vectors = make_clusters(301, 16), make_clusters(queries, 16, 1)
@@ -65,6 +66,7 @@ def test_over_all_lists_the_result_is_exact_over_the_stored_values(spec: str, me
     assert_exact(index.search(query_vectors, 10, nprobe=LISTS), query_vectors, stored, 10, metric, tolerance=4e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "refine"),
     [(b, r) for b in SPECS for r in ("Flat", "SQ8")] if CUDA else [("SQ8", "Flat"), ("IVF8,PQ4", "SQ8")],
@@ -376,6 +378,7 @@ def make_plan(index: Index, options: SearchOptions, early: bool = False) -> Sear
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS if CUDA else ["l2"])
 def test_a_sketch_finds_the_rows_that_the_codes_find(metric: str, small_tiles):
     vectors = make_clusters(900, 24)

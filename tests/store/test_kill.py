@@ -145,6 +145,7 @@ def test_a_file_is_old_or_new_whichever_call_was_the_last(crash_worker, memory_p
     assert set(version) == {1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["write_dir", "write_dir_in_two_steps"])
 def test_a_folder_is_old_or_new_whichever_call_was_the_last(crash_worker, memory_path, kind):
     worker = crash_worker(kind, memory_path)
@@ -185,6 +186,7 @@ def test_the_next_publish_finishes_a_swap_that_was_stopped_and_then_fails_clean(
     assert nothing_but(memory_path, "target")
 
 
+@pytest.mark.slow
 def test_finishing_a_job_can_be_stopped_anywhere_and_run_again(crash_worker, memory_path):
     worker = crash_worker("finish_chunks", memory_path)
     target = memory_path / "target"

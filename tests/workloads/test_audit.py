@@ -48,6 +48,7 @@ def test_every_event_is_recorded_and_scored_and_nothing_is_left_behind(work_fold
     assert not list(work_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_its_stages_are_clocked_and_name_what_limits_it(work_folder, monkeypatch):
     def slow(texts):
         time.sleep(0.2)

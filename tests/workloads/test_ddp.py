@@ -45,6 +45,7 @@ def test_wrong_gradients_and_different_weights_fail_the_check():
     assert not workload.check(case, {"error": 1e-7, "spread": 1e-9}).ok
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_race_of_training_steps_ends_with_right_gradients(tmp_path):
     words = ["bench", "ddp", "--ranks", "2", "--case", "model=resnet,rows=1", "--budget", "2s", "--json"]

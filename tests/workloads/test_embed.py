@@ -46,6 +46,7 @@ def run_two_steps(case, contender):
     return run, workload.check(case, run.result())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("texts", ["even", "movies"])
 def test_every_stage_is_correct_and_reports_its_settings(folder, stage, texts, monkeypatch):

@@ -238,6 +238,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_writes_rows_pages_and_records(tmp_path):
     done = cli(*SMALL, "experiment.name=small", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -262,6 +263,7 @@ def test_a_run_writes_rows_pages_and_records(tmp_path):
     assert json.loads(resumed.stdout)["results"] == rows, "nothing was measured again"
 
 
+@pytest.mark.slow
 def test_a_hanging_and_a_crashing_model_are_failed_rows_beside_a_good_one(tmp_path):
     modules = ",".join(f"experiment_modules:{name}" for name in ("hangs", "crashes", "linear"))
     node = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"
@@ -287,6 +289,7 @@ def list_processes(folder: Path) -> dict[int, str]:
     return processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "target"),
     [(None, "one"), ("basic", "all"), ("submitit_local", "one"), ("submitit_local", "all")],
@@ -342,6 +345,7 @@ def test_ctrl_c_ends_all_processes_and_the_next_run_resumes(tmp_path, launcher, 
     assert first in answer["results"], "a finished point does not run again"
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_launcher_write_into_one_folder(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     nodes = f"experiment.hardware.numa_nodes=[{topology().memory_nodes[0]}]"

@@ -111,6 +111,7 @@ def run_race(tmp_path, workload: str, *words: str, ranks: int = 2):
     return {lane["contender"]: lane for lane in record["contenders"]}, record
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize(("workload", "name"), [*zip(WORKLOADS, ("openmpi", "mpich") * 2, strict=True)])
 def test_the_ranks_of_mpirun_race_and_are_verified(tmp_path, fake_mpi, workload, name):
@@ -126,6 +127,7 @@ def test_the_ranks_of_mpirun_race_and_are_verified(tmp_path, fake_mpi, workload,
     assert other in record["missing"] or other in lanes
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("broken", "message"),

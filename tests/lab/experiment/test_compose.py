@@ -41,6 +41,7 @@ def test_every_experiment_composes_under_its_own_name(name):
     assert len({model.name for model in one.vit_configs}) == len(one.vit_configs) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "count"),
     [

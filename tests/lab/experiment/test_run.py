@@ -158,6 +158,7 @@ def read_records(tmp_path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_resumes_without_repeats_and_leaves_no_process(tmp_path, number):
     stopped = start(None, SLOW_S="3600")

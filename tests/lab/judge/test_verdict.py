@@ -61,6 +61,7 @@ def test_equal_contenders_are_same_in_95_of_100_noisy_trials(load):
     assert counts[Comparison.SAME] >= 95, counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["idle", "drift", "bursts"])
 def test_five_percent_slower_is_detected_in_95_of_100_noisy_trials(load):
     counts = count_verdicts_with_stop_rule(1.05, 100, 2, noise=0.03, load=load)

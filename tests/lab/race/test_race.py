@@ -29,6 +29,7 @@ def get_rows(record):
     return {row.result.contender: row for row in analyse_record(record)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -179,6 +180,7 @@ def test_a_stopped_benchmark_keeps_its_records_and_continues(run, tmp_path):
     assert len((out / RECORDS_FILE).read_text().splitlines()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["[1, 2]", '{"started": 5}', '{"started": ["x"]}', "null", '"a"', "{", ""])
 def test_an_invalid_state_file_starts_a_new_run(run, tmp_path, state):
     append_record(tmp_path, make_record({"ridgeline": [1.0] * 6}))
@@ -202,6 +204,7 @@ def test_cases_without_time_are_named_and_the_run_is_finished(run, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_with_other_settings_is_not_continued(run, tmp_path):
     """Cold caches make the same case another measurement."""
     measured: list[str] = []

@@ -93,6 +93,7 @@ def browser(test):
     return test
 
 
+@pytest.mark.slow
 @browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
@@ -231,6 +232,7 @@ def test_the_page_needs_nothing_from_outside(documents):
         assert 'href="http' not in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "omitted"), [(25, "raw samples"), (50, "charts")])
 def test_a_page_of_very_many_records_stays_below_four_megabytes_and_says_what_it_leaves_out(kinds, omitted):
     many = [

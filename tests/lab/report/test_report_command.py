@@ -126,6 +126,7 @@ def test_a_torn_last_line_gives_a_warning_and_the_rest_counts(run_command, runs)
     assert "is torn" in err
 
 
+@pytest.mark.slow
 def test_the_records_of_this_repository_make_a_page_below_four_megabytes(run_command, tmp_path):
     code, out, err = run_command("report", REAL)
     assert code == 1, "some files hold no records, and each is named"
