@@ -76,4 +76,5 @@ __getattr__, __dir__, __all__ = attach(
         "trajectory": ["Stream", "TrajectoryDataset", "align", "collate", "resample"],
     },
 )
-__all__ = sorted([*__all__, "__version__"])
+__all__ += ["__version__"]
+__all__.sort()
