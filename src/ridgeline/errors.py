@@ -28,6 +28,9 @@ class RidgelineError(Exception):
 
     exit_code: Exit = Exit.BAD_INPUT
 
+    def __init__(self, *message: object) -> None:
+        super().__init__(*message)
+
 
 class InputError(RidgelineError):
     """A file, row, value or option is invalid."""

