@@ -231,7 +231,7 @@ def prune(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason; the log keeps it.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Remove the payloads of old entries, in bundles of 256; hashes stay, and an event records who pruned and when."""
+    """Remove the payloads of old entries, in bundles of 256; hashes stay, and an event records actor and time."""
     from ridgeline.audit import Ledger
     from ridgeline.audit.ledger import parse_moment
 

@@ -1,4 +1,4 @@
-"""Signed notes (c2sp.org/signed-note) and checkpoints (c2sp.org/tlog-checkpoint): who signed which state of a log.
+"""Signed notes (c2sp.org/signed-note) and checkpoints (c2sp.org/tlog-checkpoint): signatures of the states of a log.
 
 A note is a text, a blank line, and one line for each signature. There are two kinds of key: the key of a log signs the
 text (type 0x01); the key of a witness signs the text and the time (type 0x04, c2sp.org/tlog-cosignature). `Verifier` is

@@ -239,7 +239,7 @@ class Ledger:
     def prune(self, before: int, *, by: str, reason: str = "") -> int:
         """Remove the payloads of entries older than `before` (ns since 1970); return their number (`retention.py`).
 
-        by, reason  the log records for ever who pruned and why
+        by, reason  the log records actor and reason for ever
         """
         from ridgeline.audit.ledger.retention import prune
 

@@ -1,4 +1,4 @@
-"""Retention: pruning removes old payloads and keeps their hashes; an event records who pruned, when and why.
+"""Retention: pruning removes old payloads and keeps their hashes; an event records actor, time and reason.
 
 Pruning removes complete bundles of 256 entries from the beginning of the log (c2sp.org/tlog-tiles, "Pruning"), once
 every entry in them is old enough. The event is durable in the log before the first file is removed: after a crash in
