@@ -153,6 +153,28 @@ def test_one_rank_per_core_gets_all_threads_of_its_core():
     assert [p.cpus for p in plan(computer, 4, "core")] == [(0, 1), (4, 5), (2, 3), (6, 7)]
 
 
+def test_per_core_the_ranks_spread_over_nodes_then_caches_then_cores():
+    computer = machine([0, 1, 2, 3], domains=2, cores=4)
+    for ranks in (4, 6, 8, 13):
+        placements = plan(computer, ranks, "core")
+        per_node = [sum(p.node == n.id for p in placements) for n in computer.nodes]
+        per_domain = [sum(set(p.cpus or ()) <= set(d) for p in placements) for d in computer.llc_domains()]
+        assert max(per_node) - min(per_node) <= 1, (ranks, per_node)
+        assert max(per_domain) - min(per_domain) <= 1, (ranks, per_domain)
+
+
+def test_per_core_a_larger_node_gets_proportionally_more_ranks():
+    computer = machine([0, 1], domains=2, cores=6, barred=frozenset({0, 1, 2, 3, 6, 7, 8, 9}))
+    placements = plan(computer, 8, "core")  # node 0 has 4 usable cores, node 1 has 12
+    assert Counter(p.node for p in placements) == {0: 2, 1: 6}
+
+
+def test_per_core_a_second_thread_is_used_only_after_every_core():
+    barred = frozenset({5, 7})  # the second threads of two cores: their domain has fewer CPUs, not fewer cores
+    computer = machine([0, 1], cores=2, threads=2, barred=barred)
+    assert {(p.cpus or ())[0] for p in plan(computer, 5, "core")[:4]} == {0, 2, 4, 6}
+
+
 def test_ranks_of_one_gpu_divide_the_cpus_of_its_node():
     computer = machine([0, 1], 1, 4, gpus=(1,))
     assert plan(computer, 2) == [Placement(1, (4, 5), gpu=0), Placement(1, (6, 7), gpu=0)]

@@ -1,4 +1,4 @@
-"""One placement per rank: near its GPU, no CPU shared by two ranks, spread evenly over cache domains.
+"""One placement per rank: near its GPU, no CPU shared by two ranks, spread evenly over nodes and cache domains.
 
 ridgeline machine --plan 8
 """
@@ -24,7 +24,7 @@ def plan(on: Topology | None = None, ranks: int = 1, per: str = "gpu", gpus: Seq
 
     on     the topology to plan for (default: this machine)
     per    "gpu": rank i uses GPU i mod n and runs on the node of that GPU. "node": ranks are dealt over the nodes.
-           "core": one core each, spread over all cache domains first.
+           "core": one core each, spread over nodes, then over the cache domains of a node, in proportion to cores.
     gpus   with per="gpu": the GPUs to use, by CUDA's number; they repeat if there are fewer than ranks
 
     Raises InputError if the machine has too few CPUs, or no GPU for per="gpu".
@@ -100,13 +100,36 @@ def _place_ranks(
 
 
 def _plan_per_core(machine: Topology, ranks: int) -> list[Placement]:
-    domains = [_list_cores(machine, domain) for domain in machine.llc_domains()]
-    if sum(map(len, domains)) < ranks:
-        domains = [_split_threads(cores) for cores in domains]
+    cores = _list_cores(machine, machine.usable_cpus)
+    # More ranks than cores: each rank gets one thread, the second thread of a core only after all first threads.
+    layers = [cores] if ranks <= len(cores) else _split_layers(cores)
+    units = [unit for layer in layers for unit in _spread(machine, layer)][:ranks]
     node_by_cpu = {c.id: c.node for c in machine.cpus}
-    # Round-robin over the domains: the first ranks share a cache with as few others as possible.
-    units = [cores.pop(0) for _ in range(max(map(len, domains))) for cores in domains if cores][:ranks]
     return [Placement(node=node_by_cpu[unit[0]], cpus=unit, memory="local") for unit in units]
+
+
+def _spread(machine: Topology, units: Sequence[Core]) -> list[Core]:
+    """Order `units` so that the first n of them, for every n, load all nodes and inside each its cache domains evenly.
+
+    A node with twice the units gets twice the ranks; the same holds for the domains of a node.
+    """
+    domain_by_cpu = {cpu: i for i, domain in enumerate(machine.llc_domains()) for cpu in domain}
+    node_by_cpu = {c.id: c.node for c in machine.cpus}
+    nodes: dict[int | None, dict[int, list[Core]]] = {}
+    for unit in units:
+        nodes.setdefault(node_by_cpu[unit[0]], {}).setdefault(domain_by_cpu[unit[0]], []).append(unit)
+    sizes = {node: sum(map(len, domains.values())) for node, domains in nodes.items()}
+    node_counts = dict.fromkeys(nodes, 0)
+    counts = {node: dict.fromkeys(domains, 0) for node, domains in nodes.items()}
+    order: list[Core] = []
+    for _ in units:
+        node = _choose_emptiest(sizes.values(), node_counts.values(), nodes)
+        domains = nodes[node]
+        domain = _choose_emptiest(map(len, domains.values()), counts[node].values(), domains)
+        order.append(domains[domain][counts[node][domain]])
+        node_counts[node] += 1
+        counts[node][domain] += 1
+    return order
 
 
 def _divide(machine: Topology, cpus: set[int], ranks: int, node: int | None) -> list[tuple[int, ...]]:
@@ -158,6 +181,10 @@ def _list_cores(machine: Topology, cpus: Sequence[int]) -> list[Core]:
     return [tuple(sorted(core)) for core in cores.values()]
 
 
+def _split_layers(cores: list[Core]) -> list[list[Core]]:
+    """Each CPU alone, in layers: the first thread of every core, then the second threads, and so on."""
+    return [[(core[k],) for core in cores if k < len(core)] for k in range(max(map(len, cores)))]
+
+
 def _split_threads(cores: list[Core]) -> list[Core]:
-    """Each CPU alone: first the first thread of every core, then the second threads."""
-    return [(core[k],) for k in range(max(map(len, cores))) for core in cores if k < len(core)]
+    return [thread for layer in _split_layers(cores) for thread in layer]
