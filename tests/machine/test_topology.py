@@ -98,6 +98,38 @@ def test_nodes_without_cpus_keep_their_memory_and_distances(memory_path: Path):
     assert computer.node(2).distances == {0: 31, 1: 41, 2: 10, 3: 41}
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("memory_of_hmat", {2: (2, 3)}),
+        ("memory_near_a_device", {2: (), 3: (0, 1)}),
+        ("memory_only_nodes", {2: (0, 1), 3: (2, 3)}),
+        ("sparse_ids", {250: ()}),
+    ],
+)
+def test_memory_without_cpus_has_the_near_cpus_of_the_firmware(
+    name: str, near: dict[int, tuple[int, ...]], memory_path: Path
+):
+    computer = build(name, memory_path)
+    assert {n.id: n.near_cpus for n in computer.nodes if not n.cpus} == near
+    reference = lstopo.run_lstopo(memory_path)
+    assert {n: tuple(sorted(reference.nodes[n])) for n in near if n in reference.nodes} == {
+        n: cpus for n, cpus in near.items() if n in reference.nodes
+    }
+
+
+def test_without_node_0_the_memory_of_another_node_is_what_sysfs_counts(memory_path: Path):
+    computer = build("one_node_offline", memory_path)
+    assert [(n.id, n.memory_bytes >> 30) for n in computer.nodes] == [(1, 64)]
+    assert computer.notes == ()
+
+
+def test_memory_of_a_node_that_lacks_a_cpu_of_the_machine_is_what_sysfs_counts(memory_path: Path):
+    tree = Recording(memory_path).grid(1, 2).core([7], package=1).memory(64 * GiB)
+    tree.online([0, 1, 7], [0])
+    assert topology(memory_path).nodes[0].memory_bytes == 4 << 30
+
+
 def test_a_node_without_memory_keeps_its_cpus(memory_path: Path):
     computer = build("memoryless_node", memory_path)
     assert computer.node(1) == machine.Node(1, (2, 3), 0, {0: 21, 1: 10})

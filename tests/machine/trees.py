@@ -92,6 +92,13 @@ class Recording:
             self.write(f"{folder}/distance", " ".join(map(str, distance)) + "\n")
         return self
 
+    def initiators(self, number: int, access: int, near: Sequence[int]) -> Recording:
+        """What the kernel makes of the HMAT: links to the nodes that reach this one best, and how fast they do."""
+        folder = f"{NODE}/node{number}/access{access}/initiators"
+        for n in near:
+            self.link(f"{folder}/node{n}", f"{NODE}/node{n}")
+        return self.write(f"{folder}/read_latency", "130\n").write(f"{folder}/read_bandwidth", "20000\n")
+
     def online(self, cpus: Sequence[int], nodes: Sequence[int] = ()) -> Recording:
         """The kernel's global lists (absent in old kernels)."""
         self.write(f"{CPU}/online", format_list(cpus) + "\n")
@@ -208,6 +215,33 @@ def memory_only_nodes(at: Path) -> None:
     for n, row in rows.items():
         tree.node(n, [2 * n, 2 * n + 1] if n < 2 else [], (4 if n < 2 else 16) * GiB, row)
     tree.online(range(4), range(4))
+
+
+def memory_of_hmat(at: Path) -> None:
+    """CXL memory as node 2, which the HMAT puts near node 1; the distance table says the same for both nodes."""
+    tree = Recording(at).grid(2, 2)
+    for n, row in {0: (10, 21, 50), 1: (21, 10, 50), 2: (50, 50, 10)}.items():
+        tree.node(n, [2 * n, 2 * n + 1] if n < 2 else [], (4 if n < 2 else 16) * GiB, row)
+    tree.online(range(4), range(3)).initiators(2, 1, [1]).initiators(2, 0, [1])
+    for n in (0, 1):
+        tree.initiators(n, 0, [n]).initiators(n, 1, [n])
+
+
+def memory_near_a_device(at: Path) -> None:
+    """Node 2 is a device that reads memory: the best initiator of node 3 of any kind. Of the CPUs, those of node 0."""
+    tree = Recording(at).grid(2, 2)
+    rows = {0: (10, 21, 30, 40), 1: (21, 10, 30, 40), 2: (30, 30, 10, 20), 3: (40, 40, 20, 10)}
+    for n, row in rows.items():
+        tree.node(n, [2 * n, 2 * n + 1] if n < 2 else [], 4 * GiB if n != 2 else 0, row)
+    tree.online(range(4), range(4)).initiators(3, 0, [2]).initiators(3, 1, [0])
+
+
+def one_node_offline(at: Path) -> None:
+    """Node 0 and its CPUs are offline; /proc was recorded before."""
+    tree = Recording(at).memory(128 * GiB)
+    for cpu in (2, 3):
+        tree.core([cpu], package=1, core_id=cpu)
+    tree.package(1, [2, 3]).offline(0).offline(1).node(1, [2, 3], 64 * GiB, (10,)).online([2, 3], [1])
 
 
 def memoryless_node(at: Path) -> None:
@@ -346,6 +380,9 @@ TREES: dict[str, Callable[[Path], None]] = {
         without_nodes,
         without_nodes_one_offline,
         memory_only_nodes,
+        memory_of_hmat,
+        memory_near_a_device,
+        one_node_offline,
         memoryless_node,
         sparse_ids,
         one_thread_of_four,

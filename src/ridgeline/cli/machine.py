@@ -182,7 +182,8 @@ def _draw_node(computer: Topology, node: Node) -> Panel:
     if unusable:
         lines.append(Text(f"not usable: CPUs {format_spans(unusable)}", style="dim"))
     if not node.cpus:
-        lines.append(Text("no CPUs", style="dim"))
+        near = f"; near CPUs {format_spans(node.near_cpus)}" if node.near_cpus else ""
+        lines.append(Text(f"no CPUs{near}", style="dim"))
     lines += _list_devices(computer.gpus, computer.nics, node.id)
     return Panel(Group(*lines), title=f"node {node.id}", expand=False, padding=(0, 1))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -35,6 +35,9 @@ class Node:
     cpus: tuple[int, ...]
     memory_bytes: int
     distances: dict[int, int] = field(default_factory=dict)  # node id -> ACPI SLIT distance, 10 = itself
+    near_cpus: tuple[
+        int, ...
+    ] = ()  # of memory without CPUs: the CPUs nearest to it; empty if the firmware does not say
 
 
 @dataclass(frozen=True)
@@ -196,11 +199,29 @@ def _read_nodes(tree: Tree, online: CpuSet, notes: list[str]) -> tuple[Node, ...
         claimed |= cpus
         memory = _parse_memory(tree.text(NODES, f"node{n}", "meminfo"))
         total = _parse_memory(tree.text("proc/meminfo"))
-        if len(ids) == 1 and memory < total:  # memory that is added to a running guest may belong to no node
+        # Memory that is added to a running guest may belong to no node. It belongs to node 0 only if that node is the
+        # complete machine: all CPUs are on it, and no other node is offline.
+        if ids == [0] and cpus == online and memory < total:
             notes.append(f"node {n} counts {memory >> 20} MiB of the machine's {total >> 20}: the latter is shown")
             memory = total
         nodes.append(Node(n, tuple(sorted(cpus)), memory, _read_distances(tree, n, ids)))
-    return tuple(nodes)
+    return tuple(n if n.cpus else replace(n, near_cpus=_find_near_cpus(tree, n, nodes)) for n in nodes)
+
+
+def _find_near_cpus(tree: Tree, node: Node, nodes: list[Node]) -> tuple[int, ...]:
+    """The CPUs nearest to a node without CPUs, by the HMAT of the firmware, else by the distance table.
+
+    The kernel links the nearest initiators of a node in access1 (CPUs only) and access0 (also devices that access
+    memory). The distance table decides only if it tells some of the nodes apart.
+    """
+    with_cpus = {n.id: n.cpus for n in nodes if n.cpus}
+    for access in ("access1", "access0"):
+        near = with_cpus.keys() & tree.list_numbers(f"{NODES}/node{node.id}/{access}/initiators", "node")
+        if near:
+            return tuple(sorted(cpu for n in near for cpu in with_cpus[n]))
+    distances = {n: node.distances[n] for n in with_cpus if n in node.distances}
+    near = {n for n, distance in distances.items() if distance == min(distances.values())}
+    return tuple(sorted(cpu for n in near for cpu in with_cpus[n])) if len(near) < len(with_cpus) else ()
 
 
 def _read_distances(tree: Tree, node: int, ids: list[int]) -> dict[int, int]:
