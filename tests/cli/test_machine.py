@@ -69,7 +69,7 @@ def test_the_json_has_the_promised_shape(run_machine, tree: Path):
         "cpus": [4, 5, 6, 7],
         "memory_bytes": 4 * GiB * 1024,
         "distances": {"0": 21, "1": 10},
-        "near_cpus": [],
+        "nearest_cpus": [],
     }
     assert set(document["cpus"][0]) == {"id", "node", "core", "package", "usable"}
     assert set(document["caches"][0]) == {"level", "bytes", "cpus"}
@@ -129,9 +129,9 @@ def test_cpus_without_a_node_are_drawn(run_machine, tmp_path: Path):
     assert "CPUs 0" in run_machine("--root", tmp_path / "tree")[1]
 
 
-def test_memory_without_cpus_is_drawn_with_its_near_cpus(run_machine, tmp_path: Path):
+def test_memory_without_cpus_is_drawn_with_its_nearest_cpus(run_machine, tmp_path: Path):
     memory_of_hmat(tmp_path / "tree")
-    assert "no CPUs; near CPUs 2-3" in run_machine("--root", tmp_path / "tree")[1]
+    assert "no CPUs; nearest CPUs 2-3" in run_machine("--root", tmp_path / "tree")[1]
 
 
 def test_a_plan_lists_one_placement_per_rank(run_machine, tree: Path):

@@ -202,12 +202,12 @@ def test_a_node_without_usable_cpus_is_refused_with_the_nodes_that_have_some():
         resolve_placement(Placement(node=1), TWO_NODES)
 
 
-def test_memory_without_cpus_is_used_from_the_cpus_near_it():
-    nodes = (TWO_NODES.nodes[0], replace(TWO_NODES.nodes[1], near_cpus=(998,)), TWO_NODES.nodes[2])
+def test_memory_without_cpus_is_used_from_its_nearest_cpus():
+    nodes = (TWO_NODES.nodes[0], replace(TWO_NODES.nodes[1], nearest_cpus=(998,)), TWO_NODES.nodes[2])
     computer = replace(TWO_NODES, nodes=nodes)
     assert resolve_placement(Placement(node=1, memory="bind"), computer).cpus == (998,)
     assert resolve_placement(Placement(gpu=2), computer).cpus == (998,)
-    with pytest.raises(InputError, match=r"node 1 has no CPU .*memory='bind' runs on its near CPUs .*: 0, 2"):
+    with pytest.raises(InputError, match=r"node 1 has no CPU .*memory='bind' runs on its nearest CPUs .*: 0, 2"):
         resolve_placement(Placement(node=1), computer)
 
 

@@ -99,7 +99,7 @@ def test_nodes_without_cpus_keep_their_memory_and_distances(memory_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"),
+    ("name", "nearest"),
     [
         ("memory_of_hmat", {2: (2, 3)}),
         ("memory_near_a_device", {2: (), 3: (0, 1)}),
@@ -107,14 +107,14 @@ def test_nodes_without_cpus_keep_their_memory_and_distances(memory_path: Path):
         ("sparse_ids", {250: ()}),
     ],
 )
-def test_memory_without_cpus_has_the_near_cpus_of_the_firmware(
-    name: str, near: dict[int, tuple[int, ...]], memory_path: Path
+def test_memory_without_cpus_has_the_nearest_cpus_of_the_firmware(
+    name: str, nearest: dict[int, tuple[int, ...]], memory_path: Path
 ):
     computer = build(name, memory_path)
-    assert {n.id: n.near_cpus for n in computer.nodes if not n.cpus} == near
+    assert {n.id: n.nearest_cpus for n in computer.nodes if not n.cpus} == nearest
     reference = lstopo.run_lstopo(memory_path)
-    assert {n: tuple(sorted(reference.nodes[n])) for n in near if n in reference.nodes} == {
-        n: cpus for n, cpus in near.items() if n in reference.nodes
+    assert {n: tuple(sorted(reference.nodes[n])) for n in nearest if n in reference.nodes} == {
+        n: cpus for n, cpus in nearest.items() if n in reference.nodes
     }
 
 

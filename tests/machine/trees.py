@@ -92,10 +92,10 @@ class Recording:
             self.write(f"{folder}/distance", " ".join(map(str, distance)) + "\n")
         return self
 
-    def initiators(self, number: int, access: int, near: Sequence[int]) -> Recording:
+    def initiators(self, number: int, access: int, nodes: Sequence[int]) -> Recording:
         """What the kernel makes of the HMAT: links to the nodes that reach this one best, and how fast they do."""
         folder = f"{NODE}/node{number}/access{access}/initiators"
-        for n in near:
+        for n in nodes:
             self.link(f"{folder}/node{n}", f"{NODE}/node{n}")
         return self.write(f"{folder}/read_latency", "130\n").write(f"{folder}/read_bandwidth", "20000\n")
 

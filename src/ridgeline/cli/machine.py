@@ -182,8 +182,8 @@ def _draw_node(computer: Topology, node: Node) -> Panel:
     if unusable:
         lines.append(Text(f"not usable: CPUs {format_spans(unusable)}", style="dim"))
     if not node.cpus:
-        near = f"; near CPUs {format_spans(node.near_cpus)}" if node.near_cpus else ""
-        lines.append(Text(f"no CPUs{near}", style="dim"))
+        nearest = f"; nearest CPUs {format_spans(node.nearest_cpus)}" if node.nearest_cpus else ""
+        lines.append(Text(f"no CPUs{nearest}", style="dim"))
     lines += _list_devices(computer.gpus, computer.nics, node.id)
     return Panel(Group(*lines), title=f"node {node.id}", expand=False, padding=(0, 1))
 

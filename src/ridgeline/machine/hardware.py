@@ -35,9 +35,7 @@ class Node:
     cpus: tuple[int, ...]
     memory_bytes: int
     distances: dict[int, int] = field(default_factory=dict)  # node id -> ACPI SLIT distance, 10 = itself
-    near_cpus: tuple[
-        int, ...
-    ] = ()  # of memory without CPUs: the CPUs nearest to it; empty if the firmware does not say
+    nearest_cpus: tuple[int, ...] = ()  # only if `cpus` is empty; () if the firmware does not tell
 
 
 @dataclass(frozen=True)
@@ -205,10 +203,10 @@ def _read_nodes(tree: Tree, online: CpuSet, notes: list[str]) -> tuple[Node, ...
             notes.append(f"node {n} counts {memory >> 20} MiB of the machine's {total >> 20}: the latter is shown")
             memory = total
         nodes.append(Node(n, tuple(sorted(cpus)), memory, _read_distances(tree, n, ids)))
-    return tuple(n if n.cpus else replace(n, near_cpus=_find_near_cpus(tree, n, nodes)) for n in nodes)
+    return tuple(n if n.cpus else replace(n, nearest_cpus=_find_nearest_cpus(tree, n, nodes)) for n in nodes)
 
 
-def _find_near_cpus(tree: Tree, node: Node, nodes: list[Node]) -> tuple[int, ...]:
+def _find_nearest_cpus(tree: Tree, node: Node, nodes: list[Node]) -> tuple[int, ...]:
     """The CPUs nearest to a node without CPUs, by the HMAT of the firmware, else by the distance table.
 
     The kernel links the nearest initiators of a node in access1 (CPUs only) and access0 (also devices that access
@@ -216,12 +214,12 @@ def _find_near_cpus(tree: Tree, node: Node, nodes: list[Node]) -> tuple[int, ...
     """
     with_cpus = {n.id: n.cpus for n in nodes if n.cpus}
     for access in ("access1", "access0"):
-        near = with_cpus.keys() & tree.list_numbers(f"{NODES}/node{node.id}/{access}/initiators", "node")
-        if near:
-            return tuple(sorted(cpu for n in near for cpu in with_cpus[n]))
+        nearest = with_cpus.keys() & tree.list_numbers(f"{NODES}/node{node.id}/{access}/initiators", "node")
+        if nearest:
+            return tuple(sorted(cpu for n in nearest for cpu in with_cpus[n]))
     distances = {n: node.distances[n] for n in with_cpus if n in node.distances}
-    near = {n for n, distance in distances.items() if distance == min(distances.values())}
-    return tuple(sorted(cpu for n in near for cpu in with_cpus[n])) if len(near) < len(with_cpus) else ()
+    nearest = {n for n, distance in distances.items() if distance == min(distances.values())}
+    return tuple(sorted(cpu for n in nearest for cpu in with_cpus[n])) if len(nearest) < len(with_cpus) else ()
 
 
 def _read_distances(tree: Tree, node: int, ids: list[int]) -> dict[int, int]:

@@ -133,12 +133,12 @@ def _select_cpus(placement: Placement, machine: Topology) -> frozenset[int]:
         return requested
     if placement.node is not None:
         of_node = frozenset(machine.node(placement.node).cpus) & usable
-        near = frozenset(machine.node(placement.node).near_cpus) & usable
-        if not of_node and near and placement.memory != "local":
-            return near  # memory without CPUs: run near it, allocate on it
+        nearest = frozenset(machine.node(placement.node).nearest_cpus) & usable
+        if not of_node and nearest and placement.memory != "local":
+            return nearest  # memory without CPUs: run near it, allocate on it
         if not of_node:
             with_cpus = [str(n.id) for n in machine.nodes if frozenset(n.cpus) & usable]
-            cure = "; memory='bind' runs on its near CPUs and allocates on it" if near else ""
+            cure = "; memory='bind' runs on its nearest CPUs and allocates on it" if nearest else ""
             raise InputError(
                 f"node {placement.node} has no CPU this process may use{cure}; nodes with some: {', '.join(with_cpus)}."
             )
@@ -146,7 +146,7 @@ def _select_cpus(placement: Placement, machine: Topology) -> frozenset[int]:
     if placement.gpu is not None:
         gpu = machine.gpu(placement.gpu)
         node = None if gpu.node is None else machine.node(gpu.node)
-        local = frozenset(gpu.cpus if node is None else node.cpus or node.near_cpus) & usable
+        local = frozenset(gpu.cpus if node is None else node.cpus or node.nearest_cpus) & usable
         return local or usable
     return usable
 
