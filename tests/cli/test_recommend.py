@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tests.embed import tiny
@@ -100,7 +101,7 @@ def test_for_prints_json_and_a_table(capsys, model, folder):
     results = json.loads(out)
     assert code == 0
     assert len(results) == 7
-    assert set(results[0]) == {"item", "title", "genres", "score", "why"}
+    assert set(results[0]) == {"item", "title", "genres", "score", "why", "basis", "ranks"}
     seen = {int(w.split(",")[1]) for w in (folder / "ratings.csv").read_text().splitlines() if w.startswith("1,")}
     assert not seen & {a["item"] for a in results}
     code, out, _ = run(capsys, "recommend", "for", 1, "--model", model, "--explain")
@@ -115,6 +116,27 @@ def test_similar_search_and_new_answer(capsys, model):
     assert len(json.loads(run(capsys, "recommend", "search", "a shark", "--model", model, "--json")[1])) == 10
     results = json.loads(run(capsys, "recommend", "new", "--liked", "Alien", "--model", model, "--json", "-k", 3)[1])
     assert len(results) == 3
+
+
+def test_new_shows_the_effect_of_the_text(capsys, model):
+    words = ("recommend", "new", "--liked", "Alien", "--text", "a wedding", "--model", model)
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert "by likes" in out
+    assert "by text" in out
+    code, _, err = run(capsys, *words, "--text-weight", 2)
+    assert code == 2
+    assert "the text weight is 2; give 0 (likes alone) to 1 (text alone)." in " ".join(err.split())
+
+
+def test_for_says_that_a_user_without_likes_gets_popular_items(capsys, model, tmp_path):
+    with Recommender.load(model) as known:
+        known.likes = known.likes.select(np.arange(len(known.likes)))
+        known.likes.starts[0] = known.likes.starts[1]
+        known.save(tmp_path / "m")
+    code, _, err = run(capsys, "recommend", "for", 1, "--model", tmp_path / "m", "--explain")
+    assert code == 0
+    assert "likes nothing yet, so these are the items that most users like" in " ".join(err.split())
 
 
 def test_all_writes_a_file(capsys, model, tmp_path):

@@ -5,6 +5,7 @@ python -m pytest tests/recommend/test_recommender.py
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import replace
 
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ridgeline.errors import InputError, StoreError
-from ridgeline.recommend import Options, Recommender, demo
+from ridgeline.recommend import Histories, Options, Ratings, Recommender, demo
+from ridgeline.recommend.data import build_histories
 from ridgeline.recommend.item_vectors import check_vectors, export_vectors, is_repeatable, item_texts
 from ridgeline.recommend.models import Hybrid
 from ridgeline.recommend.recommender import write_recommendations
@@ -87,9 +89,44 @@ def test_a_new_user_gets_recommendations_without_a_fit(model):
 
 def test_a_text_changes_the_recommendations_with_and_without_titles(model):
     assert len(model.new([], "trains in the snow")) == 10
-    assert ids(model.new(["Alien"], "trains in the snow")) != ids(model.new(["Alien"]))
     with pytest.raises(InputError, match="needs liked titles or a text"):
         model.new([], " ")
+
+
+def test_the_text_weight_goes_from_the_likes_alone_to_the_text_alone(model):
+    row, text = model.titles.find("Alien")[0], "trains in the snow"
+    by_likes, by_text = model.new(["Alien"]), model.new([], text, Options(11))
+    assert model.new(["Alien"], text, text_weight=0) == by_likes
+    assert (
+        ids(model.new(["Alien"], text, text_weight=1))
+        == [i for i in ids(by_text) if i != model.catalogue.ids[row]][:10]
+    )
+    shares = [
+        len(set(ids(model.new(["Alien"], text, text_weight=w))) & set(ids(by_likes))) for w in (0, 0.25, 0.5, 0.75, 1)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[2] < 10
+    for wrong in (-0.1, 1.5, float("nan")):
+        with pytest.raises(InputError, match=r"text weight is .*; give 0 \(likes alone\) to 1"):
+            model.new(["Alien"], text, text_weight=wrong)
+
+
+def test_opposite_texts_give_different_films_beside_a_liked_one(model):
+    """One very large score of EASE must not outweigh every text."""
+    loud = copy_with(model, hybrid=copy.copy(model.hybrid))
+    loud.hybrid.weights = {**model.hybrid.weights, "ease": 1000.0}
+    results = [ids(loud.new(["Alien"], text, Options(5))) for text in ("a wedding in spring", "soldiers at war")]
+    assert len(set(results[0]) & set(results[1])) <= 3
+
+
+def test_a_blend_shows_the_rank_by_likes_and_by_text(model):
+    complete = Options(len(model.catalogue))
+    by_likes = ids(model.new(["Alien"], options=complete))
+    alien = model.catalogue.ids[model.titles.find("Alien")[0]]
+    by_text = [i for i in ids(model.new([], "trains in the snow", complete)) if i != alien]
+    for a in model.new(["Alien"], "trains in the snow"):
+        assert a.basis == "likes and text"
+        assert a.ranks == {"likes": by_likes.index(a.item) + 1, "text": by_text.index(a.item) + 1}
 
 
 def test_similar_leaves_out_the_film_itself(model):
@@ -112,15 +149,53 @@ def test_wrong_arguments_give_one_sentence(model):
         Options(0)
 
 
-def test_a_user_without_likes_gets_recommendations(model):
-    bare = Recommender.__new__(Recommender)
-    bare.__dict__ = {**model.__dict__, "likes": model.likes.select(np.zeros(0, int))}
+def copy_with(model: Recommender, **changes) -> Recommender:
+    copy = Recommender.__new__(Recommender)
+    copy.__dict__ = {**model.__dict__, **changes}
+    return copy
+
+
+def drop_likes(model: Recommender, row: int) -> Recommender:
+    """The same model, fitted as if nobody had liked an item."""
+    rows = np.flatnonzero(model.likes.items != row)
+    likes = model.likes
+    ratings = Ratings(likes.users[rows], likes.items[rows], likes.stars[rows], likes.times[rows])
+    likes = build_histories(ratings, len(likes), likes.width)
+    parts = [copy.copy(getattr(model.hybrid, name)) for name in PARTS]
+    return copy_with(model, likes=likes, hybrid=Hybrid(*parts, model.hybrid.weights).fit(likes))
+
+
+def test_a_user_without_likes_gets_what_most_users_like_and_no_reason(model):
     empty = np.zeros(len(model.user_ids) + 1, np.int64)
     nothing = np.zeros(0)
-    bare.likes = type(model.likes)(empty, nothing.astype(int), nothing, nothing, model.likes.width, empty[1:])
-    results = bare.recommend(1)
-    assert len(results) == 10
-    assert not set(ids(results)) & find_rated(1)
+    no_likes = Histories(empty, nothing.astype(int), nothing, nothing, model.likes.width, empty[1:])
+    results = copy_with(model, likes=no_likes).recommend(1)
+    counts = np.bincount(model.likes.items, minlength=len(model.catalogue))
+    counts[np.isin(model.catalogue.ids, list(find_rated(1)))] = -1
+    assert [a.score for a in results] == np.sort(counts)[::-1][:10].tolist()
+    assert {a.basis for a in results} == {"popularity"}
+    assert not any(a.why for a in results)
+    assert model.recommend(1)[0].basis == "likes"
+
+
+def test_a_user_of_items_that_no_other_user_likes_gets_similar_texts(model):
+    row = model.titles.find("Alien")[0]
+    lonely = drop_likes(model, row)
+    results = lonely.new(["Alien"])
+    nearest = np.argsort(-(model.hybrid.semantic.items @ model.hybrid.semantic.items[row]), kind="stable")
+    assert ids(results) == model.catalogue.ids[nearest[nearest != row][:10]].tolist()
+    assert {a.basis for a in results} == {"meaning"}
+
+
+def test_all_users_get_the_fallback_of_single_requests(model):
+    lonely = drop_likes(model, 0)
+    starts = lonely.likes.starts.copy()
+    starts[0] = starts[1]  # the first user likes nothing
+    lonely.likes = replace(lonely.likes, starts=starts)
+    items, _ = lonely.top(np.arange(3), 10)
+    for user in (1, 2, 3):
+        assert ids(lonely.recommend(user)) == lonely.catalogue.ids[items[user - 1]].tolist()
+    assert lonely.recommend(1)[0].basis == "popularity"
 
 
 def test_a_saved_model_gives_the_same_recommendations(model, saved):

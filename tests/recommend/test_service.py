@@ -36,6 +36,8 @@ def test_every_path_of_the_description_answers(client, model):
     assert len(client.get("/api/search", params={"q": "a shark", "genre": "Horror", "year": "1970-1979"}).json()) > 0
     new = client.post("/api/new", json={"liked": ["Alien"], "items": [2], "k": 3}).json()
     assert new == [a.to_json() for a in model.new(["Alien", "Aliens"], "", Options(3))]
+    text = client.post("/api/new", json={"liked": ["Alien"], "text": "snow", "text_weight": 0.9, "k": 3}).json()
+    assert text == [a.to_json() for a in model.new(["Alien"], "snow", Options(3), text_weight=0.9)]
     batch = client.post("/api/batch", json={"users": [1, 2], "k": 3}).json()
     assert [r["item"] for r in batch["2"]] == [a.item for a in model.recommend(2, Options(3))]
     described = client.get("/openapi.json").json()
@@ -56,6 +58,8 @@ def test_every_path_of_the_description_answers(client, model):
         ("/api/new", {}, "needs liked titles, items or a text"),
         ("/api/new", {"items": "1"}, "no list"),
         ("/api/new", {"text": 3}, "give a string"),
+        ("/api/new", {"liked": ["Alien"], "text_weight": "1"}, "text_weight is '1'; give a number"),
+        ("/api/new", {"liked": ["Alien"], "text_weight": 3}, "the text weight is 3; give 0"),
         ("/api/batch", {"users": [1] * 1001}, "up to 1,000"),
         ("/api/batch", [], "no JSON object"),
         ("/api/new", b'{"liked": ["Alien"], "k": 1e999}', "k is inf; give a whole number"),

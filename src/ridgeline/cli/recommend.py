@@ -31,6 +31,10 @@ Penalty = Annotated[float, typer.Option("--ease-lambda", metavar="λ", help="EAS
 Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text again, without the vector cache.")]
 DEFAULT = "all-MiniLM-L6-v2"
 METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
+BASIS_NOTES = {  # what a user without usable likes gets
+    "popularity": "this user likes nothing yet, so these are the items that most users like.",
+    "meaning": "no other user likes these items, so these are the items with the most similar texts.",
+}
 
 
 @recommend.command()
@@ -192,6 +196,12 @@ def new(
         list[str] | None, typer.Option("--liked", metavar="TITLE", help="A liked title; the option may be repeated.")
     ] = None,
     text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Description of what the user likes.")] = "",
+    text_weight: Annotated[
+        float,
+        typer.Option(
+            metavar="W", help="Weight of the text beside liked titles: 0 uses the titles alone, 1 the text alone."
+        ),
+    ] = 0.5,
     k: K = 10,
     genre: Genre = None,
     year: Year = None,
@@ -204,7 +214,9 @@ def new(
             row, exact = recommender.titles.find(title)
             if not exact:
                 print_note(f"there is no title '{title}'; taken for '{recommender.catalogue.titles[row]}'.")
-        _print_recommendations(recommender.new(liked or [], text, _parse_options(k, genre, year)), as_json, True)
+        _print_recommendations(
+            recommender.new(liked or [], text, _parse_options(k, genre, year), text_weight=text_weight), as_json, True
+        )
 
 
 @recommend.command("all")
@@ -392,11 +404,15 @@ def _print_recommendations(recommendations: list[Recommendation], as_json: bool,
     from rich.markup import escape
     from rich.table import Table
 
+    print_note(BASIS_NOTES.get(recommendations[0].basis))
+    ranks = list(recommendations[0].ranks)
     table = Table(box=None, pad_edge=False)
-    table.add_column("score", justify="right")
+    for name in ("score", *(f"by {name}" for name in ranks)):
+        table.add_column(name, justify="right")
     for name in ("title", "genres", *(["because of"] if explain else [])):
         table.add_column(name)
     for a in recommendations:
-        cells = [f"{a.score:.3f}", escape(a.title), escape(", ".join(a.genres))]
-        table.add_row(*cells, *([escape(", ".join(a.why))] if explain else []))
+        numbers = [f"{a.score:.3f}", *(f"{a.ranks[name]:,}" for name in ranks)]
+        cells = [escape(a.title), escape(", ".join(a.genres))]
+        table.add_row(*numbers, *cells, *([escape(", ".join(a.why))] if explain else []))
     stdout().print(table)

@@ -9,7 +9,7 @@
 | GET /api/search     | ?q=TEXT&k=&genre=&year=                                              |
 | GET /api/similar    | ?title=TITLE or ?item=ID                                             |
 | GET /api/recommend  | ?user=ID                                                             |
-| POST /api/new       | {"liked": [titles], "items": [ids], "text": "…"}                     |
+| POST /api/new       | {"liked": [titles], "items": [ids], "text": "…", "text_weight": 0.5} |
 | POST /api/batch     | {"users": [ids], "k": 10}                                            |
 | GET /openapi.json   | the same for programs                                                |
 """
@@ -25,7 +25,7 @@ import numpy as np
 from ridgeline import web
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import find_user_row
-from ridgeline.recommend.recommender import Options, Recommender, parse_years
+from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -96,7 +96,7 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
             raise InputError("a new user needs liked titles, items or a text; give one of them.")
         title_rows = [model.titles.find(str(title))[0] for title in titles]
         rows = np.array([*title_rows, *_find_item_rows(model, items)], np.int64)
-        return _to_json(model.for_items(rows, text, _parse_options(body)))
+        return _to_json(model.for_items(rows, text, _parse_options(body), text_weight=_parse_text_weight(body)))
 
     def batch(request: Request, body: dict[str, Any]) -> Any:
         users = _parse_list(body, "users", MAX_USERS)
@@ -160,6 +160,13 @@ def _parse_options(parameters: Any) -> Options:
     return Options(k, genre, parse_years(year))
 
 
+def _parse_text_weight(body: dict[str, Any]) -> float:
+    weight = body.get("text_weight", TEXT_WEIGHT)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise InputError(f"text_weight is {weight!r:.40}; give a number from 0 to 1.")
+    return float(weight)
+
+
 def _check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise InputError(f"the text is {type(value).__name__}; give a string.")
@@ -214,7 +221,7 @@ def _openapi(name: str) -> dict[str, Any]:
             "/api/search": get("items by what a text means", "q", *kind),
             "/api/similar": get("items like a title or an item", "title", "item", *kind),
             "/api/recommend": get("for a user of the data", "user", *kind),
-            "/api/new": post("for a new user: liked (titles), items (ids), text, k, genre, year"),
+            "/api/new": post("for a new user: liked (titles), items (ids), text, text_weight, k, genre, year"),
             "/api/batch": post("for many users: users (ids), k"),
         },
     }

@@ -10,8 +10,8 @@ as `.npy` (memory-mapped on load), items as Parquet, a manifest with checksums.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 MAX_REASONS = 2  # liked items that explain a recommendation
-TEXT_WEIGHT = 1.5  # of a new user's text relative to the liked items, in standard deviations
+TEXT_WEIGHT = 0.5  # of a new user's text: 0 uses the liked items alone, 1 the text alone
+RANK_OFFSET = 60  # of reciprocal rank fusion: an item that is near the top twice beats one that is first only once
 
 Progress = Callable[[str], object]
 MODEL_KIND, MODEL_FORMAT = "ridgeline recommender", 1
@@ -53,13 +54,20 @@ USER_BLOCK = 1_024  # users per block of scores [users, items] float32
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A recommended item; `why` names liked titles that are similar to it."""
+    """A recommended item; `why` names liked titles that are similar to it.
+
+    `basis` says what the score rests on: likes, text, likes and text, similarity, or, for a user whose likes say
+    nothing about other items, meaning (of the liked items' texts) or popularity. For likes and text, `ranks` holds the
+    rank of the item by each of them alone.
+    """
 
     item: Any
     title: str
     genres: list[str]
     score: float
     why: list[str]
+    basis: str = "likes"
+    ranks: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -201,27 +209,56 @@ class Recommender:
         """Recommend for a user of the data, by id, at the time of the dataset's latest rating."""
         row = np.array([find_user_row(self.user_ids, user)])
         liked, seen = self.likes.select(row).at_moment(self.latest), self.seen.select(row)
-        if not len(liked.items):  # without likes, recommend what others like
-            liked = build_single_history(np.zeros(0), np.zeros(0), len(self.catalogue), self.latest)
-        return self._rank(self.hybrid.scores(liked)[0], seen.items, options, liked if explain else None)
+        scores, bases = self._score(liked)
+        return self._rank(scores[0], seen.items, options, liked if explain else None, bases[0])
 
-    def new(self, liked: Sequence[str], text: str = "", options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
-        """Recommend for a new user by liked titles, by a text, or both, without a new fit."""
+    def new(
+        self,
+        liked: Sequence[str],
+        text: str = "",
+        options: Options = DEFAULT_OPTIONS,
+        *,
+        text_weight: float = TEXT_WEIGHT,
+    ) -> list[Recommendation]:
+        """Recommend for a new user by liked titles, by a text, or both, without a new fit (see `for_items`)."""
         if not liked and not text.strip():
             raise InputError("a new user needs liked titles or a text; give one of them.")
         rows = np.array([self.titles.find(title)[0] for title in liked], np.int64)
-        return self.for_items(rows, text, options)
+        return self.for_items(rows, text, options, text_weight=text_weight)
 
     def for_items(
-        self, rows: NDArray[np.int64], text: str = "", options: Options = DEFAULT_OPTIONS
+        self,
+        rows: NDArray[np.int64],
+        text: str = "",
+        options: Options = DEFAULT_OPTIONS,
+        *,
+        text_weight: float = TEXT_WEIGHT,
     ) -> list[Recommendation]:
+        """Recommend for liked items, by row, a text, or both.
+
+        With both, items are sorted by the weighted geometric mean of their ranks by the likes and by the text: ranks,
+        because the scores of EASE have a few very large values that no text score reaches. `text_weight` 0 uses the
+        likes alone, 1 the text alone.
+        """
+        if not 0 <= text_weight <= 1:
+            raise InputError(f"the text weight is {text_weight:g}; give 0 (likes alone) to 1 (text alone).")
         rows = np.asarray(list(dict.fromkeys(rows.tolist())), np.int64)
-        history = build_single_history(rows, np.full(len(rows), 5.0), len(self.catalogue), self.latest)
-        scores = self.hybrid.scores(history)[0] if len(rows) else np.zeros(len(self.catalogue), np.float32)
-        if text.strip():
-            text_scores = self.hybrid.semantic.items @ self.hybrid.semantic.embed_query(self.embedder.encode_one(text))
-            scores = scores + np.float32(TEXT_WEIGHT) * standardize(text_scores[None])[0]
-        return self._rank(scores, rows, options, history)
+        liked = build_single_history(rows, np.full(len(rows), 5.0), len(self.catalogue), self.latest)
+        use_text = bool(text.strip()) and (text_weight > 0 or not len(rows))
+        use_likes = len(rows) > 0 and (text_weight < 1 or not use_text)
+        if not use_text:
+            scores, bases = self._score(liked)
+            return self._rank(scores[0], rows, options, liked, bases[0])
+        text_scores = self.hybrid.semantic.items @ self.hybrid.semantic.embed_query(self.embedder.encode_one(text))
+        if not use_likes:
+            return self._rank(text_scores, rows, options, None, "text")
+        like_scores, bases = self._score(liked)
+        ranks = {
+            name: rank_items(self._mask(scores, rows, options))
+            for name, scores in (("likes", like_scores[0]), ("text", text_scores))
+        }
+        blend = blend_ranks(ranks["likes"], ranks["text"], text_weight)
+        return self._rank(blend, rows, options, liked, f"{bases[0]} and text", ranks)
 
     def similar(self, title: str, options: Options = DEFAULT_OPTIONS) -> tuple[str, bool, list[Recommendation]]:
         """Return (the matched title, whether the spelling was exact, similar items)."""
@@ -229,7 +266,7 @@ class Recommender:
         return self.catalogue.titles[row], exact, self.similar_to(row, options)
 
     def similar_to(self, row: int, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
-        return self._rank(self.hybrid.similar(row), np.array([row]), options, None)
+        return self._rank(self.hybrid.similar(row), np.array([row]), options, None, "similarity")
 
     def search(self, text: str, options: Options = DEFAULT_OPTIONS) -> list[Recommendation]:
         """Find items by the meaning of a text."""
@@ -244,12 +281,12 @@ class Recommender:
             np.asarray(vector, np.float32)[None], min(options.k, int(keep.sum())), where=where
         )
         pairs = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
-        return [self._describe(row, score, []) for row, score in pairs if row >= 0]
+        return [self._describe(row, score, [], "text") for row, score in pairs if row >= 0]
 
     def top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats]:
         """Return (item rows int64 [n, k], scores) for user rows, without rated items; −1 if no item remains."""
         liked, seen = self.likes.select(users).at_moment(self.latest), self.seen.select(users)
-        scores = self.hybrid.scores(liked)
+        scores, _ = self._score(liked)
         scores[seen.users, seen.items] = -np.inf
         order = top_k(scores, k)
         return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1)
@@ -280,16 +317,49 @@ class Recommender:
     ) -> None:
         self.close()
 
+    def _score(self, liked: Histories) -> tuple[Floats, list[str]]:
+        """Return the scores of all items, float32 [n, items], and what they rest on for each user.
+
+        EASE and item-kNN score every item 0 for a user without likes, or with likes of items that no other user likes.
+        The order would then be that of the catalogue. Such a user gets the items that others like most, or the items
+        whose texts are nearest to those of the liked items.
+        """
+        scores = self.hybrid.scores(liked)
+        is_known = np.zeros(len(self.catalogue), bool)
+        is_known[self.hybrid.ease.item_rows] = True
+        known_likes = np.bincount(liked.users, is_known[liked.items], minlength=len(liked))
+        uninformed = (known_likes == 0) | (np.ptp(scores, axis=1) == 0)
+        bases = np.where(uninformed, np.where(liked.lengths > 0, "meaning", "popularity"), "likes").tolist()
+        for row in np.flatnonzero(uninformed).tolist():
+            part = self.hybrid.semantic if bases[row] == "meaning" else self.hybrid.popularity
+            scores[row] = part.scores(liked.select(np.array([row])))[0]
+        return scores, bases
+
+    def _mask(self, scores: Floats, hidden: NDArray[Any], options: Options) -> Floats:
+        allowed = self.catalogue.find_allowed(options.genre, options.years)
+        masked = np.where(allowed, scores, -np.inf).astype(np.float32)
+        masked[hidden] = -np.inf
+        return masked
+
     def _rank(
-        self, scores: Floats, hidden: NDArray[Any], options: Options, liked: Histories | None
+        self,
+        scores: Floats,
+        hidden: NDArray[Any],
+        options: Options,
+        liked: Histories | None,
+        basis: str,
+        ranks: Mapping[str, NDArray[np.int64]] | None = None,
     ) -> list[Recommendation]:
-        scores = np.where(self.catalogue.find_allowed(options.genre, options.years), scores, -np.inf).astype(np.float32)
-        scores[hidden] = -np.inf
+        scores = self._mask(scores, hidden, options)
         rows = top_k(scores[None], options.k)[0]
         rows = rows[rows >= 0]
-        reasons_by_row = self._explain(rows, liked) if liked is not None else [[] for _ in rows]
+        reasons_by_row = (
+            self._explain(rows, liked) if liked is not None and basis != "popularity" else [[] for _ in rows]
+        )
         return [
-            self._describe(row, float(scores[row]), reasons)
+            self._describe(
+                row, float(scores[row]), reasons, basis, {name: int(of[row]) for name, of in (ranks or {}).items()}
+            )
             for row, reasons in zip(rows.tolist(), reasons_by_row, strict=True)
         ]
 
@@ -314,10 +384,31 @@ class Recommender:
             for line in first.tolist()
         ]
 
-    def _describe(self, row: int, score: float, why: list[str]) -> Recommendation:
+    def _describe(
+        self, row: int, score: float, why: list[str], basis: str, ranks: dict[str, int] | None = None
+    ) -> Recommendation:
         item = self.catalogue.ids[row]
         known = item.item() if hasattr(item, "item") else item
-        return Recommendation(known, self.catalogue.titles[row], list(self.catalogue.genres[row]), score, why)
+        genres = list(self.catalogue.genres[row])
+        return Recommendation(known, self.catalogue.titles[row], genres, score, why, basis, ranks or {})
+
+
+def rank_items(scores: Floats) -> NDArray[np.int64]:
+    """Return the rank of every item, from 1; equal scores go by row.
+
+    >>> rank_items(np.array([0.5, 2.0, 0.5]))
+    array([2, 1, 3])
+    """
+    ranks = np.empty(len(scores), np.int64)
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    return ranks
+
+
+def blend_ranks(by_likes: NDArray[np.int64], by_text: NDArray[np.int64], text_weight: float) -> Floats:
+    """Return scores, 1 for an item that is first in both rankings, by the weighted geometric mean of the ranks."""
+    best = 1 + RANK_OFFSET
+    scores = (best / (by_likes + RANK_OFFSET)) ** (1 - text_weight) * (best / (by_text + RANK_OFFSET)) ** text_weight
+    return np.asarray(scores, np.float32)
 
 
 def save_model(model: Recommender, path: str | os.PathLike[str]) -> None:
