@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -48,7 +49,9 @@ def bench(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Time for all races and their preparation: 90s, 5m, 1h (default: 4m, full 7.5m)."
+            metavar="TIME",
+            help="Time for all races and their preparation: 90s, 5m, 1h (default: 4m, full 7.5m). "
+            "Building for --against is not part of it.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for records.jsonl and report.html.")] = OUT,
@@ -107,16 +110,18 @@ def bench(
     )
     console = stderr()
     live = console.is_terminal and not as_json
+    build_s = 0.0  # not part of the budget
     try:
         with (
             show_progress(console, live=live, quiet=quiet) as progress,
             ExitStack() as stack,
         ):
             if against is not None:
-                progress.show_activity(f"building commit {against}")
-                request = replace(request, versions=[build_version(against)])
-                progress.show_activity("building the working tree")
-                request = replace(request, tree=stack.enter_context(copy_working_tree()))
+                start = time.monotonic()
+                reports = (progress.show_activity, progress.show_message)
+                request = replace(request, versions=[build_version(against, *reports)])
+                request = replace(request, tree=stack.enter_context(copy_working_tree(*reports)))
+                build_s = time.monotonic() - start
             progress.total_s = request.limits.total_s
             result = run_benchmark(request, progress.hooks)
             progress.show_activity("writing the report")
@@ -134,11 +139,14 @@ def bench(
                 "cases": [analysis_to_json(r) for r in records],
                 "standings": [path.to_json() for path in summarise_paths(records)],
                 "left_out": [{"workload": p.workload.name, "case": p.case.to_json()} for p in result.left_out],
+                "build_s": round(build_s, 1),
                 "report": str(page),
             }
         )
     else:
         _print_result(result, request, page)
+        if build_s >= 1:
+            print_line(f"Building took {build_s:.0f} s besides the time of the races.", stdout())
     for sentence in failures:
         console.print(sentence, style="red", markup=False, highlight=False)
     if failures:

@@ -70,7 +70,7 @@ class BenchProgress:
             on_prepare=lambda contender: self.show_activity(f"preparing {contender}"),
             on_progress=self._on_progress,
             on_record=self._on_record,
-            on_message=self._show_message,
+            on_message=self.show_message,
         )
 
     def show_activity(self, activity: str) -> None:
@@ -89,7 +89,8 @@ class BenchProgress:
         self._done += 1
         self._case = ""
 
-    def _show_message(self, sentence: str) -> None:
+    def show_message(self, sentence: str) -> None:
+        """Show a sentence that stays."""
         self._console.print(sentence, style="dim", markup=False, highlight=False)
 
 
@@ -163,9 +164,9 @@ class _LineProgress(BenchProgress):
             super()._on_record(record)
             self._last_finish = time.monotonic()
 
-    def _show_message(self, sentence: str) -> None:
+    def show_message(self, sentence: str) -> None:
         with self._lock:
-            super()._show_message(sentence)
+            super().show_message(sentence)
             self._last_line = time.monotonic()
 
     def _repeat(self) -> None:
