@@ -70,12 +70,16 @@ def test_doctor_names_a_cure_for_every_failed_check():
         (["tune", "-n", "1"], "do not communicate"),
         (["predict", "ring", "--network", "n.yaml"], "'n.yaml' cannot be read as text"),
         (["prove", "s.json"], "'s.json' cannot be read as text"),
+        (["prove", "no.json"], "there is no file 'no.json'"),
+        (["prove", "t.json"], "'t.json' holds no schedule: chunks is '1'; give a whole number."),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(capsys, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     for name in ("n.yaml", "s.json"):
         Path(name).write_bytes(b"\xff\xfe")
+    document = {"op": "all_reduce", "algorithm": "mine", "ranks": 1, "chunks": "1", "nodes": 1, "root": 0}
+    Path("t.json").write_text(json.dumps({**document, "programs": [[]]}))
     with pytest.raises(SystemExit) as exit_info:
         main(["fabric", *words])
     assert exit_info.value.code == 2

@@ -99,12 +99,6 @@ def test_reading_an_unwritten_chunk_is_refuted():
         fabric.prove(chain.with_programs(programs))
 
 
-def test_a_copy_within_a_rank_is_simulated():
-    chain = fabric.schedule("broadcast", "chain", ranks=2, chunks=2)
-    programs = [(Step("copy", 0, 1), Step("send", 1, 0)), (Step("recv", 0, 0), Step("copy", 0, 1))]
-    assert fabric.prove(chain.with_programs(programs)).steps == 4
-
-
 @given(schedules(most_ranks=6))
 @settings(max_examples=40, deadline=None)
 def test_json_returns_the_same_schedule(plan):

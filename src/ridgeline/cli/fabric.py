@@ -29,9 +29,18 @@ UNITS = {"": 1, "b": 1, "kib": 1 << 10, "kb": 1 << 10, "mib": 1 << 20, "mb": 1 <
 
 
 def _make_schedule(algorithm: str, op: str, ranks: int, chunks: int | None, nodes: int | None) -> Schedule:
-    from ridgeline.fabric import schedule
+    from ridgeline.fabric import Schedule, schedule
 
-    return schedule(op, algorithm, ranks=ranks, chunks=chunks, nodes=nodes)
+    if not algorithm.endswith(".json"):
+        return schedule(op, algorithm, ranks=ranks, chunks=chunks, nodes=nodes)
+    if not Path(algorithm).is_file():
+        raise InputError(f"there is no file '{algorithm}'.")
+    try:
+        return Schedule.from_json(Path(algorithm).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{algorithm}' cannot be read as text: {error}.") from None
+    except InputError as error:
+        raise InputError(f"'{algorithm}' holds no schedule: {error}") from None
 
 
 @fabric.command()
@@ -75,15 +84,7 @@ def prove(
     """Prove that every rank ends with the right data and no rank waits for ever. Exit 1 if the schedule is wrong."""
     from ridgeline import fabric as engine
 
-    if algorithm.endswith(".json"):
-        if not Path(algorithm).is_file():
-            raise InputError(f"there is no file '{algorithm}'.")
-        try:
-            plan = engine.Schedule.from_json(Path(algorithm).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"'{algorithm}' cannot be read as text: {error}.") from None
-    else:
-        plan = _make_schedule(algorithm, op, ranks, chunks, nodes)
+    plan = _make_schedule(algorithm, op, ranks, chunks, nodes)
     try:
         proof = engine.prove(plan, buffers=buffers)
     except engine.ProofError as error:

@@ -1,8 +1,12 @@
 """`prove`: run a schedule with symbols instead of numbers, and report what is wrong with it.
 
-Every chunk of every rank holds the set of ranks that contributed to it. A link holds a bounded number of messages. The
-order in which ranks run does not matter: each link has one sender, one receiver and an order, so every run ends the
-same way, and one run proves all of them.
+Each slot (the place of one chunk in one rank) holds the ranks that contributed to its chunk. All other data is a fault:
+data of another chunk, or a sum with one rank in it twice. A fault stays one when it is sent, copied or added, and is
+harmless if something overwrites it; the proof fails where a fault is part of the result. Data that was copied into the
+slot of another chunk remains a fault on its way back: chunks differ in length by one element, so that slot may cut it.
+
+A link holds a bounded number of messages. The order in which ranks run does not matter: each link has one sender, one
+receiver and an order, so every run ends the same way, and one run proves all of them.
 
 ridgeline fabric prove ring --ranks 12
 """
@@ -10,15 +14,13 @@ ridgeline fabric prove ring --ranks 12
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.schedule_types import Schedule, Step
 
-Contributors = int | None  # the ranks in a chunk, one bit each; None: never written
-Message = tuple[Step, int, list[Contributors]]  # the send, its number in the sender's program, the chunks
+MOST_SLOTS = 1 << 26  # ranks × chunks; half a gigabyte
 
 
 class ProofError(FabricError):
@@ -50,6 +52,7 @@ def prove(schedule: Schedule, *, buffers: int = 1) -> Proof:
 
     buffers  messages that a link may hold (default: 1)
 
+    The proof holds for any length of the data. The schedule caches it, so a second call costs nothing.
     Raises ProofError with the rank and the step of the first problem, InputError for wrong arguments.
 
     >>> from ridgeline import fabric
@@ -58,24 +61,48 @@ def prove(schedule: Schedule, *, buffers: int = 1) -> Proof:
     """
     if buffers < 1:
         raise InputError(f"buffers is {buffers}; a link must hold 1 message or more.")
-    if len(schedule.programs) != schedule.ranks:
-        raise InputError(f"{len(schedule.programs)} programs for {schedule.ranks} ranks; give one for each.")
-    run = _Run(schedule, buffers)
-    run.execute()
-    run.check_links()
-    run.check_result()
-    steps = sum(map(len, schedule.programs))
-    return Proof(schedule.op, schedule.algorithm, schedule.ranks, schedule.chunks, steps, run.messages, buffers)
+    if schedule.ranks * schedule.chunks > MOST_SLOTS:
+        raise InputError(
+            f"{schedule.ranks} ranks × {schedule.chunks} chunks are too many for a proof; the most is {MOST_SLOTS}."
+        )
+    proofs: dict[int, Proof] = vars(schedule).setdefault("_proofs", {})  # not a field: `replace` does not copy it
+    if buffers not in proofs:
+        run = _Run(schedule, buffers)
+        run.execute()
+        run.check_links()
+        run.check_result()
+        steps = sum(map(len, schedule.programs))
+        proofs[buffers] = Proof(
+            schedule.op, schedule.algorithm, schedule.ranks, schedule.chunks, steps, run.messages, buffers
+        )
+    return proofs[buffers]
+
+
+class _Fault(NamedTuple):
+    """Data that no right result contains: the step that made it, and why."""
+
+    rank: int
+    step: int
+    problem: str
+
+
+# A slot: the ranks that contributed to its chunk, one bit each; or a fault; or None, never written.
+_Slot = int | _Fault | None
+
+
+class _Message(NamedTuple):
+    step: int  # its number in the program of the sender
+    chunk: int
+    width: int
+    values: list[_Slot]
 
 
 class _Run:
     def __init__(self, schedule: Schedule, buffers: int) -> None:
         self.schedule, self.buffers, self.messages = schedule, buffers, 0
         self.position = [0] * schedule.ranks
-        self.links: dict[tuple[int, int], deque[Message]] = {}
-        self.contents = [
-            [_get_initial(schedule, rank, chunk) for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)
-        ]
+        self.links: dict[tuple[int, int], deque[_Message]] = {}
+        self.slots = [_make_slots(schedule, rank) for rank in range(schedule.ranks)]
 
     def execute(self) -> None:
         ready = deque(range(self.schedule.ranks))
@@ -98,91 +125,110 @@ class _Run:
 
     def _run_step(self, rank: int, step: Step) -> int | None:
         """Run a step; return the rank that it may wake (−1: no rank), or None if it must wait."""
-        self._check_step(rank, step)
-        span = slice(step.chunk, step.chunk + step.width)
-        chunks = self.contents[rank]
-        if step.kind == "copy":
-            chunks[span] = self._read_chunks(rank, step.peer, step.width)
+        kind, peer, chunk, width = step
+        end = chunk + width
+        if width < 1 or chunk < 0 or end > self.schedule.chunks:
+            self._refute(rank, f"there are only the chunks 0 to {self.schedule.chunks - 1}")
+        slots = self.slots[rank]
+        if kind == "copy":
+            self._copy(rank, peer, chunk, width)
             return -1
-        if step.kind == "send":
-            link = self.links.setdefault((rank, step.peer), deque())
+        if peer == rank or not 0 <= peer < self.schedule.ranks:
+            self._refute(rank, f"there is no other rank {peer}")
+        if kind == "send":
+            link = self.links.get((rank, peer))
+            if link is None:
+                link = self.links[rank, peer] = deque()
             if len(link) >= self.buffers:
                 return None
-            link.append((step, self.position[rank], self._read_chunks(rank, step.chunk, step.width)))
+            link.append(_Message(self.position[rank], chunk, width, self._read(rank, chunk, width)))
             self.messages += 1
-            return step.peer
-        link = self.links.get((step.peer, rank), deque())
+            return peer
+        link = self.links.get((peer, rank))
         if not link:
             return None
-        sent, number, values = link.popleft()
-        if (sent.chunk, sent.width) != (step.chunk, step.width):
-            self._refute(rank, f"the next message is step {number} of rank {step.peer} ({sent}), with other chunks")
-        if step.kind == "recv":
-            chunks[span] = values
+        number, sent_chunk, sent_width, values = link.popleft()
+        if sent_chunk != chunk or sent_width != width:
+            sent = self.schedule.programs[peer][number]
+            self._refute(rank, f"the next message is step {number} of rank {peer} ({sent}), with other chunks")
+        if kind == "recv":
+            slots[chunk:end] = values
         else:
-            pairs = zip(chunks[span], values, strict=True)
-            chunks[span] = [self._add(rank, local, received) for local, received in pairs]
-        return step.peer
+            slots[chunk:end] = self._add(rank, slots[chunk:end], values)
+        return peer
 
-    def _check_step(self, rank: int, step: Step) -> None:
-        if step.kind not in ("send", "recv", "reduce", "copy"):
-            self._refute(rank, f"there is no step of kind '{step.kind}'")
-        if step.width < 1 or step.chunk < 0 or step.chunk + step.width > self.schedule.chunks:
-            self._refute(rank, f"there are only the chunks 0 to {self.schedule.chunks - 1}")
-        if step.kind != "copy" and (not 0 <= step.peer < self.schedule.ranks or step.peer == rank):
-            self._refute(rank, f"there is no other rank {step.peer}")
-        if step.kind == "copy" and not 0 <= step.peer <= self.schedule.chunks - step.width:
-            self._refute(rank, f"there is no chunk {step.peer} to copy")
+    def _copy(self, rank: int, source: int, chunk: int, width: int) -> None:
+        if not 0 <= source <= self.schedule.chunks - width:
+            self._refute(rank, f"there is no chunk {source} to copy")
+        values = self._read(rank, source, width)
+        if source != chunk:
+            step = self.position[rank]
+            self.slots[rank][chunk : chunk + width] = [
+                value
+                if isinstance(value, _Fault)
+                else _Fault(rank, step, f"the data of chunk {source + k} is put into chunk {chunk + k}")
+                for k, value in enumerate(values)
+            ]
 
-    def _read_chunks(self, rank: int, chunk: int, count: int) -> list[Contributors]:
-        values = self.contents[rank][chunk : chunk + count]
+    def _read(self, rank: int, chunk: int, width: int) -> list[_Slot]:
+        values = self.slots[rank][chunk : chunk + width]
         if None in values:
             self._refute(rank, f"chunk {chunk + values.index(None)} is read before anything was written to it")
         return values
 
-    def _add(self, rank: int, local: Contributors, received: Contributors) -> Contributors:
-        if local is None or received is None:
-            self._refute(rank, "a chunk is added to before anything was written to it")
-        if local & received:
-            self._refute(rank, f"the data of rank {_find_lowest(local & received)} is added twice")
-        return local | received
+    def _add(self, rank: int, local: list[_Slot], received: list[_Slot]) -> list[_Slot]:
+        sums: list[_Slot] = []
+        for a, b in zip(local, received, strict=True):
+            if type(a) is int and type(b) is int:
+                twice = a & b
+                problem = f"the data of rank {_find_lowest(twice)} is added twice" if twice else ""
+                sums.append(_Fault(rank, self.position[rank], problem) if twice else a | b)
+            elif a is None:
+                self._refute(rank, "a chunk is added to before anything was written to it")
+            else:
+                sums.append(a if isinstance(a, _Fault) else b)
+        return sums
 
     def check_links(self) -> None:
         for (source, target), link in self.links.items():
             if link:
-                step, number, _ = link[0]
-                raise ProofError(self.schedule, source, number, f"rank {target} never receives this ({step})")
+                raise ProofError(self.schedule, source, link[0].step, f"rank {target} never receives this")
 
     def check_result(self) -> None:
-        for rank, chunks in enumerate(self.contents):
-            get_expected = self._make_expected(rank)
-            for chunk, actual in enumerate(chunks):
-                expected = get_expected(chunk)
-                if expected is None or actual == expected:
+        for rank, slots in enumerate(self.slots):
+            for first, end, expected in self._list_expected(rank):
+                if slots[first:end].count(expected) == end - first:
                     continue
-                missing, extra = expected & ~(actual or 0), (actual or 0) & ~expected
-                if missing:
-                    problem = f"lacks the data of rank {_find_lowest(missing)}"
-                else:
-                    problem = f"holds data of rank {_find_lowest(extra)} too"
-                last = len(self.schedule.programs[rank]) - 1
-                step = last if last >= 0 else None
-                raise ProofError(self.schedule, rank, step, f"at the end chunk {chunk} {problem}")
+                chunk = next(c for c in range(first, end) if slots[c] != expected)
+                self._report_result(rank, chunk, slots[chunk], expected)
 
-    def _make_expected(self, rank: int) -> Callable[[int], int | None]:
-        """A function: chunk → the ranks that it must hold at the end; None: any."""
+    def _list_expected(self, rank: int) -> list[tuple[int, int, int]]:
+        """Ranges of chunks (first, end) and the ranks that each must hold at the end."""
         plan = self.schedule
         all_ranks = (1 << plan.ranks) - 1
-        block = max(1, plan.chunks // plan.ranks)
-        return {
-            "all_reduce": lambda chunk: all_ranks,
-            "all_gather": lambda chunk: 1 << (chunk // block),
-            "reduce_scatter": lambda chunk: all_ranks if chunk // block == rank else None,
-            "broadcast": lambda chunk: 1 << plan.root,
-            "reduce": lambda chunk: all_ranks if rank == plan.root else None,
-        }[plan.op]
+        block = plan.chunks // plan.ranks
+        if plan.op == "all_gather":
+            return [(r * block, (r + 1) * block, 1 << r) for r in range(plan.ranks)]
+        if plan.op == "reduce_scatter":
+            return [(rank * block, (rank + 1) * block, all_ranks)]
+        if plan.op == "reduce" and rank != plan.root:
+            return []
+        return [(0, plan.chunks, 1 << plan.root if plan.op == "broadcast" else all_ranks)]
 
-    def _report_deadlock(self, stuck: list[int]) -> None:
+    def _report_result(self, rank: int, chunk: int, actual: _Slot, expected: int) -> NoReturn:
+        if isinstance(actual, _Fault):
+            problem = f"{actual.problem}, and rank {rank} has it in chunk {chunk} at the end"
+            raise ProofError(self.schedule, actual.rank, actual.step, problem)
+        missing, extra = expected & ~(actual or 0), (actual or 0) & ~expected
+        if missing:
+            problem = f"lacks the data of rank {_find_lowest(missing)}"
+        else:
+            problem = f"holds data of rank {_find_lowest(extra)} too"
+        last = len(self.schedule.programs[rank]) - 1
+        step = last if last >= 0 else None
+        raise ProofError(self.schedule, rank, step, f"at the end chunk {chunk} {problem}")
+
+    def _report_deadlock(self, stuck: list[int]) -> NoReturn:
         """Follow the waiting ranks to a rank that has no step left, or to a circle."""
         rank, path = stuck[0], []
         while rank not in path:
@@ -198,13 +244,16 @@ class _Run:
         raise ProofError(self.schedule, rank, self.position[rank], problem)
 
 
-def _get_initial(schedule: Schedule, rank: int, chunk: int) -> Contributors:
-    """The contributors of a chunk before the first step."""
-    if schedule.op == "all_gather":
-        return 1 << rank if chunk // max(1, schedule.chunks // schedule.ranks) == rank else None
-    if schedule.op == "broadcast":
-        return 1 << rank if rank == schedule.root else None
-    return 1 << rank
+def _make_slots(schedule: Schedule, rank: int) -> list[_Slot]:
+    """The slots of a rank before the first step."""
+    first, end = 0, schedule.chunks
+    if schedule.op == "broadcast" and rank != schedule.root:
+        end = 0
+    elif schedule.op == "all_gather":
+        first, end = (r * schedule.chunks // schedule.ranks for r in (rank, rank + 1))
+    slots: list[_Slot] = [None] * schedule.chunks
+    slots[first:end] = [1 << rank] * (end - first)
+    return slots
 
 
 def _find_lowest(bits: int) -> int:

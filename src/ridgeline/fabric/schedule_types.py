@@ -11,19 +11,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from reprlib import repr as shorten
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, unknown
 
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+BLOCK_OPS = ("all_gather", "reduce_scatter")  # each rank owns one block of the chunks, in the order of the ranks
 KINDS = (
     "send",
     "recv",
     "reduce",
     "copy",
 )  # recv overwrites, reduce adds the received chunk; copy moves within one rank
+MOST = 1 << 53  # whole numbers up to here are exact in every JSON reader
 Ints = NDArray[np.int64]
 
 
@@ -93,6 +97,9 @@ class Programs(Sequence[Program]):
     def __hash__(self) -> int:
         return hash(self._get_all())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._get_all(),)
+
     def _get_all(self) -> tuple[Program, ...]:
         if self._programs is None:
             self._programs = _write_programs(self._ranks, self.write_rounds())
@@ -123,7 +130,10 @@ def _write_programs(ranks: int, rounds: Iterable[Round]) -> tuple[Program, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of every rank, in order; `fabric.prove` checks it."""
+    """The steps of every rank, in order; `fabric.prove` checks that they do what `op` says.
+
+    Raises InputError for a field that no schedule can have: an unknown collective, 0 chunks, a peer that is a text.
+    """
 
     op: str
     algorithm: str
@@ -132,6 +142,26 @@ class Schedule:
     nodes: int
     root: int
     programs: Sequence[Program] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise unknown("collective", str(self.op)[:40], OPS)
+        if not isinstance(self.algorithm, str):
+            raise InputError(f"algorithm is {shorten(self.algorithm)}; give a name in quotes.")
+        for name, least in (("ranks", 1), ("chunks", 1), ("nodes", 1), ("root", 0)):
+            object.__setattr__(self, name, _read_integer(name, getattr(self, name), least))
+        if self.root >= self.ranks:
+            raise InputError(f"root is {self.root}; it must be one of the ranks 0 to {self.ranks - 1}.")
+        if self.ranks % self.nodes:
+            raise InputError(f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes; choose a divisor.")
+        if self.op in BLOCK_OPS and self.chunks % self.ranks:
+            raise InputError(
+                f"chunks is {self.chunks}; {self.op} over {self.ranks} ranks needs a multiple of {self.ranks}."
+            )
+        if not isinstance(self.programs, Programs):
+            object.__setattr__(self, "programs", _read_programs(self.programs))
+        if len(self.programs) != self.ranks:
+            raise InputError(f"{len(self.programs)} programs for {self.ranks} ranks; give one for each.")
 
     def rounds(self) -> Iterator[Round]:
         """Yield the transfers in an order in which they can happen."""
@@ -153,17 +183,13 @@ class Schedule:
         """Read a schedule from JSON; raises InputError if the text is not one."""
         try:
             document = json.loads(text)
-            programs = tuple(tuple(Step(*step) for step in program) for program in document["programs"])
-            result = Schedule(**{name: document[name] for name in _HEAD}, programs=programs)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"this is not a schedule in JSON ({error!r}); write one with Schedule.to_json()."
-            ) from error
-        for program in programs:
-            for step in program:
-                if step.kind not in KINDS:
-                    raise InputError(f"a step of kind '{step.kind}' is unknown; there are: {', '.join(KINDS)}.")
-        return result
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"this is not JSON ({error}); write a schedule with Schedule.to_json().") from None
+        names = (*_HEAD, "programs")
+        if not isinstance(document, dict) or set(document) != set(names):
+            given = f"fields {', '.join(document)}" if isinstance(document, dict) else shorten(document)
+            raise InputError(f"this is no schedule ({given[:200]}); one in JSON has the fields {', '.join(names)}.")
+        return Schedule(**document)
 
     def __str__(self) -> str:
         title = f"{self.op} {self.algorithm}: {self.ranks} ranks, {self.chunks} chunks"
@@ -172,6 +198,43 @@ class Schedule:
 
 
 _HEAD = ("op", "algorithm", "ranks", "chunks", "nodes", "root")
+
+
+def _read_integer(name: str, value: object, least: int = -MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} is {shorten(value)}; give a whole number.")
+    if not least <= value <= MOST:
+        limit = f"{least} or more" if value < least else f"at most {MOST}"
+        raise InputError(f"{name} is {shorten(value)}; a schedule needs {limit}.")
+    return int(value)
+
+
+def _read_programs(programs: object) -> tuple[Program, ...]:
+    if not isinstance(programs, list | tuple):
+        raise InputError(f"programs is {shorten(programs)}; give a list of steps for each rank.")
+    return tuple(_read_program(rank, program) for rank, program in enumerate(programs))
+
+
+def _read_program(rank: int, program: object) -> Program:
+    if not isinstance(program, list | tuple):
+        raise InputError(f"the program of rank {rank} is {shorten(program)}; give a list of steps.")
+    return tuple(_read_step(rank, number, step) for number, step in enumerate(program))
+
+
+def _read_step(rank: int, number: int, step: object) -> Step:
+    if not isinstance(step, list | tuple) or not 3 <= len(step) <= 4:
+        example = "['send', 1, 0, 1]"
+        raise InputError(f"rank {rank}, step {number} is {shorten(step)}; give kind, peer, chunk, width: {example}.")
+    kind, *numbers = step
+    if kind not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise InputError(f"rank {rank}, step {number}: there is no step of kind {shorten(kind)}; there are: {kinds}.")
+    if all(type(n) is int and -MOST <= n <= MOST for n in numbers):
+        return step if type(step) is Step else Step(*step)
+    names = ("peer", "chunk", "width")
+    return Step(
+        kind, *(_read_integer(f"rank {rank}, step {number}: {k}", n) for k, n in zip(names, numbers, strict=False))
+    )
 
 
 def _replay_programs(programs: Sequence[Program]) -> Iterator[Round]:
