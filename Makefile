@@ -30,7 +30,7 @@ test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and pl
 	scripts/packages qemu
 	RIDGELINE_REQUIRE=qemu $(BIN)/python -m pytest -m numa tests/machine/test_guest.py
 
-test-chaos: $(VENV)/.native ## kill -9 of 200 ledger writers and 50 watchers, then check that nothing is lost
+test-chaos: $(VENV)/.native ## kill -9 of 200 ledger writers and 250 watchers, then check that nothing is lost
 	RIDGELINE_CHAOS=200 $(BIN)/python -m pytest -n $(JOBS) tests/audit/test_chaos.py tests/audit/watch/test_chaos.py tests/audit/watch/test_retry.py
 
 fuzz: $(VENV)/.native ## the ledger's parsers under atheris, FUZZ_SECONDS (60) each

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -77,9 +78,9 @@ def test_threads_share_commits_and_nothing_is_lost_or_mixed(tmp_path, monkeypatc
     commits = []
     real = writer_module.Journal.append
 
-    def count_commits(self, first, count, entries, hashes):
+    def count_commits(self, first, count, *rest):
         commits.append(count)
-        return real(self, first, count, entries, hashes)
+        return real(self, first, count, *rest)
 
     monkeypatch.setattr(writer_module.Journal, "append", count_commits)
     indices_by_thread: dict[int, list[int]] = {}
@@ -106,6 +107,35 @@ def test_threads_share_commits_and_nothing_is_lost_or_mixed(tmp_path, monkeypatc
     assert sum(commits) == 400
     assert len(commits) < 400, "no two appends ever shared a commit"
     stranger(tmp_path / "log")
+
+
+def test_threads_whose_first_append_is_at_the_same_time_share_one_writer(log):
+    for _ in range(5):
+        with Ledger.open(log) as ledger:
+            size, start = ledger.size, threading.Barrier(8)
+
+            def append(ledger=ledger, start=start):
+                start.wait(30)
+                return ledger.append([event(1)]).first
+
+            with ThreadPoolExecutor(8) as pool:
+                indexes = [future.result(60) for future in [pool.submit(append) for _ in range(8)]]
+            assert sorted(indexes) == list(range(size, size + 8))
+
+
+def test_a_log_that_needs_repair_is_opened_by_several_threads(log):
+    def die():
+        ledger = Ledger.open(log, checkpoint_s=3600)
+        ledger.append(events(700, 720))
+        os._exit(0)
+
+    child = os.fork()
+    if child == 0:
+        die()
+    os.waitpid(child, 0)
+    with ThreadPoolExecutor(4) as pool:
+        opened = [future.result(60) for future in [pool.submit(Ledger.open, log) for _ in range(4)]]
+    assert max(ledger.size for ledger in opened) == 720
 
 
 def test_an_event_that_is_wrong_takes_none_of_its_batch(tmp_path):

@@ -21,7 +21,6 @@ from ridgeline.audit.sources import Batch
 from ridgeline.audit.watch import (
     Encode,
     Intake,
-    Positions,
     Scorer,
     Settings,
     WatchPaths,
@@ -92,7 +91,7 @@ class Ours:
         places.watch.mkdir()
         settings = Settings(batch, wait_ms, model=model, device=device)
         self.scorer = Scorer(self.ledger, places, settings, (), {}, encode)
-        self.intake = Intake(self.ledger, self.scorer.backlog, Positions(places.positions, self.ledger), redact)
+        self.intake = Intake(self.ledger, self.scorer.backlog, redact)
         self.scorer.start(self.intake)
         self.scorer.ready.wait()
         self._raise()

@@ -1,21 +1,16 @@
-"""The backlog yields every entry once, in order; positions survive a crash at any point."""
+"""The backlog yields every entry once, in order."""
 
 from __future__ import annotations
 
 import threading
-from hashlib import sha256
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.audit.watch.watching import event, make
+from tests.audit.watch.watching import event
 
 from ridgeline.audit import Ledger
-from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.watch.backlog import Backlog
-from ridgeline.audit.watch.state import Positions
-from ridgeline.errors import StoreError
 
 
 @settings(max_examples=15, deadline=None)
@@ -80,35 +75,3 @@ def test_a_waiting_taker_is_woken_by_an_append_and_by_the_end(tmp_path):
         backlog.close()
         thread.join(30)
     assert [None if p is None else len(p.events) for p in pieces] == [1, None]
-
-
-@pytest.mark.parametrize("crash", ["before the append", "after the append", "after settling"])
-@pytest.mark.parametrize("meanwhile", [0, 3])
-def test_the_log_decides_the_position_after_a_crash(tmp_path, crash, meanwhile):
-    log = make(tmp_path / "log")
-    with Ledger.open(log) as ledger:
-        positions = Positions(tmp_path / "p", ledger)
-        assert positions.find("s") is None
-        for step in (1, 2):
-            events = [event(step * 10 + k) for k in range(4)]
-            positions.intend("s", {"offset": step}, ledger.size, encode(events).hashes)
-            if step == 2 and crash == "before the append":
-                break
-            ledger.append([event(900 + k) for k in range(meanwhile)])  # by another process, in between
-            ledger.append(events)
-            if step == 2 and crash == "after the append":
-                break
-            positions.confirm("s")
-    with Ledger.open(log) as ledger:
-        pieces = Positions(tmp_path / "p", ledger).find("s")
-    assert pieces == {"offset": 1 if crash == "before the append" else 2}
-
-
-def test_a_damaged_position_is_a_sentence_not_a_beginning_from_nothing(tmp_path):
-    log = make(tmp_path / "log")
-    with Ledger.open(log) as ledger:
-        positions = Positions(tmp_path / "p", ledger)
-        positions.intend("s", {"offset": 1}, 0, b"")
-        (tmp_path / "p" / f"{sha256(b's').hexdigest()[:16]}.json").write_text("{")
-        with pytest.raises(StoreError, match="is damaged"):
-            positions.find("s")

@@ -1,4 +1,4 @@
-"""Watchers to kill: for every line on stdin one is forked, which follows a file until it is killed."""
+"""Watchers to kill: each line on stdin ("score" or "record") forks one, which follows a file until it is killed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ def main() -> None:
     from tests.audit.watch.watching import jsonl, watch
 
     from ridgeline.audit.ledger.checkpoint import new_signer
+    from ridgeline.audit.watch import watcher
 
+    watcher._TICK_S = 0.005  # most victims live for less than a second, and the tick is a thread of its own
     new_signer("x").sign("")
-    for _ in sys.stdin:
+    for line in sys.stdin:
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                watch(log, jsonl(file, follow=True, chunk=2_000), batch=16, wait_ms=1.0, save_s=0.02)
+                score = line.strip() == "score"
+                watch(log, jsonl(file, follow=True, chunk=2_000), batch=16, wait_ms=1.0, save_s=0.02, score=score)
                 status = 0
             except BaseException as error:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -5,30 +5,40 @@ must reach the disk with the commit. Tiles and checkpoints follow later and can 
 are durable, the writer clears the journal and reuses it.
 
     block 0   magic, salt, number, first entry, digest
-    then      records: magic, entries, first entry, bytes, digest, and the entries as in a bundle
+    then      records: mark, number of entries, first entry, bytes, digest, and the entries as in a bundle
 
-The digest of a record covers the leaf hashes of its entries and the salt, which changes whenever the journal is
-cleared. So old bytes from before the last clearing, and records that a crash cut short, never count as records.
+A record may also hold the positions that sources have reached with its entries, as JSON before the entries. So the
+entries and the position after them become durable in the same commit: a restart neither repeats nor skips events.
+
+The digest of a record covers the leaf hashes of its entries, the positions, and the salt, which changes whenever the
+journal is cleared. So old bytes from before the last clearing, and records that a crash cut short, never count as
+records.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from ridgeline.errors import StoreError
 from ridgeline.native import bundle_hashes
 from ridgeline.store import explain_errors, sync_folder
 
-_MAGIC = b"RLEDGER1"
+_MAGIC = b"RLEDGER2"
+_MAGICS = (b"RLEDGER1", _MAGIC)  # the first format had no positions
 _HEADER = struct.Struct("<8s16sQQ24s")
 _RECORD = struct.Struct("<4sIQQ24s")
 _MARK = b"\x9dRL\xe1"
+_MARK_POSITIONS = b"\x9dRL\xe2"  # a record with positions: their number of bytes, the positions, the entries
+_LENGTH = struct.Struct("<I")
 _START = 4096
 _AHEAD = 4 << 20  # bytes allocated at a time
 _NONE = (1 << 64) - 1
@@ -42,6 +52,8 @@ class JournalRecord:
     count: int
     entries: bytes
     hashes: bytes
+    size: int  # bytes of the record
+    positions: dict[str, Any] = field(default_factory=dict)  # by source
 
 
 class Journal:
@@ -84,7 +96,7 @@ class Journal:
             if record is None:
                 break
             records.append(record)
-            at += _RECORD.size + len(record.entries)
+            at += record.size
             expected += record.count
         self.end = at
         self._refuse_damage(data, expected)
@@ -99,20 +111,25 @@ class Journal:
         self._write_header(self.number, _NONE)
         self.end = _START
 
-    def append(self, first: int, count: int, entries: bytes, hashes: bytes) -> None:
+    def append(
+        self, first: int, count: int, entries: bytes, hashes: bytes, positions: Mapping[str, Any] | None = None
+    ) -> None:
         """Write one record; it is on the disk when this returns. After an error it does not count."""
-        digest = _digest(self._salt, first, count, len(entries), hashes)
-        head = _RECORD.pack(_MARK, count, first, len(entries), digest)
+        mark, body, noted = _MARK, entries, b""
+        if positions:
+            noted = json.dumps(positions).encode()
+            mark, body = _MARK_POSITIONS, _LENGTH.pack(len(noted)) + noted + entries
+        head = _RECORD.pack(mark, count, first, len(body), _digest(self._salt, first, count, len(body), hashes, noted))
         with explain_errors(self.path):
-            self._allocate(self.end + len(head) + len(entries))
+            self._allocate(self.end + len(head) + len(body))
             try:
-                _write(self._fd, head + entries, self.end)
+                _write(self._fd, head + body, self.end)
                 os.fdatasync(self._fd)
             except OSError:
                 with suppress(OSError):  # recovery must not read it as acknowledged
                     os.pwrite(self._fd, bytes(_RECORD.size), self.end)
                 raise
-        self.end += len(head) + len(entries)
+        self.end += len(head) + len(body)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -140,19 +157,20 @@ class Journal:
 
     def _refuse_damage(self, data: bytes, expected: int) -> None:
         """Raise if a complete record follows a broken one: then the disk lost acknowledged entries."""
-        at = data.find(_MARK, self.end + 1)
-        while at >= 0:
-            record = _parse_record(data, at, self._salt, None)
-            if record is not None and record.first >= expected:
-                raise StoreError(
-                    f"{self.path} is damaged at byte {self.end}: entries {expected} to {record.first - 1} were "
-                    "acknowledged and cannot be read; restore the file from a copy."
-                )
-            at = data.find(_MARK, at + 1)
+        for mark in (_MARK, _MARK_POSITIONS):
+            at = data.find(mark, self.end + 1)
+            while at >= 0:
+                record = _parse_record(data, at, self._salt, None)
+                if record is not None and record.first >= expected:
+                    raise StoreError(
+                        f"{self.path} is damaged at byte {self.end}: entries {expected} to {record.first - 1} were "
+                        "acknowledged and cannot be read; restore the file from a copy."
+                    )
+                at = data.find(mark, at + 1)
 
 
-def _digest(salt: bytes, first: int, count: int, size: int, hashes: bytes) -> bytes:
-    return sha256(salt + struct.pack("<QIQ", first, count, size) + hashes).digest()[:24]
+def _digest(salt: bytes, first: int, count: int, size: int, hashes: bytes, noted: bytes) -> bytes:
+    return sha256(salt + struct.pack("<QIQ", first, count, size) + hashes + noted).digest()[:24]
 
 
 def _parse_header(data: bytes) -> tuple[bytes, int, int] | None:
@@ -160,7 +178,7 @@ def _parse_header(data: bytes) -> tuple[bytes, int, int] | None:
         return None
     magic, salt, number, first, digest = _HEADER.unpack_from(data)
     plain = data[: _HEADER.size - 24]
-    if magic != _MAGIC or sha256(plain).digest()[:24] != digest:
+    if magic not in _MAGICS or sha256(plain).digest()[:24] != digest:
         return None
     return salt, number, first
 
@@ -170,16 +188,19 @@ def _parse_record(data: bytes, at: int, salt: bytes, expected: int | None) -> Jo
         return None
     mark, count, first, size, digest = _RECORD.unpack_from(data, at)
     body = at + _RECORD.size
-    if mark != _MARK or (expected is not None and first != expected) or size > len(data) - body:
+    if mark not in (_MARK, _MARK_POSITIONS) or (expected is not None and first != expected) or size > len(data) - body:
         return None
-    entries = data[body : body + size]
+    entries, noted = data[body : body + size], b""
+    if mark == _MARK_POSITIONS:
+        length = _LENGTH.unpack_from(entries)[0] if size >= _LENGTH.size else size
+        noted, entries = entries[_LENGTH.size : _LENGTH.size + length], entries[_LENGTH.size + length :]
     try:
         hashes = bundle_hashes(entries)
     except ValueError:
         return None
-    if len(hashes) != 32 * count or _digest(salt, first, count, size, hashes) != digest:
+    if len(hashes) != 32 * count or _digest(salt, first, count, size, hashes, noted) != digest:
         return None
-    return JournalRecord(first, count, entries, hashes)
+    return JournalRecord(first, count, entries, hashes, _RECORD.size + size, json.loads(noted) if noted else {})
 
 
 def _write(fd: int, data: bytes, at: int) -> None:

@@ -12,6 +12,7 @@ log.private/             mode 0700
   lock                   the writer locks it
   journal.0, journal.1   acknowledged entries that are not yet in tiles
   published              the checkpoint of the last full sync: a log that is shorter was cut
+  positions.json         how far each source of the watcher was read; the journals may hold newer positions
   door                   the writer's socket
 """
 
@@ -68,6 +69,10 @@ class LedgerPaths:
     @property
     def published(self) -> Path:
         return self.private / "published"
+
+    @property
+    def positions(self) -> Path:
+        return self.private / "positions.json"
 
     @property
     def socket(self) -> Path:

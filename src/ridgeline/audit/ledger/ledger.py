@@ -15,6 +15,7 @@ processes append through the writer's socket (`writer_socket.py`, `appender.py`)
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from ridgeline.audit.ledger.merkle import HASH
 from ridgeline.audit.ledger.tiles import WIDTH, Tiles, check_continues, read_bundle
 from ridgeline.audit.ledger.writer import CHECKPOINT_S, Writer
 from ridgeline.audit.ledger.writer_socket import WriterSocket
-from ridgeline.errors import InputError, RidgelineError, StoreError, Unverified
+from ridgeline.errors import InputError, Locked, RidgelineError, StoreError, Unverified
 from ridgeline.store import StrPath, explain_errors, get_owner, sync_folder
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Ledger:
         self._paths, self._signer, self._checkpoint_s = paths, signer, checkpoint_s
         self._tiles = Tiles(paths.log)
         self._writer: Writer | None = None
+        self._opening = threading.Lock()
         self._checkpoint_cache: tuple[bytes, Checkpoint] = b"", Checkpoint(verifier.name, 0, merkle.EMPTY)
         self._closed = False
 
@@ -125,11 +127,11 @@ class Ledger:
 
     def close(self) -> None:
         """Sign everything that was appended, sync it, and release the lock."""
-        self._closed = True
-        if self._writer is not None:
+        with self._opening:
+            self._closed = True
             writer, self._writer = self._writer, None
+        if writer is not None:
             self._finalizer()
-            del writer
 
     @property
     def origin(self) -> str:
@@ -140,17 +142,29 @@ class Ledger:
         """The number of entries: durable ones for the writer, signed ones for readers."""
         return self._writer.size if self._writer is not None else self.checkpoint().size
 
-    def append(self, events: Iterable[Mapping[str, Any]] | EncodedEvents) -> Receipts:
+    def append(
+        self, events: Iterable[Mapping[str, Any]] | EncodedEvents, positions: Mapping[str, Any] | None = None
+    ) -> Receipts:
         """Append events; they are on the disk when this returns. After an error none of them is in the log.
 
-        events  mappings with `action` and `source`, optionally `time` (ns since 1970), `actor`, `subject`, `attributes`
+        events     mappings with `action` and `source`, optionally `time` (ns since 1970), `actor`, `subject`,
+                   `attributes`
+        positions  source → its position (JSON) after these events, for `get_position`; stored in the same commit, so
+                   after a crash both are there, or neither
 
         Returns one receipt per event. Raises `InputError` for a bad event, `StoreError` if the log cannot be written.
         """
         encoded = events if isinstance(events, EncodedEvents) else encode(events)
         writer = self._open_writer()
-        first, size = writer.append(encoded) if encoded.count else (writer.size, writer.size)
+        if encoded.count or positions:
+            first, size = writer.append(encoded, positions)
+        else:
+            first = size = writer.size
         return Receipts(first, encoded.hashes, size)
+
+    def get_position(self, source: str) -> Any:
+        """Return the position that the last append of `source` carried; None if there was none."""
+        return self._open_writer().get_position(source)
 
     def checkpoint(self) -> Checkpoint:
         """Return the newest checkpoint with its signature verified; the writer first signs its current size."""
@@ -246,17 +260,20 @@ class Ledger:
         return prune(self._paths, self._open_writer(), before, by, reason)
 
     def _open_writer(self) -> Writer:
-        if self._closed:
-            raise StoreError(f"{self.path} is closed; open it anew.")
-        if self._writer is None:
-            signer = self._signer if self._signer is not None else self._load_key()
-            writer = Writer(self._paths, signer, self._checkpoint_s)
-            self._writer, self._signer = writer, signer
-            writer_socket = WriterSocket(self._paths, writer)
-            self._finalizer = weakref.finalize(
-                self, _close_writer, writer, writer_socket
-            )  # runs at exit and on garbage collection too
-        return self._writer
+        if self._writer is not None:
+            return self._writer
+        with self._opening:  # threads that append first at the same time share one writer
+            if self._closed:
+                raise StoreError(f"{self.path} is closed; open it anew.")
+            if self._writer is None:
+                signer = self._signer if self._signer is not None else self._load_key()
+                writer = Writer(self._paths, signer, self._checkpoint_s)
+                writer_socket = WriterSocket(self._paths, writer)
+                self._finalizer = weakref.finalize(
+                    self, _close_writer, writer, writer_socket
+                )  # runs at exit and on garbage collection too
+                self._writer, self._signer = writer, signer
+            return self._writer
 
     def _load_key(self) -> Signer:
         _, key_file = read_settings(self._paths)
@@ -278,9 +295,11 @@ class Ledger:
             return  # a reader without the key sees what is signed
         try:
             Writer(self._paths, signer, self._checkpoint_s).close()
+        except Locked:
+            return  # another process or thread repairs it, or writes it by now
         except StoreError as error:
-            # Another process repairs it, or the disk is full or read-only: the signed entries can still be read.
-            if get_owner(self._paths.lock) is None and not isinstance(error.__cause__, OSError):
+            # The disk is full or read-only: the signed entries can still be read.
+            if not isinstance(error.__cause__, OSError):
                 raise
 
     def _get_checkpoint(self, size: int) -> Checkpoint:

@@ -3,15 +3,21 @@
 An append is done when its record is in the journal, on the disk. Threads that arrive during a commit wait and share the
 next one: the first of them writes for all. A publisher thread then writes tiles, signs the new size, and clears a
 journal once all its entries are on the disk as tiles. Two journals take turns, so that appends continue meanwhile.
+
+The positions of sources that an append carries are in the same journal record as its entries. Before a journal is
+cleared, all positions go to a file.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 
 from ridgeline.audit.ledger.checkpoint import EMPTY, Checkpoint, Signer, read_checkpoint, sign_checkpoint
 from ridgeline.audit.ledger.event import EncodedEvents
@@ -37,9 +43,11 @@ class Writer:
         self._paths, self._signer, self._every = paths, signer, checkpoint_s
         self._pid = os.getpid()
         self._group_commit = GroupCommit(self._commit)
-        self._commit_lock = threading.Lock()  # guards the journals and `_fresh`
+        self._commit_lock = threading.Lock()  # guards the journals, `_fresh` and the positions
         self._publish_lock = threading.RLock()  # guards the tile store and the edge
         self._fresh: list[tuple[bytes, bytes]] = []  # committed, not yet in tiles
+        self._positions: dict[str, Any] = {}  # by source; committed
+        self._positions_saved = True  # the file has them
         self._wake = threading.Condition()
         self._stop = self._hurry = False
         self._error: RidgelineError | None = None
@@ -72,11 +80,19 @@ class Writer:
         """The newest signed checkpoint."""
         return self._checkpoint
 
-    def append(self, encoded: EncodedEvents) -> tuple[int, int]:
-        """Commit; return the index of the first entry and the size of the log after this commit."""
+    def get_position(self, source: str) -> Any:
+        """Return the position of the last append of a source; None if there was none."""
+        with self._commit_lock:
+            return self._positions.get(source)
+
+    def append(self, encoded: EncodedEvents, positions: Mapping[str, Any] | None = None) -> tuple[int, int]:
+        """Commit; return the index of the first entry and the size of the log after this commit.
+
+        positions  by source: the positions (JSON) after these entries, in the same commit
+        """
         if os.getpid() != self._pid:
             raise StoreError(f"{self._paths.log} is open in the parent of this process; open it again to append.")
-        ticket = self._group_commit.submit(encoded)
+        ticket = self._group_commit.submit(encoded, positions or {})
         return ticket.first, ticket.size
 
     def publish(self) -> Checkpoint:
@@ -122,11 +138,16 @@ class Writer:
             entries, hashes = b"".join(e.entries for e in encoded), b"".join(e.hashes for e in encoded)
         self._store_large(encoded)
         count = sum(e.count for e in encoded)
+        positions = {source: position for ticket in batch for source, position in ticket.positions.items()}
         self._wait_for_journal(len(entries))
         with self._commit_lock:
-            self._journals[0].append(self._size, count, entries, hashes)
+            self._journals[0].append(self._size, count, entries, hashes, positions)
             first, self._size = self._size, self._size + count
-            self._fresh.append((entries, hashes))
+            if count:
+                self._fresh.append((entries, hashes))
+            if positions:
+                self._positions.update(positions)
+                self._positions_saved = False
             full = self._journals[0].end > _TURN
         for ticket in batch:
             ticket.first, ticket.size = first, self._size
@@ -206,8 +227,36 @@ class Writer:
         self._last_sync = time.monotonic()
         with publish(self._paths.published) as tmp:
             tmp.write_text(str(self._checkpoint), encoding="utf-8")
+        self._save_positions()
         with self._commit_lock:
             self._journals[1].clear()
+
+    def _save_positions(self) -> None:
+        """Write all positions to their file; recovery reads the records of the journals after it."""
+        with self._commit_lock:
+            if self._positions_saved:
+                return
+            self._positions_saved, text = True, json.dumps(self._positions)
+        try:
+            with publish(self._paths.positions) as tmp:
+                tmp.write_text(text, encoding="utf-8")
+        except BaseException:
+            self._positions_saved = False
+            raise
+
+    def _load_positions(self) -> dict[str, Any]:
+        path = self._paths.positions
+        try:
+            positions = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(positions, dict):
+                return positions
+        except FileNotFoundError:
+            return _read_old_positions(self._paths.private / "positions")
+        except ValueError:
+            pass
+        raise StoreError(
+            f"{path} is damaged; restore it, or remove it: then every source is read again from its beginning."
+        )
 
     def _recover(self) -> None:
         """Restore every acknowledged entry: tiles up to the oldest journal, then the records of the journals."""
@@ -221,6 +270,7 @@ class Writer:
                 f"{max(base, noted.size)}: it is an old one put back; restore the log from a copy."
             )
         self._edge = self._load_edge(noted, base)
+        self._positions = self._load_positions()
         seen = {base: self._edge.root()}  # the roots at the signed sizes
         self._size = base
         for records, journal in live:
@@ -229,6 +279,9 @@ class Writer:
             for record in records:
                 self._fresh.append((record.entries, record.hashes))
                 self._size += record.count
+                if record.positions:
+                    self._positions.update(record.positions)
+                    self._positions_saved = False
                 if self._size in (signed.size, noted.size):
                     seen[self._size] = extend_edge(self._edge, *_join(self._fresh)).edge.root()
         if signed.size > self._size:
@@ -246,6 +299,7 @@ class Writer:
         self._put(fresh)
         self._tile_store.repair_partials(self._edge)
         self._tile_store.sync()
+        self._save_positions()
         number = self._journals[1].number
         for journal in self._journals:
             journal.clear()
@@ -283,6 +337,16 @@ class Writer:
         return first
 
 
+def _read_old_positions(folder: Path) -> dict[str, Any]:
+    """Read the positions of earlier versions, a file per source; an unconfirmed append counts as not done."""
+    positions = dict[str, Any]()
+    for path in folder.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            words = json.loads(path.read_text(encoding="utf-8"))
+            positions[words["source"]] = words["before" if words["count"] else "after"]
+    return {source: position for source, position in positions.items() if position is not None}
+
+
 def _join(fresh: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
     return b"".join(entries for entries, _ in fresh), b"".join(hashes for _, hashes in fresh)
 
@@ -294,10 +358,10 @@ def _count(fresh: list[tuple[bytes, bytes]]) -> int:
 class Ticket:
     """One waiting append; its lock is released when it is done, or when it must lead the next commit."""
 
-    __slots__ = ("done", "encoded", "error", "first", "lock", "size")
+    __slots__ = ("done", "encoded", "error", "first", "lock", "positions", "size")
 
-    def __init__(self, encoded: EncodedEvents) -> None:
-        self.encoded = encoded
+    def __init__(self, encoded: EncodedEvents, positions: Mapping[str, Any]) -> None:
+        self.encoded, self.positions = encoded, positions
         self.lock = threading.Lock()
         self.done, self.first, self.size = False, 0, 0
         self.error: BaseException | None = None
@@ -318,9 +382,9 @@ class GroupCommit:
         self._leading = False
         self.closed = False
 
-    def submit(self, encoded: EncodedEvents) -> Ticket:
+    def submit(self, encoded: EncodedEvents, positions: Mapping[str, Any]) -> Ticket:
         """Wait until `encoded` is committed, together with other waiting appends; raise what the commit raised."""
-        ticket = Ticket(encoded)
+        ticket = Ticket(encoded, positions)
         with self._mutex:
             if self.closed:
                 raise StoreError("the ledger is closed; open it again to append.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.scheduling import short_switches as short_switches
     from ridgeline.audit.watch.scorer import Scorer as Scorer
     from ridgeline.audit.watch.scorer import Settings as Settings
-    from ridgeline.audit.watch.state import Positions as Positions
     from ridgeline.audit.watch.state import WatchPaths as WatchPaths
     from ridgeline.audit.watch.watcher import Watcher as Watcher
 
@@ -43,7 +42,7 @@ __getattr__, __dir__, __all__ = attach(
         "redaction": ["NAMES", "Redaction", "redact"],
         "scheduling": ["freeze_objects", "short_switches"],
         "scorer": ["Scorer", "Settings"],
-        "state": ["Positions", "WatchPaths"],
+        "state": ["WatchPaths"],
         "watcher": ["Watcher"],
     },
 )

@@ -1,5 +1,5 @@
-"""The intake appends batches of events to the log: it hides secrets, records refusals, saves the source's position,
-and adds the events to the backlog.
+"""The intake appends batches of events to the log: it hides secrets, records refusals, and adds the events to the
+backlog. The events and the source's position after them are one commit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.ledger.event import EncodedEvents, encode
-from ridgeline.audit.sources.source import Batch, Event
+from ridgeline.audit.sources.source import Batch, Event, Position
 from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.backlog import Backlog
 from ridgeline.audit.watch.redaction import Redaction
-from ridgeline.audit.watch.state import Positions
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,15 +27,15 @@ _LONG = 300  # characters of a listed refusal
 class Intake:
     """Several threads may use it; each source must be used by one thread at a time."""
 
-    def __init__(self, ledger: Ledger, backlog: Backlog, positions: Positions, redaction: Redaction) -> None:
-        self._ledger, self._backlog, self._positions, self._redact = ledger, backlog, positions, redaction
+    def __init__(self, ledger: Ledger, backlog: Backlog, redaction: Redaction) -> None:
+        self._ledger, self._backlog, self._redact = ledger, backlog, redaction
         self._mutex = threading.Lock()
         self.taken: Counter[str] = Counter()  # by source
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def take(self, source: str, batch: Batch) -> Receipts | None:
-        """Append a batch; it is on the disk when this returns. Returns None if there was nothing to append."""
+        """Append a batch with its position; both are on the disk when this returns. Returns None without events."""
         events = [internal_events.mark_foreign(self._redact.event(event)) for event in batch.events]
         encoded, events, wrong = _encodable(events, batch.places)
         internal = (
@@ -46,13 +45,13 @@ class Intake:
         if internal:
             events = [*events, *internal]
             encoded = encode(events)
-        if batch.position is not None:
-            self._positions.intend(source, batch.position, self._ledger.size, encoded.hashes)
+        positions = {source: batch.position} if batch.position is not None else None
+        receipts = self._append(events, encoded, positions) if events or positions else None
         with self._mutex:
             self.taken[source] += len(events) - len(internal)
             self.dropped[source] += batch.dropped
             self.refused[source] += len(batch.refused) + len(wrong)
-        return self._append(events, encoded) if events else None
+        return receipts if events else None
 
     def append_internal(self, events: list[dict[str, Any]]) -> Receipts:
         """Append internal events of the watcher."""
@@ -67,13 +66,10 @@ class Intake:
                 "refused": {source: n for source, n in self.refused.items() if n},
             }
 
-    def confirm_positions(self) -> None:
-        """Confirm the positions whose append is done."""
-        for source in self._positions.unconfirmed:
-            self._positions.confirm(source)
-
-    def _append(self, events: list[dict[str, Any]], encoded: EncodedEvents) -> Receipts:
-        receipts = self._ledger.append(encoded)
+    def _append(
+        self, events: list[dict[str, Any]], encoded: EncodedEvents, positions: dict[str, Position] | None = None
+    ) -> Receipts:
+        receipts = self._ledger.append(encoded, positions)
         self._backlog.add(receipts.first, events, encoded.hashes)
         return receipts
 

@@ -25,7 +25,7 @@ from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.redaction import Redaction
 from ridgeline.audit.watch.scheduling import freeze_objects, short_switches
 from ridgeline.audit.watch.scorer import Outlet, Scorer, Settings
-from ridgeline.audit.watch.state import Positions, WatchPaths
+from ridgeline.audit.watch.state import WatchPaths
 from ridgeline.audit.watch.webhook import Webhook, check_url
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.store import publish
@@ -90,7 +90,6 @@ class Watcher:
         ledger.append([])  # locks the log, so that it has one watcher
         self._places = WatchPaths(LedgerPaths(ledger.path))
         self._places.watch.mkdir(mode=0o700, exist_ok=True)
-        self._positions = Positions(self._places.positions, ledger)
         redaction = redaction if redaction is not None else Redaction()
         start_record = {
             "sources": names,
@@ -99,7 +98,7 @@ class Watcher:
         }
         self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
         self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], start_record, encode)
-        self.intake = Intake(ledger, self.scorer.backlog, self._positions, redaction)
+        self.intake = Intake(ledger, self.scorer.backlog, redaction)
         self._start_s = time.monotonic()
         self._stops = self._left = self.undelivered = 0
         self._frozen = False  # the loaded model is frozen
@@ -178,7 +177,7 @@ class Watcher:
             await asyncio.gather(*pumps, ticking, return_exceptions=True)
 
     async def _pump(self, source: Source) -> None:
-        position = await asyncio.to_thread(self._positions.find, source.name)
+        position = await asyncio.to_thread(self._ledger.get_position, source.name)
         try:
             async for batch in source.batches(position):
                 await asyncio.to_thread(self._take, source.name, batch)
@@ -220,7 +219,6 @@ class Watcher:
                 self._stop()
 
     def _write_status(self) -> None:
-        self.intake.confirm_positions()
         status = self.status()
         self._on_status(status)
         with publish(self._places.status) as tmp:
