@@ -44,29 +44,39 @@ inline double wrap(double x) {
   return rest > kPi ? kPi : rest < -kPi ? -kPi : rest; // comparisons keep NaN
 }
 
-template <class C> void angle(const Neighbours<C> &frames, std::int64_t from, std::int64_t to, C *row) {
+// w of the way from left to right for each of `count` channels.
+template <class C>
+[[gnu::always_inline]] inline void turn(const C *left, const C *right, double w, std::int64_t count, C *__restrict out) {
   constexpr double kTurn = 6.283185307179586476925;
+  int is_far = 0;
+  for (std::int64_t d = 0; d < count; ++d) is_far |= (std::fabs(left[d]) > C(kFarthest)) | (std::fabs(right[d]) > C(kFarthest));
+  if (is_far) {
+    for (std::int64_t d = 0; d < count; ++d) {
+      const double a = left[d], way = std::remainder(double(right[d]) - a, kTurn);
+      out[d] = C(std::remainder(w == 0 ? a : add_product(a, way, w), kTurn));
+    }
+  } else {
+    for (std::int64_t d = 0; d < count; ++d) {
+      const double a = left[d], way = wrap(double(right[d]) - a);
+      out[d] = C(wrap(w == 0 ? a : add_product(a, way, w)));
+    }
+  }
+}
+
+template <class C> void angle(const Neighbours<C> &frames, std::int64_t from, std::int64_t to, C *row) {
   constexpr std::int64_t kBlock = 32, kLanes = 8; // a partial vector is padded, or the compiler handles it one by one
   const std::int64_t step = frames.channel_step;
   const double w = C(frames.weight);
+  if (step == 1 && (to - from) % kLanes == 0) return turn(frames.left + from, frames.right + from, w, to - from, row + from);
   for (std::int64_t start = from; start < to; start += kBlock) {
     const std::int64_t count = std::min(kBlock, to - start), padded = (count + kLanes - 1) / kLanes * kLanes;
-    C left[kBlock] = {}, right[kBlock] = {};
-    int is_far = 0;
-    for (std::int64_t d = 0; d < count; ++d) left[d] = frames.left[(start + d) * step], right[d] = frames.right[(start + d) * step];
-    for (std::int64_t d = 0; d < padded; ++d) is_far |= (std::fabs(left[d]) > C(kFarthest)) | (std::fabs(right[d]) > C(kFarthest));
-    if (is_far) {
-      for (std::int64_t d = 0; d < count; ++d) {
-        const double a = left[d], way = std::remainder(double(right[d]) - a, kTurn);
-        left[d] = C(std::remainder(w == 0 ? a : add_product(a, way, w), kTurn));
-      }
-    } else {
-      for (std::int64_t d = 0; d < padded; ++d) {
-        const double a = left[d], way = wrap(double(right[d]) - a);
-        left[d] = C(wrap(w == 0 ? a : add_product(a, way, w)));
-      }
+    C left[kBlock], right[kBlock], result[kBlock];
+    for (std::int64_t d = 0; d < padded; ++d) {
+      const std::int64_t channel = (start + std::min(d, count - 1)) * step; // the last channel fills the vector
+      left[d] = frames.left[channel], right[d] = frames.right[channel];
     }
-    std::copy_n(left, count, row + start);
+    turn(left, right, w, padded, result);
+    std::copy_n(result, count, row + start);
   }
 }
 

@@ -130,11 +130,11 @@ template <class V, class O, class T, class Shape>
   return rows;
 }
 
-// Calls `run` with the number of channels as a constant where float32 frames have a common number: an arm, an arm with a
-// gripper, two arms, and powers of two.
+// Calls `run` with the number of channels as a constant where frames have a common number: an arm, an arm with a gripper,
+// two arms, and powers of two.
 template <class V, class Do> std::int64_t run_with_shape(const AnyShape &shape, Do run) {
 #if !defined(RIDGELINE_COMPACT)
-  if constexpr (std::is_same_v<V, float>)
+  if constexpr (sizeof(V) > 2)
     if (shape.is_contiguous()) switch (shape.channels) {
       case 7: return run(FixedShape<7>{});
       case 8: return run(FixedShape<8>{});
@@ -169,7 +169,8 @@ void store_row(const C *row, std::int64_t channels, const C *scale, const C *shi
 }
 
 // One trajectory: targets [from, job.targets), of which those from `count` on have no result. `out` and `mask` are those
-// of target 0. It interpolates a block of targets into a buffer of the compute type and then stores the block.
+// of target 0. Results that need no other type, scale or stride are interpolated in place. Others go block by block
+// through a buffer of the compute type.
 template <class V, class O, class T>
 [[gnu::noinline]] void general_row(const ResampleJob &job, const V *values, const Stamps<T> stamps, const T *targets,
                                    std::int64_t from, std::int64_t count, O *out, std::uint8_t *mask) {
@@ -185,6 +186,12 @@ template <class V, class O, class T>
     thread_local std::vector<C> buffer;
     if (std::int64_t(buffer.size()) < (block + 4) * channels) buffer.resize((block + 4) * channels);
     C *const rows = buffer.data(), *const wide = rows + block * channels; // [block, channels]; four widened frames
+    const bool in_place = std::is_same_v<O, C> && !scale && out_channel_step == 1;
+    const auto result_row = [&](std::int64_t k, std::int64_t j) -> C * {
+      if constexpr (std::is_same_v<O, C>)
+        if (in_place) return out + k * out_step;
+      return rows + j * channels;
+    };
     const auto frame = [&](std::int64_t i, int slot) -> const C * {
       const V *const at = values + i * value_step;
       if constexpr (std::is_same_v<V, C>) return at;
@@ -216,14 +223,15 @@ template <class V, class O, class T>
           if (before >= 0) frames.before = frame(before, 2), frames.span_before = C(stamps.span(before, i));
           if (after >= 0) frames.after = frame(after, 3), frames.span_after = C(stamps.span(right, after));
         }
-        interpolate(job, frames, batch, rows + j * channels);
+        interpolate(job, frames, batch, result_row(k + j, j));
       }
       finish(batch);
       for (std::int64_t j = 0; j < in_block; ++j, ++k) {
         O *const to = out + k * out_step;
         if (mask) mask[k] = valid[j];
-        if (valid[j]) store_row(rows + j * channels, channels, scale, shift, to, out_channel_step);
-        else for (std::int64_t d = 0; d < channels; ++d) set_nan(to[d * out_channel_step]);
+        if (valid[j]) {
+          if (!in_place) store_row(rows + j * channels, channels, scale, shift, to, out_channel_step);
+        } else for (std::int64_t d = 0; d < channels; ++d) set_nan(to[d * out_channel_step]);
       }
     }
   }
