@@ -35,4 +35,5 @@ def schedules(draw, most_ranks: int = 20, least_ranks: int = 1) -> fabric.Schedu
     nodes = draw(st.sampled_from([None, *(n for n in range(1, ranks + 1) if ranks % n == 0)]))
     chunks = draw(st.none() | st.integers(1, 6))
     root = draw(st.integers(0, ranks - 1)) if op in ("broadcast", "reduce") else 0
-    return fabric.schedule(op, name, ranks=ranks, chunks=chunks, nodes=nodes, root=root)
+    channels = draw(st.none() | st.integers(1, 4)) if name == "ring" else None
+    return fabric.schedule(op, name, ranks=ranks, chunks=chunks, nodes=nodes, root=root, channels=channels)

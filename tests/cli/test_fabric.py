@@ -42,6 +42,21 @@ def test_prove_reports_what_is_wrong_with_a_custom_schedule(tmp_path):
     assert json.loads(result.output)["rank"] in (0, 1)
 
 
+def test_predict_uses_every_adapter_unless_told_otherwise(tmp_path):
+    def predict(*words):
+        result = run(app, ["fabric", "predict", *words, "--ranks", "16", "--bytes", "1GiB", "--json"])
+        return json.loads(result.output)[0]
+
+    eight, one = predict("ring"), predict("ring", "--channels", "1")
+    assert (eight["channels"], one["channels"]) == (8, 1)
+    assert eight["busbw"] > 6 * one["busbw"]
+    file = tmp_path / "mine.json"
+    shown = run(app, ["fabric", "show", "ring", "-n", "16", "--nodes", "2", "--channels", "8", "--json"])
+    file.write_text(shown.output)
+    assert run(app, ["fabric", "prove", str(file)]).exit_code == 0
+    assert predict(str(file))["channels"] == 8
+
+
 def test_predict_marks_everything_as_predicted():
     predictions = json.loads(run(app, ["fabric", "predict", "--bytes", "1KiB,1GiB", "--json"]).output)
     assert {entry["kind"] for entry in predictions} == {"predicted"}
@@ -70,6 +85,7 @@ def test_doctor_names_a_cure_for_every_failed_check():
         (["tune", "-n", "1"], "do not communicate"),
         (["predict", "ring", "--network", "n.yaml"], "'n.yaml' cannot be read as text"),
         (["prove", "s.json"], "'s.json' cannot be read as text"),
+        (["predict", "tree", "--channels", "2"], "channels is 2 for tree"),
         (["prove", "no.json"], "there is no file 'no.json'"),
         (["prove", "t.json"], "'t.json' holds no schedule: chunks is '1'; give a whole number."),
     ],

@@ -11,7 +11,7 @@ from tests.strategies import schedules
 
 from ridgeline import fabric
 from ridgeline.errors import InputError
-from ridgeline.fabric import Network
+from ridgeline.fabric import Network, ProofError
 
 PLAIN = Network("plain", None, 1e-6, 1e9)
 
@@ -57,11 +57,48 @@ def test_a_tree_is_fastest_for_small_data_and_a_hierarchy_for_large():
     assert seconds("hierarchical", 1 << 30) < seconds("ring", 1 << 30)
 
 
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_ring_of_several_nodes_uses_every_adapter(op):
+    plan = fabric.schedule(op, "ring", ranks=16, network="dgx-a100")
+    assert (plan.nodes, plan.channels) == (2, 8)
+    assert fabric.prove(plan).chunks == 16 * 8
+    many = fabric.predict(plan, network="dgx-a100", nbytes=1 << 32)
+    one = fabric.predict(fabric.schedule(op, "ring", ranks=16), network="dgx-a100", nbytes=1 << 32)
+    assert (one.channels, many.channels) == (1, 8)
+    assert many.wire_bytes == pytest.approx(one.wire_bytes)
+    assert 7 < one.seconds / many.seconds <= 8, "each adapter carries an eighth"
+    copy = fabric.Schedule.from_json(plan.to_json())
+    assert copy == plan
+    assert fabric.predict(copy, network="dgx-a100", nbytes=1 << 20).channels == 8
+
+
+@pytest.mark.parametrize(
+    ("ranks", "network", "channels"),
+    [
+        (8, "dgx-a100", 1),  # one node
+        (12, "dgx-a100", 1),  # a node in part
+        (4, "100gbe", 1),  # one rank a node
+        (8, {"base": "dgx-a100", "per_node": 4, "adapters": 2}, 2),
+        (8, {"base": "dgx-a100", "per_node": 2}, 2),  # more adapters than ranks
+    ],
+)
+def test_a_ring_has_as_many_channels_as_the_network_can_use(ranks, network, channels):
+    plan = fabric.schedule("all_reduce", "ring", ranks=ranks, network=network)
+    assert plan.channels == channels
+    fabric.prove(plan)
+
+
+def test_no_time_is_predicted_for_a_wrong_schedule():
+    ring = fabric.schedule("all_reduce", "ring", ranks=4)
+    with pytest.raises(ProofError, match="rank"):
+        fabric.predict(ring.with_programs([p[:-1] for p in ring.programs]), network=PLAIN, nbytes=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ring", "tree", "recursive_doubling", "rabenseifner", "hierarchical"])
 def test_sixteen_thousand_ranks_are_predicted(name):
     start = time.perf_counter()
-    plan = fabric.schedule("all_reduce", name, ranks=16384)
+    plan = fabric.schedule("all_reduce", name, ranks=16384, network="dgx-h100")
     assert fabric.predict(plan, network="dgx-h100", nbytes=1 << 30).seconds > 2 * (1 << 30) / 8 / 50e9 / 8
     assert time.perf_counter() - start < 60  # against a hang; second to five seconds on an idle machine
 

@@ -172,7 +172,7 @@ def _is_proved(document: Document) -> bool:
 def test_of_random_mutants_no_wrong_one_is_proved_and_few_right_ones_are_refused(mutants):
     generator = random.Random(mutants)
     originals = [_make_document(op, name, n, chunks=c) for op, name in CALLS for n in (2, 3, 4) for c in (1, 2)]
-
+    originals += [_make_document(op, "ring", 4, nodes=2, channels=2) for op in ("all_reduce", "all_gather")]
     right = refused = 0
     for _ in range(mutants):
         document = _mutate(generator.choice(originals), generator)
@@ -250,6 +250,7 @@ def test_wrong_data_that_is_overwritten_does_no_harm():
         ({"root": 9}, "root is 9; it must be one of the ranks 0 to 3"),
         ({"root": -1}, "root is -1"),
         ({"root": None}, "root is None"),
+        ({"channels": 0}, "channels is 0"),
         ({"programs": 5}, "programs is 5"),
         ({"programs": {"0": []}}, "give a list of steps for each rank"),
         ({"programs": [[], [], [], 7]}, "the program of rank 3 is 7"),

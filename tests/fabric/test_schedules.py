@@ -124,6 +124,8 @@ def test_a_schedule_is_frozen_and_prints():
         ({"op": "all_reduce", "algorithm": "tree", "ranks": 2, "chunks": 0}, "chunks is 0"),
         ({"op": "broadcast", "algorithm": "tree", "ranks": 2, "root": 2}, "root is 2"),
         ({"op": "all_reduce", "algorithm": "hierarchical", "ranks": 7, "nodes": 2}, "evenly over 2 nodes"),
+        ({"op": "all_reduce", "algorithm": "ring", "ranks": 7, "channels": 0}, "channels is 0"),
+        ({"op": "all_reduce", "algorithm": "tree", "ranks": 7, "channels": 2}, "a ring has 1 or more"),
     ],
 )
 def test_the_error_for_wrong_arguments_is_one_sentence(call, message):

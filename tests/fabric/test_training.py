@@ -60,7 +60,8 @@ def test_the_tables_agree_with_the_predictions_they_are_made_of():
         assert table.kind == "predicted"
         assert all(len(row) == len(table.columns) for row in table.rows)
     ring = tables["all_reduce by ring, 8 nodes (64 ranks) of dgx-a100"]
-    last = fabric.predict(fabric.schedule("all_reduce", "ring", ranks=64), network="dgx-a100", nbytes=1 << 30)
+    plan = fabric.schedule("all_reduce", "ring", ranks=64, network="dgx-a100")
+    last = fabric.predict(plan, network="dgx-a100", nbytes=1 << 30)
     assert ring.rows[-1][:2] == (1 << 30, pytest.approx(last.seconds))
     strong = tables["bert-large, strong scaling on dgx-a100"].rows
     assert [r[0] for r in strong] == [1, 2, 4, 8, 16, 32, 64]

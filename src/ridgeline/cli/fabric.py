@@ -20,19 +20,26 @@ fabric = typer.Typer(no_args_is_help=True, help="Collectives: show, prove, predi
 
 fabric.command("columns")(columns)
 
-Algorithm = Annotated[str, typer.Argument(metavar="ALGORITHM", help="ring, tree, recursive_doubling, rabenseifner, …")]
+Algorithm = Annotated[
+    str,
+    typer.Argument(metavar="ALGORITHM|FILE.json", help="ring, tree, rabenseifner, …, or a custom schedule in JSON."),
+]
 Op = Annotated[str, typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, broadcast, reduce.")]
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Number of ranks.")]
 Chunks = Annotated[int | None, typer.Option("--chunks", help="Pieces of each block, sent one after the other.")]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="Machines, for hierarchical.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Machines, for hierarchical and ring.")]
+Channels = Annotated[
+    int | None,
+    typer.Option("--channels", help="Rings at once, through other adapters (default: 1; predict: one per adapter)."),
+]
 UNITS = {"": 1, "b": 1, "kib": 1 << 10, "kb": 1 << 10, "mib": 1 << 20, "mb": 1 << 20, "gib": 1 << 30, "gb": 1 << 30}
 
 
-def _make_schedule(algorithm: str, op: str, ranks: int, chunks: int | None, nodes: int | None) -> Schedule:
+def _make_schedule(algorithm: str, op: str, **options: Any) -> Schedule:
     from ridgeline.fabric import Schedule, schedule
 
     if not algorithm.endswith(".json"):
-        return schedule(op, algorithm, ranks=ranks, chunks=chunks, nodes=nodes)
+        return schedule(op, algorithm, **options)
     if not Path(algorithm).is_file():
         raise InputError(f"there is no file '{algorithm}'.")
     try:
@@ -50,6 +57,7 @@ def show(
     ranks: Ranks = 8,
     chunks: Chunks = None,
     nodes: Nodes = None,
+    channels: Channels = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture: FILE.svg.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -57,7 +65,7 @@ def show(
     from ridgeline.fabric import draw_svg, draw_text
     from ridgeline.store import publish
 
-    plan = _make_schedule(algorithm, op, ranks, chunks, nodes)
+    plan = _make_schedule(algorithm, op, ranks=ranks, chunks=chunks, nodes=nodes, channels=channels)
     if out is not None:
         if out.suffix != ".svg":
             raise InputError(f"--out '{out}' does not end in .svg.")
@@ -73,18 +81,22 @@ def show(
 
 @fabric.command()
 def prove(
-    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.json", help="A name, or a custom schedule.")],
+    algorithm: Algorithm,
     op: Op = "all_reduce",
     ranks: Ranks = 8,
     chunks: Chunks = None,
     nodes: Nodes = None,
+    channels: Channels = None,
     buffers: Annotated[int, typer.Option(help="Messages that a link may hold (default: 1).")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Prove that every rank ends with the right data and no rank waits for ever. Exit 1 if the schedule is wrong."""
+    """Prove that every rank ends with the right data and no rank waits for ever.
+
+    Exit 1 if the schedule is wrong, 2 if the file holds no schedule.
+    """
     from ridgeline import fabric as engine
 
-    plan = _make_schedule(algorithm, op, ranks, chunks, nodes)
+    plan = _make_schedule(algorithm, op, ranks=ranks, chunks=chunks, nodes=nodes, channels=channels)
     try:
         proof = engine.prove(plan, buffers=buffers)
     except engine.ProofError as error:
@@ -104,7 +116,9 @@ def prove(
 
 @fabric.command()
 def predict(
-    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM|all", help="One algorithm, or all of --op.")] = "all",
+    algorithm: Annotated[
+        str, typer.Argument(metavar="ALGORITHM|FILE.json|all", help="One algorithm, a custom schedule, or all of --op.")
+    ] = "all",
     op: Op = "all_reduce",
     ranks: Ranks = 64,
     size: Annotated[
@@ -113,6 +127,7 @@ def predict(
     network: Annotated[str, typer.Option(help="host, dgx-a100, dgx-h100, 100gbe, or FILE.yaml.")] = "dgx-a100",
     chunks: Chunks = None,
     nodes: Nodes = None,
+    channels: Channels = None,
     training: Annotated[
         str | None,
         typer.Option(help="Predict a training step instead: resnet-50, bert-large, vit-large, gpt-1.5b, gpt-175b."),
@@ -145,22 +160,24 @@ def predict(
         _predict_training(training, ranks, model, scaling, as_json)
         return
     names = list(engine.ALGORITHMS.get(op, {})) if algorithm == "all" else [algorithm]
-    predictions = [
-        engine.predict(_make_schedule(name, op, ranks, chunks, nodes), network=model, nbytes=n)
+    options: dict[str, Any] = {"ranks": ranks, "chunks": chunks, "nodes": nodes, "network": model}
+    plans = [
+        _make_schedule(name, op, channels=channels if algorithm != "all" or name == "ring" else None, **options)
         for name in names or [algorithm]
-        for n in map(_parse_bytes, size.split(","))
     ]
+    sizes = [_parse_bytes(word) for word in size.split(",")]
+    predictions = [engine.predict(plan, network=model, nbytes=n) for plan in plans for n in sizes]
     if as_json:
         print_json([asdict(prediction) for prediction in predictions])
         return
-    table = Table(title=f"predicted: {op}, {ranks} ranks, {predictions[0].network}")
+    first = predictions[0]
+    table = Table(title=f"predicted: {first.op}, {first.ranks} ranks, {first.network}")
     for column in ("algorithm", "bytes", "time", "algbw GB/s", "busbw GB/s", "busiest link", "busy"):
         table.add_column(column, justify="left" if column in ("algorithm", "busiest link") else "right")
     for p in predictions:
         rates = (f"{p.algbw / 1e9:.3g}", f"{p.busbw / 1e9:.3g}")
-        table.add_row(
-            p.algorithm, f"{p.nbytes:,}", _format_time(p.seconds), *rates, p.busiest_link, f"{p.busiest_share:.0%}"
-        )
+        name = p.algorithm if p.channels == 1 else f"{p.algorithm}, {p.channels} channels"
+        table.add_row(name, f"{p.nbytes:,}", _format_time(p.seconds), *rates, p.busiest_link, f"{p.busiest_share:.0%}")
     stdout().print(table)
 
 

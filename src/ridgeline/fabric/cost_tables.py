@@ -46,7 +46,7 @@ def make_tables(network: str | Path | Mapping[str, Any] | Network = "dgx-a100") 
 
 def _make_collective_table(op: str, algorithm: str, network: Network) -> PredictedTable:
     ranks = 8 * (network.per_node or 1)
-    plan = schedule(op, algorithm, ranks=ranks, nodes=8)
+    plan = schedule(op, algorithm, ranks=ranks, network=network)
     times = [predict(plan, network=network, nbytes=n) for n in SIZES]
     rows = tuple((p.nbytes, p.seconds, p.algbw / 1e9, p.busbw / 1e9, p.busiest_link) for p in times)
     columns = ("bytes", "seconds", "algbw GB/s", "busbw GB/s", "busiest link")

@@ -36,6 +36,11 @@ class Network:
     gamma: float = 0.0
     curve: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of one message in a node, instead
 
+    def count_nodes(self, ranks: int) -> int | None:
+        """The number of nodes that `ranks` ranks fill; None if they fill the last one only in part."""
+        per_node = min(self.per_node or ranks, ranks)
+        return None if ranks % per_node else ranks // per_node
+
 
 PRESETS = {
     "host": Network("host", None, 1.5e-6, 8e9, bus=16e9, gamma=1 / 20e9),

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.fabric.networks import Network, load_network
-from ridgeline.fabric.schedule_types import Ints, Round, Schedule
+from ridgeline.fabric.proof import prove
+from ridgeline.fabric.schedule_types import Ints, Programs, Round, Schedule
 
 Floats = NDArray[np.float64]
 STEADY = 1e-9  # relative: a round that advances all clocks by the same time will do so again
@@ -40,6 +41,7 @@ class Prediction:
     busiest_link: str
     busiest_share: float  # of the time
     wire_bytes: float  # over all ranks
+    channels: int  # rings at once
     kind: str = "predicted"
 
 
@@ -62,10 +64,12 @@ def predict(
     network  the name of a preset, a YAML file, a mapping, or a Network
     nbytes   size of the data (for an all-gather or reduce-scatter: of the blocks of all ranks together)
 
-    Raises InputError for a negative size or an unknown network.
+    Raises InputError for a negative size or an unknown network, ProofError for a custom schedule that is wrong.
     """
     if nbytes < 0:
         raise InputError(f"nbytes is {nbytes}; give 0 or more.")
+    if not isinstance(schedule.programs, Programs):
+        prove(schedule)
     loaded = load_network(network)
     clocks = _Clocks(loaded, schedule.ranks, nbytes / schedule.chunks)
     steady, repeats = 0.0, 0  # rounds like the last one, each later by the same time
@@ -96,6 +100,7 @@ def predict(
         link,
         share,
         clocks.total_bytes,
+        schedule.channels,
     )
 
 

@@ -142,13 +142,14 @@ class Schedule:
     nodes: int
     root: int
     programs: Sequence[Program] = field(repr=False)
+    channels: int = 1  # rings that share the data, for a ring
 
     def __post_init__(self) -> None:
         if self.op not in OPS:
             raise unknown("collective", str(self.op)[:40], OPS)
         if not isinstance(self.algorithm, str):
             raise InputError(f"algorithm is {shorten(self.algorithm)}; give a name in quotes.")
-        for name, least in (("ranks", 1), ("chunks", 1), ("nodes", 1), ("root", 0)):
+        for name, least in (("ranks", 1), ("chunks", 1), ("nodes", 1), ("root", 0), ("channels", 1)):
             object.__setattr__(self, name, _read_integer(name, getattr(self, name), least))
         if self.root >= self.ranks:
             raise InputError(f"root is {self.root}; it must be one of the ranks 0 to {self.ranks - 1}.")
@@ -175,7 +176,7 @@ class Schedule:
 
     def to_json(self) -> str:
         """Return the schedule as JSON; `from_json` reads it."""
-        head = {name: getattr(self, name) for name in _HEAD}
+        head = {name: getattr(self, name) for name in (*_HEAD, "channels")}
         return json.dumps({**head, "programs": [[list(step) for step in program] for program in self.programs]})
 
     @staticmethod
@@ -186,7 +187,7 @@ class Schedule:
         except (ValueError, RecursionError) as error:
             raise InputError(f"this is not JSON ({error}); write a schedule with Schedule.to_json().") from None
         names = (*_HEAD, "programs")
-        if not isinstance(document, dict) or set(document) != set(names):
+        if not isinstance(document, dict) or set(document) - {"channels"} != set(names):
             given = f"fields {', '.join(document)}" if isinstance(document, dict) else shorten(document)
             raise InputError(f"this is no schedule ({given[:200]}); one in JSON has the fields {', '.join(names)}.")
         return Schedule(**document)

@@ -141,9 +141,7 @@ def _find_fastest(ranks: int, network: Network, nbytes: int, algorithms: Sequenc
     """The fastest algorithm for a sum of `nbytes` among `ranks`, and its seconds."""
     if ranks == 1:
         return "none", 0.0
-    nodes = -(-ranks // min(network.per_node or ranks, ranks))
-    even_nodes = nodes if ranks % nodes == 0 else None
-    plans = {a: schedule("all_reduce", a, ranks=ranks, nodes=even_nodes) for a in algorithms}
+    plans = {a: schedule("all_reduce", a, ranks=ranks, network=network) for a in algorithms}
     times = {a: predict(plan, network=network, nbytes=nbytes).seconds for a, plan in plans.items()}
     best = min(times, key=lambda a: times[a])
     return best, times[best]

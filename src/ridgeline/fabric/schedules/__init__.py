@@ -6,9 +6,13 @@ To add one: write a file with `write(op, ranks, chunks, nodes, root) -> (pieces,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.fabric.networks import Network, load_network
 from ridgeline.fabric.schedule_types import Programs, Schedule, WriteRounds
 from ridgeline.fabric.schedules import chain, direct, hierarchical, rabenseifner, recursive_doubling, ring, tree
 
@@ -43,14 +47,20 @@ def schedule(
     chunks: int | None = None,
     nodes: int | None = None,
     root: int = 0,
+    channels: int | None = None,
+    network: str | Path | Mapping[str, Any] | Network | None = None,
 ) -> Schedule:
     """Return the steps of every rank.
 
     op         a key of `ALGORITHMS`, such as "all_reduce"
     algorithm  its algorithm, such as "ring"
     chunks     pieces of each block, sent one after the other; None: the default of the algorithm
-    nodes      machines with an equal number of ranks each (for "hierarchical"); None: chosen from `ranks`
+    nodes      machines with an equal number of ranks each (for "hierarchical" and channels); None: from `network`, else
+               chosen from `ranks`
     root       the rank where a broadcast starts, or a reduce ends
+    channels   rings at once, each leaves a node through another rank (for "ring"); None: one for each adapter of a node
+               of `network`, else 1
+    network    as for `predict`: the network that `nodes` and `channels` are chosen for
 
     Raises InputError for unknown names and wrong numbers.
 
@@ -72,10 +82,21 @@ def schedule(
         raise InputError(f"root is {root}; it must be one of the ranks 0 to {ranks - 1}.")
     if nodes is not None and (nodes < 1 or ranks % nodes):
         raise InputError(f"{ranks} ranks cannot be spread evenly over {nodes} nodes; choose a divisor.")
+    if channels is not None and (channels < 1 or (channels > 1 and algorithm != "ring")):
+        raise InputError(f"channels is {channels} for {algorithm}; a ring has 1 or more, other algorithms have 1.")
+    if network is not None:
+        loaded = load_network(network)
+        full_nodes = loaded.count_nodes(ranks)
+        if algorithm == "ring" and channels is None and full_nodes is not None and full_nodes > 1:
+            channels = min(loaded.adapters, ranks // full_nodes)
+        nodes = nodes or full_nodes
+    channels = channels or 1
     write, default_chunks = ALGORITHMS[op][algorithm]
+    if channels > 1:
+        write = partial(ring.write, channels=channels)
     nodes = nodes or _choose_nodes(ranks)
     pieces, write_rounds = write(op, ranks, chunks or default_chunks, nodes, root)
-    return Schedule(op, algorithm, ranks, pieces, nodes, root, Programs(ranks, write_rounds))
+    return Schedule(op, algorithm, ranks, pieces, nodes, root, Programs(ranks, write_rounds), channels)
 
 
 def _choose_nodes(ranks: int) -> int:

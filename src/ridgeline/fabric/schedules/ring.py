@@ -1,4 +1,8 @@
-"""Ring: every rank sends blocks to its right neighbour. The least possible traffic, 2(n − 1) hops of latency."""
+"""Ring: every rank sends blocks to its right neighbour. The least possible traffic, 2(n − 1) hops of latency.
+
+One ring leaves each node through one rank, and so through one adapter. With several channels, each for its share of the
+data, ring k starts k ranks later in every node: it leaves through another rank, and all adapters work.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ import numpy as np
 from ridgeline.fabric.schedule_types import Ints, Round, WriteRounds, make_round
 
 
-def write(op: str, ranks: int, chunks: int, nodes: int, root: int) -> tuple[int, WriteRounds]:
-    members = np.arange(ranks)[None, :]
-    blocks = np.arange(ranks)[None, :] * chunks
+def write(op: str, ranks: int, chunks: int, nodes: int, root: int, channels: int = 1) -> tuple[int, WriteRounds]:
+    local, channel = ranks // nodes, np.arange(channels)[:, None]
+    members = np.arange(ranks) // local * local + (np.arange(ranks) + channel) % local
+    blocks = (members * channels + channel) * chunks
 
     def rounds() -> Iterator[Round]:
         if op in ("all_reduce", "reduce_scatter"):
@@ -19,7 +24,7 @@ def write(op: str, ranks: int, chunks: int, nodes: int, root: int) -> tuple[int,
         if op in ("all_reduce", "all_gather"):
             yield from write_rings(members, blocks, chunks, reduce=False)
 
-    return ranks * chunks, rounds
+    return ranks * channels * chunks, rounds
 
 
 def write_rings(members: Ints, blocks: Ints, chunks: int, reduce: bool, width: int = 1) -> Iterator[Round]:
@@ -28,10 +33,11 @@ def write_rings(members: Ints, blocks: Ints, chunks: int, reduce: bool, width: i
     Block k ends, or starts, at the k-th member. Each block is sent in `chunks` messages of `width` chunks.
     """
     n = members.shape[1]
-    place, piece = np.arange(n), np.arange(chunks) * width
+    piece = np.arange(chunks) * width
     right = np.roll(members, -1, axis=1)
-    first = make_round(members[:, :, None], right[:, :, None], piece, width, reduce)
+    first = make_round(members.T[:, :, None], right.T[:, :, None], piece, width, reduce)
+    # Each round is a view of the blocks, written twice: predictions for many ranks skip most rounds.
+    twice = np.tile((blocks.T[:, :, None] + piece).reshape(n, -1), (2, 1))
     for turn in range(n - 1):
-        sent = blocks[:, (place - turn - (1 if reduce else 0)) % n]
-        chunk = sent.ravel() if chunks == 1 else (sent[:, :, None] + piece).ravel()
-        yield first._replace(chunk=chunk, as_before=turn > 0)
+        start = (-turn - (1 if reduce else 0)) % n
+        yield first._replace(chunk=twice[start : start + n].ravel(), as_before=turn > 0)
