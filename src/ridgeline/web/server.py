@@ -1,4 +1,4 @@
-"""A small HTTP server: loopback by default, behind the checks of middleware.py, stopped by Ctrl-C.
+"""A small HTTP server: loopback by default, behind the checks of middleware.py and the limits of connections.py.
 
     from ridgeline.web import create_app, serve
     serve(create_app([Route("/", index)]), port=8000)
@@ -22,6 +22,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, MissingExtra, RidgelineError
+from ridgeline.web import connections
 from ridgeline.web.middleware import HEALTH, App, Rules
 from ridgeline.web.pages import get_policy
 
@@ -142,10 +143,13 @@ def _prepare_server(app: App, host: str, port: int) -> tuple[uvicorn.Server, soc
     if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
         raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
     listener = _bind_socket(host, port)
+    limit = connections.get_connection_limit()
+    connections.limit_log_lines()
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
         reachable,
-        http="h11",
+        http=connections.make_protocol(limit, connections.HEAD_S),
+        backlog=min(128, limit),  # asyncio accepts as many at once, before any limit can act
         ws="none",
         lifespan="on",
         log_config=None,

@@ -1,0 +1,118 @@
+"""A client that only connects does not use up the process, and one that repeats itself does not fill the log."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import socket
+import time
+from contextlib import ExitStack, suppress
+
+import httpx
+import pytest
+
+from ridgeline.web import connections, create_app, run_in_background
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+CLIENT = {"timeout": 30, "trust_env": False}
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed the connection."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def wait_until(true, seconds=30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.01)
+    return true()
+
+
+def test_half_open_connections_beyond_the_limit_replace_each_other(monkeypatch):
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    with ExitStack() as stack, run_in_background(create_app([])) as url:
+        address = ("127.0.0.1", httpx.URL(url).port)
+        clients = []
+        for k in range(90):
+            client = stack.enter_context(socket.create_connection(address, 30))
+            if k % 2:
+                client.sendall(b"GET / HTTP/1.1\r\nhost: x")
+            clients.append(client)
+            if k % 30 == 0:
+                assert httpx.get(f"{url}/healthz", **CLIENT).status_code == 200
+        assert httpx.get(f"{url}/healthz", **CLIENT).status_code == 200
+        assert wait_until(lambda: sum(map(is_closed, clients)) >= 70), "the server kept more than 20 connections"
+        assert not is_closed(clients[-1]), "the newest stays"
+
+
+def test_connections_use_a_part_of_the_descriptors(monkeypatch):
+    limits = {64: 16, 1024: 256, 10**6: 512, 8: 4, resource.RLIM_INFINITY: 512}
+    for descriptors, most in limits.items():
+        monkeypatch.setattr(resource, "getrlimit", lambda _, d=descriptors: (d, d))
+        assert connections.get_connection_limit() == most
+
+
+def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+
+    async def slow(scope, receive, send):
+        import asyncio
+
+        await asyncio.sleep(1.0)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    from starlette.routing import Route
+
+    class Slow:
+        async def __call__(self, scope, receive, send):
+            await slow(scope, receive, send)
+
+    with run_in_background(create_app([Route("/slow", Slow())])) as url:
+        with socket.create_connection(("127.0.0.1", httpx.URL(url).port), 30) as client:
+            sent = 0
+            for letter in b"GET / HTTP/1.1\r\nx: " + b"y" * 600:
+                with suppress(OSError):
+                    client.sendall(bytes([letter]))
+                sent += 1
+                if is_closed(client):
+                    break
+                client.setblocking(True)
+                time.sleep(0.05)
+            assert sent < 600, "bytes that trickle keep a connection for ever"
+        with httpx.Client(**CLIENT) as client:
+            assert client.get(f"{url}/slow").status_code == 200
+            assert client.get(f"{url}/slow").status_code == 200
+
+
+def test_a_repeated_message_is_logged_a_few_times_and_then_counted(monkeypatch, caplog):
+    moment = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+    logger = logging.getLogger("tests.repeated")
+    logger.addFilter(connections.RepeatFilter())
+    for k in range(1_000):
+        logger.error("accept failed\nsocket %s", k)
+        logger.error("something else")
+    assert [r.getMessage().partition("\n")[0] for r in caplog.records] == ["accept failed", "something else"] * 5
+    moment[0] += 61
+    logger.error("accept failed\nagain")
+    assert caplog.records[-1].getMessage() == "accept failed\nagain (995 more like this were not shown)"
+
+
+def test_a_client_that_sends_nonsense_does_not_fill_the_log(caplog):
+    with run_in_background(create_app([])) as url:
+        for _ in range(30):
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port), 30) as client:
+                client.sendall(b"nonsense\r\n\r\n")
+                while client.recv(1000):
+                    pass
+    assert sum("Invalid HTTP request" in r.getMessage() for r in caplog.records) <= 5
