@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit
-from ridgeline.lab.experiment import Point, ProgressHooks, parse_arguments
+from ridgeline.lab.experiment import Point, ProgressHooks, list_warnings, parse_arguments
 from ridgeline.machine import Topology, topology
 from ridgeline.web import format_si
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ridgeline.workloads import ExperimentPlan
 
 MAX_ROWS = 40  # of a table
+MAX_WARNINGS = 5  # sentences about runs whose times should not be quoted
 
 
 def run(
@@ -83,6 +84,7 @@ def run(
     else:
         if len(failures) < len(result.rows):
             stdout().print(_make_result_table(result.rows, result.labels))
+            _print_warnings(result.rows, result.labels)
         for row in failures:
             print_line(f"{row['run_id']} failed: {row['error']}")
         print_line(f"Report: {result.folder.path / 'report.html'}")
@@ -172,15 +174,24 @@ def _format_row(row: Mapping[str, Any]) -> str:
 
 def _make_result_table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("point", "images/s", "batch", "to device", "compute", "back", "overlap"):
-        table.add_column(name, justify="left" if name == "point" else "right", no_wrap=name != "point")
+    for name in ("point", "images/s", "batch", "to device", "compute", "back", "overlap", "validity"):
+        table.add_column(name, justify="left" if name in ("point", "validity") else "right", no_wrap=name != "point")
     for row in [r for r in rows if r["success"]][:MAX_ROWS]:
         times = [row["batch_seconds"], *(row[f"{stage}_seconds"] for stage in ("h2d", "compute", "d2h"))]
         cells = ["–" if t is None else format_si(t, "s") for t in times]
         overlap = "–" if row["overlap"] is None else f"{row['overlap']:.2f}"
         name = f"{labels[row['run_id']]} · {row['placement']}"
-        table.add_row(escape(name), f"{row['throughput']:,.1f}", *cells, overlap)
+        table.add_row(escape(name), f"{row['throughput']:,.1f}", *cells, overlap, row["validity"])
     return table
+
+
+def _print_warnings(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> None:
+    """Say of each run whose times should not be quoted why."""
+    sentences = list_warnings([row for row in rows if row["success"]], labels)
+    for sentence in sentences[:MAX_WARNINGS]:
+        print_line(sentence)
+    if len(sentences) > MAX_WARNINGS:
+        print_line(f"… and {len(sentences) - MAX_WARNINGS} more; the report lists all.")
 
 
 def _format_duration(seconds: float) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.experiment.overrides import parse_arguments as parse_arguments
     from ridgeline.lab.experiment.point import Point as Point
     from ridgeline.lab.experiment.point import check_available as check_available
+    from ridgeline.lab.experiment.report import list_warnings as list_warnings
     from ridgeline.lab.experiment.results import ResultsWriter as ResultsWriter
     from ridgeline.lab.experiment.results import load_experiments as load_experiments
     from ridgeline.lab.experiment.runner import ProgressHooks as ProgressHooks
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = attach(
         "folder": ["ExperimentFolder", "open_folder"],
         "overrides": ["RunArguments", "parse_arguments"],
         "point": ["Point", "check_available"],
+        "report": ["list_warnings"],
         "results": ["ResultsWriter", "load_experiments"],
         "runner": ["ProgressHooks", "RunOptions", "run_points"],
     },

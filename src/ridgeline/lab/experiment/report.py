@@ -52,6 +52,11 @@ def list_notes(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
+def list_warnings(rows: Sequence[Row], names: Names) -> list[str]:
+    """Return a sentence for each run whose times should not be quoted."""
+    return [f"{names[row['run_id']]} is {row['validity']}: {row['advice']}." for row in rows if row["advice"]]
+
+
 def _write_summary(rows: Sequence[Row], names: Names, state: Mapping[str, Any]) -> str:
     lines = [f"# {state['name']}", ""]
     lines += [_escape(state["description"]), ""] if state.get("description") else []
@@ -61,17 +66,18 @@ def _write_summary(rows: Sequence[Row], names: Names, state: Mapping[str, Any]) 
     lines += [*(f"{note}\n" for note in list_notes(rows))]
     if good:
         lines += [
-            "| point | place | images/s | batch | to the device | compute | back | overlap |",
-            "|---|---|---|---|---|---|---|---|",
+            "| point | place | images/s | batch | to the device | compute | back | overlap | validity |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for row in good:
             stages = " | ".join(_format_time(row[f"{stage}_seconds"]) for stage in STAGES)
             rate = f"{row['throughput']:,.1f}" if row["throughput"] else "–"
             overlap = f"{row['overlap']:.2f}" if row["overlap"] is not None else "–"
             batch = _format_time(row["batch_seconds"])
-            cells = [_escape(names[row["run_id"]]), describe_place(row), rate, batch, stages, overlap]
+            cells = [_escape(names[row["run_id"]]), describe_place(row), rate, batch, stages, overlap, row["validity"]]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", "Times are medians of one batch; each stage is timed by itself.", ""]
+        lines += [*(f"- {_escape(sentence)}" for sentence in list_warnings(good, names)), ""]
     failures = [row for row in rows if not row["success"]]
     if failures:
         lines += ["## Failed", "", *(f"- {_escape(r['run_id'])}: {_escape(str(r['error']))}" for r in failures), ""]
@@ -89,6 +95,7 @@ def _write_page(
         rows=rows,
         failures=[row for row in rows if not row["success"]],
         notes=list_notes(rows),
+        warnings=list_warnings([row for _, row in good], names),
         machines=list({record.machine["fingerprint"]: record.machine for record in records}.values()),
         charts=[chart for chart in (_draw_rates(rows, names), _draw_stages(rows, names)) if chart],
         timelines=[

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.limits import TRANSFER as TRANSFER
     from ridgeline.lab.judge.limits import UP as UP
     from ridgeline.lab.judge.limits import StageLimit as StageLimit
+    from ridgeline.lab.judge.limits import clip_share as clip_share
     from ridgeline.lab.judge.limits import compute_floors as compute_floors
     from ridgeline.lab.judge.limits import find_limit as find_limit
     from ridgeline.lab.judge.limits import find_stage_limit as find_stage_limit
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.sweeps import find_sweeps as find_sweeps
     from ridgeline.lab.judge.sweeps import list_differing_parameters as list_differing_parameters
     from ridgeline.lab.judge.verdict import MARGIN as MARGIN
+    from ridgeline.lab.judge.verdict import NOISY as NOISY
     from ridgeline.lab.judge.verdict import Assessment as Assessment
     from ridgeline.lab.judge.verdict import Comparison as Comparison
     from ridgeline.lab.judge.verdict import Validity as Validity
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.verdict import compare_versions as compare_versions
     from ridgeline.lab.judge.verdict import count_missing_executions as count_missing_executions
     from ridgeline.lab.judge.verdict import is_undecided as is_undecided
+    from ridgeline.lab.judge.verdict import list_throttle_reasons as list_throttle_reasons
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -162,6 +165,7 @@ __getattr__, __dir__, __all__ = attach(
             "StageLimit",
             "TRANSFER",
             "UP",
+            "clip_share",
             "compute_floors",
             "find_limit",
             "find_stage_limit",
@@ -188,12 +192,14 @@ __getattr__, __dir__, __all__ = attach(
             "Assessment",
             "Comparison",
             "MARGIN",
+            "NOISY",
             "Validity",
             "assess",
             "classify_ratio",
             "compare_versions",
             "count_missing_executions",
             "is_undecided",
+            "list_throttle_reasons",
         ],
     },
 )

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.lab.judge.analyse import Row, list_limits
+from ridgeline.lab.judge.verdict import NOISY
 from ridgeline.machine import Ceilings
 
 DECISIVE = 0.5  # share of a ceiling, or of a step, from which on that resource or stage is the limit
@@ -50,7 +51,7 @@ DOWN = "down"  # the transfer back
 
 @dataclass(frozen=True)
 class LimitAnswer:
-    """What list_limits a path, in words; where that is unknown (None), `measure` says what to measure."""
+    """What limits a path, in words; where that is unknown (None), `measure` says what to measure."""
 
     words: str | None
     measure: str = ""
@@ -58,12 +59,12 @@ class LimitAnswer:
 
 @dataclass(frozen=True)
 class StageLimit:
-    """What list_limits one run of a pipeline.
+    """What limits one run of a pipeline.
 
     kind     transfer | memory | compute | overhead; "" where no stage has a time
     stage    the slowest stage: up | compute | down
-    filled   slowest stage ÷ achieved time: 1 is the most that overlapping can give
-    reached  highest floor ÷ achieved time; None without floors
+    filled   slowest stage ÷ achieved time: 1 is the most that overlapping can give; None where it is no result
+    reached  highest floor ÷ achieved time; None without floors, or where it is no result
     """
 
     kind: str
@@ -73,7 +74,7 @@ class StageLimit:
 
 
 def find_limit(row: Row, rows: Sequence[Row], others: Iterable[Row]) -> LimitAnswer:
-    """Return what list_limits `row`, which is ours, in its race.
+    """Return what limits `row`, which is ours, in its race.
 
     rows    all contenders of the race
     others  our rows of other cases of the same path
@@ -95,18 +96,32 @@ def find_limit(row: Row, rows: Sequence[Row], others: Iterable[Row]) -> LimitAns
 
 
 def find_stage_limit(seconds: float, stages: Mapping[str, float], floors: Mapping[str, float]) -> StageLimit:
-    """Return what list_limits a run that takes `seconds` per batch.
+    """Return what limits a run that takes `seconds` per batch.
 
     stages  seconds of each stage by itself: up, compute, down
     floors  the least seconds of each resource: up, down, memory, compute (see `compute_floors`)
     """
     reached = max(floors.values()) / seconds if floors else None
     if not stages:
-        return StageLimit("", "", None, reached)
+        return StageLimit("", "", None, clip_share(reached))
     slowest = max(stages, key=lambda stage: stages[stage])
     filled = stages[slowest] / seconds
     kind = TRANSFER if slowest != COMPUTE else _find_compute_limit(stages[COMPUTE], floors)
-    return StageLimit(kind if filled >= DECISIVE else OVERHEAD, slowest, filled, reached)
+    return StageLimit(kind if filled >= DECISIVE else OVERHEAD, slowest, clip_share(filled), clip_share(reached))
+
+
+def clip_share(share: float | None) -> float | None:
+    """Return a share of something that cannot exceed 1, such as a part of a time: at most 1.
+
+    A share above 1 by more than the error of a measurement says that its two times were not measured under the same
+    load. It is no result: None.
+
+    >>> clip_share(0.8), clip_share(1.02), clip_share(1.55)
+    (0.8, 1.0, None)
+    """
+    if share is None or share > 1 + NOISY:
+        return None
+    return min(share, 1.0)
 
 
 def compute_floors(amounts: Mapping[str, float], rates: Mapping[str, float]) -> dict[str, float]:
@@ -150,7 +165,7 @@ def crowded(row: Row) -> bool:
 
 
 def _find_compute_limit(seconds: float, floors: Mapping[str, float]) -> str:
-    """Return what list_limits the compute stage; without floors it counts as arithmetic."""
+    """Return what limits the compute stage; without floors it counts as arithmetic."""
     known = {name: floors[name] for name in (COMPUTE, MEMORY) if name in floors}
     if not known:
         return COMPUTE

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ridgeline.lab.judge import MIN_OBSERVATIONS, NOISY, Validity, clip_share, list_throttle_reasons, median
 from ridgeline.lab.record import ContenderResult, Record
+from ridgeline.web import format_si
 
 STAGES = ("h2d", "compute", "d2h")
+MIN_SAMPLES, MIN_SECONDS = 30, 1.0  # a run with fewer batches, in less time, says nothing about the speed of a model
+MAX_SKEW = 1.25  # mean over median of the batches, or its inverse; beyond it neither stands for the run
 
 
 def select_latest(records: Iterable[Record]) -> list[Record]:
@@ -31,6 +35,8 @@ def build_row(record: Record) -> dict[str, Any]:
     seconds = [ns / 1e9 for ns in result.samples_ns] if error is None else []
     alone = {stage: ns / 1e9 for stage, ns in (result.extras.get("alone_ns") or {}).items()}
     mean = statistics.fmean(seconds) if seconds else None
+    overlap = clip_share(max(alone.values()) / mean) if alone and mean else None
+    validity, advice = _assess(record, error, seconds, alone)
     place = record.placement[0]
     moved = work["bytes"]
     return {
@@ -50,7 +56,9 @@ def build_row(record: Record) -> dict[str, Any]:
         "batch_seconds": statistics.median(seconds) if seconds else None,
         "samples": seconds,
         **{f"{stage}_seconds": alone.get(stage) for stage in STAGES},
-        "overlap": max(alone.values()) / mean if alone and mean else None,
+        "overlap": overlap,
+        "validity": validity.value,
+        "advice": advice,
         "flops": work["flops"],
         "h2d_bytes": moved.get("pcie", moved.get("staged", 0)),
         "d2h_bytes": moved.get("pcie_back", moved.get("staged_back", 0)),
@@ -96,6 +104,37 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def is_done(record: Record) -> bool:
     """Whether a point need not be measured again."""
     return _find_error(record.contenders[0]) is None
+
+
+def _assess(
+    record: Record, error: str | None, seconds: Sequence[float], alone: Mapping[str, float]
+) -> tuple[Validity, str]:
+    """Return whether the times of a point may be quoted, and why not.
+
+    seconds  of each batch
+    alone    of each stage by itself
+    """
+    if error is not None:
+        result = record.contenders[0]
+        wrong = result.failure is None and result.check is not None and not result.check["ok"]
+        return (Validity.WRONG if wrong else Validity.INCOMPLETE), error
+    if reasons := list_throttle_reasons(record):
+        advice = f"the machine was throttled ({', '.join(reasons)}); let it cool or raise the limit"
+        return Validity.THROTTLED, advice
+    count, total, middle = len(seconds), sum(seconds), median(seconds)
+    faults = []
+    if count < MIN_OBSERVATIONS or (count < MIN_SAMPLES and total < MIN_SECONDS):
+        faults.append(f"it is too short ({count} batches in {format_si(total, 's')})")
+    elif middle.relative > NOISY:
+        faults.append(f"the median is uncertain by ± {format_si(middle.relative * middle.value, 's')}")
+    skew = total / count / middle.value
+    if not 1 / MAX_SKEW <= skew <= MAX_SKEW:
+        faults.append(f"the mean batch takes {skew:.2g} times the median batch")
+    if alone and clip_share(max(alone.values()) / (total / count)) is None:
+        faults.append("a stage by itself took longer than a batch in the stream")
+    if not faults:
+        return Validity.VALID, ""
+    return Validity.NOISY, f"{'; '.join(faults)}: measure more batches, on a machine that does nothing else"
 
 
 def _find_error(result: ContenderResult) -> str | None:
