@@ -15,7 +15,7 @@ from tests.trajectory.recordings import EPOCH, NS
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory import readers
-from ridgeline.trajectory.readers import ReadOptions
+from ridgeline.trajectory.readers import LeftOut, ReadOptions
 from ridgeline.trajectory.stream import Stream
 
 
@@ -228,6 +228,53 @@ def test_datasets_that_are_one_quantity_are_chosen_by_its_name(tmp_path: Path):
         assert {n: s.values.shape for n, s in streams_by_name.items()} == {"obs/pos": (5, 3)}
     with pytest.raises(InputError, match=r"did you mean 'obs/pos'.* There are: obs/gear, obs/pos\.$"):
         readers.read(tmp_path / "a.h5", ["obs/poss"], ReadOptions(fps=10))
+
+
+def test_a_group_of_hdf5_has_its_own_clock_and_what_is_left_out_has_its_reason(tmp_path: Path):
+    import h5py
+
+    fast, slow = np.arange(500) / 500, 0.05 + np.arange(20) / 20
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["imu/t"], file["imu/accel"] = fast, np.stack([fast, -fast], axis=1)
+        file["ft/time"], file["ft/wrench"] = slow, slow * 2
+        file["imu/odd"], file["imu/note"] = np.arange(7.0), np.array([b"x"] * 500)
+        file["imu/wide"], file["imu/gps_time"] = np.zeros((500, 300)), fast + 9
+        file["alone/x"] = np.arange(3.0)
+        file["cam_stamp"], file["cam_exposure"] = np.arange(30) * 33_000_000, np.arange(30.0)
+    left_out: list[LeftOut] = []
+    options = ReadOptions(leave_out=left_out.append)
+    streams_by_name = by_name(readers.read(tmp_path / "a.h5", options=options))
+    assert set(streams_by_name) == {"imu/accel", "imu/gps_time", "ft/wrench", "cam_exposure"}
+    np.testing.assert_array_equal(streams_by_name["imu/accel"].times, fast)
+    np.testing.assert_array_equal(streams_by_name["ft/wrench"].times, slow)
+    assert streams_by_name["cam_exposure"].times[1] == 33_000_000
+    reasons = {item.name: item.reason for item in left_out}
+    assert reasons["imu/odd"] == "its length is 7, and that of its clock imu/t is 500"
+    assert "text" in reasons["imu/note"]
+    assert "too wide" in reasons["imu/wide"]
+    assert "length" in reasons["alone/x"]
+    with pytest.raises(InputError, match=r"imu/odd is left out \(its length is 7"):
+        readers.read(tmp_path / "a.h5", ["imu/odd"])
+    named = by_name(readers.read(tmp_path / "a.h5", ["imu/accel"], ReadOptions(clock="imu/gps_time")))
+    np.testing.assert_array_equal(named["imu/accel"].times, fast + 9)
+    with pytest.raises(InputError, match=r"no time column in .* 'clock'"):
+        readers.read(tmp_path / "a.h5", options=ReadOptions(clock="clock"))
+
+
+def test_groups_of_hdf5_without_a_clock_beside_groups_with_one_are_left_out_without_fps(tmp_path: Path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["imu/t"], file["imu/x"] = np.arange(10) / 10, np.arange(10.0)
+        file["plain/y"] = np.arange(4.0)
+    left_out: list[LeftOut] = []
+    assert [s.name for s in readers.read(tmp_path / "a.h5", options=ReadOptions(leave_out=left_out.append))] == [
+        "imu/x"
+    ]
+    assert "no time column" in left_out[0].reason
+    even = by_name(readers.read(tmp_path / "a.h5", options=ReadOptions(fps=2)))
+    assert even["plain/y"].times.tolist() == [0, NS // 2, NS, 3 * NS // 2]
+    assert even["imu/x"].times[1] == pytest.approx(0.1)
 
 
 # --- LeRobot ---

@@ -88,6 +88,22 @@ def test_an_empty_cell_is_no_sample(tmp_path: Path):
     assert streams["slow"].times.tolist() == [0.0, 0.3]
 
 
+def test_a_cell_of_blanks_is_no_sample(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time,x,n,note\n0.0,1.5,1, \n0.1, ,2,b\n0.2,3.5,   ,c\n")
+    streams, _ = read_with_notes(tmp_path / "a.csv")
+    assert set(streams) == {"x", "n"}
+    assert (streams["x"].times.tolist(), streams["x"].values.tolist()) == ([0.0, 0.2], [1.5, 3.5])
+    assert streams["n"].values.tolist() == [1, 2]
+    assert streams["n"].values.dtype == np.int64
+
+
+def test_a_quaternion_without_one_cell_is_no_sample_and_stays_a_quaternion(tmp_path: Path):
+    rows = "".join(f"{i / 10},0,0,0,{'' if i == 3 else 1}\n" for i in range(8))
+    (tmp_path / "a.csv").write_text(f"time,q_x,q_y,q_z,q_w\n{rows}")
+    streams, _ = read_with_notes(tmp_path / "a.csv")
+    assert {n: s.values.shape for n, s in streams.items()} == {"q": (7, 4)}
+
+
 def test_text_columns_are_left_out_with_a_note(tmp_path: Path):
     (tmp_path / "a.csv").write_text("time;v;note\n0.0;1;on\n0.1;2;off\n")
     streams, notes = read_with_notes(tmp_path / "a.csv")

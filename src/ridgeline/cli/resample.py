@@ -66,6 +66,13 @@ def resample(
     time_unit: Annotated[
         str | None, typer.Option(metavar="UNIT", help="Unit of the time column: ns, us, ms or s.")
     ] = None,
+    stamps: Annotated[
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="Stamps of messages: header, log, or auto (header if all topics share its clock; default).",
+        ),
+    ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Convert again inputs with a finished output.")] = False,
     device: Device = "auto",
     as_json: Json = False,
@@ -102,6 +109,7 @@ def resample(
         fps=fps,
         clock=time_column,
         unit=time_unit,
+        stamps=_check_stamps(stamps),
     )
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
@@ -192,6 +200,14 @@ def _check_span(span: str) -> Any:
     if span not in SPANS:
         raise unknown("span", span, SPANS)
     return span
+
+
+def _check_stamps(stamps: str) -> str:
+    from ridgeline.trajectory.readers import STAMPS
+
+    if stamps not in STAMPS:
+        raise unknown("choice of stamps", stamps, STAMPS)
+    return stamps
 
 
 def _parse_seconds(text: str, option: str) -> float:

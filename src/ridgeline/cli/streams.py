@@ -31,6 +31,13 @@ def streams(
     time_unit: Annotated[
         str | None, typer.Option(metavar="UNIT", help="Unit of the time column: ns, us, ms or s.")
     ] = None,
+    stamps: Annotated[
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="Stamps of messages: header, log, or auto (header if all topics share its clock; default).",
+        ),
+    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """List the streams of a recording: rate, jitter, gaps, duplicates, type, and the kind that resample uses.
@@ -43,13 +50,15 @@ def streams(
     """
     from ridgeline.cli.resample import split_names
     from ridgeline.trajectory import describe_stream, readers
-    from ridgeline.trajectory.readers import ReadOptions
+    from ridgeline.trajectory.readers import LeftOut, ReadOptions
 
     notes: list[str] = []
-    options = ReadOptions(fps, time_column, time_unit, notes.append)
+    left_out: list[LeftOut] = []
+    options = ReadOptions(fps, time_column, time_unit, notes.append, stamps, left_out.append)
     stats = [describe_stream(s) for s in readers.read(file, split_names(topics), options)]
     if as_json:
-        print_json({"file": str(file), "streams": [asdict(s) for s in stats], "notes": notes})
+        lists = {"streams": [asdict(s) for s in stats], "left_out": [asdict(x) for x in left_out]}
+        print_json({"file": str(file), **lists, "notes": notes})
         return
     for part in _tables(stats):
         stdout().print(part)

@@ -39,6 +39,7 @@ class ConversionSettings:
     fps: float | None = None
     clock: str | None = None
     unit: str | None = None
+    stamps: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def align_recording(
 ) -> list[Aligned]:
     """Read a recording and align each of its episodes."""
     report = report_note or (lambda _: None)
-    options = ReadOptions(settings.fps, settings.clock, settings.unit, report)
+    options = ReadOptions(settings.fps, settings.clock, settings.unit, report, settings.stamps)
     streams = readers.read(path, settings.topics, options)
     names = [s.name for s in streams]
     kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(names, word)}

@@ -56,7 +56,8 @@ class TrajectoryDataset:
     window   seconds per item; a window begins every `stride` seconds (default: window). None: an item is an episode
     partial  add a last window that is not full if full windows do not cover the episode; collate masks the rest
     span     start and end of an episode's clock, as in `align`
-    sort     sort stamps that go back. fps, clock, unit: information that a file lacks, as in `readers.ReadOptions`
+    sort     sort stamps that go back. fps, clock, unit, stamps: information that a file lacks, as in
+             `readers.ReadOptions`
     memory   bytes of recordings that each process caches (default: 1 GiB)
 
     The first recording decides the columns; a recording that lacks a column raises InputError. A file is read when an
@@ -78,6 +79,7 @@ class TrajectoryDataset:
         fps: float | None = None,
         clock: str | None = None,
         unit: str | None = None,
+        stamps: str = "auto",
         memory: int = CACHE_BYTES,
     ) -> None:
         if span not in SPANS:
@@ -86,7 +88,7 @@ class TrajectoryDataset:
             raise InputError(f"stride={stride} needs a window; give window= in seconds too.")
         self._topics = [topics] if isinstance(topics, str) else list(topics or ())
         self._window, self._span, self._sort = duration_to_ns("window", window), span, sort
-        self._options, self._memory = ReadOptions(fps, clock, unit), memory
+        self._options, self._memory = ReadOptions(fps, clock, unit, stamps=stamps), memory
         self._cache: OrderedDict[int, list[Sample]] = OrderedDict()
         self._cached_bytes: dict[int, int] = {}  # by cached recording
         self._files: list[Path] = []

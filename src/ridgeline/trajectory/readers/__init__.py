@@ -9,16 +9,24 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.trajectory.columns import match_names
-from ridgeline.trajectory.readers.streams import ReadOptions, describe_error, match_streams, read_head
+from ridgeline.trajectory.readers.streams import (
+    STAMPS,
+    LeftOut,
+    ReadOptions,
+    describe_error,
+    match_streams,
+    read_head,
+)
 from ridgeline.trajectory.stream import Stream
 
-__all__ = ["FORMATS", "ReadOptions", "detect_format", "group_episodes", "read"]
+__all__ = ["FORMATS", "STAMPS", "LeftOut", "ReadOptions", "detect_format", "group_episodes", "read"]
 
 # module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -43,9 +51,17 @@ def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOpt
     path = Path(path)
     name = detect_format(path)
     what = FORMATS[name][0]
+    left_out: list[LeftOut] = []
+    forward = (options or ReadOptions()).leave_out
+
+    def leave_out(item: LeftOut) -> None:
+        left_out.append(item)
+        forward(item)
+
+    options = replace(options or ReadOptions(), leave_out=leave_out)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # some libraries print warnings to stdout
-            streams: list[Stream] = _module(name).read(path, topics or None, options or ReadOptions())
+            streams: list[Stream] = _module(name).read(path, topics or None, options)
     except RidgelineError:
         raise
     except MemoryError:
@@ -57,11 +73,15 @@ def read(path: str | Path, topics: Sequence[str] | None = None, options: ReadOpt
             f"'{path}' is a {what} that cannot be read to its end ({describe_error(error)}); "
             "it is truncated or damaged, copy it again."
         ) from error
+    if not streams:
+        reasons = "; ".join(f"{item.name} is left out ({item.reason})" for item in left_out[:3])
+        raise InputError(
+            f"'{path}' is a {what} without one numeric value; there is nothing to resample"
+            f"{': ' + reasons if reasons else ''}."
+        )
     if topics:
         names = {n for word in topics for n in _match_topic(streams, word, path)}
         streams = [s for s in streams if s.name in names]
-    if not streams:
-        raise InputError(f"'{path}' is a {what} without one numeric value; there is nothing to resample.")
     return streams
 
 

@@ -83,12 +83,22 @@ def read_named(
         raise InputError(f"'{path}' has two columns called '{twice}'; rename one.")
 
     def read_table(source: Any) -> Any:
-        return arrow_csv.read_csv(
-            source,
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
-            convert_options=arrow_csv.ConvertOptions(decimal_point=decimal),
-        )
+        def parse(empty: Iterable[str] = ()) -> Any:
+            known = arrow_csv.ConvertOptions().null_values
+            return arrow_csv.read_csv(
+                source,
+                read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skip),
+                parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+                convert_options=arrow_csv.ConvertOptions(decimal_point=decimal, null_values=[*known, *empty]),
+            )
+
+        table = parse()
+        blanks = _find_blank_cells(table)
+        if blanks:  # they made text of a column of numbers
+            if hasattr(source, "seek"):
+                source.seek(0)
+            table = parse(blanks)
+        return table
 
     try:
         try:
@@ -106,6 +116,19 @@ def read_named(
     if not table.num_rows:
         raise InputError(f"'{path}' has a header and no rows; record or export it again.")
     return build_table_streams(table, topics, options, path, row=lambda i: f"line {i + skip + 1}")
+
+
+def _find_blank_cells(table: Any) -> list[str]:
+    """Return the different cells that consist of blanks."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    blanks: dict[str, None] = {}
+    for column in table.columns:
+        if arrow.types.is_string(column.type):
+            cells = compute.unique(column)
+            blanks |= dict.fromkeys(c for c in cells.to_pylist() if c and not c.strip())
+    return list(blanks)
 
 
 def head(path: Path, count: int = 2) -> list[str]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import MissingExtra
+from ridgeline.trajectory.readers.messages import DecodeFailures, Topic, build_message_streams
 from ridgeline.trajectory.readers.streams import (
-    DecodeFailures,
     ReadOptions,
-    Topic,
     choose_topics,
     describe_error,
     read_head,
+    report_left_out,
 )
 from ridgeline.trajectory.stream import Stream
 
@@ -62,10 +62,10 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
                 continue
             by_topic.setdefault(channel.topic, Topic(channel.topic)).add(decoded, message.log_time)
     for topic, why in undecodable.items():
-        options.report(f"{topic}: left out, {why}.")
+        report_left_out(options, topic, {"": why})
     failures.report(options, by_topic)
     choose_topics(dict.fromkeys([*by_topic, *undecodable, *failures]), topics, path)
-    return [s for topic in by_topic.values() for s in topic.streams(options)]
+    return build_message_streams(by_topic.values(), options, path)
 
 
 def _summary(reader: Any) -> Any:

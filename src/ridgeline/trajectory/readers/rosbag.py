@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.streams import DecodeFailures, ReadOptions, Topic, choose_topics, read_head
+from ridgeline.trajectory.readers.messages import DecodeFailures, Topic, build_message_streams
+from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_head, report_left_out
 from ridgeline.trajectory.stream import Stream
 
 MAGIC = b"#ROSBAG V"
@@ -50,11 +51,13 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
                 message = bag.deserialize(raw, connection.msgtype)
             except KeyError:
                 undefined_types.add(connection.msgtype)
-                options.report(f"{connection.topic}: left out, the bag does not define its type {connection.msgtype}.")
+                report_left_out(
+                    options, connection.topic, {"": f"the bag does not define its type {connection.msgtype}"}
+                )
                 continue
             except Exception as error:  # damaged bytes can raise any error
                 failures.add(connection.topic, error)
                 continue
             by_topic.setdefault(connection.topic, Topic(connection.topic)).add(message, logged)
     failures.report(options, by_topic)
-    return [s for topic in by_topic.values() for s in topic.streams(options)]
+    return build_message_streams(by_topic.values(), options, path)

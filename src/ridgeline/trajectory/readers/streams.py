@@ -1,9 +1,6 @@
-"""File contents → streams, for all readers: fields of a topic, decoded messages, and tables with a time column.
+"""File contents → streams, for all readers: options, fields of a topic, and tables with a time column.
 
-Messages (MCAP, ROS bags): a stream has the message's stamps (`header.stamp`, `timestamp`) if every message of the topic
-has one from the recorder's clock, else the times of logging.
-
-Tables (CSV, Parquet): a cell without a value is no sample. A stream has only the rows where it has values, so a table
+A missing value is no sample: a stream has only the rows where it has values, and its type does not change. So a table
 that merges sensors of several rates becomes separate streams again.
 """
 
@@ -11,9 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +20,7 @@ from ridgeline.trajectory.columns import group_columns
 from ridgeline.trajectory.stream import NS, Array, Stream, number_columns, to_stamps
 
 WIDEST = 256  # columns of one field; images and point clouds are wider
-SAME_CLOCK_S = 60.0  # with a larger distance, stamp and log time are of different clocks
-_STAMPS = ("header.stamp", "timestamp", "stamp")
+MAX_DIMENSIONS = 3  # of a field with its samples; images have more
 EPISODES = ("episode_index", "episode", "episode_id")
 _UNITS = {
     "ns": "ns", "nsec": "ns", "nsecs": "ns", "nanosec": "ns", "nanoseconds": "ns",
@@ -40,43 +35,110 @@ _NAMES = (
 _CLOCK = re.compile(rf"(?:{_NAMES})(?:[\s_]*[\[(]?\s*({'|'.join(_UNITS)})\s*[\])]?)?", re.IGNORECASE)
 _EPOCH = {"s": 1e8, "ms": 1e11, "us": 1e14, "ns": 1e17}  # from 1973 on, each unit a thousand times the one before
 _LIKELY_HZ = 100.0
+_MEASURED_STAMPS = 100_000  # more do not change the median step
+_LONGEST_STEP_NS = 86_400 * 10**9  # a day
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
 
 
-def _ignore(_: str) -> None:
+STAMPS = ("auto", "header", "log")
+Column = tuple[Array, Array | None]  # values [S] or [S, D], mask [S] of the rows with values; None: all rows
+
+
+def _ignore(_: Any) -> None:
     pass
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A field, topic or column that a reader leaves out, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ReadOptions:
-    """Information that a file may lack."""
+    """Information that a file may lack, and what receives notes."""
 
     fps: float | None = None  # rate of recordings without stamps
     clock: str | None = None  # name of a table's time column
     unit: str | None = None  # unit of the time column: ns, us, ms, s
     report: Callable[[str], None] = field(default=_ignore, compare=False)  # receives notes
+    stamps: str = "auto"  # of messages: header, log, or auto (header if the topics share its clock)
+    leave_out: Callable[[LeftOut], None] = field(default=_ignore, compare=False)  # receives what is left out
+
+    def __post_init__(self) -> None:
+        if self.stamps not in STAMPS:
+            raise unknown("choice of stamps", self.stamps, STAMPS)
 
 
-def build_streams(topic: str, times: Array, fields: Mapping[str, Array], episode: str = "") -> list[Stream]:
-    """Return one stream per quantity of a topic; `fields` maps field names to arrays [S] or [S, D]."""
+def build_streams(
+    topic: str,
+    times: Array,
+    fields: Mapping[str, Array],
+    episode: str = "",
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> list[Stream]:
+    """Return one stream per quantity of a topic; `fields` maps field names to arrays [S] or [S, D].
+
+    `labels` names the D columns of a field, for example by joint.
+    """
     streams = []
     for name, members in group_columns(fields):
         parts = [fields[m] for m in members]
         bundles = [(name, members)] if len(parts) == 1 or _can_stack(parts) else [(m, (m,)) for m in members]
         for title, names in bundles:
             values = fields[names[0]] if len(names) == 1 else np.stack([fields[n] for n in names], axis=1)
-            labels = names if values.ndim == 2 and len(names) > 1 else ()
-            streams.append(
-                Stream(
-                    _join(topic, title),
-                    times,
-                    values,
-                    columns=tuple(_join(topic, n) for n in labels)
-                    or (number_columns(_join(topic, title), values.shape[1]) if values.ndim == 2 else ()),
-                    episode=episode,
-                )
-            )
+            columns: tuple[str, ...] = ()
+            if len(names) > 1:
+                columns = tuple(_join(topic, n) for n in names)
+            elif labels and names[0] in labels:
+                columns = tuple(f"{_join(topic, title)}.{n}" for n in labels[names[0]])
+            elif values.ndim == 2:
+                columns = number_columns(_join(topic, title), values.shape[1])
+            streams.append(Stream(_join(topic, title), times, values, columns=columns, episode=episode))
     return streams
+
+
+def build_masked_streams(
+    topic: str,
+    times: Array,
+    columns: Mapping[str, Column],
+    episode: str = "",
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> list[Stream]:
+    """Return the streams of columns with missing rows; columns with the same missing rows share their stamps."""
+    bundles: dict[bytes, dict[str, Array]] = {}
+    masks: dict[bytes, Array | None] = {}
+    for members in _share_masks(columns):
+        for name, (values, mask) in members.items():
+            key = b"" if mask is None or mask.all() else mask.tobytes()
+            bundles.setdefault(key, {})[name] = values
+            masks[key] = mask if key else None
+    streams: list[Stream] = []
+    for key, fields in bundles.items():
+        mask = masks[key]
+        stamps = times if mask is None else times[mask]
+        present = fields if mask is None else {n: v[mask] for n, v in fields.items()}
+        streams += build_streams(topic, stamps, present, episode, labels)
+    order = {_join(topic, name): i for i, name in enumerate(columns)}
+    return sorted(streams, key=lambda s: order.get(s.columns[0], order.get(s.name, 0)))
+
+
+def _share_masks(columns: Mapping[str, Column]) -> Iterable[dict[str, Column]]:
+    """Give the columns of a quantity one mask: a quaternion without its w is no sample.
+
+    Columns that rarely have values in the same rows are separate sensors and keep their own masks.
+    """
+    for _, members in group_columns(columns):
+        parts = {m: columns[m] for m in members}
+        masks = [mask for _, mask in parts.values() if mask is not None]
+        if len(parts) > 1 and masks:
+            every = np.logical_and.reduce(masks)
+            counts = [len(values) if mask is None else np.count_nonzero(mask) for values, mask in parts.values()]
+            if 2 * np.count_nonzero(every) >= max(counts):
+                parts = {m: (values, every) for m, (values, _) in parts.items()}
+        yield parts
 
 
 def read_head(path: Path, count: int) -> bytes:
@@ -119,24 +181,41 @@ def match_streams(streams: Iterable[Stream], word: str) -> set[str]:
     return {s.name for s in streams if any(_matches(word, label) for label in (s.name, *s.columns))}
 
 
-def to_numeric(values: Sequence[Any] | Array) -> Array | None:
-    """Return the values of one field as [S] or [S, D] numbers; None if they are no numbers or change shape."""
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return None
-    if array.dtype.kind not in "fiub" or array.ndim > 3 or (array.ndim > 1 and not array.size):
-        return None
-    flat: Array = array.reshape(len(array), -1) if array.ndim > 1 else array
-    return None if flat.ndim == 2 and flat.shape[1] > WIDEST else flat
+def to_numeric(values: Sequence[Any] | Array) -> Array | str:
+    """Return the values of one field as [S] or [S, D] numbers, or the reason why they are none."""
+    array = np.asarray(values)
+    why = explain_unusable(array.dtype, array.shape)
+    return why or flatten_samples(array)
 
 
-def report_skipped(options: ReadOptions, topic: str, names: Sequence[str]) -> None:
-    """Report the fields that are left out."""
-    if names:
+def flatten_samples(array: Array) -> Array:
+    """Return [S] or [S, D] of an array with more dimensions."""
+    return array.reshape(len(array), -1) if array.ndim > 1 else array
+
+
+def explain_unusable(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """Return why an array of this type and shape cannot be a stream; empty if it can."""
+    if dtype.kind not in "fiub":
+        return "text, not numeric" if dtype.kind in "SUTO" else f"type {dtype}, not numeric"
+    if not 1 <= len(shape) <= MAX_DIMENSIONS:
+        return f"{len(shape)} dimensions; images and clouds are not read" if shape else "one value without samples"
+    width = int(np.prod(shape[1:]))
+    if not width:
+        return "empty in every sample"
+    return f"too wide: {width} columns, and at most {WIDEST} are read" if width > WIDEST else ""
+
+
+def report_left_out(options: ReadOptions, topic: str, reasons: Mapping[str, str]) -> None:
+    """Report the fields that are left out, by name and reason: one note for each reason."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        options.leave_out(LeftOut(_join(topic, name) if name else topic, reason))
+        names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
         rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
         where = f"{topic}: " if topic else ""
-        options.report(f"{where}left out, not numeric or too wide: {', '.join(names[:5])}{rest}.")
+        listed = f": {', '.join(names[:5])}{rest}" if any(names) else ""
+        options.report(f"{where}left out, {reason}{listed}.")
 
 
 def _can_stack(parts: Sequence[Array]) -> bool:
@@ -173,143 +252,6 @@ def describe_error(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:160]
 
 
-class Topic:
-    """Collects the columns of one topic, message by message."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._log_times: list[int] = []
-        self._stamps: list[int] = []
-        self._getters: dict[str, Callable[[Any], Any]] = {}
-        self._columns: dict[str, list[Any]] = {}
-        self._get_stamp: Callable[[Any], int] | None = None
-
-    def add(self, message: Any, logged_ns: int) -> None:
-        if not self._log_times:
-            # Take the fields from the first message; searching every message would cost more than decoding it.
-            self._getters = {p: _getter(message, p) for p in _paths(message) if not _is_header(p)}
-            self._columns = {path: [] for path in self._getters}
-            self._get_stamp = _find_stamp(message)
-        self._log_times.append(logged_ns)
-        if self._get_stamp is not None:
-            self._stamps.append(_get_or(self._get_stamp, message, 0))
-        for path, get in self._getters.items():
-            self._columns[path].append(_get_or(get, message, float("nan")))
-
-    def __len__(self) -> int:
-        return len(self._log_times)
-
-    def streams(self, options: ReadOptions) -> list[Stream]:
-        fields: dict[str, Array] = {}
-        skipped: list[str] = []
-        for path, values in self._columns.items():
-            array = to_numeric(values)
-            if array is None:
-                skipped.append(path)
-            else:
-                fields[path] = array
-        report_skipped(options, self.name, skipped)
-        return build_streams(self.name, self._times(options), fields)
-
-    def _times(self, options: ReadOptions) -> Array:
-        logged = np.asarray(self._log_times, np.int64)
-        stamped = np.asarray(self._stamps, np.int64)
-        if len(stamped) != len(logged) or (stamped == 0).any():
-            return logged
-        if float(np.median(np.abs(stamped - logged))) > SAME_CLOCK_S * 1e9:
-            options.report(f"{self.name}: its stamps are of another clock; the time of logging is used.")
-            return logged
-        return stamped
-
-
-class DecodeFailures:
-    """Counts by topic the messages that cannot be decoded."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._reasons: dict[str, str] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._counts)
-
-    def add(self, topic: str, error: Exception) -> None:
-        self._counts[topic] = self._counts.get(topic, 0) + 1
-        self._reasons.setdefault(topic, describe_error(error))
-
-    def report(self, options: ReadOptions, by_topic: Mapping[str, Topic]) -> None:
-        for topic, count in self._counts.items():
-            if topic in by_topic:
-                total = count + len(by_topic[topic])
-                options.report(
-                    f"{topic}: {count} of {total} messages cannot be decoded ({self._reasons[topic]}), left out."
-                )
-            else:
-                options.report(f"{topic}: left out, its messages cannot be decoded ({self._reasons[topic]}).")
-
-
-def _members(message: Any) -> list[str] | None:
-    """Return the names of a message's fields; None for a leaf."""
-    if isinstance(message, Mapping):
-        return [str(k) for k in message]
-    if hasattr(message, "DESCRIPTOR"):
-        return [f.name for f in message.DESCRIPTOR.fields]
-    if hasattr(message, "__dataclass_fields__"):
-        return [n for n in message.__dataclass_fields__ if not n.startswith("__")]
-    slots = getattr(type(message), "__slots__", None)
-    return list(slots) if slots and hasattr(message, "_type") else None
-
-
-def _paths(message: Any, prefix: str = "") -> list[str]:
-    out: list[str] = []
-    for name in _members(message) or ():
-        inner = message[name] if isinstance(message, Mapping) else getattr(message, name)
-        path = f"{prefix}{name}"
-        out += _paths(inner, f"{path}.") if _members(inner) is not None else [path]
-    return out
-
-
-def _is_header(path: str) -> bool:
-    return path.startswith(("header.", "timestamp.", "stamp."))
-
-
-def _getter(message: Any, path: str) -> Callable[[Any], Any]:
-    if not isinstance(message, Mapping):
-        return attrgetter(path)
-    keys = path.split(".")
-
-    def get(value: Any) -> Any:
-        for key in keys:
-            value = value[key]
-        return value
-
-    return get
-
-
-def _find_stamp(message: Any) -> Callable[[Any], int] | None:
-    for path in _STAMPS:
-        get = _getter(message, path)
-        stamp = _get_or(get, message, None)
-        names = _members(stamp) if stamp is not None else None
-        if names and names[0] in ("sec", "seconds", "secs"):
-            seconds, fraction = _getter(stamp, names[0]), _getter(stamp, names[1])
-
-            def nanoseconds(
-                message: Any, get: Any = get, seconds: Any = seconds, fraction: Any = fraction
-            ) -> int:  # bind the loop's variables
-                header = get(message)
-                return int(seconds(header)) * 10**9 + int(fraction(header))
-
-            return nanoseconds
-    return None
-
-
-def _get_or(get: Callable[[Any], Any], message: Any, missing: Any) -> Any:
-    try:
-        return get(message)
-    except (KeyError, AttributeError, TypeError):
-        return missing
-
-
 def build_table_streams(
     table: Any,
     topics: Sequence[str] | None,
@@ -323,16 +265,16 @@ def build_table_streams(
     times = _read_times(table.column(clock), clock, options, path, row)
     labels = next((n for n in EPISODES if n in table.column_names), None)
     episode = np.asarray(table.column(labels)) if labels else None
-    columns: dict[str, tuple[Array, Array | None]] = {}
-    skipped: list[str] = []
+    columns: dict[str, Column] = {}
+    left_out: dict[str, str] = {}
     for name in table.column_names:
         if name not in (clock, labels):
-            values_and_mask = read_column(table.column(name))
-            if values_and_mask is None:
-                skipped.append(name)
+            column = read_column(table.column(name))
+            if isinstance(column, str):
+                left_out[name] = column
             else:
-                columns[name] = values_and_mask
-    report_skipped(options, "", skipped)
+                columns[name] = column
+    report_left_out(options, "", left_out)
     chosen = choose_columns(columns, topics)
     streams = _episodes(times, {n: c for n, c in columns.items() if n in chosen}, episode)
     if all(match_streams(streams, word) for word in topics or ()):
@@ -340,8 +282,8 @@ def build_table_streams(
     return _episodes(times, columns, episode)  # for the error about a word without a match: it lists all streams
 
 
-def read_column(chunked: Any) -> tuple[Array, Array | None] | None:
-    """Return (values [S] or [S, D], mask of valid cells or None if all are); None if the cells are no numbers."""
+def read_column(chunked: Any) -> Column | str:
+    """Return (values [S] or [S, D], mask of valid cells or None if all are), or the reason why they are no numbers."""
     import pyarrow as arrow
     from pyarrow import compute
 
@@ -356,18 +298,21 @@ def read_column(chunked: Any) -> tuple[Array, Array | None] | None:
         valid = array.drop_null()
         lengths = np.unique(np.asarray(compute.list_value_length(valid)))
         inner = valid.flatten()
-        if lengths.size != 1 or not 0 < lengths[0] <= WIDEST or inner.null_count:
-            return None
-        values = to_numeric(np.asarray(inner))
-        if values is None:
-            return None
-        values = values.reshape(-1, int(lengths[0]))
+        if lengths.size > 1:
+            return f"lists of different length ({lengths[0]} to {lengths[-1]})"
+        width = int(lengths[0]) if lengths.size else 0
+        if inner.null_count:
+            return "null values inside its lists"
+        flat = np.asarray(inner)
+        if why := explain_unusable(flat.dtype, (len(valid), width)):
+            return why
+        values = flat.reshape(-1, width)
         if mask is None:
             return values, None
-        padded = np.zeros((len(array), values.shape[1]), values.dtype)
+        padded = np.zeros((len(array), width), values.dtype)
         padded[mask] = values
         return padded, mask
-    return None
+    return "empty" if arrow.types.is_null(kind) else f"type {kind}, not numeric"
 
 
 def guess_unit(times: Array, name: str) -> tuple[str, str]:
@@ -376,47 +321,30 @@ def guess_unit(times: Array, name: str) -> tuple[str, str]:
     if match and match[1]:
         return _UNITS[match[1].lower()], "by its name"
     largest = float(np.abs(times.astype(np.float64)).max()) if times.size else 0.0
+    steps = np.diff(np.unique(times[:_MEASURED_STAMPS])).astype(np.float64)
+    step = float(np.median(steps)) if steps.size else 1.0
     for unit in ("ns", "us", "ms", "s"):
         if largest >= _EPOCH[unit]:
             if unit == "s" and times.dtype.kind in "iu" and len(np.unique(times)) < len(times) // 2:
                 break  # a clock in seconds does not repeat that often
+            if step * NS[unit] > _LONGEST_STEP_NS:
+                break  # no stamps since 1970, but a clock that starts near 0, in a smaller unit
             return unit, "by its magnitude"
-    steps = np.diff(np.unique(times)).astype(np.float64)
-    step = float(np.median(steps)) if steps.size else 1.0
     if times.dtype.kind == "f" and 1e-5 <= step <= 60:
         return "s", "by its step"
     unit = min(NS, key=lambda u: abs(np.log(step * NS[u] / 1e9 * _LIKELY_HZ)))
     return unit, "by its step"
 
 
-def _episodes(times: Array, columns: dict[str, tuple[Array, Array | None]], episode: Array | None) -> list[Stream]:
+def _episodes(times: Array, columns: dict[str, Column], episode: Array | None) -> list[Stream]:
     if episode is None:
-        return _streams(times, columns, "")
+        return build_masked_streams("", times, columns)
     streams: list[Stream] = []
     for label in dict.fromkeys(episode.tolist()):
         rows = episode == label
         part = {n: (v[rows], None if m is None else m[rows]) for n, (v, m) in columns.items()}
-        streams += _streams(times[rows], part, str(label))
+        streams += build_masked_streams("", times[rows], part, str(label))
     return streams
-
-
-def _streams(times: Array, columns: dict[str, tuple[Array, Array | None]], episode: str) -> list[Stream]:
-    """Build streams; columns with the same empty cells share their stamps."""
-    bundles: dict[bytes, dict[str, Array]] = {}
-    masks: dict[bytes, Array | None] = {}
-    for name, (values, mask) in columns.items():
-        key = b"" if mask is None or mask.all() else mask.tobytes()
-        bundles.setdefault(key, {})[name] = values
-        masks[key] = mask if key else None
-    streams: list[Stream] = []
-    for key, fields in bundles.items():
-        mask = masks[key]
-        stamps = times if mask is None else times[mask]
-        streams += build_streams(
-            "", stamps, fields if mask is None else {n: v[mask] for n, v in fields.items()}, episode
-        )
-    order = {name: i for i, name in enumerate(columns)}
-    return sorted(streams, key=lambda s: order.get(s.columns[0], order.get(s.name, 0)))
 
 
 def _clock_column(names: Sequence[str], requested: str | None, path: object) -> str:
@@ -424,17 +352,23 @@ def _clock_column(names: Sequence[str], requested: str | None, path: object) -> 
         if requested not in names:
             raise unknown(f"time column in '{path}'", requested, names)
         return requested
-    likely = [n for n in names if _CLOCK.fullmatch(n.strip("#% "))]
+    likely = [n for n in names if is_clock_name(n)]
     if not likely:
         raise InputError(
             f"'{path}' has no time column (its columns are {', '.join(map(repr, names[:8]))}); "
             "give its name with --time-column (or rename it to 'time')."
         )
     # Prefer time and timestamp to gps_time and t: the plainest name is the table's clock.
-    return min(likely, key=lambda n: (_rank(n), names.index(n)))
+    return min(likely, key=lambda n: (rank_clock_name(n), names.index(n)))
 
 
-def _rank(name: str) -> int:
+def is_clock_name(name: str) -> bool:
+    """Whether a column may be a clock by its name: time, t, stamp_ns, gps_time."""
+    return _CLOCK.fullmatch(name.strip("#% ")) is not None
+
+
+def rank_clock_name(name: str) -> int:
+    """Return 0 for the plainest names of a clock, 1 for others."""
     plain = _CLOCK.sub(lambda m: m[0], name.strip("#% ").lower())
     return 0 if re.match(r"(time_?stamp|time|t|stamp|ts)\b|(time|timestamp)_(ns|us|ms|s)$", plain) else 1
 

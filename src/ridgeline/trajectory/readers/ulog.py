@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.streams import ReadOptions, build_streams, choose_topics, read_head, report_skipped
+from ridgeline.trajectory.readers.streams import ReadOptions, build_streams, choose_topics, read_head, report_left_out
 from ridgeline.trajectory.stream import Array, Stream, to_stamps
 
 MAGIC = b"ULog\x01\x12\x35"
@@ -53,6 +53,6 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
                 strings.append(name)
             elif name != _CLOCK:
                 fields[name] = values.astype(bool) if types.get(name) == "bool" else np.ascontiguousarray(values)
-        report_skipped(options, topic, list(dict.fromkeys(s.partition("[")[0] for s in strings)))
+        report_left_out(options, topic, {s.partition("[")[0]: "text, not numeric" for s in strings})
         streams += build_streams(topic, times, fields)
     return streams
