@@ -8,7 +8,9 @@ import random
 from typing import Any
 
 import pytest
-from tests.strategies import CALLS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.strategies import CALLS, json_values
 
 from ridgeline import fabric
 from ridgeline.errors import InputError, RidgelineError
@@ -268,6 +270,23 @@ def test_what_is_no_schedule_is_refused_in_one_sentence(changes, message):
     with pytest.raises(InputError, match=message) as caught:
         fabric.prove(Schedule.from_json(json.dumps({**RING, **changes})))
     assert "\n" not in str(caught.value)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_value_in_any_place_is_proved_or_refused_without_another_error(data):
+    document = json.loads(json.dumps(RING))
+    value = data.draw(json_values)
+    place = data.draw(st.sampled_from([*document, "program", "step", "entry"]))
+    if place in document:
+        document[place] = value
+    elif place == "program":
+        document["programs"][1] = value
+    elif place == "step":
+        document["programs"][1][2] = value
+    else:
+        document["programs"][1][2][data.draw(st.integers(0, 3))] = value
+    _is_proved(document)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "{}", '"ring"', "[" * 100_000, "1" * 5_000])
