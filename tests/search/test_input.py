@@ -40,7 +40,7 @@ def test_a_float64_beyond_float32_is_refused_too():
     [
         (lambda i: i.add(np.zeros((1, 7))), "7 dimensions, the index has 4"),
         (lambda i: i.search(np.zeros((1, 7)), 1), "7 dimensions, the index has 4"),
-        (lambda i: i.search(np.zeros(4), 1), r"one vector as vector\[None\]"),
+        (lambda i: i.add(np.zeros(4)), r"one vector as vector\[None\]"),
         (lambda i: i.add(np.zeros((2, 2, 4))), r"give \[n, dim\]"),
         (lambda i: i.add([["a", "b", "c", "d"]]), "give numbers"),
         (lambda i: i.add([[1, 2], [1]]), "no matrix"),
@@ -135,3 +135,31 @@ def test_numpy_integers_are_accepted():
     index.add(vectors)
     expected = index.search(vectors, 3, nprobe=2, depth=2)[1]
     assert np.array_equal(index.search(vectors, np.int32(3), nprobe=np.int64(2), depth=np.uint8(2))[1], expected)
+
+
+@pytest.mark.parametrize("make", [np.asarray, list, tuple])
+def test_one_vector_is_one_query(make):
+    index = Index("Flat", metric="ip", device="cpu")
+    index.add(np.eye(4, dtype=np.float32), meta={"n": [0, 1, 2, 3]})
+    query = make([0.1, 0.2, 0.9, 0.3])
+    scores, ids = index.search(query, 2)
+    assert ids.tolist() == [2, 3]
+    assert scores == pytest.approx([0.9, 0.3])
+    assert index.search(query, 1, where="n < 2")[1].tolist() == [1]
+    assert index.range_search(query, 0.25)[2].tolist() == [2, 3]
+    with Index.sharded(["cpu", "cpu"], metric="ip") as shards:
+        shards.add(np.eye(4, dtype=np.float32))
+        assert shards.search(query, 2)[1].tolist() == [2, 3]
+        assert shards.range_search(query, 0.25)[2].tolist() == [2, 3]
+    with pytest.raises(InputError, match="3 dimensions, the index has 4"):
+        index.search([0.1, 0.2, 0.3], 1)
+
+
+def test_one_tensor_is_one_query():
+    torch = pytest.importorskip("torch")
+    index = Index("Flat", metric="ip", device="cpu")
+    index.add(np.eye(4, dtype=np.float32))
+    scores, ids = index.search(torch.tensor([0.1, 0.2, 0.9, 0.3]), 2)
+    assert isinstance(ids, torch.Tensor)
+    assert ids.tolist() == [2, 3]
+    assert scores.shape == (2,)

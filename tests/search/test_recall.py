@@ -5,7 +5,9 @@ python -m pytest tests/search/test_recall.py
 
 from __future__ import annotations
 
+import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tests.search.reference import nearest
 
 from ridgeline import Index
 from ridgeline.errors import InputError
+from ridgeline.search import RecallWarning
 from ridgeline.search.recall import Curve, Point, compute_recall, drop_own_rows, list_settings
 from ridgeline.search.spec import parse_spec
 
@@ -75,20 +78,81 @@ def test_an_unreachable_recall_is_one_warning():
     curve = make_index.measure_recall(sample=100, k=10, originals=cloud(600))
     assert curve.truth == "vectors"
     assert curve.best().recall < 0.9
-    with pytest.warns(UserWarning, match=r"recall=0.99 .* the highest measured one is 0\.\d+ at nprobe"):
+    with pytest.warns(RecallWarning, match=r"recall=0.99 .* the highest measured one is 0\.\d+ at nprobe"):
         make_index.search(cloud(3, 5), 10, recall=0.99)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make_index.search(cloud(3, 5), 10, recall=0.99)
 
 
-def test_codes_alone_are_measured_against_codes():
-    make_index = Index("IVF8,PQ2", metric="l2", device="cpu")
-    make_index.train(cloud(600))
+def make_coded_index(spec: str = "IVF8,PQ2", rows: int = 600, metric: str = "l2") -> Index:
+    make_index = Index(spec, metric=metric, device="cpu")
+    make_index.train(cloud(rows))
+    return make_index
+
+
+@pytest.mark.parametrize(("spec", "metric"), [("IVF4,PQ2", "l2"), ("IVF4,PQ2", "cosine"), ("SQ8", "ip")])
+def test_codes_are_measured_against_the_vectors_that_were_added(spec: str, metric: str):
+    make_index = make_coded_index(spec, metric=metric)
+    for part in np.array_split(cloud(600), [1, 5, 100, 350]):
+        make_index.add(part)
+    measured = make_index.measure_recall(sample=200)
+    assert (measured.truth, measured.sample) == ("vectors", 128)
+    exact = make_index.measure_recall(sample=200, originals=cloud(600))
+    for point, same in zip(measured.points, exact.points, strict=False):
+        assert point.recall == pytest.approx(same.recall, abs=0.07)
+
+
+def test_a_recall_that_codes_cannot_reach_is_a_warning_with_the_measured_one():
+    make_index = make_coded_index()
     make_index.add(cloud(600))
-    curve = make_index.measure_recall(sample=100)
-    assert curve.truth == "codes"
-    assert curve.best().recall == 1
+    make_index.measure_recall(sample=100)
+    true_rows = nearest(cloud(200, 5), cloud(600), 10, "l2")[1]
+    with pytest.warns(RecallWarning, match=r"recall=0.95 .* highest measured one is 0\.\d+") as caught:
+        found_rows = make_index.search(cloud(200, 5), 10, recall=0.95)[1]
+    said = float(re.search(r"measured one is (0\.\d+)", str(caught[0].message))[1])
+    assert share(found_rows, true_rows) == pytest.approx(said, abs=0.07)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_truth_of_codes_follows_removals_and_later_rows(seed: int):
+    """Also with ids that are removed and given again to other vectors."""
+    rng = np.random.default_rng(seed)
+    make_index = make_coded_index()
+    vectors = dict(enumerate(cloud(600)))
+    make_index.add(cloud(600))
+    for _ in range(6):
+        gone = rng.choice(sorted(vectors), 60, replace=False)
+        make_index.remove(gone)
+        fresh = rng.standard_normal((60, 16)).astype(np.float32)
+        make_index.add(fresh[:20], ids=gone[:20])
+        make_index.add(fresh[20:])
+        for number in gone.tolist():
+            del vectors[number]
+        vectors.update(zip(make_index.ids[-60:].tolist(), fresh, strict=True))
+    ids = np.array(sorted(vectors))
+    stored = np.stack([vectors[number] for number in ids.tolist()])
+    rows = make_index._snapshot.rows
+    queries, own_rows, found_rows = make_index._snapshot.truth.find_neighbours(rows, 5)
+    assert len(queries) >= 100
+    true_ids = ids[nearest(queries, stored, 6, "l2")[1]]
+    own = np.where(own_rows >= 0, rows.ids.rows[own_rows], -1)
+    for found, true, mine in zip(rows.ids.rows[found_rows], true_ids, own, strict=True):
+        assert found.tolist() == [number for number in true.tolist() if number != mine][:5]
+
+
+def test_an_older_index_of_codes_says_that_its_recall_is_against_codes(tmp_path):
+    make_index = make_coded_index()
+    make_index.add(cloud(600))
+    make_index.save(tmp_path / "new")
+    assert Index.load(tmp_path / "new").measure_recall(sample=100).truth == "vectors"
+    make_index._snapshot = replace(make_index._snapshot, truth=None)
+    make_index.save(tmp_path / "old")
+    old = Index.load(tmp_path / "old")
+    curve = old.measure_recall(sample=100)
+    assert (curve.truth, curve.best().recall) == ("codes", 1)
+    with pytest.warns(RecallWarning, match=r"against its codes.*measure_recall\(originals=vectors\)"):
+        old.search(cloud(3, 5), 10, recall=0.95)
 
 
 def test_an_unmeasured_index_searches_all_lists_with_a_warning():
@@ -96,7 +160,7 @@ def test_an_unmeasured_index_searches_all_lists_with_a_warning():
     make_index.train(cloud(2000))
     make_index.add(cloud(2000))
     requested = cloud(20, 3)
-    with pytest.warns(UserWarning, match="no recall was measured"):
+    with pytest.warns(RecallWarning, match="no recall was measured"):
         found_rows = make_index.search(requested, 10, recall=0.9)[1]
     assert np.array_equal(found_rows, nearest(requested, cloud(2000), 10, "l2")[1])
 
@@ -107,7 +171,7 @@ def test_a_curve_of_far_fewer_rows_is_used_with_a_warning():
     make_index.add(cloud(300))
     make_index.measure_recall(sample=50)
     make_index.add(cloud(300, 1))
-    with pytest.warns(UserWarning, match="measured over 300 rows and the index has 600"):
+    with pytest.warns(RecallWarning, match="measured over 300 rows and the index has 600"):
         make_index.search(cloud(1, 2), 5, recall=0.5)
 
 

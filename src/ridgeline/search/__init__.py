@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ridgeline.search.index import ShardedIndex as ShardedIndex
     from ridgeline.search.recall import Curve as Curve
     from ridgeline.search.recall import Point as Point
+    from ridgeline.search.recall import RecallWarning as RecallWarning
     from ridgeline.search.tensors import view_as_tensor as view_as_tensor
     from ridgeline.search.vector_files import read_vectors as read_vectors
     from ridgeline.search.where import rows_where as rows_where
@@ -27,7 +28,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "index": ["Index", "ShardedIndex"],
-        "recall": ["Curve", "Point"],
+        "recall": ["Curve", "Point", "RecallWarning"],
         "tensors": ["view_as_tensor"],
         "vector_files": ["read_vectors"],
         "where": ["rows_where"],

@@ -27,12 +27,13 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.search.arrays import Flags, Integers
 from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions, find_backend
 from ridgeline.search.index_files import open_index, read_snapshot, write_index
-from ridgeline.search.inputs import as_ids, as_matrix, check_shape, is_tensor
+from ridgeline.search.inputs import as_batch, as_ids, as_matrix, check_shape, is_one_vector, is_tensor
 from ridgeline.search.metric import check_metric
 from ridgeline.search.recall import Curve, choose_settings, measure_curve
 from ridgeline.search.rows import make_empty_rows, make_row_mask, make_table
 from ridgeline.search.snapshot import Snapshot, add_fast_path, drop_removed_rows, map_ids
 from ridgeline.search.spec import Spec, check_dimension, choose_spec, parse_spec
+from ridgeline.search.truth import make_truth_sample, needs_truth_sample
 
 DTYPES = ("auto", "float32", "float16")
 DEPTHS = {"Flat": 1, "SQ8": 2, "PQ": 8}  # the default depth of each codec
@@ -160,7 +161,9 @@ class Index:
             if len(self._snapshot.rows.ids.rows):
                 raise InputError(f"the index holds {len(self)} rows and is trained; make a new index to train again.")
             prepared = self._backend.prepare_vectors(vectors, self.dim, self.metric, "training vectors")
-            self._snapshot = replace(self._snapshot, engine=self._train_engine(prepared, seed))
+            engine = self._train_engine(prepared, seed)
+            truth = make_truth_sample(prepared, seed) if needs_truth_sample(engine.config.spec) else None
+            self._snapshot = replace(self._snapshot, engine=engine, truth=truth)
 
     def add(self, vectors: Any, ids: Any = None, meta: Any = None) -> None:
         """Add vectors [n, dim], with `ids` [n] (by default the next numbers) and `meta`, columns to filter by.
@@ -174,7 +177,10 @@ class Index:
                 raise InputError(f"'{self.spec}' must be trained before add; call train with vectors like these.")
             rows = snapshot.rows.append(len(prepared), ids, meta)
             engine = snapshot.engine or self._train_engine(prepared, 0)
-            self._snapshot = replace(snapshot, rows=rows, engine=engine.append(prepared))
+            truth = snapshot.truth
+            if truth is not None and len(prepared):
+                truth = truth.append(self._backend, self.metric, prepared, rows.ids.rows[snapshot.rows.count :])
+            self._snapshot = replace(snapshot, rows=rows, engine=engine.append(prepared), truth=truth)
 
     def remove(self, ids: Any) -> int:
         """Remove rows and return their number. An id that is not in the index is an InputError, and then nothing is
@@ -185,6 +191,8 @@ class Index:
             removed_rows = np.unique(snapshot.rows.find_existing(as_ids(ids), "remove only"))
             if not len(removed_rows):
                 return 0
+            if snapshot.truth is not None:
+                snapshot = replace(snapshot, truth=snapshot.truth.remove(snapshot.rows.ids.rows[removed_rows]))
             rows = snapshot.rows.mark_removed(removed_rows)
             if rows.count - rows.live > MAX_REMOVED_SHARE * rows.count:
                 self._snapshot = drop_removed_rows(replace(snapshot, rows=rows))
@@ -204,10 +212,11 @@ class Index:
     ) -> tuple[Any, Any]:
         """Return (scores float32 [q, k], ids int64 [q, k]), best first; missing results have id −1.
 
-        queries [q, dim]
+        queries [q, dim], or one query [dim]: then scores and ids are [k]
         nprobe  lists to read; by default the square root of their number
         depth   with Refine: rank depth · k candidates again; by default 2 for SQ8, 8 for PQ
-        recall  instead of both: use the fastest setting that `measure_recall` found to reach it
+        recall  instead of both: use the fastest setting that `measure_recall` found to reach it; a RecallWarning says
+                if none did, with the highest measured one
         where   "year >= 90", a mask [len(index)], or ids
 
         Queries on a GPU are not checked, so that nothing waits: one that is not finite has no results (nan and −1).
@@ -218,6 +227,10 @@ class Index:
             fast_path = snapshot.fast_paths.get(key)
             if fast_path is not None:
                 return fast_path(queries)  # type: ignore[no-any-return]
+        if is_one_vector(queries):
+            settings = {"nprobe": nprobe, "depth": depth, "recall": recall, "where": where}
+            scores, ids = self.search(as_batch(queries), k, **settings)
+            return scores[0], ids[0]
         scores, ids = self._search(snapshot, queries, k, nprobe, depth, recall, where, key)
         with np.errstate(over="ignore"):
             scores = scores.astype(np.float32) if isinstance(scores, np.ndarray) else scores.float()
@@ -228,8 +241,9 @@ class Index:
     ) -> tuple[Any, Any, Any]:
         """Return (limits [q + 1], scores, ids): all rows above `radius` (cosine, ip) or below it (l2), best first.
 
-        The results of query i are at limits[i]:limits[i + 1].
+        The results of query i are at limits[i]:limits[i + 1]. One query [dim] counts as [1, dim].
         """
+        queries = as_batch(queries)
         convert = self._backend.convert_like
         limits, scores, ids = self._search_radius(self._snapshot, queries, radius, nprobe, where)
         return convert(limits, queries), convert(scores, queries), convert(ids, queries)
@@ -246,6 +260,9 @@ class Index:
         """Measure how many of the true k nearest each setting finds, on `sample` rows, and keep the curve (recall.py).
 
         originals  the vectors as they were added, in the order of `ids`: the truth for codes that lost precision
+
+        Without originals, such codes are measured on up to 128 training vectors, whose true nearest rows the index
+        keeps while vectors are added.
         """
         if k < 1 or sample < 1:
             raise InputError(f"sample is {sample} and k is {k}; both must be 1 or more.")
@@ -255,7 +272,9 @@ class Index:
         engine = snapshot.engine
         if engine is None or not len(self):
             raise InputError("the index is empty, so there is nothing to measure; add vectors first.")
-        curve = measure_curve(self._backend, engine, min(sample, engine.count), k, originals, seed)
+        curve = measure_curve(
+            self._backend, engine, snapshot.rows, snapshot.truth, min(sample, engine.count), k, originals, seed
+        )
         with self._lock:
             self._snapshot = replace(self._snapshot, curve=curve)
             self._warned.clear()
@@ -448,6 +467,10 @@ class ShardedIndex:
         where: Any = None,
     ) -> tuple[Any, Any]:
         """Like `Index.search`; equal scores go by id across all shards."""
+        if is_one_vector(queries):
+            settings = {"nprobe": nprobe, "depth": depth, "recall": recall, "where": where}
+            scores, ids = self.search(as_batch(queries), k, **settings)
+            return scores[0], ids[0]
         where = self._mask_to_ids(where)
         snapshots = self._snapshot
 
@@ -470,6 +493,7 @@ class ShardedIndex:
         self, queries: Any, radius: float, *, nprobe: int | None = None, where: Any = None
     ) -> tuple[Any, Any, Any]:
         """Like `Index.range_search`, over all shards."""
+        queries = as_batch(queries)
         where = self._mask_to_ids(where)
         pairs = zip(self.shards, self._snapshot, strict=True)
         parts = [shard._search_radius(snapshot, queries, radius, nprobe, where) for shard, snapshot in pairs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from ridgeline.search.recall import Curve
 from ridgeline.search.rows import Rows
 from ridgeline.search.snapshot import Snapshot
 from ridgeline.search.spec import Spec, parse_spec
+from ridgeline.search.truth import TruthSample
 
 KIND, FORMAT = "ridgeline index", 1
 IDS, META = "ids.npy", "meta.parquet"
 ARRAYS = "arrays"  # the folder of the arrays of the engine
+TRUTH = "truth"  # the folder of the arrays of the truth sample
 
 
 def write_index(snapshot: Snapshot, model: str | None, path: str | os.PathLike[str]) -> None:
@@ -50,6 +52,10 @@ def write_index(snapshot: Snapshot, model: str | None, path: str | os.PathLike[s
         (folder / ARRAYS).mkdir()
         for name, array in engine.arrays().items():
             np.save(folder / ARRAYS / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        if snapshot.truth is not None:
+            (folder / TRUTH).mkdir()
+            for part in fields(snapshot.truth):
+                np.save(folder / TRUTH / f"{part.name}.npy", getattr(snapshot.truth, part.name), allow_pickle=False)
         np.save(folder / IDS, rows.ids.rows, allow_pickle=False)
         if rows.meta is not None:
             import pyarrow.parquet as pq
@@ -105,7 +111,10 @@ def read_snapshot(folder: IndexFolder, backend: Backend, mmap: bool) -> Snapshot
         counts = f"{engine.count} vectors, {rows.count} ids for {meta['count']}"
         raise StoreError(f"{path} holds {counts}; build the index again.")
     curve = None if meta["recall"] is None else Curve.from_json(meta["recall"])
-    return Snapshot(rows, engine, curve)
+    truth = None
+    if f"{TRUTH}/queries.npy" in folder.files:  # an older index has none
+        truth = TruthSample(**{p.name: _read_array(path / TRUTH / f"{p.name}.npy", False) for p in fields(TruthSample)})
+    return Snapshot(rows, engine, curve, truth)
 
 
 def _read_array(path: Path, mmap: bool) -> Array:

@@ -34,6 +34,20 @@ def as_matrix(vectors: Any, dim: int | None, what: str) -> Floats:
         return np.ascontiguousarray(values, np.float32)
 
 
+def is_one_vector(vectors: Any) -> bool:
+    """Whether it is one vector [dim] and not a matrix."""
+    if hasattr(vectors, "ndim"):
+        return bool(vectors.ndim == 1)
+    return isinstance(vectors, list | tuple) and len(vectors) > 0 and isinstance(vectors[0], int | float | np.number)
+
+
+def as_batch(vectors: Any) -> Any:
+    """Return one vector [dim] as [1, dim], and anything else as it is."""
+    if not is_one_vector(vectors):
+        return vectors
+    return (vectors if is_tensor(vectors) else np.asarray(vectors))[None]
+
+
 def check_shape(shape: tuple[int, ...], dim: int | None, what: str) -> None:
     if len(shape) == 1:
         raise InputError(f"the {what} have shape {shape}; give [n, dim], one vector as vector[None].")

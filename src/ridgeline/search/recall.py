@@ -1,8 +1,9 @@
 """Measure the recall of an index on its own rows, and choose settings that reach a recall.
 
 Queries are rows of the index. Each query is removed from its own results, in the search and in the truth, because
-every search finds it. The truth is an exact search over the finest values in the index: with Refine(Flat) or IVFn,Flat
-those are the vectors; with SQ8 or PQ alone they are the codes. Give `originals` to measure the loss of the codes too.
+every search finds it. The truth is an exact search over the vectors: with Refine(Flat) or IVFn,Flat they are in the
+index; with SQ8 or PQ alone the index keeps the nearest rows of some training vectors (truth.py), or the caller gives
+the `originals`. If neither is possible, the truth is a search over the codes: it does not see what they lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ import numpy as np
 from ridgeline.errors import InputError
 from ridgeline.search.arrays import Integers
 from ridgeline.search.engine import Backend, Engine, EngineConfig, SearchOptions
+from ridgeline.search.rows import Rows
 from ridgeline.search.spec import Spec
+from ridgeline.search.truth import TruthSample, needs_truth_sample
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 COMPLETE_RECALL = 0.9995  # a sample cannot show that more lists find more
 SIMILAR_TIMES = 1.2  # times that differ by a smaller factor are noise
 TRIES = 3  # timings of a setting; the shortest counts
+
+
+class RecallWarning(UserWarning):
+    """A requested recall was not reached, or it is not known whether it was."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,36 @@ def drop_own_rows(rows: Integers, own_rows: Integers, k: int) -> Integers:
     return np.take_along_axis(np.where(keep, rows, -1), order, 1)[:, :k]
 
 
-def measure_curve(backend: Backend, engine: Engine, sample: int, k: int, originals: Any, seed: int) -> Curve:
+def measure_curve(
+    backend: Backend,
+    engine: Engine,
+    rows: Rows,
+    truth: TruthSample | None,
+    sample: int,
+    k: int,
+    originals: Any,
+    seed: int,
+) -> Curve:
     """Measure an engine on `sample` of its own rows; `originals` are the vectors before they were encoded."""
+    config = engine.config
+    neighbours = truth.find_neighbours(rows, k) if truth is not None and originals is None else None
+    if neighbours is not None:
+        prepared = backend.prepare_vectors(neighbours[0][:sample], config.dim, config.metric, "originals")
+        own_rows, true_rows, truth_kind = neighbours[1][:sample], neighbours[2][:sample], "vectors"
+    else:
+        prepared, own_rows, true_rows, truth_kind = _find_truth(backend, engine, sample, k, originals, seed)
+
+    def search(nprobe: int, depth: int, result_count: int) -> Integers:
+        return _to_numpy(engine.search(prepared, SearchOptions(result_count, nprobe, depth))[1])
+
+    points = measure_settings(search, config.spec, true_rows, own_rows, k)
+    return Curve(k, len(own_rows), engine.count, truth_kind, tuple(points))
+
+
+def _find_truth(
+    backend: Backend, engine: Engine, sample: int, k: int, originals: Any, seed: int
+) -> tuple[Any, Integers, Integers, str]:
+    """Return (queries, their own rows, the rows of their nearest [q, k], "vectors" or "codes") by an exact search."""
     config, count = engine.config, engine.count
     own_rows = np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
     originals_prepared = None
@@ -148,19 +183,12 @@ def measure_curve(backend: Backend, engine: Engine, sample: int, k: int, origina
         truth = (
             backend.train_engine(exact_config, values[:0], 0).append(values).search(queries, SearchOptions(k + 1))[1]
         )
-    truth_kind = (
-        "vectors" if originals_prepared is not None or (config.spec.refine or config.spec.codec) == "Flat" else "codes"
-    )
-
-    def search(nprobe: int, depth: int, result_count: int) -> Integers:
-        return _to_numpy(engine.search(queries, SearchOptions(result_count, nprobe, depth))[1])
-
-    points = measure_settings(search, config.spec, drop_own_rows(_to_numpy(truth), own_rows, k), own_rows, k)
-    return Curve(k, sample, count, truth_kind, tuple(points))
+    loses = originals_prepared is None and needs_truth_sample(config.spec)
+    return queries, own_rows, drop_own_rows(_to_numpy(truth), own_rows, k), "codes" if loses else "vectors"
 
 
 def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, warned: set[str]) -> tuple[int, int]:
-    """Return nprobe and depth of the measured setting that reaches `recall`; warn once if none does."""
+    """Return nprobe and depth of the measured setting that reaches `recall`; a RecallWarning says once if none does."""
     if not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise InputError(f"recall is {recall!r}; give a share above 0 and up to 1, like 0.95.")
     slowest = (spec.lists or 1, DEPTHS[-1])
@@ -170,7 +198,7 @@ def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, w
     def warn(sentence: str) -> None:
         if sentence not in warned:
             warned.add(sentence)
-            warnings.warn(sentence, stacklevel=6)
+            warnings.warn(sentence, RecallWarning, stacklevel=6)
 
     if curve is None:
         warn(
@@ -186,6 +214,11 @@ def choose_settings(recall: float, spec: Spec, curve: Curve | None, rows: int, w
         warn(
             f"recall={recall} was requested of '{spec}', and the highest measured one is {point}, "
             "which is used; a finer codec or Refine(Flat) reaches more."
+        )
+    elif curve.truth == "codes":
+        warn(
+            f"recall={recall} was requested of '{spec}', but the measured {point} is against its codes, and against "
+            "the vectors it is lower; call measure_recall(originals=vectors) once."
         )
     return point.nprobe, point.depth
 

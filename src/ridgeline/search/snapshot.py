@@ -11,6 +11,7 @@ from ridgeline.search.engine import Engine, SearchOptions
 from ridgeline.search.inputs import as_matrix, compute_finite_norms
 from ridgeline.search.recall import Curve
 from ridgeline.search.rows import Rows
+from ridgeline.search.truth import TruthSample
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Snapshot:
     rows: Rows
     engine: Engine | None = None  # None before the first train or add
     curve: Curve | None = None
+    truth: TruthSample | None = None  # only if the codes lose precision
     fast_paths: dict[Any, Any] = field(init=False, default_factory=dict)  # recorded searches by shape and options
 
 
