@@ -205,6 +205,24 @@ def test_a_stream_that_is_empty_or_late_is_masked():
     assert batch["a"][..., 0].tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
+def test_unknown_values_of_a_recording_are_masked_by_column_and_filled():
+    times, values = np.arange(0, 4, 0.01), np.random.default_rng(0).standard_normal((400, 4))
+    values[50:90, 1] = np.nan
+    values[:200, 3] = np.nan
+    dataset = TrajectoryDataset([(times, values)] * 2, window=2.0)
+    batch = collate_all(dataset, hz=50)
+    assert batch.valid.shape == batch.values.shape
+    assert torch.equal(batch.valid, ~batch.values.isnan())
+    assert torch.equal(batch.mask, batch.valid.all(dim=-1))
+    assert torch.equal(batch.masks["values"], batch.mask)
+    assert batch.valid[..., 0].all()
+    assert not batch.valid[0, :, 3].any()
+    assert not batch.valid[0, 26:44, 1].any()
+    filled = collate_all(dataset, hz=50, fill=0.0)
+    assert torch.equal(filled.valid, batch.valid)
+    assert torch.equal(filled.values, batch.values.nan_to_num(0.0))
+
+
 # --- through the DataLoader ---
 
 

@@ -166,6 +166,16 @@ def test_masked_integers_are_zero_and_keep_their_type():
     assert one.masks["n"].tolist() == [True, True] + [False] * 7 + [True]
 
 
+def test_a_nan_of_the_recording_is_masked_in_its_column():
+    values = np.stack([np.arange(5.0), np.full(5, np.nan)], axis=1)
+    values[3:, 1] = 7.0
+    one = align([Stream("x", np.arange(5) * NS, values)], hz=1)
+    assert one.masks["x"].tolist() == [False, False, False, True, True]
+    assert one.valid("x").tolist() == [[True, False]] * 3 + [[True, True]] * 2
+    assert [mask.sum() for _, _, mask in one.flat()] == [5, 2]
+    assert one.warnings == ()
+
+
 def test_a_shift_moves_a_stream_and_all_below_its_name():
     both = align([ramp("imu/a"), ramp("imu/b"), ramp("cam")], hz=10, shifts={"imu": 0.25})
     assert both.times[0] == pytest.approx(0.25)

@@ -48,6 +48,15 @@ def test_parquet_has_time_columns_and_nulls_for_masked_values(tmp_path: Path, al
     assert str(table["arm/pos"].type) == "float"
 
 
+def test_an_unknown_column_does_not_hide_the_columns_beside_it(tmp_path: Path):
+    values = np.stack([np.arange(4.0), [np.nan, np.nan, 2.0, 3.0]], axis=1)
+    one = align([Stream("p", np.arange(4) * NS, values)], hz=1)
+    writers.write(tmp_path / "a.parquet", [one, one], "parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table["p[0]"].to_pylist() == [0, 1, 2, 3] * 2
+    assert table["p[1]"].to_pylist() == [None, None, 2, 3] * 2
+
+
 def test_the_reader_reads_back_parquet(tmp_path: Path, aligned: Aligned):
     writers.write(tmp_path / "a.parquet", [aligned], "parquet")
     streams = {s.name: s for s in readers.read(tmp_path / "a.parquet")}

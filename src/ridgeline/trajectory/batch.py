@@ -9,6 +9,7 @@ for batch in on_device(loader): ...
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -53,7 +54,7 @@ def collate(
     max_gap    seconds; targets inside a longer gap are masked
     normalize  {"mean", "std"} or {"q01", "q99"}, a number or one per column
     dtype      of the values; float64 also computes in float64
-    fill       value of masked entries (default: NaN)
+    fill       value of unknown entries, those where `valid` is False (default: NaN)
 
     Values are packed as float32 (float64 with dtype float64), so integers beyond 2^24 lose their last digits. Raises
     InputError for arguments that do not fit, MissingExtra without torch.
@@ -140,15 +141,20 @@ class Batch:
 
     values: Any  # [B, T, D]
     mask: Any  # [B, T]: every column is known
+    valid: Any  # [B, T, D]: this column is known
     times: Any  # [B, T] int64 nanoseconds; padding continues the ticks
     lengths: Any  # [B]: ticks that are not padding
-    masks: Mapping[str, Any]  # stream -> [B, T]: this stream is known
     layout: Layout
     origins: Origins  # [B]
 
     def __getitem__(self, stream: str) -> Any:
         """Return the columns of one stream: [B, T, D]."""
         return self.values[..., self.layout.columns(stream)]
+
+    @property
+    def masks(self) -> Mapping[str, Any]:
+        """stream -> [B, T]: every column of this stream is known."""
+        return StreamMasks(self.valid, self.layout)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,6 +167,25 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.origins)
+
+
+class StreamMasks(Mapping[str, Any]):
+    """The mask of each stream of a batch, computed when it is read: a log may have hundreds of streams."""
+
+    def __init__(self, valid: Any, layout: Layout) -> None:
+        self._valid, self._layout = valid, layout
+
+    def __getitem__(self, stream: str) -> Any:
+        return self._valid[..., self._layout.columns(stream)].all(dim=-1)
+
+    def __contains__(self, stream: object) -> bool:
+        return any(stream == name for name, _, _ in self._layout.streams)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(name for name, _, _ in self._layout.streams)
+
+    def __len__(self) -> int:
+        return len(self._layout.streams)
 
 
 def on_device(loader: Any) -> OnDevice:
@@ -199,7 +224,7 @@ class OnDevice:
             (batch, ready), prefetched = prefetched, _launch_next(source, copy_stream)
             caller_stream = torch.cuda.current_stream(batch.values.device)
             caller_stream.wait_event(ready)  # wait for this batch only; the next one is queued already
-            for tensor in (batch.values, batch.mask, batch.times, batch.lengths, *batch.masks.values()):
+            for tensor in (batch.values, batch.mask, batch.valid, batch.times, batch.lengths):
                 tensor.record_stream(caller_stream)
             yield batch
 
@@ -260,12 +285,11 @@ class Packed:
         batch, ticks = at.shape
         width = len(self.layout.names)
         values = torch.empty((batch, ticks, width), dtype=getattr(torch, self.options.dtype), device=device)
-        masks: dict[str, Any] = {}
         for part in device_batch.parts:
             first, last = part.columns[0], part.columns[-1]
             contiguous = last - first + 1 == len(part.columns)
             target = values[..., first : last + 1] if contiguous else torch.empty_like(values[..., : len(part.columns)])
-            _, mask = resample(
+            resample(
                 part.values,
                 part.times,
                 at,
@@ -278,20 +302,18 @@ class Packed:
                 dtype=values.dtype,
                 check=False,  # the dataset checked the stamps
                 out=target,
-                return_mask=True,
             )
-            if self.options.fill is not None:
-                target.masked_fill_(~mask[..., None], self.options.fill)
             if not contiguous:
                 for i, column in enumerate(part.columns):
                     values[..., column] = target[..., i]
-            masks.update(dict.fromkeys(part.streams, mask))
-        distinct_masks = list({id(m): m for m in masks.values()}.values())
-        known = distinct_masks[0] if len(distinct_masks) == 1 else torch.stack(distinct_masks).all(dim=0)
-        return Batch(values, known, at, lengths, masks, self.layout, self.origins)
+        # What is unknown is NaN: outside, in a gap, in the padding, and next to a NaN of the recording.
+        valid = values == values  # one launch on a GPU; isnan and its inverse are two
+        if self.options.fill is not None:
+            values.nan_to_num_(nan=self.options.fill, posinf=math.inf, neginf=-math.inf)
+        return Batch(values, valid.all(dim=-1), valid, at, lengths, self.layout, self.origins)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("values", "mask", "times", "masks", "names"):
+        if name in ("values", "mask", "valid", "times", "masks", "names"):
             raise AttributeError(f"a batch from a worker has no '{name}' yet; iterate over on_device(loader).")
         raise AttributeError(name)
 

@@ -94,9 +94,10 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
-    """Streams on one clock: `columns[name]` [T] or [T, D]; `masks[name]` [T] is False where no value is known.
+    """Streams on one clock: `columns[name]` [T] or [T, D]; `masks[name]` [T] is True where all its columns are known.
 
-    Masked floats are NaN, masked integers 0. `labels` names the columns; `warnings` lists the streams left out.
+    Unknown floats are NaN, unknown integers 0; `valid(name)` says it per column. `labels` names the columns; `warnings`
+    lists the streams left out.
     """
 
     times: Array
@@ -107,11 +108,16 @@ class Aligned:
     hz: float | None = None
     warnings: tuple[str, ...] = ()
 
+    def valid(self, name: str) -> Array:
+        """Return booleans [T] or [T, D]: which values of a stream are known."""
+        return find_valid(self.columns[name], self.masks[name])
+
     def flat(self) -> Iterator[tuple[str, Array, Array]]:
         """Iterate over (column name, values [T], mask [T]) of every column of every stream."""
         for name, values in self.columns.items():
+            valid = self.valid(name)
             for i, label in enumerate(self.labels[name]):
-                yield label, values if values.ndim == 1 else values[:, i], self.masks[name]
+                yield (label, values, valid) if values.ndim == 1 else (label, values[:, i], valid[:, i])
 
 
 def align(
@@ -179,7 +185,7 @@ def align(
         columns[stream.name], masks[stream.name] = _column(
             stream, line, ticks, known[id(line)], max_gap, integer_clock, device
         )
-    empty = [name for name, mask in masks.items() if len(ticks) and not mask.any()]
+    empty = [name for name, mask in masks.items() if len(ticks) and not find_valid(columns[name], mask).any()]
     if empty:
         warnings.append(
             f"no value on this clock is known of {_join_names(empty)}; a larger max_gap or tolerance may help."
@@ -188,6 +194,14 @@ def align(
     return Aligned(
         ticks, columns, masks, labels, {s.name: s.resolved_kind for s in aligned_streams}, hz, tuple(warnings)
     )
+
+
+def find_valid(values: Array, mask: Array) -> Array:
+    """Return which values are known, in the shape of `values`; `mask` [T] decides for integers, which have no NaN."""
+    if values.dtype.kind == "f":
+        return ~np.isnan(values)
+    known: Array = mask if values.ndim == 1 else np.broadcast_to(mask[:, None], values.shape)
+    return known
 
 
 @dataclass(frozen=True)
@@ -406,9 +420,9 @@ def _column(
         return out, mask
     floats = values if values.dtype.kind == "f" else values.astype(np.float64)
     out, mask = _resample(floats, line, ticks, stream.resolved_kind, gap, device)
-    mask = mask & covered
-    out[~mask] = np.nan
-    return out, mask
+    out[~(mask & covered)] = np.nan
+    valid: Array = ~np.isnan(out)  # False also next to a NaN of the recording
+    return out, valid if out.ndim == 1 else np.logical_and.reduce(valid, axis=1)
 
 
 def _limit(stamps: Array, max_gap: float, integer_clock: bool) -> float:

@@ -1,4 +1,4 @@
-"""Parquet: a time column, then one column per channel; masked values are null.
+"""Parquet: a time column, then one column per channel; unknown values are null.
 
 A channel with a reserved name is stored as `data/NAME`.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.errors import MissingExtra
 from ridgeline.store import publish
-from ridgeline.trajectory.stream import Aligned
+from ridgeline.trajectory.stream import Aligned, find_valid
 from ridgeline.trajectory.writers import table
 
 _KEY = b"ridgeline"
@@ -33,10 +33,11 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     names = table.merge_labels(episodes)
     column_names = table.choose_names([label for labels in names.values() for label in labels])
     for stream, (values, mask) in table.stack_episodes(episodes).items():
-        gaps = None if mask.all() else ~mask
+        gaps = None if mask.all() else ~find_valid(values, mask)
         for i, label in enumerate(names[stream]):
             channel = values if values.ndim == 1 else np.ascontiguousarray(values[:, i])
-            columns[column_names[label]] = arrow.array(channel, mask=gaps)
+            unknown = gaps if gaps is None or gaps.ndim == 1 else np.ascontiguousarray(gaps[:, i])
+            columns[column_names[label]] = arrow.array(channel, mask=unknown)
     metadata = {"kinds": dict(episodes[0].kinds), "hz": episodes[0].hz, "meta": meta}
     table_with_metadata = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
     with publish(path) as tmp:

@@ -66,7 +66,8 @@ def _stack_stream(name: str, episodes: Sequence[Aligned]) -> tuple[Array, Array]
     masks = [e.masks.get(name, np.zeros(len(e.times), bool)) for e in episodes]
     stacked, mask = np.concatenate(values), np.concatenate(masks)
     if stacked.dtype.kind == "f":  # a masked integer is 0, which would be a value in a float column
-        stacked[~mask] = np.nan
+        integers = np.repeat([v.dtype.kind != "f" for v in values], [len(v) for v in values])
+        stacked[integers & ~mask] = np.nan
     return stacked, mask
 
 
