@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_values_beyond_float16_are_an_error(half, new_model, monkeypatch):
     from ridgeline.embed.layers_cpu import Float16Layers
 
     plain = Float16Layers.prepare_linear
-    monkeypatch.setattr(Float16Layers, "linear_of", lambda self, weight, bias: plain(self, weight * 1e6, bias))
+    monkeypatch.setattr(Float16Layers, "prepare_linear", lambda self, weight, bias: plain(self, weight * 1e6, bias))
     with Embedder(new_model["bert-mean"], device="cpu", dtype="float16") as embedder:
         for encode in (lambda: embedder.encode(TEXTS), lambda: embedder.encode_one("a")):
             with pytest.raises(InputError, match="beyond the range of float16; use dtype='float32'"):
@@ -117,6 +118,123 @@ def test_a_dense_module_follows_the_pooling(tmp_path, activation, apply):
     with Embedder(path, device="cpu", dtype="float32", normalize=False) as embedder:
         assert embedder.dim == 12
         np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
+
+
+def set_modules(path: Path, *names: str) -> Path:
+    """Write modules.json with these modules, each with the folder that `tiny.make` gave it."""
+    folders = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense", "Normalize": "3_Normalize"}
+    entries = [
+        {"idx": i, "name": str(i), "path": folders.get(name, ""), "type": f"sentence_transformers.models.{name}"}
+        for i, name in enumerate(names)
+    ]
+    tiny.write(path / "modules.json", entries)
+    return path
+
+
+def apply_modules(path: Path, names: tuple[str, ...], pooled):
+    """The modules after the pooling in torch, one by one, in float64."""
+    import torch
+
+    parts = {name: torch.from_numpy(t).double() for name, t in load_file(path / "2_Dense/model.safetensors").items()}
+    vectors = torch.from_numpy(pooled)
+    for name in names[2:]:
+        if name == "Normalize":
+            vectors = torch.nn.functional.normalize(vectors, dim=1)
+        elif name == "Dense":
+            vectors = torch.tanh(torch.nn.functional.linear(vectors, parts["linear.weight"], parts["linear.bias"]))
+    return vectors.numpy()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ("Dense", "Normalize"),
+        ("Normalize", "Dense"),
+        ("Normalize", "Dense", "Normalize"),
+        ("Normalize", "Dropout", "Dense"),
+        ("Dense",),
+    ],
+)
+def test_the_order_of_dense_and_normalize_is_kept(tmp_path, after):
+    names = ("Transformer", "Pooling", *after)
+    path = set_modules(tiny.make(tmp_path / "m", dense="Tanh"), *names)
+    reference = Reference(path)
+    pooled = np.stack([reference.pool_hidden(t, "mean") for t in TEXTS])
+    ends_with_normalize = after[-1] == "Normalize"
+    with Embedder(path, device="cpu", dtype="float32", normalize=ends_with_normalize) as embedder:
+        np.testing.assert_allclose(embedder.encode(TEXTS), apply_modules(path, names, pooled), atol=1e-5)
+        np.testing.assert_allclose(embedder.encode_one(TEXTS[0]), apply_modules(path, names, pooled[:1])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Pooling", "Transformer"),
+        ("Transformer", "Dense", "Pooling"),
+        ("Transformer", "Normalize", "Pooling", "Dense"),
+        ("Transformer", "Pooling", "Pooling"),
+        ("Transformer", "Transformer", "Pooling"),
+        ("Transformer", "Normalize"),
+        (),
+    ],
+)
+def test_an_order_of_modules_that_cannot_be_run_is_refused(tmp_path, names):
+    path = set_modules(tiny.make(tmp_path / "m", dense="Tanh"), *names)
+    with pytest.raises(InputError, match=r"has the modules .*; one (Transformer|Pooling) must come"):
+        Embedder(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("BertForSequenceClassification", r"is a cross-encoder \(reranker\) .*BertForSequenceClassification"),
+        ("BertForMaskedLM", r"is a sparse encoder \(SPLADE\) .*BertForMaskedLM"),
+        ("BertForTokenClassification", "is a classifier of tokens"),
+    ],
+)
+def test_a_checkpoint_for_another_task_is_refused_by_name(tmp_path, architecture, message):
+    with pytest.raises(InputError, match=message):
+        Embedder(tiny.make(tmp_path / "m", pooling=None, architectures=[architecture]), device="cpu")
+    with Embedder(tiny.make(tmp_path / "n", architectures=[architecture]), device="cpu") as embedder:
+        assert embedder.encode(["a cat"]).shape == (1, tiny.HIDDEN)  # its folder has a pooling module
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("CrossEncoder", "is a cross-encoder"), ("SparseEncoder", "is a sparse encoder")]
+)
+def test_a_folder_of_another_kind_of_sentence_transformers_is_refused(tmp_path, kind, message):
+    path = tiny.make(tmp_path / "m")
+    tiny.write(path / "config_sentence_transformers.json", {"model_type": kind})
+    with pytest.raises(InputError, match=message):
+        Embedder(path, device="cpu")
+
+
+def test_splade_modules_are_refused_by_name(tmp_path):
+    path = set_modules(tiny.make(tmp_path / "m"), "MLMTransformer", "SpladePooling")
+    with pytest.raises(InputError, match=r"is a sparse encoder \(SPLADE\)"):
+        Embedder(path, device="cpu")
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_a_model_is_refused_and_named(tmp_path, file):
+    path = tiny.make(tmp_path / "m")
+    tiny.write(path / file, json.loads((path / file).read_text()) | {"auto_map": {"AutoModel": "own.OwnModel"}})
+    with pytest.raises(InputError, match=rf"auto_map in {file}: .*own\.OwnModel.*not run"):
+        Embedder(path, device="cpu")
+    path = tiny.make(tmp_path / "n")
+    entries = json.loads((path / "modules.json").read_text())
+    entries[0]["type"] = "custom_st.Transformer"
+    tiny.write(path / "modules.json", entries)
+    with pytest.raises(InputError, match=r"module 'custom_st.Transformer', which is code of its own"):
+        Embedder(path, device="cpu")
+
+
+def test_a_dense_module_over_tokens_is_refused(tmp_path):
+    path = tiny.make(tmp_path / "m", dense="Tanh")
+    settings = json.loads((path / "2_Dense/config.json").read_text())
+    tiny.write(path / "2_Dense/config.json", settings | {"module_input_name": "token_embeddings"})
+    with pytest.raises(InputError, match="for 'token_embeddings'; only one for 'sentence_embedding'"):
+        Embedder(path, device="cpu")
 
 
 def test_matryoshka_keeps_the_first_components_and_normalises_them(folder):

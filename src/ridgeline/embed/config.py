@@ -7,7 +7,7 @@ new spellings. A model that this encoder cannot run is refused here, by name, be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,19 @@ FAMILIES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": Tr
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POOLINGS = ("mean", "cls", "max")
 DENSE_ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "Sigmoid")  # after a dense module
+
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout does nothing outside training
+_SPARSE_MODULES = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
+_KINDS = {"CrossEncoder": "a cross-encoder (reranker)", "SparseEncoder": "a sparse encoder (SPLADE)"}
+# the ends of architectures with a head: their hidden states were trained for something else than a vector per text
+_TASKS = {
+    "SequenceClassification": "a cross-encoder (reranker) or another classifier of texts",
+    "TokenClassification": "a classifier of tokens",
+    "QuestionAnswering": "a model that answers questions",
+    "MultipleChoice": "a model that chooses between answers",
+    "MaskedLM": "a sparse encoder (SPLADE) or another masked language model",
+    "CausalLM": "a language model that writes text",
+}
 
 # the old spelling of a pooling module: one flag per mode, in the order in which several are joined
 _POOLING_FLAGS = {
@@ -33,10 +46,11 @@ _POOLING_FLAGS = {
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear module after the pooling."""
+    """A linear module after the pooling; `normalized` if a Normalize module comes before it."""
 
     folder: Path
     activation: str
+    normalized: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,9 @@ class Config:
 def read_config(folder: Path) -> Config:
     """Read and check the configuration of a model folder; raises InputError if the encoder cannot run it."""
     modules = _read_modules(folder)
-    root = folder / modules.pop("Transformer", "")
+    root = folder / next((path for name, path in modules if name == "Transformer"), "")
     settings = _read_json(root / "config.json")
+    _refuse_other_kinds(folder, root, settings, bool(modules))
     model_type = settings.get("model_type")
     if model_type not in FAMILIES:
         raise InputError(
@@ -97,7 +112,7 @@ def read_config(folder: Path) -> Config:
         max_tokens=_choose_max_tokens(root, sentence, settings["max_position_embeddings"] - first),
         lower=bool(sentence.get("do_lower_case", False)),
         pooling=_read_pooling(folder, modules),
-        dense=tuple(_read_dense(folder / path) for name, path in modules.items() if name.startswith("Dense")),
+        dense=_read_all_dense(folder, modules),
         prompts={k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
         default_prompt=prompts.get("default_prompt_name"),
     )
@@ -114,24 +129,64 @@ def choose_prompt(config: Config, prompt: str | None) -> str:
     return prompt
 
 
-def _read_modules(folder: Path) -> dict[str, str]:
-    """class name → subfolder, in order; Dense can occur more than once."""
+def _read_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return (class name, subfolder) of the modules in order; refuse an order that this encoder cannot run."""
     if not (folder / "modules.json").is_file():
-        return {}
-    modules: dict[str, str] = {}
+        return []
+    modules: list[tuple[str, str]] = []
     for entry in _read_json(folder / "modules.json"):
-        name = str(entry["type"]).rpartition(".")[2]
-        if name not in ("Transformer", "Pooling", "Dense", "Normalize", "Dropout"):
+        package, _, name = str(entry["type"]).rpartition(".")
+        if name in _SPARSE_MODULES:
+            raise _make_kind_error(folder, "a sparse encoder (SPLADE)")
+        if package.partition(".")[0] not in ("sentence_transformers", ""):
+            raise InputError(f"'{folder}' has the module '{entry['type']}', which is code of its own; it is not run.")
+        if name not in _MODULES:
             raise InputError(f"'{folder}' has a {name} module; known are Transformer, Pooling, Dense and Normalize.")
-        key = f"{name}{len(modules)}" if name in modules else name
-        modules[key] = entry.get("path", "")
+        modules.append((name, entry.get("path", "")))
+    names = [name for name, _ in modules]
+    order = " → ".join(names)
+    if not names or names[0] != "Transformer" or names.count("Transformer") != 1:
+        raise InputError(f"'{folder}' has the modules {order or '(none)'}; one Transformer must come first.")
+    if names.count("Pooling") != 1 or any(name in ("Dense", "Normalize") for name in names[: names.index("Pooling")]):
+        raise InputError(
+            f"'{folder}' has the modules {order}; one Pooling must come after the Transformer, before Dense and "
+            "Normalize."
+        )
     return modules
 
 
-def _read_pooling(folder: Path, modules: Mapping[str, str]) -> str:
-    if "Pooling" not in modules:
+def _refuse_other_kinds(folder: Path, root: Path, settings: Mapping[str, Any], has_modules: bool) -> None:
+    """Refuse models that are no sentence encoders, and models with code of their own."""
+    kind = _read_json(folder / "config_sentence_transformers.json", needed=False).get("model_type")
+    if kind not in (None, "SentenceTransformer"):
+        raise _make_kind_error(folder, _KINDS.get(kind, f"a {kind}"))
+    for file in ("config.json", "tokenizer_config.json"):
+        own_code = (settings if file == "config.json" else _read_json(root / file, needed=False)).get("auto_map")
+        if own_code:
+            raise InputError(
+                f"'{folder}' brings code of its own (auto_map in {file}: {own_code}), which is not run; without it "
+                "the vectors would be others."
+            )
+    if has_modules:  # sentence-transformers takes only the encoder from such weights
+        return
+    for architecture in settings.get("architectures") or []:
+        task = str(architecture).partition("For")[2]
+        if task in _TASKS:
+            raise _make_kind_error(folder, f"{_TASKS[task]} ({architecture})")
+
+
+def _make_kind_error(folder: Path, kind: str) -> InputError:
+    return InputError(
+        f"'{folder}' is {kind}, not a sentence encoder, so it says nothing about one vector per text; give a model "
+        "with a pooling module (modules.json)."
+    )
+
+
+def _read_pooling(folder: Path, modules: Sequence[tuple[str, str]]) -> str:
+    pooling_path = next((path for name, path in modules if name == "Pooling"), None)
+    if pooling_path is None:
         return "mean"
-    settings = _read_json(folder / modules["Pooling"] / "config.json")
+    settings = _read_json(folder / pooling_path / "config.json")
     modes = (
         settings.get("pooling_mode")
         or [mode for flag, mode in _POOLING_FLAGS.items() if settings.get(flag)]
@@ -145,14 +200,30 @@ def _read_pooling(folder: Path, modules: Mapping[str, str]) -> str:
     return str(modes[0])
 
 
-def _read_dense(folder: Path) -> Dense:
+def _read_all_dense(folder: Path, modules: Sequence[tuple[str, str]]) -> tuple[Dense, ...]:
+    """Return the dense modules in order. A Normalize at the end is not among them: `Embedder(normalize=)` does it."""
+    dense, normalized = [], False
+    for name, path in modules:
+        if name == "Dense":
+            dense.append(_read_dense(folder / path, normalized))
+            normalized = False
+        normalized = normalized or name == "Normalize"
+    return tuple(dense)
+
+
+def _read_dense(folder: Path, normalized: bool) -> Dense:
     settings = _read_json(folder / "config.json")
+    if settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        raise InputError(
+            f"'{folder}' is a dense module for '{settings['module_input_name']}'; only one for 'sentence_embedding' "
+            "is known here."
+        )
     activation = str(settings.get("activation_function", "Tanh")).rpartition(".")[2]
     if activation not in DENSE_ACTIVATIONS:
         raise unknown(f"activation in '{folder}'", activation, DENSE_ACTIVATIONS)
     if settings.get("use_residual"):
         raise InputError(f"'{folder}' is a dense module with a residual, which is not known here.")
-    return Dense(folder, activation)
+    return Dense(folder, activation, normalized)
 
 
 def _read_sentence_config(root: Path) -> dict[str, Any]:

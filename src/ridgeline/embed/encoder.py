@@ -19,7 +19,7 @@ from ridgeline.embed.weights import read_dense, read_encoder
 class Head:
     """The steps after the pooling: dense modules in float32, truncation, normalisation."""
 
-    dense: tuple[tuple[Any, Any, Any], ...]  # weight, bias, activation
+    dense: tuple[tuple[Any, Any, Any, bool], ...]  # weight, bias, activation, whether its input is normalised
     width: int | None
     normalize: bool
 
@@ -65,7 +65,8 @@ class Encoder:
         vectors = self.layers.pool(hidden, packed, self.config.pooling, self._ends_with_norm)
         if self._ends_with_norm:
             return vectors
-        for weight, bias, activation in self.head.dense:
+        for weight, bias, activation, normalized in self.head.dense:
+            vectors = self.layers.normalize_rows(vectors) if normalized else vectors
             vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
         if self.head.width is not None:
             vectors = vectors[:, : self.head.width].contiguous()
@@ -92,7 +93,7 @@ def load_encoder(config: Config, device: Any, dtype: Any, *, width: int | None, 
     for module in config.dense:
         weight, bias = read_dense(module.folder)
         weight, bias = weight.to(device), None if bias is None else bias.to(device)
-        dense.append((weight, bias, getattr(torch.nn, module.activation)()))
+        dense.append((weight, bias, getattr(torch.nn, module.activation)(), module.normalized))
     head = Head(tuple(dense), width, normalize)
     return Encoder(config, choose_layers(config, device, dtype), head, read_encoder(config))
 

@@ -345,7 +345,8 @@ def _compute_reference(name: str, tokens: Tokens, rows: Any) -> Any:
     dense = []
     for module in config.dense:
         weight, bias = read_dense(module.folder)
-        dense.append((weight.float(), None if bias is None else bias.float(), getattr(torch.nn, module.activation)()))
+        activation = getattr(torch.nn, module.activation)()
+        dense.append((weight.float(), None if bias is None else bias.float(), activation, module.normalized))
     layers = Layers(config, torch.device("cpu"), torch.float64)
     encoder = Encoder(config, layers, Head(tuple(dense), None, True), read_encoder(config))
     vectors = []
