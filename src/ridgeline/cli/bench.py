@@ -16,7 +16,7 @@ import typer
 
 from ridgeline import workloads
 from ridgeline.cli import summary, tables
-from ridgeline.cli.bench_progress import show_progress
+from ridgeline.cli.bench_progress import BenchProgress, show_progress
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
 from ridgeline.lab import Profile
@@ -63,6 +63,14 @@ def bench(
     against: Annotated[
         str | None, typer.Option(metavar="COMMIT", help="Race the working tree against this commit, without peers.")
     ] = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option(
+            "--repo",
+            metavar="DIR",
+            help="With --against: the repository whose commits race (default: that of the workload's file).",
+        ),
+    ] = None,
     python: Annotated[
         list[str] | None,
         typer.Option("--python", metavar="PEER=PATH", help="Run a peer with another interpreter."),
@@ -82,12 +90,14 @@ def bench(
 
       ridgeline bench spin --against HEAD~1
 
+      ridgeline bench my_workload.py --against HEAD~1
+
     With one workload it prints all cases, with several one line each; records.jsonl and report.html hold the rest. It
     names the cases that the time leaves out. The same command continues a stopped run. Exit 1 if a result of ours is
     WRONG or INCOMPLETE.
     """
     from ridgeline.lab.judge import analysis_to_json, list_failures, summarise_paths
-    from ridgeline.lab.race import BenchRequest, Plan, build_version, copy_working_tree, run_benchmark
+    from ridgeline.lab.race import BenchRequest, Plan, choose_repository, run_benchmark
     from ridgeline.lab.record import RECORDS_FILE
     from ridgeline.lab.report import write_report
     from ridgeline.machine import Placement
@@ -108,6 +118,11 @@ def bench(
         ),
         pythons=dict(_parse_interpreter(p) for p in python or ()),
     )
+    if repo is not None and against is None:
+        raise InputError("--repo says whose commits race; add --against COMMIT.")
+    repository = choose_repository(request.workloads, repo) if against is not None else None
+    if repo is not None:
+        request = replace(request, repository=repository)
     console = stderr()
     live = console.is_terminal and not as_json
     build_s = 0.0  # not part of the budget
@@ -118,9 +133,7 @@ def bench(
         ):
             if against is not None:
                 start = time.monotonic()
-                reports = (progress.show_activity, progress.show_message)
-                request = replace(request, versions=[build_version(against, *reports)])
-                request = replace(request, tree=stack.enter_context(copy_working_tree(*reports)))
+                request = _add_version(request, against, repository, stack, progress)
                 build_s = time.monotonic() - start
             progress.total_s = request.limits.total_s
             result = run_benchmark(request, progress.hooks)
@@ -151,6 +164,21 @@ def bench(
         console.print(sentence, style="red", markup=False, highlight=False)
     if failures:
         raise typer.Exit(Exit.FINDINGS)
+
+
+def _add_version(
+    request: BenchRequest, commit: str, repository: Path | None, stack: ExitStack, progress: BenchProgress
+) -> BenchRequest:
+    """Prepare both versions of the user's repository, or of ridgeline (None), and add the other one to the race."""
+    from ridgeline.lab.race import build_version, copy_working_tree, export_versions
+
+    reports = (progress.show_activity, progress.show_message)
+    if repository is None:
+        version = build_version(commit, *reports)
+        return replace(request, versions=[version], tree=stack.enter_context(copy_working_tree(*reports)))
+    files = [name for name in request.workloads if name.endswith(".py")]
+    both = stack.enter_context(export_versions(repository, commit, files, *reports))
+    return replace(request, versions=[both.version], checkout=both.working_tree, against=both.commit)
 
 
 def parse_seconds(text: str, option: str) -> float:

@@ -13,7 +13,7 @@ def describe(monkeypatch):
 
     def describe_with(status: str | None, head: str | None):
         answers = {"rev-parse": head, "status": status}
-        monkeypatch.setattr(code, "_git", lambda *words: answers[words[0]])
+        monkeypatch.setattr(code, "_git", lambda _folder, *words: answers[words[0]])
         return code.describe_code.__wrapped__()
 
     return describe_with

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.loader import load_workload as load_workload
     from ridgeline.lab.race.measure import Plan as Plan
     from ridgeline.lab.race.process import ContenderSpec as ContenderSpec
+    from ridgeline.lab.race.repository import choose_repository as choose_repository
+    from ridgeline.lab.race.repository import export_versions as export_versions
     from ridgeline.lab.race.request import BenchRequest as BenchRequest
     from ridgeline.lab.race.request import Point as Point
     from ridgeline.lab.race.request import list_contenders as list_contenders
@@ -31,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
         "loader": ["load_workload"],
         "measure": ["Plan"],
         "process": ["ContenderSpec"],
+        "repository": ["choose_repository", "export_versions"],
         "request": ["BenchRequest", "Point", "list_contenders"],
     },
 )

@@ -24,6 +24,7 @@ from pathlib import Path
 import ridgeline
 from ridgeline.errors import InputError
 from ridgeline.lab.race.process import CONTENDER_MODULES, ContenderSpec, module_path
+from ridgeline.lab.record import find_own_checkout
 from ridgeline.lab.workload import OURS
 from ridgeline.store import lock, publish_dir
 
@@ -43,17 +44,17 @@ def build_version(commit: str, on_activity: Report = _ignore, on_message: Report
     """
     root = _find_root()
     no_commit = f"there is no commit '{commit}' in this checkout"
-    full = _git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
-    files = _git(root, "ls-tree", "-r", "--name-only", full, "src/ridgeline/lab", failing=no_commit).splitlines()
+    full = run_git(root, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
+    files = run_git(root, "ls-tree", "-r", "--name-only", full, "src/ridgeline/lab", failing=no_commit).splitlines()
     if not any(f"src/{module_path(module)}" in files for module in CONTENDER_MODULES):
         raise InputError(f"commit {full[:7]} is older than the lab and cannot take part in a race.")
-    tag, base = f"{full[:12]}-{sys.implementation.cache_tag}", _cache_folder()
+    tag, base = f"{full[:12]}-{sys.implementation.cache_tag}", find_cache_folder()
     tree = base / tag
     with lock(base / f"{tag}.lock", timeout=600):
         if not tree.is_dir():
             on_activity(f"exporting commit {full[:7]}")
             with publish_dir(tree) as scratch:
-                _export(root, full, scratch)
+                export_commit(root, full, scratch)
                 _install_native(scratch, scratch, f"commit {full[:7]}", on_activity, on_message)
     return ContenderSpec(f"{OURS}@{full[:7]}", OURS, tree=str((tree / "src").resolve()))
 
@@ -61,10 +62,8 @@ def build_version(commit: str, on_activity: Report = _ignore, on_message: Report
 @contextmanager
 def copy_working_tree(on_activity: Report = _ignore, on_message: Report = _ignore) -> Iterator[str]:
     """Copy the running package next to the other version; yield its `src` folder and delete the copy at the end."""
-    package, base = Path(ridgeline.__file__).resolve().parent, _cache_folder()
-    for orphan in base.glob("here-*"):  # of a process that was killed
-        if not Path("/proc", orphan.name.split("-")[1].lstrip("0")).exists():
-            shutil.rmtree(orphan, ignore_errors=True)
+    package, base = Path(ridgeline.__file__).resolve().parent, find_cache_folder()
+    delete_orphans("here-*")
     # The name is as long as that of the other version, so that the two differ in as little as possible.
     tree = base / f"here-{os.getpid():07d}-{sys.implementation.cache_tag}"
     on_activity("copying the working tree")
@@ -76,13 +75,21 @@ def copy_working_tree(on_activity: Report = _ignore, on_message: Report = _ignor
         shutil.rmtree(tree, ignore_errors=True)
 
 
-def _cache_folder() -> Path:
+def delete_orphans(pattern: str) -> None:
+    """Delete copies of killed processes; their names hold the number of the process: here-0001234-cpython-311."""
+    for orphan in find_cache_folder().glob(pattern):
+        if not Path("/proc", orphan.name.split("-")[1].lstrip("0")).exists():
+            shutil.rmtree(orphan, ignore_errors=True)
+
+
+def find_cache_folder() -> Path:
+    """Return the folder of all versions; it is created."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "against"
     base.mkdir(parents=True, exist_ok=True)
     return base
 
 
-def _export(root: Path, commit: str, target: Path) -> None:
+def export_commit(root: Path, commit: str, target: Path) -> None:
     with subprocess.Popen(["git", "-C", str(root), "archive", commit], stdout=subprocess.PIPE) as archive:
         tar = subprocess.run(["tar", "-x", "-C", str(target)], stdin=archive.stdout)
     if archive.returncode or tar.returncode:
@@ -98,7 +105,7 @@ def _install_native(sources: Path, tree: Path, owner: str, on_activity: Report, 
         return
     files = _list_native_sources(sources)
     content = _hash_files(sources, files)
-    cached = _cache_folder() / f"native-{content}-{sys.implementation.cache_tag}"
+    cached = find_cache_folder() / f"native-{content}-{sys.implementation.cache_tag}"
     with lock(cached.with_suffix(".lock"), timeout=600):
         if not cached.is_dir():
             with publish_dir(cached) as scratch:
@@ -166,11 +173,14 @@ def _build(tree: Path, owner: str, on_activity: Report) -> None:
 
 
 def _find_root() -> Path:
-    no_checkout = "--against needs a git checkout of ridgeline; this one is installed without its history"
-    return Path(_git(Path(ridgeline.__file__).resolve().parent, "rev-parse", "--show-toplevel", failing=no_checkout))
+    root = find_own_checkout()
+    if root is None:
+        raise InputError("--against needs a git checkout of ridgeline; this one is installed without its history.")
+    return root
 
 
-def _git(folder: Path, *words: str, failing: str) -> str:
+def run_git(folder: Path, *words: str, failing: str) -> str:
+    """Return what git prints; raises InputError, which starts with `failing`, if it fails or is not installed."""
     try:
         process = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
     except OSError:

@@ -38,6 +38,7 @@ from ridgeline.lab.record import (
     append_record,
     compute_key,
     describe_code,
+    find_user_repository,
     read_records,
 )
 from ridgeline.lab.workload import Profile, Work, get_note, get_weight, list_controls
@@ -155,7 +156,7 @@ def _measure_points(
     request: BenchRequest, points: list[Point], machine: Topology, cache: _CeilingCache, hooks: ProgressHooks
 ) -> Iterator[tuple[Point, Record]]:
     """Run the races that fit into the time. Differences between versions are confirmed, see confirmation.py."""
-    description, code = describe_machine(machine), describe_code()
+    description = describe_machine(machine)
     left, end = list(points), time.monotonic() + request.limits.total_s
     undecided: list[tuple[OpenCase, _CaseFacts]] = []
     # With versions, cases that found no time in the first pass come before any confirmation.
@@ -165,7 +166,7 @@ def _measure_points(
             if request.versions and case.remaining[0]:
                 undecided.append((case, facts))
             else:
-                yield case.point, _make_record(request, case.point, facts, case.race, description, code)
+                yield case.point, _make_record(request, case.point, facts, case.race, description)
     facts_by_case = {id(case): facts for case, facts in undecided}
 
     def repeat(case: OpenCase, rounds: int | None) -> None:
@@ -179,7 +180,7 @@ def _measure_points(
         )
 
     for case in confirm_cases([case for case, _ in undecided], end, repeat):
-        yield case.point, _make_record(request, case.point, facts_by_case[id(case)], case.race, description, code)
+        yield case.point, _make_record(request, case.point, facts_by_case[id(case)], case.race, description)
 
 
 def _race_points(
@@ -235,7 +236,6 @@ def _make_record(
     facts: _CaseFacts,
     race: Race,
     machine: Mapping[str, Any],
-    code: Mapping[str, Any],
 ) -> Record:
     contenders = tuple(
         ContenderResult(
@@ -261,7 +261,7 @@ def _make_record(
         work={**asdict(facts.work), "bytes": dict(facts.work.bytes)},
         placement=tuple(asdict(place) for place in race.task.places),
         machine=machine,
-        code=code,
+        code=_describe_code(point, request),
         plan={k: v for k, v in asdict(race.plan).items() if k != "placement"},
         race={"rounds": sum(race.executions), "executions": race.executions, "ended": race.ended},
         conditions=race.conditions,
@@ -280,7 +280,13 @@ def _compute_key(point: Point, request: BenchRequest, machine: Topology) -> str:
     # A record from a file has lists where Python has tuples.
     case, places = json.loads(json.dumps([point.case.to_json(), places]))
     name, cold = point.workload.name, request.plan.cold
-    return compute_key(name, case, places, cold, describe_machine(machine), describe_code())
+    return compute_key(name, case, places, cold, describe_machine(machine), _describe_code(point, request))
+
+
+def _describe_code(point: Point, request: BenchRequest) -> dict[str, Any]:
+    """Return which code a race measures: that of a user, if the file of the workload is in another repository."""
+    code = describe_code(request.repository or find_user_repository(point.reference))
+    return {**code, "against": request.against} if request.against else code
 
 
 def _read_stopped_run(out: Path) -> dict[str, Record]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import ridgeline
+from ridgeline.lab.race.checkout import check_modules
 from ridgeline.lab.race.loader import load_workload
 from ridgeline.lab.workload import Case, Run, Workload, list_libraries
 from ridgeline.machine import (
@@ -92,6 +93,7 @@ class Contender:
             floor = max(order["sample_ns"], measure_clock_cost_ns() / OVERHEAD_SHARE)
             self._calls = choose_calls(clock, self._run.step, int(floor))
         shortest = measure_least_ns(clock, self._run.step, self._calls)
+        check_modules()
         self._usage, self._steps = _read_usage(), Counter()
         return {
             "sample_ns": shortest,

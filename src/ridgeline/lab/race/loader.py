@@ -27,6 +27,8 @@ def load_workload(reference: str) -> Workload:
             raise InputError(f"'{reference}' cannot be loaded as Python.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # the file can import its neighbours, as if Python ran it
         try:
             spec.loader.exec_module(module)
         except Exception as error:  # the code of a user may raise anything

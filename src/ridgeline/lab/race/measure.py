@@ -84,7 +84,7 @@ class Task:
     def make_order(self, lane: Lane) -> dict[str, Any]:
         """Return the order for one contender."""
         case = {"params": dict(self.case.params), "device": self.case.device, "ranks": self.case.ranks}
-        return {"workload": self.reference, "case": case, "contender": lane.spec.contender}
+        return {"workload": lane.spec.locate(self.reference), "case": case, "contender": lane.spec.contender}
 
     @property
     def per_rank(self) -> list[dict[str, Any]]:

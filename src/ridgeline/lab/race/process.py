@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.contender import PROTOCOL
 from ridgeline.lab.workload import Launcher
 
@@ -38,6 +39,15 @@ import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
 sys.path.insert(0, {tree!r})
 from {module} import main
+main()
+"""
+
+
+# The modules of a user's repository come from another folder, ridgeline from where it is.
+CHECKOUT_SCRIPT = """
+from ridgeline.lab.race.checkout import use_checkout
+use_checkout({repository!r}, {folder!r})
+from ridgeline.lab.race.contender import main
 main()
 """
 
@@ -59,6 +69,11 @@ class ContenderSpec:
     interpreter: str = sys.executable
     tree: str | None = None  # the `src` folder of its ridgeline; None: the one that the interpreter imports
     launcher: Launcher | None = None  # None: the lab starts its ranks itself
+    checkout: Checkout | None = None  # the version of a user's repository; None: its working tree
+
+    def locate(self, reference: str) -> str:
+        """Return the workload as this contender loads it: the module, or the file of its version."""
+        return self.checkout.locate(reference) if self.checkout and reference.endswith(".py") else reference
 
 
 class RankGroup:
@@ -192,6 +207,8 @@ def module_path(module: str) -> str:
 
 def _entry_arguments(spec: ContenderSpec) -> list[str]:
     """Return the arguments with which an interpreter starts the contender process."""
+    if spec.checkout is not None:
+        return ["-c", CHECKOUT_SCRIPT.format(repository=spec.checkout.repository, folder=spec.checkout.folder)]
     if spec.tree is None:
         return ["-m", CONTENDER_MODULES[0]]
     files = {module: Path(spec.tree, module_path(module)) for module in CONTENDER_MODULES}

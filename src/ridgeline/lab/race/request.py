@@ -15,6 +15,7 @@ from pathlib import Path
 import ridgeline
 from ridgeline.errors import InputError, unknown
 from ridgeline.lab.race.budget import LIMITS, LIMITS_AGAINST, TimeLimits
+from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.loader import load_workload
 from ridgeline.lab.race.measure import Plan
 from ridgeline.lab.race.process import ContenderSpec
@@ -49,6 +50,9 @@ class BenchRequest:
     plan: Plan = field(default_factory=Plan)
     versions: Sequence[ContenderSpec] = ()  # other versions of our code: they race ours, without peers
     tree: str | None = None  # the `src` folder of our code in such a race: a copy next to the other version
+    checkout: Checkout | None = None  # in a race of a user's versions: the copy of the working tree
+    against: str | None = None  # the full hash of the commit in a race of versions
+    repository: Path | None = None  # of a user, if --repo names it
     pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> another interpreter
 
     @property
@@ -139,7 +143,9 @@ def list_contenders(point: Point, request: BenchRequest) -> list[ContenderSpec]:
         )
         for name in names
     ]
-    ours = [replace(spec, tree=request.tree) if request.tree else spec for spec in specs if spec.name == OURS]
+    ours = [
+        replace(spec, tree=request.tree or spec.tree, checkout=request.checkout) for spec in specs if spec.name == OURS
+    ]
     peers = [spec for spec in specs if spec.name != OURS]
     return [*ours, *(request.versions or peers)]
 
@@ -161,6 +167,7 @@ def format_command(point: Point, request: BenchRequest) -> str:
     words += ["--node", str(node)] if node is not None else []
     words += ["--cold"] if request.plan.cold else []
     words += [word for spec in request.versions for word in ("--against", spec.name.partition("@")[2])]
+    words += ["--repo", str(request.repository)] if request.repository else []
     words += [word for peer, path in request.pythons.items() for word in ("--python", f"{peer}={path}")]
     return shlex.join(words)
 

@@ -8,6 +8,9 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.lab.record.code import describe_code as describe_code
+    from ridgeline.lab.record.code import find_own_checkout as find_own_checkout
+    from ridgeline.lab.record.code import find_toplevel as find_toplevel
+    from ridgeline.lab.record.code import find_user_repository as find_user_repository
     from ridgeline.lab.record.record import RECORDS_FILE as RECORDS_FILE
     from ridgeline.lab.record.record import ContenderResult as ContenderResult
     from ridgeline.lab.record.record import Record as Record
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "code": ["describe_code"],
+        "code": ["describe_code", "find_own_checkout", "find_toplevel", "find_user_repository"],
         "record": [
             "ContenderResult",
             "RECORDS_FILE",
