@@ -256,19 +256,43 @@ def test_health_needs_no_token(locked, client):
     assert client.get(locked + "/healthz").json() == {"status": "ok"}
 
 
-def test_too_many_requests_at_once_get_503(url):
-    seen = []
+def ask_until_refused(requests: int, refused: int, **limits) -> tuple[list[int], int]:
+    """Send requests at once; no handler returns before `refused` of them are refused. Return their status codes, and
+    the most handlers that ran at the same time."""
+    release, seen, running = threading.Event(), [], [0, 0]  # running now, and the most at once
+
+    async def hold(request):
+        running[0] += 1
+        running[1] = max(running)
+        while not release.is_set():
+            await asyncio.sleep(0.005)
+        running[0] -= 1
+        return JSONResponse({})
 
     def ask():
         with httpx.Client(**CLIENT) as client:
-            seen.append(client.get(url + "/stream").status_code)
+            seen.append(client.get(url + "/").status_code)
 
-    threads = [threading.Thread(target=ask) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(seen) == [200, 200, 503, 503, 503]
+    with run_in_background(create_app([Route("/", hold)], **limits)) as url:
+        threads = [threading.Thread(target=ask) for _ in range(requests)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 20
+        while seen.count(503) < refused and time.monotonic() < end:
+            time.sleep(0.005)
+        release.set()
+        for thread in threads:
+            thread.join()
+    return sorted(seen), running[1]
+
+
+def test_more_requests_than_the_limit_wait_for_their_turn():
+    """With two in progress and three in the queue, the sixth is refused."""
+    assert ask_until_refused(6, 1, concurrency=2, queue=3) == ([200] * 5 + [503], 2)
+
+
+def test_a_request_that_waits_too_long_gets_503():
+    assert ask_until_refused(3, 2, concurrency=1, queue_s=0.02) == ([200, 503, 503], 1)
 
 
 def test_a_stream_may_outlast_the_deadline(url, client):

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import logging
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -52,6 +53,8 @@ class Rules:
     body_limit: int  # bytes
     deadline_s: float  # until the answer starts; a stream may take longer
     concurrency: int  # requests in progress at the same time
+    queue: int  # requests that wait for their turn; more are refused
+    queue_s: float  # how long a request waits for its turn
     hosts: frozenset[str]  # accepted names, besides localhost and plain addresses
 
 
@@ -63,6 +66,7 @@ class App:
     rules: Rules
     token_is_new: bool = False  # generated, so `serve` must print it
     running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
+    turns: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)  # of the requests that wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -88,12 +92,39 @@ async def _handle_http(app: App, scope: Scope, receive: Receive, send: Send) -> 
             return
         if not _is_authorised(scope, app.rules.token):
             refusal = _Answer(401, "a valid token is needed.", ((b"www-authenticate", b"Bearer"),))
-    if refusal is None and len(app.running) >= app.rules.concurrency:
+    if refusal is None and not await _wait_for_turn(app):
         refusal = _Answer(503, "the server is busy; try again in a moment.", ((b"retry-after", b"1"),))
     if refusal is not None:
         await _send_answer(send, refusal)
         return
     await _run_with_deadline(app, scope, receive, send)
+
+
+async def _wait_for_turn(app: App) -> bool:
+    """Wait until fewer requests than the limit are in progress, first come first served; False if it takes too long."""
+    if len(app.running) < app.rules.concurrency and not app.turns:
+        return True
+    if len(app.turns) >= app.rules.queue:
+        return False
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    app.turns.append(turn)
+    try:
+        await asyncio.wait({turn}, timeout=app.rules.queue_s)
+    except asyncio.CancelledError:
+        app.turns.remove(turn)
+        _give_turns(app)  # the next one may have this turn
+        raise
+    app.turns.remove(turn)
+    return turn.done()
+
+
+def _give_turns(app: App) -> None:
+    """Wake as many waiting requests as may run now. A woken one stays in the queue until it runs."""
+    free = app.rules.concurrency - len(app.running) - sum(turn.done() for turn in app.turns)
+    for turn in app.turns:
+        if free > 0 and not turn.done():
+            turn.set_result(None)
+            free -= 1
 
 
 async def _run_with_deadline(app: App, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,6 +164,7 @@ async def _run_with_deadline(app: App, scope: Scope, receive: Receive, send: Sen
 
 def _finish(app: App, task: asyncio.Task[None]) -> None:
     app.running.discard(task)
+    _give_turns(app)
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a request failed", exc_info=error)
 

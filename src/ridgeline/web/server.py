@@ -44,13 +44,16 @@ def create_app(
     body_limit: int = 2**20,
     deadline_s: float = 30.0,
     concurrency: int = 32,
+    queue: int = 512,
+    queue_s: float = 10.0,
     lifespan: Callable[[Any], Any] | None = None,
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
 
     `token="auto"` generates a token. `hosts` are further names of the server. `body_limit` is in bytes; `concurrency`
-    is the number of requests in progress. If a handler raises a RidgelineError, the answer is its sentence (400 for an
-    InputError, else 500). For any other error the answer is a 500 without details, and the error goes to the log.
+    is the number of requests in progress. Up to `queue` more wait for at most `queue_s` seconds, the rest gets 503. If
+    a handler raises a RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error
+    the answer is a 500 without details, and the error goes to the log.
     """
     try:
         from starlette.applications import Starlette
@@ -84,6 +87,8 @@ def create_app(
         body_limit=body_limit,
         deadline_s=deadline_s,
         concurrency=concurrency,
+        queue=queue,
+        queue_s=queue_s,
         hosts=frozenset(name.lower() for name in hosts),
     )
     inner = Starlette(
