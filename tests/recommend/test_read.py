@@ -62,6 +62,33 @@ def test_a_bad_row_is_left_out_counted_and_named(tmp_path, line, kind, message):
     assert len(data.ratings) == len(good.ratings) + 1
 
 
+@pytest.mark.parametrize("kind", ["csv", "pandas", "parquet"])
+def test_an_item_without_a_year_or_genres_stays(kind, tmp_path):
+    """pandas writes years with gaps as 1995.0."""
+    years, genres = [None, 1995, None, 2001], ["Drama", None, "", "Comedy|Romance"]
+    if kind == "parquet":
+        columns = {"item": [1, 2, 3, 4], "title": ["A", "B", "C (1999)", "D"], "year": years, "genres": genres}
+        pq.write_table(pa.table(columns), tmp_path / "items.parquet")
+    else:
+        written = ["" if y is None else f"{y}.0" if kind == "pandas" else str(y) for y in years]
+        rows = zip("1234", ["A", "B", "C (1999)", "D"], written, [g or "" for g in genres], strict=True)
+        (tmp_path / "items.csv").write_text("item,title,year,genres\n" + "".join(",".join(r) + "\n" for r in rows))
+    (tmp_path / "interactions.csv").write_text("user,item,rating\n" + "".join(f"u,{i},5\n" for i in (1, 2, 3, 4)))
+    data = read(tmp_path)
+    assert data.catalogue.years.tolist() == [0, 1995, 1999, 2001]
+    assert list(data.catalogue.genres) == [("Drama",), (), (), ("Comedy", "Romance")]
+    assert len(data.ratings) == 4
+    assert not data.problems.total()
+
+
+def test_a_year_that_is_a_word_is_named(tmp_path):
+    (tmp_path / "items.csv").write_text(
+        "item,title,year\n" + "".join(f"{i},T,{1990 + i}\n" for i in range(40)) + "99,X,soon\n"
+    )
+    (tmp_path / "interactions.csv").write_text("user,item\nu,1\n")
+    assert "year is 'soon', not a number" in read(tmp_path).problems.lines()[0]
+
+
 def test_the_later_of_two_ratings_of_a_film_counts(tmp_path):
     data = read(append_line(folders.csv(tmp_path / "x"), "1,2,0.5,999\n1,2,1.5,998\n"))
     r = data.ratings

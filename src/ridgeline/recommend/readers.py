@@ -10,9 +10,9 @@
 | inter   | NAME.inter NAME.item                                     | RecBole's atomic files            |
 | generic | items.(csv|parquet) interactions.(csv|parquet)           | anything else                     |
 
-Generic columns: item, title [year, genres and tags separated by '|'] and user, item [rating, time]. Times are seconds
-since 1970; in Parquet they may be timestamps or dates. An item's themes are its most relevant tags of the genome, else
-the most frequent tags of users.
+Generic columns: item, title [year, genres and tags separated by '|'] and user, item [rating, time]. Year, genres and
+tags may be empty. Times are seconds since 1970; in Parquet they may be timestamps or dates. An item's themes are its
+most relevant tags of the genome, else the most frequent tags of users.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ FORMS = {
     "100k": ("u.item", "u.data"),
 }
 RATED = {"user": INTEGER, "item": INTEGER, "rating": FLOAT, "time": MOMENT}
+MAX_YEAR = 9_999
 MAX_TIME = 253_402_300_799  # the last second of the year 9999; a larger time is not in seconds
 FINER_UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 GENERIC = ("items", "interactions")
@@ -208,15 +209,22 @@ def _read_inter(path: Path, problems: Problems) -> tuple[Catalogue, Mapping[str,
 
 def _read_generic(first: Path, second: Path, problems: Problems) -> tuple[Catalogue, Mapping[str, Any]]:
     more = ("year", "genres", "tags")
-    kinds = {"item": ID, "title": TEXT, "year": INTEGER, "genres": WORDS, "tags": WORDS}
-    films = read_columns(first, kinds, problems, optional=more)
+    # pandas writes a column of years with a gap as 1995.0
+    kinds = {"item": ID, "title": TEXT, "year": FLOAT, "genres": WORDS, "tags": WORDS}
+    films = read_columns(first, kinds, problems, optional=more, nullable=more)
     rated = read_columns(second, {**RATED, "user": ID, "item": ID}, problems, optional=("rating", "time"))
     ids = _parse_ids(films["item"])
     empty = [""] * len(ids)
     tags = [_split_words(t) for t in (films["tags"].to_pylist() if "tags" in films else empty)]
     genres = films["genres"].to_pylist() if "genres" in films else empty
-    years = films["year"].to_numpy() if "year" in films else None
+    years = _parse_years(films["year"]) if "year" in films else None
     return _build_catalogue(ids, films["title"].to_pylist(), genres, tags, years=years), rated
+
+
+def _parse_years(column: Any) -> NDArray[np.int64]:
+    """Return years as int64; 0 for an empty value and for a number that is no year."""
+    values = np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    return np.where((values > 0) & (values <= MAX_YEAR), values, 0.0).astype(np.int64)
 
 
 def _build_catalogue(
@@ -233,14 +241,14 @@ def _build_catalogue(
     known, counts = np.unique(ids, return_counts=True)
     if len(known) != len(ids):
         raise InputError(f"item {known[counts > 1][0]} occurs more than once in the file of items; keep one row of it.")
-    release_years = (
-        np.array([parse_year(t) for t in titles], np.int64) if years is None else np.asarray(years, np.int64)
-    )
+    release_years = np.array([parse_year(t) for t in titles], np.int64)
+    if years is not None:
+        release_years = np.where(years > 0, years, release_years)
     return Catalogue(ids, titles, release_years, [_split_words(g) for g in genres], themes, genome)
 
 
 def _split_words(words: Any) -> tuple[str, ...]:
-    parts = words if isinstance(words, list) else str(words).split("|")
+    parts = words if isinstance(words, list) else str(words or "").split("|")
     bare = (str(w).strip() for w in parts if w is not None)
     return tuple(w for w in bare if w not in NO_GENRES)
 

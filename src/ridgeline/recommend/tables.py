@@ -23,6 +23,7 @@ INTEGER, FLOAT, TEXT = "int64", "float64", "string"
 ID, WORDS, MOMENT = "id", "words", "moment"
 _PLAIN = {ID: TEXT, WORDS: TEXT, MOMENT: INTEGER}
 _PATTERNS = {INTEGER: r"^\s*[+-]?[0-8]?\d{1,18}\s*$", FLOAT: r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"}
+_NULL = r"^\s*(|NA|N/A|#N/A|nan|NaN|NULL|null|None)\s*$"  # an empty value, as pyarrow and pandas write it
 MAX_BAD_SHARE = 0.05  # a larger share of bad rows means that the file is of another kind
 MAX_VALUE_CHARS = 40  # characters of a bad value in a message
 MAX_BLOCK_BYTES = 2**31 - 1  # limit of the parser
@@ -46,12 +47,14 @@ def read_columns(
     encoding: str = "utf8",
     quoted: bool = True,
     optional: Sequence[str] = (),
+    nullable: Sequence[str] = (),
     required: bool = True,
 ) -> dict[str, Any]:
     """Return columns by name, as pyarrow arrays.
 
     `kinds` maps column names to types. `names` are the columns of a file without a header. `optional` columns may be
-    missing. A `required` file must have rows. Bad rows go to `problems`; too many of them raise InputError.
+    missing, and values of `nullable` columns may be empty (null in the result). A `required` file must have rows. Bad
+    rows go to `problems`; too many of them raise InputError.
     """
     try:
         import pyarrow as pa
@@ -59,7 +62,7 @@ def read_columns(
     except ImportError:
         raise MissingExtra("reading ratings", "recommend") from None
     if path.suffix == ".parquet":
-        return _read_parquet(path, kinds, optional)
+        return _read_parquet(path, kinds, optional, nullable)
     kinds = {name: _PLAIN.get(kind, kind) for name, kind in kinds.items()}
     raw = _read_bytes(path, encoding)
     if len(delimiter) > 1:  # 1M and 10M use '::', parsers need one character; no title has this one
@@ -90,7 +93,7 @@ def read_columns(
         table = parse({name: kinds[name] for name in present}, True)
         if quotes and len(table) + read_options["skip_rows"] != raw.count(b"\n") + (not raw.endswith(b"\n")):
             _find_multiline_values(raw, delimiter, path)  # raises for an unclosed quote
-        if not any(table[name].null_count for name in present):
+        if not any(table[name].null_count for name in present if name not in nullable):
             return {name: table[name].combine_chunks() for name in present}
     except pa.ArrowInvalid:
         pass  # find the bad row below
@@ -100,7 +103,8 @@ def read_columns(
     multiline = _find_multiline_values(normalized, delimiter, path) if quotes else []
     text, ragged = _read_as_text(lambda skip, block: parse(dict.fromkeys(present, TEXT), False, skip, block), raw, path)
     lines = _locate_rows(normalized, multiline, head, len(text) + len(ragged))
-    return _filter_rows(text, kinds, present, {row - head: why for row, why in ragged.items()}, lines, path, problems)
+    bad_rows = {row - head: why for row, why in ragged.items()}
+    return _filter_rows(text, kinds, present, nullable, bad_rows, lines, path, problems)
 
 
 def _read_as_text(parse: Callable[[Any, int | None], Any], raw: bytes, path: Path) -> tuple[Any, dict[int, str]]:
@@ -166,6 +170,7 @@ def _filter_rows(
     table: Any,
     kinds: Mapping[str, str],
     columns: Sequence[str],
+    nullable: Sequence[str],
     ragged: Mapping[int, str],
     lines: _RowLines,
     path: Path,
@@ -189,6 +194,8 @@ def _filter_rows(
         if kinds[name] == TEXT:
             continue
         fits = pc.match_substring_regex(table[name], _PATTERNS[kinds[name]]).to_numpy()
+        if name in nullable:
+            fits = fits | pc.match_substring_regex(table[name], _NULL).to_numpy()
         for at in np.flatnonzero(~fits & good):
             value = table[name][int(at)].as_py()
             short = value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
@@ -201,15 +208,21 @@ def _filter_rows(
             f"({problems.examples['unreadable'][0]}); download it again."
         )
     table = table.filter(good)
-    return {
-        name: pc.utf8_ltrim(pc.utf8_trim_whitespace(table[name]), "+").cast(kinds[name]).combine_chunks()
-        if kinds[name] != TEXT
-        else table[name].combine_chunks()
-        for name in columns
-    }
+
+    def convert(name: str) -> Any:
+        if kinds[name] == TEXT:
+            return table[name].combine_chunks()
+        column = pc.utf8_ltrim(pc.utf8_trim_whitespace(table[name]), "+")
+        if name in nullable:
+            column = pc.if_else(pc.match_substring_regex(column, _NULL), None, column)
+        return column.cast(kinds[name]).combine_chunks()
+
+    return {name: convert(name) for name in columns}
 
 
-def _read_parquet(path: Path, kinds: Mapping[str, str], optional: Sequence[str]) -> dict[str, Any]:
+def _read_parquet(
+    path: Path, kinds: Mapping[str, str], optional: Sequence[str], nullable: Sequence[str]
+) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -223,7 +236,7 @@ def _read_parquet(path: Path, kinds: Mapping[str, str], optional: Sequence[str])
     columns = {}
     for name in (n for n in kinds if n in table.column_names):
         column = table[name].combine_chunks()
-        if column.null_count:
+        if column.null_count and name not in nullable:
             raise InputError(
                 f"{path}: column '{name}' has {column.null_count:,} empty values; fill or drop those rows."
             )
