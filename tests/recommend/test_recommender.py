@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import copy
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import ridgeline
 from ridgeline.errors import InputError, StoreError
 from ridgeline.recommend import Histories, Options, Ratings, Recommender, demo
 from ridgeline.recommend.data import build_histories
@@ -255,6 +257,22 @@ def test_a_recommendation_does_not_depend_on_other_users(model):
         assert np.allclose(part_scores, scores[part], atol=1e-4)
     for user in (1, 2, 100):
         assert ids(other.recommend(user)) == other.catalogue.ids[together[user - 1]].tolist()
+
+
+def test_many_first_searches_at_once_load_one_encoder(saved, monkeypatch):
+    loaded = []
+
+    class SlowEmbedder(ridgeline.Embedder):
+        def __init__(self, *arguments, **settings):
+            loaded.append(1)
+            time.sleep(0.05)  # so that all searches arrive while it loads
+            super().__init__(*arguments, **settings)
+
+    monkeypatch.setattr("ridgeline.embed.Embedder", SlowEmbedder)
+    with Recommender.load(saved) as fresh, ThreadPoolExecutor(32) as threads:
+        results = list(threads.map(lambda _: ids(fresh.search("a heist", Options(3))), range(32)))
+    assert len(loaded) == 1
+    assert all(result == results[0] for result in results)
 
 
 def test_titles_are_found_however_they_are_written():

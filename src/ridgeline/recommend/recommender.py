@@ -10,6 +10,7 @@ as `.npy` (memory-mapped on load), items as Parquet, a manifest with checksums.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -136,6 +137,7 @@ class Recommender:
         self.index: Index = Index("Flat", metric="cosine", device=device, model=encoder)
         self.index.add(vectors)
         self._embedder: Embedder | None = None
+        self._embedder_lock = threading.Lock()
 
     @classmethod
     def fit(
@@ -293,16 +295,19 @@ class Recommender:
 
     @property
     def embedder(self) -> Embedder:
-        if self._embedder is None:
-            from ridgeline.embed import Embedder
+        with self._embedder_lock:  # many first requests at once load one encoder
+            if self._embedder is None:
+                from ridgeline.embed import Embedder
 
-            self._embedder = Embedder(self.encoder, device=self.device)
-            if self._embedder.dim != self.vectors.shape[1]:
-                raise InputError(
-                    f"'{self.encoder}' makes {self._embedder.dim} dimensions and the model has "
-                    f"{self.vectors.shape[1]}; fit it again with this encoder."
-                )
-        return self._embedder
+                embedder = Embedder(self.encoder, device=self.device)
+                if embedder.dim != self.vectors.shape[1]:
+                    embedder.close()
+                    raise InputError(
+                        f"'{self.encoder}' makes {embedder.dim} dimensions and the model has "
+                        f"{self.vectors.shape[1]}; fit it again with this encoder."
+                    )
+                self._embedder = embedder
+            return self._embedder
 
     def close(self) -> None:
         if self._embedder is not None:
