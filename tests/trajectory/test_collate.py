@@ -26,6 +26,7 @@ from ridgeline.errors import InputError, MissingExtra  # noqa: E402
 from ridgeline.trajectory import Stream, align, on_device, readers  # noqa: E402
 from ridgeline.trajectory.batch import Batch, Packed, StreamGroup, pack  # noqa: E402
 from ridgeline.trajectory.sample import Origin, Origins  # noqa: E402
+from ridgeline.trajectory.turns import undo_sign_flips  # noqa: E402
 
 NS = 1_000_000_000
 EPOCH = 1_700_000_000 * NS
@@ -68,6 +69,7 @@ def check(batch: Batch, episodes: list[list[Stream]], *, outside: str = "nan", m
         known = np.ones(n, bool)
         for stream in streams:
             values = stream.values.reshape(len(stream), -1)
+            values = undo_sign_flips(values) if stream.kind == "slerp" else values
             expected, mask = resample_one(values, stream.times, at, stream.kind, outside, max_gap)
             known &= mask
             np.testing.assert_array_equal(batch.masks[stream.name][b, :n].numpy(), mask)
@@ -136,7 +138,8 @@ def test_joined_windows_equal_the_complete_trajectory(kind: str, seed: int, wind
     for b in range(len(dataset)):
         n = int(parts.lengths[b])
         at = parts.times[b, :n].numpy()
-        expected, mask = resample(runs[0][1], times, at, kind=kind, max_gap=gap and round(gap * NS), return_mask=True)
+        values = undo_sign_flips(runs[0][1]) if kind == "slerp" else runs[0][1]
+        expected, mask = resample(values, times, at, kind=kind, max_gap=gap and round(gap * NS), return_mask=True)
         assert np.array_equal(parts.mask[b, :n].numpy(), mask)
         np.testing.assert_allclose(parts.values[b, :n].numpy(), expected, atol=1e-12)
     if window != 0.333:  # there windows begin on ticks
@@ -221,6 +224,28 @@ def test_unknown_values_of_a_recording_are_masked_by_column_and_filled():
     filled = collate_all(dataset, hz=50, fill=0.0)
     assert torch.equal(filled.valid, batch.valid)
     assert torch.equal(filled.values, batch.values.nan_to_num(0.0))
+
+
+def test_headings_in_degrees_keep_their_unit_and_range_in_a_batch():
+    times = np.arange(0, 5.0)
+    heading, speed = np.array([300.0, 340, 20, 60, 100]), np.arange(5.0)
+    dataset = TrajectoryDataset([[Stream("heading", times, heading), Stream("speed", times, speed)]])
+    assert dataset.kinds == {"heading": "degrees_360", "speed": "linear"}
+    batch = collate_all(dataset, hz=2)
+    expected = [300, 320, 340, 0, 20, 40, 60, 80, 100]
+    np.testing.assert_allclose((batch["heading"][0, :, 0].numpy() + 180) % 360, np.add(expected, 180) % 360, atol=1e-4)
+    assert batch["heading"].min() >= 0
+    scaled = collate_all(dataset, hz=2, normalize={"mean": [100, 0], "std": [50, 2]}, dtype="float16")
+    np.testing.assert_allclose(scaled["heading"][0, 1:3, 0].numpy(), [4.4, 4.8], atol=5e-3)
+    assert scaled["speed"][0, :3, 0].tolist() == [0, 0.25, 0.5]
+
+
+def test_sign_flips_of_quaternions_are_undone_in_batches_too():
+    values = recordings.turning(40, flips=True)
+    for dataset_kind, kind in (("slerp", None), (None, "slerp")):
+        dataset = TrajectoryDataset([(np.arange(40) / 10, values)], kind=dataset_kind)
+        row = collate_all(dataset, hz=33, kind=kind).values[0]
+        assert ((row[1:] * row[:-1]).sum(dim=-1) > 0.9).all()
 
 
 # --- through the DataLoader ---

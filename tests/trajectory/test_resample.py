@@ -182,6 +182,50 @@ def test_half_types_are_rounded_to_nearest_even_and_keep_their_extremes(type_nam
     assert torch.equal(narrow.view(torch.int16), wide.to(dtype).view(torch.int16)), "as torch itself rounds"
 
 
+@pytest.mark.parametrize(
+    ("kind", "unit", "low"),
+    [("angle_2pi", 1.0, 0.0), ("degrees", np.pi / 180, -180.0), ("degrees_360", np.pi / 180, 0.0)],
+)
+@pytest.mark.parametrize("outside", ["clamp", "nan", "extrapolate"])
+def test_angles_in_degrees_or_positive_are_those_of_the_reference(kind, unit, low, outside):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    turn = 2 * np.pi / unit
+    values, times = rng.uniform(low, low + turn, (2, 9, 3)), np.sort(rng.uniform(0, 1, (2, 9)))
+    values[0, 4, 1] = np.nan
+    at = np.sort(rng.uniform(-0.1, 1.1, (2, 20)))
+    result, mask = resample(values, times, at, kind=kind, outside=outside, return_mask=True)
+    for b in range(2):
+        expected, known = resample_one(values[b] * unit, times[b], at[b], "angle", outside)
+        close(result[b] * unit, expected, 1e-11, "angle")
+        assert np.array_equal(mask[b], known)
+    finite = result[np.isfinite(result)]
+    assert finite.min() >= low
+    assert finite.max() <= low + turn
+    tensors = [torch.from_numpy(a) for a in (values, times, at)]
+    np.testing.assert_array_equal(resample(*tensors, kind=kind, outside=outside).numpy(), result)
+    only = resample(values, times, at, kind=[(slice(1, 2), kind)], outside=outside)
+    np.testing.assert_array_equal(only[..., 1], result[..., 1])
+    np.testing.assert_array_equal(only[..., [0, 2]], resample(values, times, at, outside=outside)[..., [0, 2]])
+    single = resample(values[0, :, 0], times[0], at[0], kind=kind, outside=outside)
+    np.testing.assert_array_equal(single, result[0, :, 0])
+    into = np.empty(result.shape, np.float32)
+    scale = {"mean": 10.0, "std": 2.0}
+    assert resample(values, times, at, kind=kind, outside=outside, out=into, normalize=scale) is into
+    np.testing.assert_allclose(into, (result - 10) / 2, rtol=1e-6, atol=1e-5)
+    with pytest.raises(InputError, match="cannot hold NaN"):
+        resample(values, times, at, kind=kind, dtype=np.int32)
+
+
+def test_gradients_go_through_angles_in_degrees():
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([[350.0], [20.0]], dtype=torch.float64, requires_grad=True)
+    result = resample(values, torch.tensor([0.0, 1.0]).double(), torch.tensor([0.75]).double(), kind="degrees_360")
+    result.sum().backward()
+    assert result.item() == pytest.approx(12.5)
+    assert values.grad.ravel().tolist() == pytest.approx([0.25, 0.75])
+
+
 def test_kinds_per_channel_and_the_rest_is_linear():
     times, at = np.array([0.0, 1.0]), np.array([0.25])
     values = np.array([[0, 0, 0, 0, 1, 3.1, 5.0], [1, 0, 0, 1, 0, -3.1, 9.0]])

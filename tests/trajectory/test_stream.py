@@ -29,7 +29,14 @@ def ramp(name: str = "x", start: float = 0.0, end: float = 1.0, count: int = 11,
         ("yaw", np.array([3.0, -3.0, 0.1]), "angle"),
         ("base/joint_angle", np.array([3.0, -3.0, 0.1]), "angle"),
         ("armHeading", np.array([3.0, -3.0, 0.1]), "angle"),
-        ("heading", np.array([10.0, 350.0]), "linear"),  # degrees, or not wrapped at π
+        ("yaw", np.array([6.1, 0.1]), "angle_2pi"),
+        ("heading", np.array([10.0, 350.0]), "degrees_360"),
+        ("gps/course", np.array([10.0, 90.0]), "degrees_360"),
+        ("yaw", np.array([350.0, 10.0]), "degrees_360"),
+        ("yaw_deg", np.array([1.0, 170.0]), "degrees"),
+        ("yaw_deg", np.array([-179.0, 179.0]), "degrees"),
+        ("yaw", np.array([0.0, 10.0, 20.0, 30.0]), "linear"),  # radians that count turns
+        ("heading", np.array([10.0, 370.0]), "linear"),
         ("yawspeed", np.array([0.1, -0.1]), "linear"),
         ("yaw_rate", np.array([0.1, -0.1]), "linear"),
         ("q", turning(6), "slerp"),
@@ -142,6 +149,30 @@ def test_flipped_quaternions_turn_the_short_way():
     plain = align([Stream("q", t, turning(13))], hz=40)
     same = np.abs((both.columns["q"] * plain.columns["q"]).sum(axis=1))
     np.testing.assert_allclose(same, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("flips", [[3], [2, 3, 7], range(0, 13, 3)])
+def test_sign_flips_of_quaternions_are_undone_along_the_whole_stream(flips):
+    t, q = np.arange(13) * NS // 10, turning(13)
+    q[list(flips)] *= -1
+    q[5] = np.nan
+    q[9] = 0
+    one = align([Stream("q", t, q, kind="slerp")], hz=40)
+    known = one.columns["q"][one.masks["q"]]
+    assert len(known) > 20
+    assert ((known[1:] * known[:-1]).sum(axis=1) > 0.9).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "middle"),
+    [("yaw", 6.1, 0.1, 6.1 + (2 * np.pi - 6.0) / 2), ("heading", 350.0, 20.0, 5.0),
+     ("yaw_deg", -170.0, 150.0, 170.0), ("yaw", 3.0, -3.0, np.pi)],
+)  # fmt: skip
+def test_an_angle_goes_the_short_way_in_its_own_unit_and_range(name, before, after, middle):
+    values = np.array([before, before, after, after])
+    one = align([Stream(name, np.array([0, 1, 3, 4]) * NS, values)], hz=1).columns[name]
+    np.testing.assert_allclose(one[[0, 1, 3, 4]], [before, before, after, after], atol=1e-12)
+    assert min(abs(one[2] - middle), abs(one[2] + middle)) < 1e-9
 
 
 def test_a_twelve_second_gap_is_masked_not_invented():

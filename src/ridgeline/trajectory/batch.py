@@ -24,7 +24,7 @@ from ridgeline.machine import resolve_device
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.channels import OUTSIDE, compute_scaling
 from ridgeline.trajectory.resampling import resample
-from ridgeline.trajectory.sample import KindChoice, Layout, Origins, Sample
+from ridgeline.trajectory.sample import KindChoice, Layout, Origins, Sample, undo_flips
 from ridgeline.trajectory.stream import MAX_TICKS, Array, build_grid
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -391,6 +391,8 @@ def _stack_group(samples: Sequence[Sample], members: Sequence[int], layout: Layo
             filled = 0
             for i in members:
                 piece = sample.values[i]
+                if layout.kinds != sample.layout.kinds:  # collate has other kinds than the dataset
+                    piece = undo_flips(piece, layout.kinds[slice(*layout.streams[i][1:])])
                 values[low:high, filled : filled + piece.shape[1]] = piece
                 filled += piece.shape[1]
     kinds: list[tuple[slice, str]] = []

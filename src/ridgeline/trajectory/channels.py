@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
 
-KINDS = ("linear", "previous", "nearest", "cubic", "slerp", "angle")
+LOOP_KINDS = ("linear", "previous", "nearest", "cubic", "slerp", "angle")  # those that the loops know
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An angle that is not in radians from −π to π."""
+
+    radians: float  # in one unit of the angle
+    length: float  # of a full turn
+    positive: bool  # the result is in [0, length), else in [−length / 2, length / 2]
+
+
+TURNS = {
+    "angle_2pi": Turn(1.0, math.tau, True),
+    "degrees": Turn(math.pi / 180, 360.0, False),
+    "degrees_360": Turn(math.pi / 180, 360.0, True),
+}
+KINDS = (*LOOP_KINDS, *TURNS)
 OUTSIDE = ("clamp", "nan", "raise", "extrapolate")
 Kinds = str | Sequence[tuple[slice, str]]
 Group = tuple[int, int, str]  # start, stop, kind

@@ -21,7 +21,9 @@ import numpy as np
 from ridgeline.errors import unknown
 from ridgeline.trajectory.channels import KINDS
 
-_ANGLES = frozenset({"yaw", "roll", "pitch", "heading", "theta", "angle", "bearing", "azimuth", "psi"})
+_COMPASS = frozenset({"heading", "bearing", "azimuth", "course", "cog"})  # often in degrees, from north
+_ANGLES = _COMPASS | {"yaw", "roll", "pitch", "theta", "angle", "psi"}
+_DEGREES = frozenset({"deg", "degree", "degrees"})
 # A yaw rate does not wrap; a reset, a variance or an error of an angle is no angle either.
 _NO_ANGLES = frozenset(
     {
@@ -39,7 +41,7 @@ _NO_ANGLES = frozenset(
         "covariance",
     }
     | {"test", "ratio", "innov", "innovation", "integral", "integ", "reset", "counter", "trim", "offset", "bias"}
-    | {"delta", "gain", "limit", "max", "min", "torque", "effort", "valid", "deg", "degrees"}
+    | {"delta", "gain", "limit", "max", "min", "torque", "effort", "valid"}
 )
 _UNIT_NORM = 0.02  # quaternions are logged as float32, sometimes as int16
 _SUFFIX = re.compile(r"(.*?)(?:[._\s]?)(q?[xyzw])$", re.IGNORECASE)
@@ -51,13 +53,14 @@ _QUATERNION_NAME = re.compile(
 
 
 def guess_kind(name: str, columns: Sequence[str], values: np.ndarray[Any, Any]) -> str:
-    """Guess how to interpolate `values` [S] or [S, D]: previous, slerp, angle or linear."""
+    """Guess how to interpolate `values` [S] or [S, D]: previous, slerp, a kind of angle, or linear."""
     if values.dtype.kind in "iub":
         return "previous"
     if values.ndim == 2 and values.shape[1] == 4 and _quaternion(name, columns) and _unit(values):
         return "slerp"
-    if all(_angle(c) for c in columns) and _within_pi(values):
-        return "angle"
+    words = [_split_words(c) for c in columns]
+    if all(w & _ANGLES and not w & _NO_ANGLES for w in words):
+        return _guess_angle(values, all(w & _DEGREES for w in words), all(w & _COMPASS for w in words))
     return "linear"
 
 
@@ -124,11 +127,27 @@ def _unit(values: np.ndarray[Any, Any]) -> bool:
     return bool(norms.size) and bool(np.median(np.abs(norms - 1)) < _UNIT_NORM)
 
 
-def _angle(column: str) -> bool:
-    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.rpartition("/")[2]).lower()))
-    return bool(words & _ANGLES) and not words & _NO_ANGLES
+def _split_words(column: str) -> set[str]:
+    return set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.rpartition("/")[2]).lower()))
 
 
-def _within_pi(values: np.ndarray[Any, Any]) -> bool:
+def _guess_angle(values: np.ndarray[Any, Any], degrees: bool, compass: bool) -> str:
+    """Guess the unit and range of an angle from its values; linear if they are beyond one turn."""
     finite = values[np.isfinite(values)]
-    return bool(finite.size) and bool(np.abs(finite).max() <= np.pi + 1e-3)
+    if not finite.size:
+        return "linear"
+    low, high = float(finite.min()), float(finite.max())
+    if not degrees:
+        slack = 1e-3
+        if -np.pi - slack <= low and high <= np.pi + slack:
+            return "angle"
+        if -slack <= low and high <= 2 * np.pi + slack:
+            return "angle_2pi"
+    # Without a unit in its name, an angle beyond 2π is in degrees if it is a compass course, or if it jumps by more
+    # than half a turn. Otherwise it may be radians that count turns.
+    with np.errstate(invalid="ignore"):
+        jumps = degrees or compass or bool((np.abs(np.diff(values, axis=0)) > 180).any())
+    slack = 0.05
+    if jumps and -slack <= low and high <= 360 + slack and (compass or high > 180 + slack):
+        return "degrees_360"
+    return "degrees" if jumps and -180 - slack <= low and high <= 180 + slack else "linear"

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.native import TensorReader, resample_arrays, resample_tensors
-from ridgeline.trajectory.channels import KINDS, Kinds
+from ridgeline.trajectory.channels import LOOP_KINDS, Kinds
 from ridgeline.trajectory.isolated import refuse_shared
 from ridgeline.trajectory.on_numpy import resample_numpy
+from ridgeline.trajectory.turns import resample_turns, uses_turns
 
 __all__ = ["resample"]
 
@@ -50,7 +51,8 @@ def resample(
     Returns [B, T, D], [T, D] or [T]: numpy for numpy, torch on the same device for torch; with `return_mask` also
     booleans [B, T] or [T] that are False where no value is known. Raises InputError for arguments that do not fit.
 
-    kind       linear, previous, nearest, cubic (monotone pchip), slerp, angle; or [(slice, kind), …] per channel
+    kind       linear, previous, nearest, cubic (monotone pchip), slerp, angle (radians, result in [−π, π]), angle_2pi
+               ([0, 2π)), degrees ([−180, 180]), degrees_360 ([0, 360)); or [(slice, kind), …] per channel
     outside    before the first and after the last stamp: clamp, nan, raise, extrapolate
     max_gap    targets inside a longer gap (in the unit of times) are NaN and masked, never invented
     lengths    [B]: how many stamps of each row count; at_lengths [B]: how many targets
@@ -100,6 +102,8 @@ def resample(
 
 def _resample_any(values: Any, times: Any, at: Any, **options: Any) -> Any:
     """The general path: any types, shapes and options, and all error messages."""
+    if uses_turns(options["kind"]):
+        return resample_turns(_resample_any, values, times, at, **options)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(values, torch.Tensor):
         return resample_numpy(values, times, at, **options)
@@ -123,7 +127,7 @@ def _launch_on_gpu(
         check
         or out is None
         or type(kind) is not str
-        or kind not in KINDS
+        or kind not in LOOP_KINDS
         or outside != "clamp"
         or sort
         or return_mask

@@ -21,6 +21,7 @@ from ridgeline.trajectory.arguments import is_number
 from ridgeline.trajectory.channels import Kinds, resolve_kinds
 from ridgeline.trajectory.columns import check_kind, match_names
 from ridgeline.trajectory.stream import LATEST_S, Array, Stream, Track, build_track, find_span
+from ridgeline.trajectory.turns import undo_sign_flips
 
 KindChoice = (
     Kinds | Mapping[str, str] | None
@@ -56,10 +57,11 @@ class Layout:
             for start, stop, name in resolve_kinds(kind, len(kinds)):
                 kinds[start:stop] = [name] * (stop - start)
         for stream, start, stop in self.streams:
-            for name, run in groupby(kinds[start:stop]):
-                width = len(list(run))
-                if name == "slerp" and width % 4:
-                    raise InputError(f"slerp wants quaternions, four columns each; stream '{stream}' gives it {width}.")
+            for first, last, name in _runs(kinds[start:stop]):
+                if name == "slerp" and (last - first) % 4:
+                    raise InputError(
+                        f"slerp wants quaternions, four columns each; stream '{stream}' gives it {last - first}."
+                    )
         return replace(self, kinds=tuple(kinds))
 
 
@@ -179,12 +181,30 @@ def build_episode(streams: Sequence[Stream], layout: Layout, origin: Origin, spa
         order = tracks[key].order
         rows = stream.values.reshape(len(stream), len(stream.columns))
         times.append(tracks[key].times)
-        values.append(rows if order is None else rows[order])
+        values.append(undo_flips(rows if order is None else rows[order], layout.kinds[start:stop]))
     filled = [t for t in tracks.values() if t.distinct]
     if not filled:
         raise InputError("it has no samples; leave it out.")
     first, last = find_span([t for t in filled if t.distinct > 1] or filled, span)
     return Sample(layout, tuple(times), tuple(values), replace(origin, start_ns=int(first), end_ns=int(last)))
+
+
+def undo_flips(rows: Array, kinds: Sequence[str]) -> Array:
+    """Return `rows` [S, D] with the sign flips of quaternions undone; `kinds` [D] tells where they are."""
+    for start, stop, kind in _runs(kinds):
+        if kind == "slerp":
+            turned = undo_sign_flips(np.ascontiguousarray(rows[:, start:stop]))
+            rows = np.concatenate([rows[:, :start], turned, rows[:, stop:]], axis=1)
+    return rows
+
+
+def _runs(kinds: Sequence[str]) -> Iterable[tuple[int, int, str]]:
+    """Iterate over (start, stop, kind) of neighbouring columns of one kind."""
+    start = 0
+    for kind, run in groupby(kinds):
+        stop = start + len(list(run))
+        yield start, stop, kind
+        start = stop
 
 
 def find_window_starts(start: int, end: int, window: int, stride: int, partial: bool) -> Array:

@@ -31,6 +31,7 @@ from ridgeline.machine import resolve_device
 from ridgeline.trajectory import arguments
 from ridgeline.trajectory.arguments import INT64_MAX, to_limit_ns
 from ridgeline.trajectory.columns import check_kind, guess_kind, match_names
+from ridgeline.trajectory.turns import undo_sign_flips
 
 Span = Literal["intersection", "union", "auto"]
 
@@ -408,6 +409,8 @@ def _column(
     stream: Stream, line: Track, ticks: Array, covered: Array, max_gap: float | None, integer_clock: bool, device: str
 ) -> tuple[Array, Array]:
     values = stream.values if line.order is None else stream.values[line.order]
+    if stream.resolved_kind == "slerp":
+        values = undo_sign_flips(values)
     gap = None if max_gap is None else _limit(stream.times, max_gap, integer_clock)
     if values.dtype.kind != "f" and stream.resolved_kind in ("previous", "nearest"):
         # Resample the index of the sample, so that integers of any width stay exact.
