@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from tests.trajectory import recordings
 from tests.trajectory.recordings import EPOCH, NS, turning
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.store import verify
-from ridgeline.trajectory import readers, writers
+from ridgeline.trajectory import ConversionSettings, convert_many, readers, writers
 from ridgeline.trajectory.stream import Aligned, Stream, align
 from ridgeline.trajectory.writers import npz
 from ridgeline.trajectory.writers.lerobot import compute_stats
@@ -136,6 +137,41 @@ def test_a_lerobot_folders_tasks_are_read_through_pandas_as_its_loader_does(tmp_
     assert list(tasks.columns) == ["task_index"]
     assert tasks.iloc[0].name == "resampled"
     assert tasks.loc["resampled", "task_index"] == 0
+
+
+def test_a_lerobot_folder_keeps_tasks_robot_and_names(tmp_path: Path):
+    """Episode 0 changes its task halfway; the dataset goes through the chunks of a conversion."""
+    source = recordings.lerobot_v2(tmp_path / "in", episodes=3, frames=20, fps=10)
+    info = json.loads((source / "meta/info.json").read_text())
+    info["robot_type"] = "so100"
+    info["features"]["action"] = {"dtype": "float32", "shape": [1], "names": ["gripper"]}
+    info["features"]["score"] = {"dtype": "float32", "shape": [1], "names": None}
+    (source / "meta/info.json").write_text(json.dumps(info))
+    lines = [{"task_index": i, "task": text} for i, text in enumerate(("fold", "pick the cube", "wave"))]
+    (source / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    for e, tasks in enumerate(([1] * 10 + [0] * 10, [1] * 20, [2] * 20)):
+        file = source / f"data/chunk-000/episode_{e:06d}.parquet"
+        table = parquet.read_table(file)
+        at = table.column_names.index("task_index")
+        table = table.set_column(at, "task_index", [tasks]).append_column("score", [[0.5] * 20])
+        parquet.write_table(table, file)
+    before = readers.read(source)
+    for step in ("out", "again"):
+        (result,) = convert_many([source], tmp_path / step, "lerobot", ConversionSettings(hz=20))
+        assert result.error is None
+        source = tmp_path / step
+    info = json.loads((source / "meta/info.json").read_text())
+    assert (info["robot_type"], info["total_tasks"]) == ("so100", 3)
+    names = {n: f["names"] for n, f in info["features"].items() if n in ("observation.state", "action", "score")}
+    assert names == {"observation.state": ["shoulder", "elbow"], "action": ["gripper"], "score": None}
+    after = readers.read(source)
+    assert [s.columns for s in after] == [s.columns for s in before]
+    by_episode = {s.episode: s.info for s in after}
+    assert [text for _, text in by_episode["0"].tasks] == ["pick the cube", "fold"]
+    assert by_episode["0"].tasks[1][0] == NS
+    assert [text for e in "12" for _, text in by_episode[e].tasks] == ["pick the cube", "wave"]
+    episodes = parquet.read_table(source / "meta/episodes/chunk-000/file-000.parquet")["tasks"].to_pylist()
+    assert episodes == [["pick the cube", "fold"], ["pick the cube"], ["wave"]]
 
 
 def test_the_statistics_of_a_channel_without_a_value_are_null():

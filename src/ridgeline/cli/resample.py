@@ -36,7 +36,8 @@ def resample(
         typer.Option(
             "--kind",
             metavar="STREAM=KIND",
-            help="Interpolate STREAM by linear, previous, nearest, cubic, slerp, angle, angle_2pi, degrees or degrees_360 (default: guessed).",
+            help="Interpolate STREAM by linear, previous, nearest, cubic, slerp, angle, angle_2pi, degrees or "
+            "degrees_360 (default: guessed).",
         ),
     ] = None,
     topics: Annotated[

@@ -47,6 +47,15 @@ MAX_TICKS_PER_SAMPLE = 1_000  # beyond ALWAYS_ALLOWED_TICKS: 1 Hz resampled to 1
 ALWAYS_ALLOWED_TICKS = 1_000_000
 
 
+@dataclass(frozen=True)
+class EpisodeInfo:
+    """What a dataset says about an episode beside its streams; a LeRobot dataset takes it over."""
+
+    tasks: tuple[tuple[float, str], ...] = ()  # (stamp from which it holds, text), in the order of time
+    robot_type: str = ""
+    features: tuple[tuple[str, tuple[str, ...]], ...] = ()  # names of LeRobot features, each with those of its columns
+
+
 @dataclass(frozen=True, eq=False)
 class Stream:
     """One quantity over time: `times` [S], `values` [S] or [S, D].
@@ -62,6 +71,7 @@ class Stream:
     unit: str | None = None
     columns: tuple[str, ...] = ()
     episode: str = ""  # streams of different episodes never share a clock
+    info: EpisodeInfo = EpisodeInfo()
 
     def __post_init__(self) -> None:
         values = arguments.as_native_array(f"stream '{self.name}': values", self.values)
@@ -108,6 +118,7 @@ class Aligned:
     kinds: Mapping[str, str] = field(default_factory=dict)
     hz: float | None = None
     warnings: tuple[str, ...] = ()
+    info: EpisodeInfo = EpisodeInfo()
 
     def valid(self, name: str) -> Array:
         """Return booleans [T] or [T, D]: which values of a stream are known."""
@@ -192,9 +203,9 @@ def align(
             f"no value on this clock is known of {_join_names(empty)}; a larger max_gap or tolerance may help."
         )
     labels = {s.name: s.columns for s in aligned_streams}
-    return Aligned(
-        ticks, columns, masks, labels, {s.name: s.resolved_kind for s in aligned_streams}, hz, tuple(warnings)
-    )
+    kinds = {s.name: s.resolved_kind for s in aligned_streams}
+    info = next((s.info for s in aligned_streams if s.info != EpisodeInfo()), EpisodeInfo())
+    return Aligned(ticks, columns, masks, labels, kinds, hz, tuple(warnings), info)
 
 
 def find_valid(values: Array, mask: Array) -> Array:

@@ -33,7 +33,7 @@ def resample_turns(
     return_mask: bool, **options: Any,
 ) -> Any:  # fmt: skip
     """Call `run` (the general path of `resample`) in radians; convert, normalize and round its result."""
-    values, wanted, where = _prepare(values, dtype, out)
+    values, result_dtype, where = _prepare(values, dtype, out)
     channels = 1 if values.ndim == 1 else int(values.shape[-1])
     groups = resolve_kinds(kind, channels)
     turns = [TURNS.get(name, _NO_TURN) for start, stop, name in groups for _ in range(start, stop)]
@@ -56,7 +56,7 @@ def resample_turns(
             raise InputError(f"out has shape {list(out.shape)}, the result has {list(answer.shape)}.")
         out[...] = answer
     else:
-        out = answer.astype(wanted, copy=False) if isinstance(answer, np.ndarray) else answer.to(wanted)
+        out = answer.astype(result_dtype, copy=False) if isinstance(answer, np.ndarray) else answer.to(result_dtype)
     return (out, mask) if return_mask else out
 
 
@@ -91,20 +91,20 @@ def _prepare(values: Any, dtype: Any, out: Any) -> tuple[Any, Any, Callable[...,
     if hasattr(values, "detach"):
         import torch
 
-        wanted = dtype if dtype is not None else out.dtype if out is not None else values.dtype
-        holds_nan = isinstance(wanted, torch.dtype) and wanted.is_floating_point
+        result_dtype = dtype if dtype is not None else out.dtype if out is not None else values.dtype
+        holds_nan = isinstance(result_dtype, torch.dtype) and result_dtype.is_floating_point
         values = values if values.dtype in (torch.float32, torch.float64) else values.float()
         where: Callable[..., Any] = torch.where
     else:
         values = np.asarray(values)
         floats = values if values.dtype.kind == "f" else values.astype(np.float64)
-        wanted = np.dtype(dtype if dtype is not None else out.dtype if out is not None else floats.dtype)
-        holds_nan = wanted.kind == "f"
+        result_dtype = np.dtype(dtype if dtype is not None else out.dtype if out is not None else floats.dtype)
+        holds_nan = result_dtype.kind == "f"
         values = floats.astype(np.float32) if floats.dtype == np.float16 else floats
         where = np.where
     if not holds_nan:
-        raise InputError(f"dtype {wanted} cannot hold NaN; give float16, float32 or float64.")
-    return values, wanted, where
+        raise InputError(f"dtype {result_dtype} cannot hold NaN; give float16, float32 or float64.")
+    return values, result_dtype, where
 
 
 def _build_row(values: Any, numbers: Any) -> Any:

@@ -1,6 +1,7 @@
 """LeRobot datasets, v2 and v3: a folder with meta/info.json and data/**/*.parquet, read episode by episode.
 
-Only the Parquet files are read; videos are ignored.
+Only the Parquet files are read; videos are ignored. The tasks, the type of the robot and the names of the features are
+kept for a LeRobot dataset that is written from these streams.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
 from ridgeline.trajectory.readers.streams import Column, ReadOptions, choose_topics, read_column, report_left_out
-from ridgeline.trajectory.stream import Array, Stream
+from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
 
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -56,15 +57,21 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
     frames = np.asarray(table.column("frame_index")) if "frame_index" in table.column_names else None
+    texts = _read_tasks(path)
+    tasks = np.asarray(table.column("task_index")) if "task_index" in table.column_names and texts else None
+    robot_type = str(info.get("robot_type") or "")
+    names = {name: _column_names(name, values, info.get("features", {})) for name, (values, _) in columns.items()}
     streams = []
     for episode in np.unique(episodes).tolist():
         rows = np.flatnonzero(episodes == episode)
         times = _exact_times(stamps[rows], None if frames is None else frames[rows], info.get("fps"))
+        episode_tasks = () if tasks is None else _find_tasks(times, tasks[rows], texts)
+        about = EpisodeInfo(episode_tasks, robot_type, tuple(names.items()))
         for name, (values, mask) in columns.items():
             valid_rows = rows if mask is None else rows[mask[rows]]
             clock = times if mask is None else times[mask[rows]]
-            labels = _labels(name, values, info.get("features", {}))
-            streams.append(Stream(name, clock, values[valid_rows], columns=labels, episode=str(episode)))
+            labels = tuple(f"{name}.{n}" for n in names[name]) if values.ndim == 2 else ()
+            streams.append(Stream(name, clock, values[valid_rows], columns=labels, episode=str(episode), info=about))
     return streams
 
 
@@ -77,10 +84,36 @@ def _exact_times(stamps: Array, frames: Array | None, fps: float | None) -> Arra
     return np.asarray(ticks, np.int64)
 
 
-def _labels(name: str, values: Array, features: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_tasks(path: Path) -> dict[int, str]:
+    """Return the texts of the tasks by index, from meta/tasks.parquet (v3) or meta/tasks.jsonl (v2)."""
+    table_file, lines_file = path / "meta/tasks.parquet", path / "meta/tasks.jsonl"
+    if table_file.is_file():
+        from pyarrow.parquet import read_table
+
+        table = read_table(table_file)
+        texts = next((n for n in table.column_names if n != "task_index"), None)
+        if texts is None or "task_index" not in table.column_names:
+            return {}
+        return {
+            int(i): str(t) for i, t in zip(*(table.column(n).to_pylist() for n in ("task_index", texts)), strict=True)
+        }
+    if lines_file.is_file():
+        lines = [json.loads(line) for line in lines_file.read_text().splitlines() if line.strip()]
+        return {int(line["task_index"]): str(line["task"]) for line in lines}
+    return {}
+
+
+def _find_tasks(times: Array, tasks: Array, texts: Mapping[int, str]) -> tuple[tuple[float, str], ...]:
+    """Return (stamp from which it holds, text) of each task of an episode."""
+    starts = [0, *(np.flatnonzero(tasks[1:] != tasks[:-1]) + 1).tolist()]
+    return tuple((times[i].item(), texts.get(int(tasks[i]), "")) for i in starts)
+
+
+def _column_names(name: str, values: Array, features: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a feature's columns; empty if it has none, or not one for each column."""
     names = features.get(name, {}).get("names")
     if isinstance(names, dict):
         names = next((n for n in names.values() if isinstance(n, list)), None)
     width = values.shape[1] if values.ndim == 2 else 1
     plain = isinstance(names, list) and len(names) == width == len(set(map(str, names)))
-    return tuple(f"{name}.{n}" for n in names) if plain and values.ndim == 2 else ()
+    return tuple(map(str, names)) if plain else ()

@@ -1,13 +1,14 @@
 """A LeRobot v3.0 dataset: meta/{info.json, stats.json, tasks.parquet, episodes/}, data/chunk-000/file-000.parquet.
 
-Each stream is a feature: `actions` becomes `action`, all others `observation.NAME`. Features cannot be null, so masked
+Each stream is a feature: `actions` becomes `action`, all others `observation.NAME`; features of a LeRobot dataset keep
+their names, tasks and type of robot. Features cannot be null, so masked
 values are NaN (integers with masked values become float32).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,21 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
     if rate is None:
         raise InputError("a LeRobot dataset has one fps; align every episode with the same hz.")
     fps = int(rate) if float(rate).is_integer() else rate
-    features, labels = _features(episodes), table.merge_labels(episodes)
+    known = {name: names for e in episodes for name, names in e.info.features}
+    features, labels = _features(episodes, known), table.merge_labels(episodes)
     lengths = [len(e.times) for e in episodes]
-    counts = _bookkeeping(lengths, fps)
+    tasks = [_frame_tasks(e) for e in episodes]
+    texts = list(dict.fromkeys(text for frames in tasks for text in frames)) or [TASK]
+    task_index = np.array([texts.index(text) for frames in tasks for text in frames], np.int64)
+    counts = _bookkeeping(lengths, fps, task_index)
+    robots = {e.info.robot_type for e in episodes}
     columns = {name: values for name, (_, values) in features.items()}
     info = {
         "codebase_version": VERSION,
-        "robot_type": None,
+        "robot_type": (robots.pop() or None) if len(robots) == 1 else None,
         "total_episodes": len(episodes),
         "total_frames": sum(lengths),
-        "total_tasks": 1,
+        "total_tasks": len(texts),
         "chunks_size": 1000,
         "data_files_size_in_mb": 100,
         "video_files_size_in_mb": 200,
@@ -53,7 +59,10 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "video_path": None,
         "features": {
-            **{name: _feature(v, _short(labels[stream])) for name, (stream, v) in features.items()},
+            **{
+                name: _feature(v, _column_names(stream, labels[stream], known))
+                for name, (stream, v) in features.items()
+            },
             **{name: _feature(v, None) for name, v in counts.items()},
         },
     }
@@ -62,15 +71,27 @@ def write(path: Path, episodes: Sequence[Aligned], meta: dict[str, Any]) -> None
             (tmp / name).parent.mkdir(parents=True)
         arrow_columns = {name: _arrow(arrow, v) for name, v in {**columns, **counts}.items()}
         parquet.write_table(arrow.table(arrow_columns), tmp / "data" / FILE, compression="zstd")
-        parquet.write_table(arrow.table(_episodes(lengths, {**columns, **counts})), tmp / "meta" / "episodes" / FILE)
-        parquet.write_table(_tasks(arrow), tmp / "meta" / "tasks.parquet")
+        rows = _episodes(lengths, [list(dict.fromkeys(frames)) for frames in tasks], {**columns, **counts})
+        parquet.write_table(arrow.table(rows), tmp / "meta" / "episodes" / FILE)
+        parquet.write_table(_tasks(arrow, texts), tmp / "meta" / "tasks.parquet")
         (tmp / "meta" / "info.json").write_text(json.dumps(info, indent=4))
         stats = {name: compute_stats(v) for name, v in {**columns, **counts}.items()}
         (tmp / "meta" / "stats.json").write_text(json.dumps(stats, indent=4))
 
 
-def _tasks(arrow: Any) -> Any:
-    """Return the table of the one task. LeRobot reads it with pandas; the index is the task's text."""
+def _frame_tasks(episode: Aligned) -> list[str]:
+    """Return the task of every frame: the text that the recording says, or a placeholder."""
+    if not episode.info.tasks:
+        return [TASK] * len(episode.times)
+    starts = np.array([start for start, _ in episode.info.tasks])
+    if episode.times.dtype.kind == "i" and starts.dtype.kind == "f":
+        starts = np.rint(starts * 1e9).astype(np.int64)
+    held = np.searchsorted(starts, episode.times, "right").clip(1) - 1
+    return [episode.info.tasks[i][1] for i in held]
+
+
+def _tasks(arrow: Any, texts: Sequence[str]) -> Any:
+    """Return the table of the tasks. LeRobot reads it with pandas; the index is the task's text."""
     columns: list[dict[str, Any]] = [
         {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
         {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"},
@@ -81,7 +102,7 @@ def _tasks(arrow: Any) -> Any:
         "columns": [{**column, "metadata": None} for column in columns],
         "pandas_version": "2.0.0",
     }
-    table = arrow.table({"task_index": np.array([0]), "__index_level_0__": [TASK]})
+    table = arrow.table({"task_index": np.arange(len(texts)), "__index_level_0__": list(texts)})
     return table.replace_schema_metadata({b"pandas": json.dumps(pandas_metadata).encode()})
 
 
@@ -119,11 +140,11 @@ def feature_name(stream: str) -> str:
     return f"observation.{plain.removeprefix('obs.')}"
 
 
-def _features(episodes: Sequence[Aligned]) -> dict[str, tuple[str, Array]]:
+def _features(episodes: Sequence[Aligned], known: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, Array]]:
     """Return (stream, values) by feature; two streams with the same feature name raise InputError."""
     features: dict[str, tuple[str, Array]] = {}
     for stream, (values, mask) in table.stack_episodes(episodes).items():
-        name = feature_name(stream)
+        name = stream if stream in known else feature_name(stream)
         if name in features:
             raise InputError(f"streams '{features[name][0]}' and '{stream}' would both be '{name}'; leave one out.")
         if values.dtype.kind in "iub" and not mask.all():
@@ -133,24 +154,24 @@ def _features(episodes: Sequence[Aligned]) -> dict[str, tuple[str, Array]]:
     return features
 
 
-def _bookkeeping(lengths: Sequence[int], fps: float) -> dict[str, Array]:
+def _bookkeeping(lengths: Sequence[int], fps: float, task_index: Array) -> dict[str, Array]:
     frames = np.concatenate([np.arange(n, dtype=np.int64) for n in lengths])
     return {
         "timestamp": (frames / fps).astype(np.float32),
         "frame_index": frames,
         "episode_index": np.repeat(np.arange(len(lengths), dtype=np.int64), lengths),
         "index": np.arange(len(frames), dtype=np.int64),
-        "task_index": np.zeros(len(frames), np.int64),
+        "task_index": task_index,
     }
 
 
-def _episodes(lengths: Sequence[int], columns: dict[str, Array]) -> dict[str, Any]:
+def _episodes(lengths: Sequence[int], tasks: Sequence[Sequence[str]], columns: dict[str, Array]) -> dict[str, Any]:
     ends = np.cumsum(lengths)
     starts = ends - lengths
     zeros = np.zeros(len(lengths), np.int64)
     rows: dict[str, Any] = {
         "episode_index": np.arange(len(lengths)),
-        "tasks": [[TASK]] * len(lengths),
+        "tasks": list(tasks),
         "length": np.asarray(lengths, np.int64),
         "data/chunk_index": zeros,
         "data/file_index": zeros,
@@ -170,8 +191,9 @@ def _feature(values: Array, names: Sequence[str] | None) -> dict[str, Any]:
     return {"dtype": values.dtype.name, "shape": [width], "names": list(names) if names else None}
 
 
-def _short(labels: Sequence[str]) -> list[str]:
-    return [label.rpartition("/")[2] for label in labels]
+def _column_names(stream: str, labels: Sequence[str], known: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Return the names of a feature's columns: those that it has in the dataset it comes from, or short labels."""
+    return known[stream] if stream in known else [label.rpartition("/")[2] for label in labels]
 
 
 def _arrow(arrow: Any, values: Array) -> Any:

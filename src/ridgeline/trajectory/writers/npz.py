@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.store import publish
-from ridgeline.trajectory.stream import Aligned, Array
+from ridgeline.trajectory.stream import Aligned, Array, EpisodeInfo
 from ridgeline.trajectory.writers import table
 
 _METADATA, _MASK = "ridgeline", "mask/"
@@ -47,6 +48,7 @@ def _arrays(episodes: Sequence[Aligned], meta: dict[str, Any]) -> dict[str, Any]
         "held": {stream: name for stream, name in array_names.items() if stream != name},
         "kinds": dict(episodes[0].kinds),
         "hz": episodes[0].hz,
+        "info": [asdict(e.info) for e in episodes],
         "meta": meta,
     }
     return {**arrays, _METADATA: np.array(json.dumps(metadata))}
@@ -60,13 +62,21 @@ def load(path: Path) -> list[Aligned]:
     times = arrays[next(n for n in table.TIMES.values() if n in arrays)]
     index = arrays.get(table.EPISODE, np.zeros(len(times), np.int64))
     labels, array_names = {n: tuple(label) for n, label in metadata["labels"].items()}, metadata.get("held", {})
+    infos = [_load_info(info) for info in metadata.get("info", [])]
     out = []
     for number in range(int(index.max()) + 1 if len(index) else 1):
         rows = index == number
         masks = {n: arrays[_MASK + n][rows] if _MASK + n in arrays else np.ones(int(rows.sum()), bool) for n in labels}
         columns = {n: arrays[array_names.get(n, n)][rows] for n in labels}
-        out.append(Aligned(times[rows], columns, masks, labels, metadata["kinds"], metadata["hz"]))
+        info = infos[number] if number < len(infos) else EpisodeInfo()
+        out.append(Aligned(times[rows], columns, masks, labels, metadata["kinds"], metadata["hz"], info=info))
     return out
+
+
+def _load_info(stored: dict[str, Any]) -> EpisodeInfo:
+    tasks = tuple((start, text) for start, text in stored["tasks"])
+    features = tuple((name, tuple(names)) for name, names in stored["features"])
+    return EpisodeInfo(tasks, stored["robot_type"], features)
 
 
 def read_meta(path: Path) -> dict[str, Any] | None:
