@@ -19,6 +19,7 @@ from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
     from ridgeline.audit.sources import Http, Source
+    from ridgeline.audit.watch import Rule
 Where = Annotated[
     str | None,
     typer.Option("--where", metavar="CONDITION", help="Only events like: source == 'dbus' and actor == 'root'"),
@@ -73,6 +74,20 @@ def watch(
     alert_rate: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Share of events that may be alerts (default: 0.001).")
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Alert on every event like: action == 'FirewallDisabled'"),
+    ] = None,
+    severity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LEVEL", help="Severity of --rule: low, medium (default), high or critical; one for all, or each."
+        ),
+    ] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option("--rules", metavar="FILE.toml", help="Rules as tables [[rule]] with name, where and severity."),
+    ] = None,
     webhook: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="POST every alert to this URL, with retries.")
     ] = None,
@@ -98,6 +113,8 @@ def watch(
 
       generate | ridgeline audit watch LOG --jsonl -
 
+      ridgeline audit watch LOG --journal --rule 'action == "FirewallDisabled"' --severity high --rules rules.toml
+
     An event is on the disk before it is scored. Ctrl-C records and scores what has arrived, then exits with 0; a second
     Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
@@ -106,6 +123,7 @@ def watch(
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
+    conditions = _make_rules(rule or [], severity or [], rules or [])
     sources = _make_sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
     http_source = _make_http(http, http_token) if http is not None else None
     if http_source is not None:
@@ -123,14 +141,15 @@ def watch(
                 outlets=outlets,
                 webhooks=webhook or (),
                 tick=lambda now: update(_format_status(now)),
+                rules=conditions,
+                retry=follow,
+                notify=print_note,
             )
             if http_source is not None:
                 http_source.metrics = lambda: format_metrics(watcher.status())
                 http_source.load_requests = lambda: read_request_keys(ledger)
             done = watcher.run()
     _print_summary(done.to_json(), as_json, quiet)
-    for sentence in done.troubles:
-        print_note(sentence)
     if done.left:
         raise typer.Exit(Exit.INTERRUPTED)
     if done.refused or done.troubles or done.undelivered:
@@ -175,6 +194,20 @@ def _make_sources(
     return sources
 
 
+def _make_rules(conditions: list[str], severities: list[str], files: list[Path]) -> list[Rule]:
+    from ridgeline.audit.watch import DEFAULT_SEVERITY, make_rule, read_rules
+
+    if severities and not conditions:
+        raise InputError("--severity needs a rule; give --rule too (a file of rules has its own severities).")
+    if len(severities) > 1 and len(severities) != len(conditions):
+        raise InputError(
+            f"there are {len(severities)} --severity for {len(conditions)} --rule; give one for all, or one for each."
+        )
+    levels = severities if len(severities) > 1 else (severities or [DEFAULT_SEVERITY]) * len(conditions)
+    rules = [make_rule(condition, level) for condition, level in zip(conditions, levels, strict=True)]
+    return rules + [rule for path in files for rule in read_rules(path)]
+
+
 def _make_http(address: str, token: str | None) -> Http:
     from ridgeline.audit.sources import Http
 
@@ -198,9 +231,9 @@ def _print_alert_json(alert: dict[str, Any]) -> None:
 
 def _print_alert(alert: dict[str, Any]) -> None:
     event = {"subject": None, "actor": None, "attributes": {}, **alert["event"]}
-    print_line(
-        f"alert: entry {alert['entry']}, score {alert['score']:.3f}: {describe_event(event)}\n  {alert['reason']}"
-    )
+    place = f"entry {alert['entry']}, " if alert["entry"] is not None else ""
+    score = f", score {alert['score']:.3f}" if alert["score"] is not None else ""
+    print_line(f"alert: {place}{alert['severity']}{score}: {describe_event(event)}\n  {alert['reason']}")
 
 
 def _print_summary(done: dict[str, Any], as_json: bool, quiet: bool) -> None:
@@ -274,14 +307,14 @@ def search(
 
 def alerts(
     log: Log,
-    k: Annotated[int | None, typer.Option("-k", metavar="N", help="Only the N highest scores.")] = None,
+    k: Annotated[int | None, typer.Option("-k", metavar="N", help="Only the N worst.")] = None,
     since: Since = None,
     where: Where = None,
     unlabelled: Annotated[bool, typer.Option("--open", help="Only alerts without a label.")] = False,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """List the alerts of the watcher, highest score first, with reason and label."""
+    """List the alerts of the watcher, highest severity and score first, with reason and label."""
     from ridgeline.audit import Ledger
     from ridgeline.audit.ledger import compile_filter, parse_moment
     from ridgeline.audit.watch import read_alerts
@@ -300,7 +333,8 @@ def alerts(
     for alert in matches:
         verdict = f"  [{alert['label']['verdict']}, {alert['label']['by']}]" if alert["label"] else ""
         what = _format_event(alert["entry"], alert["event"]) if alert["event"] else f"{alert['entry']:>8}  (pruned)"
-        print_line(f"{alert['score']:6.3f}  {what}{verdict}\n        {alert['reason']}")
+        score = f"{alert['score']:6.3f}" if alert["score"] is not None else "      "
+        print_line(f"{alert['severity']:8}  {score}  {what}{verdict}\n        {alert['reason']}")
     if not matches:
         print_line("no alerts.")
 

@@ -262,7 +262,7 @@ def test_a_failing_source_is_recorded_and_the_others_continue(log, tmp_path):
     done = watch(log, jsonl(tmp_path / "in"), broken, score=False)
     assert done.troubles == ["the bus went away."]
     assert sum(done.taken.values()) == 6
-    assert any(e["action"] == internal_events.GAP for e in entries(log))
+    assert any(e["action"] == internal_events.DOWN for e in entries(log))
     size = len(entries(log))
     with pytest.raises(RidgelineError, match="went away"):
         watch(log, Given(error=RidgelineError("the bus went away.")), score=False)

@@ -63,11 +63,12 @@ def jsonl(path: Path, follow: bool = False, **more) -> LineFile:
     return LineFile(path, "jsonl", parse_json_line, follow=follow, **more)
 
 
-def watch(log: Path, *sources, outlets=(), **settings):
+def watch(log: Path, *sources, outlets=(), rules=(), retry=False, **settings):
     """One whole run of a watcher over the log."""
     more = {"batch": 64, "wait_ms": 5.0, **settings}
     with Ledger.open(log) as ledger:
-        return run_in_thread(Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode).run)
+        watcher = Watcher(ledger, sources, Settings(**more), outlets=outlets, encode=encode, rules=rules, retry=retry)
+        return run_in_thread(watcher.run)
 
 
 def make(log: Path) -> Path:

@@ -86,7 +86,7 @@
     shownAlerts = text;
     at("no-alerts").hidden = found.length > 0;
     at("alerts").replaceChildren(...found.map((a) =>
-      row(a.entry, a.event, a.score, a.reason + (a.label ? ` · ${a.label.verdict}, says ${a.label.by}` : ""))));
+      row(a.entry, a.event, a.score, (a.severity ? `${a.severity}: ` : "") + a.reason + (a.label ? ` · ${a.label.verdict}, says ${a.label.by}` : ""))));
   };
   const turn = async () => {
     try { await status(); await stream(); await alerts(); } catch (error) { trouble(error.message); }

@@ -12,6 +12,7 @@ means that the events are on the disk.
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import socket
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _LARGEST = 64 << 20
 _SECONDS = 60
 _GOODBYE_S = 5.0
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)  # of `accept`
+_AGAIN_S = 0.1
 
 
 class WriterSocket:
@@ -93,8 +96,11 @@ class WriterSocket:
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closing or error.errno not in _PASSING:
+                    return
+                time.sleep(_AGAIN_S)
+                continue
             with self._mutex:
                 if self._closing:
                     peer.close()

@@ -12,12 +12,12 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.sources.source import Batch, Event, Position, shorten
-from ridgeline.errors import InputError, MissingExtra
+from ridgeline.errors import InputError, MissingExtra, RidgelineError
 
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
@@ -30,7 +30,6 @@ _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
 _DEEPEST = 60  # the log refuses more than 64 levels; a bus does not
-_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0  # seconds between two tries to reconnect
 
 
 class DBus:
@@ -61,15 +60,11 @@ class DBus:
         self._stopped = True
         self._waiting.set()
 
-    async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        bus: MessageBus | None = await self._connect()
-        while bus is not None:
-            async for batch in self._read_connection(bus):
-                yield batch
-            if self._stopped:
-                return
-            yield Batch([], gaps=(f"the bus {self._where} closed the connection; its messages since then are lost",))
-            bus = await self._reconnect()
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
+        async for batch in self._read_connection(await self._connect()):
+            yield batch
+        if not self._stopped:
+            raise RidgelineError(f"the bus {self._where} closed the connection; its messages since then are lost.")
 
     async def _read_connection(self, bus: MessageBus) -> AsyncIterator[Batch]:
         """Yield the batches of one connection, until it is lost or `stop`."""
@@ -91,19 +86,6 @@ class DBus:
         finally:
             watching.cancel()
             bus.disconnect()
-
-    async def _reconnect(self) -> MessageBus | None:
-        """Reconnect to the bus; None if `stop` comes first."""
-        pause = _AGAIN_S
-        while not self._stopped:
-            try:
-                return await self._connect()
-            except InputError:
-                self._waiting.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._waiting.wait(), pause)
-                pause = min(2 * pause, _AGAIN_MOST_S)
-        return None
 
     async def _connect(self) -> MessageBus:
         from dbus_fast import DBusError, Message, MessageType

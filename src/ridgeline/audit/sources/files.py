@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -81,7 +81,7 @@ class LineFile:
     def stop(self) -> None:
         self._stop.set()
 
-    async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
         file, place = self._begin(position)
         try:
             while True:

@@ -22,7 +22,7 @@ import re
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import sha256
@@ -32,7 +32,7 @@ from ridgeline import web
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources.lines import parse_json_line
 from ridgeline.audit.sources.source import Batch, Event, KeyedEvents, Position
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError, RidgelineError, StoreError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -91,7 +91,7 @@ class Http:
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._more = asyncio.Event()
-        self._stopped = False
+        self._stopped = self._serving = False
         self._rate, self._allowed, self._last = rate, rate, time.monotonic()
         self._app = self._routes(token)
 
@@ -99,8 +99,8 @@ class Http:
         self._stopped = True
         self._more.set()
 
-    async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
-        self._loop = asyncio.get_running_loop()
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
+        self._loop, self._serving = asyncio.get_running_loop(), True
         await asyncio.to_thread(lambda: self._requests.load(self.load_requests()))
         running = web.run_in_background(self._app, host=self._host, port=self._port)
         url = await asyncio.to_thread(running.__enter__)
@@ -118,7 +118,7 @@ class Http:
                 if not self._waiting:
                     await self._more.wait()
         finally:
-            self._stopped = True
+            self._serving = False
             self._fail(self._take_requests(), RidgelineError("the watcher is stopping."))
             await asyncio.to_thread(running.__exit__, None, None, None)
 
@@ -138,7 +138,7 @@ class Http:
             now = time.monotonic()
             self._allowed = min(self._rate, self._allowed + (now - self._last) * self._rate)
             self._last = now
-            if self._stopped or self._waiting_events + count > MOST_WAITING:
+            if self._stopped or not self._serving or self._waiting_events + count > MOST_WAITING:
                 return 503
             if count > self._allowed:
                 return 429
@@ -202,7 +202,10 @@ class Http:
                 self._fail([received], RidgelineError("too many events at once."))
                 problem = "too many events at once; send them again in a moment."
                 return JSONResponse({"error": problem}, status, {"retry-after": "1"})
-            first, size = await _wait_for_answer(received.answer)
+            try:
+                first, size = await _wait_for_answer(received.answer)
+            except StoreError as error:  # a full disk, for example: the client may send it again
+                return JSONResponse({"error": str(error)}, 503, {"retry-after": "5"})
             return JSONResponse({"first": first, "count": len(received.events), "size": size})
 
         async def metrics(request: Request) -> Response:

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Journal:
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()  # what it has written is still in the pipe, and is read
 
-    async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
         self._cursor, start_s, lost = position["cursor"] if position else None, time.time(), False
         if self._cursor or not self._follow:  # existing entries, of every boot
             before = self._seen

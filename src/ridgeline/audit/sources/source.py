@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +44,7 @@ class Batch:
 class Source(Protocol):
     name: str  # unique in a log: its position is saved under this name
 
-    def batches(self, position: Position | None) -> AsyncIterator[Batch]:
+    def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
         """Yield batches from `position` on, until `stop` or the end of the source."""
 
     def stop(self) -> None:

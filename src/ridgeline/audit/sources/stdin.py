@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from ridgeline.audit.sources.lines import LONGEST, LineReader, parse_lines
 from ridgeline.audit.sources.source import Batch, Position
@@ -25,7 +25,7 @@ class PipeSource:
     def stop(self) -> None:
         self._stopped = True
 
-    async def batches(self, position: Position | None) -> AsyncIterator[Batch]:
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
         rest, more = b"", 0  # of an unfinished line: its first bytes, and the number of bytes discarded
         while (data := await asyncio.to_thread(self._read_chunk)) is not None:
             if len(rest) > LONGEST:  # the line is too long: only count the further bytes

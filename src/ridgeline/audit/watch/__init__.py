@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.redaction import NAMES as NAMES
     from ridgeline.audit.watch.redaction import Redaction as Redaction
     from ridgeline.audit.watch.redaction import redact as redact
+    from ridgeline.audit.watch.rules import DEFAULT_SEVERITY as DEFAULT_SEVERITY
+    from ridgeline.audit.watch.rules import Rule as Rule
+    from ridgeline.audit.watch.rules import make_rule as make_rule
+    from ridgeline.audit.watch.rules import read_rules as read_rules
     from ridgeline.audit.watch.scheduling import freeze_objects as freeze_objects
     from ridgeline.audit.watch.scheduling import short_switches as short_switches
     from ridgeline.audit.watch.scorer import Scorer as Scorer
@@ -40,6 +44,7 @@ __getattr__, __dir__, __all__ = attach(
         "meaning": ["Encode", "Meaning", "make_encoder", "open_meaning"],
         "prometheus": ["format_metrics"],
         "redaction": ["NAMES", "Redaction", "redact"],
+        "rules": ["DEFAULT_SEVERITY", "Rule", "make_rule", "read_rules"],
         "scheduling": ["freeze_objects", "short_switches"],
         "scorer": ["Scorer", "Settings"],
         "state": ["WatchPaths"],

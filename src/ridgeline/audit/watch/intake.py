@@ -1,5 +1,8 @@
 """The intake appends batches of events to the log: it hides secrets, records refusals, and adds the events to the
 backlog. The events and the source's position after them are one commit.
+
+If the log cannot be written (a full disk, no descriptors), the intake tries again until it can or the watcher stops; a
+source that can tell its client to come back gets the error instead.
 """
 
 from __future__ import annotations
@@ -7,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.audit.ledger.event import EncodedEvents, encode
@@ -15,13 +18,14 @@ from ridgeline.audit.sources.source import Batch, Event, Position
 from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.backlog import Backlog
 from ridgeline.audit.watch.redaction import Redaction
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.ledger import Ledger, Receipts
 
 _LISTED = 20  # refusals of one batch that are listed; the others are only counted
 _LONG = 300  # characters of a listed refusal
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to write the log
 
 
 class Intake:
@@ -30,6 +34,10 @@ class Intake:
     def __init__(self, ledger: Ledger, backlog: Backlog, redaction: Redaction) -> None:
         self._ledger, self._backlog, self._redact = ledger, backlog, redaction
         self._mutex = threading.Lock()
+        self._failing_since: float | None = None  # the log cannot be written
+        self.on_failure: Callable[[str], None] = lambda why: None  # called once when the log cannot be written …
+        self.on_recovery: Callable[[str, float], None] = lambda why, seconds: None  # … and when it can be again
+        self.stopping = threading.Event()  # do not wait for the disk any longer
         self.taken: Counter[str] = Counter()  # by source
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -46,7 +54,8 @@ class Intake:
             events = [*events, *internal]
             encoded = encode(events)
         positions = {source: batch.position} if batch.position is not None else None
-        receipts = self._append(events, encoded, positions) if events or positions else None
+        patient = batch.failed is None
+        receipts = self._append(events, encoded, positions, patient) if events or positions else None
         with self._mutex:
             self.taken[source] += len(events) - len(internal)
             self.dropped[source] += batch.dropped
@@ -67,11 +76,43 @@ class Intake:
             }
 
     def _append(
-        self, events: list[dict[str, Any]], encoded: EncodedEvents, positions: dict[str, Position] | None = None
+        self,
+        events: list[dict[str, Any]],
+        encoded: EncodedEvents,
+        positions: dict[str, Position] | None = None,
+        patient: bool = True,
     ) -> Receipts:
-        receipts = self._ledger.append(encoded, positions)
+        pause = _PAUSE_S
+        while True:
+            last = self.stopping.is_set() or not patient
+            try:
+                receipts = self._ledger.append(encoded, positions)
+                break
+            except StoreError as error:
+                if not isinstance(error.__cause__, OSError):  # no state of the disk that may change
+                    raise
+                self._report_failure(str(error))
+                if last:
+                    raise
+                self.stopping.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
         self._backlog.add(receipts.first, events, encoded.hashes)
+        if self._failing_since is not None:
+            self._report_recovery()
         return receipts
+
+    def _report_failure(self, why: str) -> None:
+        with self._mutex:
+            first, self._failing_since = self._failing_since is None, self._failing_since or time.monotonic()
+            self._failure = why
+        if first:
+            self.on_failure(why)
+
+    def _report_recovery(self) -> None:
+        with self._mutex:
+            since, self._failing_since = self._failing_since, None
+        if since is not None:
+            self.on_recovery(self._failure, time.monotonic() - since)
 
     def _describe_losses(self, source: str, batch: Batch, wrong: list[tuple[str, str]]) -> list[Event]:
         internal = []

@@ -6,11 +6,13 @@ They are never scored.
 |-----------------------------|------------------------------------------------------------------------------|
 | ridgeline.watch.start       | a watcher is ready: its sources, its settings, its position in the log       |
 | ridgeline.watch.scores      | the scores of consecutive entries, in ten-thousandths; null: internal event  |
-| ridgeline.watch.alert       | an alert about one entry: score, reason, the nearest normal entries          |
+| ridgeline.watch.alert       | an alert about one entry: what fired, severity, score, reason, nearest normal entries |
 | ridgeline.watch.label       | a person labelled an entry: normal or bad                                    |
 | ridgeline.watch.drops       | a source dropped this many events                                            |
 | ridgeline.watch.refused     | a source sent something that is no event                                     |
 | ridgeline.watch.gap         | a source could not continue at its saved position                            |
+| ridgeline.watch.down        | a source failed, or the log could not be written; an alert follows           |
+| ridgeline.watch.up          | a source works again: how long it was down                                   |
 | ridgeline.watch.keys        | the idempotency keys of the events just before it                            |
 | ridgeline.watch.undelivered | a webhook did not accept an alert                                            |
 | ridgeline.watch.stop        | a watcher has ended: its counts                                              |
@@ -31,16 +33,19 @@ from ridgeline.audit.ledger.ledger import Ledger
 from ridgeline.audit.ledger.merkle import HASH
 from ridgeline.audit.ledger.tiles import WIDTH
 from ridgeline.audit.sources.http import RecordedRequest
+from ridgeline.audit.watch.rules import DEFAULT_SEVERITY, SEVERITIES
 from ridgeline.errors import InputError, Unverified
 
 if TYPE_CHECKING:
     from ridgeline.audit.sources.source import KeyedEvents
 
 SOURCE = "ridgeline.watch"
-START, SCORES, ALERT, LABEL, DROPS, REFUSED, GAP, KEYS, UNDELIVERED, STOP = (
+START, SCORES, ALERT, LABEL, DROPS, REFUSED, GAP, DOWN, UP, KEYS, UNDELIVERED, STOP = (
     f"{SOURCE}.{word}"
-    for word in ("start", "scores", "alert", "label", "drops", "refused", "gap", "keys", "undelivered", "stop")
-)
+    for word in (
+        "start", "scores", "alert", "label", "drops", "refused", "gap", "down", "up", "keys", "undelivered", "stop",
+    )
+)  # fmt: skip
 UNIT = 10_000  # recorded value of a score of 1
 KEYS_AT_ONCE = 256  # keys in one event
 REMEMBERED = 1 << 18  # entries at the end of a log in which to look for keys
@@ -153,7 +158,9 @@ def well_formed(event: Mapping[str, Any]) -> bool:
         return bool(complete and all(s is None or _is_count(s) for s in scores or ()))
     if event["action"] == ALERT:
         named = isinstance(words.get("leaf"), str) and isinstance(words.get("reason"), str)
-        return named and _is_count(words.get("entry")) and isinstance(words.get("score"), int | float)
+        rated = words.get("severity", DEFAULT_SEVERITY) in SEVERITIES and isinstance(words.get("fired", []), list)
+        score = words.get("score")  # None: it was not scored
+        return named and rated and _is_count(words.get("entry")) and (score is None or isinstance(score, int | float))
     if event["action"] == KEYS:
         keys = words.get("keys")
         return isinstance(keys, list) and all(isinstance(k, dict) and _is_key(k) for k in keys)
@@ -174,7 +181,7 @@ def _is_count(value: object) -> bool:
 def read_alerts(
     ledger: Ledger, *, since: int | None = None, until: int | None = None, where: Where | None = None
 ) -> list[dict[str, Any]]:
-    """Return every alert with its event, its index in the log and its last label, highest score first.
+    """Return every alert with its event, its index in the log and its last label; highest severity and score first.
 
     `since` and `until` (ns since 1970) and `where` select by the event. An alert whose leaf hash does not fit its entry
     was not written by a watcher and is left out.
@@ -199,7 +206,8 @@ def read_alerts(
             continue
         if event_labelled is None and where is not None:
             continue  # pruned: whether it matches is unknown
-        alerts.append({**words, "index": index, "event": event_labelled, "label": None})
+        rated = {"severity": DEFAULT_SEVERITY, "fired": ["score"], **words}  # earlier versions had only scores
+        alerts.append({**rated, "index": index, "event": event_labelled, "label": None})
     for alert in alerts:
         alert["label"] = labels.get(alert["entry"])
     return _sort_worst_first(alerts)
@@ -237,4 +245,7 @@ def _matches(event: dict[str, Any], entry: int, since: int | None, until: int | 
 
 
 def _sort_worst_first(alerts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(alerts, key=lambda alert: (-alert["score"], alert["entry"]))
+    return sorted(
+        alerts,
+        key=lambda alert: (-SEVERITIES.index(alert["severity"]), -(alert["score"] or 0.0), alert["entry"]),
+    )

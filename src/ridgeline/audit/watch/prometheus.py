@@ -28,6 +28,7 @@ _KNOWN = {
     "scored": ("scored_total", "counter", "Events scored."),
     "alerts": ("alerts_total", "counter", "Alerts."),
     "undelivered": ("undelivered_total", "counter", "Alerts that a webhook did not accept."),
+    "down": ("source_down", "gauge", "1 while a source is down."),
     "backlog": ("backlog", "gauge", "Entries recorded and not yet scored."),
     "wait_p50_s": ("wait_p50_seconds", "gauge", "Time from the disk to the recorded score, median of recent events."),
     "wait_p99_s": ("wait_p99_seconds", "gauge", "The same, 99th percentile."),

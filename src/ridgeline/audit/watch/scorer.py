@@ -1,7 +1,8 @@
 """The scorer: a thread that takes small batches from the backlog, scores them, and records the scores in the log.
 
 Its state follows from the log: after a restart it loads the saved state and replays the rest; it does not record a
-score twice. One internal event has the scores of a batch, and one more has each alert.
+score twice. One internal event has the scores of a batch, and one more has each alert. An alert names what fired: the
+score, rules (rules.py), or both. Without a model the thread only evaluates the rules.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.background import BackgroundProcess
 from ridgeline.audit.watch.backlog import Backlog, Piece
 from ridgeline.audit.watch.intake import Intake
+from ridgeline.audit.watch.rules import Rule, find_rules, worst
 from ridgeline.audit.watch.scheduling import ObjectFreezer
-from ridgeline.audit.watch.state import SavedState, WatchPaths, find_state, write_state
+from ridgeline.audit.watch.state import SavedState, WatchPaths, find_state, read_checked, write_checked, write_state
 from ridgeline.errors import InputError, RidgelineError, StoreError
 from ridgeline.machine import now_ns
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 Alert = dict[str, Any]
 Outlet = Callable[[Alert], None]
 ENCODING = "encoding fresh sentences"
+SCORE = "score"  # what fired, if it was the anomaly score
 _TIMES = 2_000  # number of recent events whose wait is remembered
 # The first event of a batch waits for the others: on a CPU a few new sentences take tens of milliseconds. So a scorer
 # on a CPU waits only for SMALL events, but takes up to LARGE that are available: each batch has a fixed cost.
@@ -43,6 +46,7 @@ class Scorer:
     outlets       called with every alert
     start_record  the attributes of the start event
     encode        texts → unit vectors, in place of the model of the settings
+    rules         conditions that raise an alert
     """
 
     def __init__(
@@ -53,18 +57,22 @@ class Scorer:
         outlets: Sequence[Outlet],
         start_record: dict[str, Any],
         encode: Encode | None = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
-        self._encode = encode
+        self._encode, self._rules = encode, rules
         self._ledger, self._places, self._settings, self._outlets = ledger, places, settings, outlets
         self._start_record = start_record  # attributes of the start event
         saved_settings = {"model": settings.model, "alert_rate": settings.alert_rate}
         self._saved_settings = saved_settings
-        self._state = (
-            find_state(places, ledger, saved_settings) if settings.score else SavedState(ledger.size, ledger.size)
-        )
+        if settings.score:
+            self._state = find_state(places, ledger, saved_settings)
+        else:
+            checked = read_checked(places, ledger) if rules else ledger.size
+            self._state = SavedState(checked, ledger.size)
         self.backlog = Backlog(ledger, self._state.position, lambda: ledger.size)
         self.intake: Intake | None = None
         self.scored = self.alerts = 0
+        self._counting = threading.Lock()
         self.waits: deque[float] = deque(maxlen=_TIMES)  # seconds from the disk to the recorded score
         self.stage_ns: Counter[str] = Counter()  # total nanoseconds of each stage
         self.on_recorded: Callable[[Piece], None] = lambda piece: (
@@ -143,11 +151,41 @@ class Scorer:
         return str(resolve_torch_device(self._settings.device).type) == "cuda"
 
     def _record_only(self) -> None:
-        """Record only: discard the backlog, so that memory stays free."""
+        """Without scores: evaluate the rules, and discard the backlog, so that memory stays free."""
+        alerted = self._read_alerted() if self._rules else set()
+        if self._rules:
+            self._save_checked()  # a killed first watcher must not leave entries unchecked
         self._append_internal([internal_events.make_event(internal_events.START, None, self._start_record)])
         self.ready.set()
-        while self.backlog.take(8192, 0.0) is not None and not self._cut:
-            pass
+        self._saved = time.monotonic()
+        while not self._cut and (piece := self.backlog.take(8192, 0.0)) is not None:
+            if not self._rules:
+                continue
+            self._record_rule_alerts(piece, alerted)
+            if time.monotonic() - self._saved > self._settings.save_s:
+                self._saved = time.monotonic()
+                self._save_checked()
+        if self._rules:
+            self._save_checked()
+
+    def _read_alerted(self) -> set[int]:
+        """Read which of the entries to check have an alert: the last watcher was killed after it recorded them."""
+        events = internal_events.read_internal_events(self._ledger, internal_events.ALERT, start=self.position)
+        return {int(event["attributes"]["entry"]) for _, event in events}
+
+    def _record_rule_alerts(self, piece: Piece, alerted: set[int]) -> None:
+        alerts = []
+        for k, event in enumerate(piece.events):
+            if not internal_events.is_internal(event) and piece.first + k not in alerted:
+                fired = find_rules(self._rules, {**event, "index": piece.first + k})
+                if fired:
+                    alerts.append(_make_alert(piece.first + k, internal_events.leaf_hex(piece.leaves, k), fired))
+        self._append_internal([_make_alert_event(alert) for alert in alerts])
+        self._send(alerts, piece)
+
+    def _save_checked(self) -> None:
+        with suppress(RidgelineError):  # then the next start checks some entries again
+            write_checked(self._places, self._ledger, self.position)
 
     def _load_models(self) -> tuple[Detector, Meaning]:
         from ridgeline.audit.watch.meaning import Meaning, make_encoder
@@ -217,35 +255,42 @@ class Scorer:
     def _record(self, piece: Piece, judgements: dict[int, Judgement], sessions: list[Judgement]) -> None:
         start_ns = now_ns()
         scores = [judgements[k].score if k in judgements else None for k in range(len(piece.events))]
-        alerts = [
-            _make_alert(judgements[k], internal_events.leaf_hex(piece.leaves, k), "event")
-            for k in sorted(judgements)
-            if judgements[k].alert
-        ]
+        alerts = []
+        for k in sorted(judgements):
+            fired = find_rules(self._rules, {**piece.events[k], "index": piece.first + k}) if self._rules else []
+            if fired or judgements[k].alert:
+                leaf = internal_events.leaf_hex(piece.leaves, k)
+                alerts.append(_make_alert(piece.first + k, leaf, fired, judgements[k]))
         alerts += [
-            _make_alert(judgement, self._ledger.leaf(judgement.entry).hex(), "session") for judgement in sessions
+            _make_alert(judgement.entry, self._ledger.leaf(judgement.entry).hex(), [], judgement, "session")
+            for judgement in sessions
         ]
         events = [internal_events.make_scores_event(piece.first, scores, piece.leaves)]
-        events += [
-            internal_events.make_event(internal_events.ALERT, f"entry {alert['entry']}", alert) for alert in alerts
-        ]
-        self._append_internal(events)
+        self._append_internal([*events, *map(_make_alert_event, alerts)])
         self.stage_ns["recording scores"] += now_ns() - start_ns
         self._state = SavedState(self.position, piece.end, self._state.detector)
         self.on_recorded(piece)
         self.scored += len(judgements)
-        self.alerts += len(alerts)
         if piece.arrival_s is not None:
             self.waits.extend([time.monotonic() - piece.arrival_s] * len(judgements))
+        self._send(alerts, piece)
+
+    def _send(self, alerts: list[Alert], piece: Piece) -> None:
+        """Give alerts that are in the log to the outlets."""
         for alert in alerts:
             k = int(alert["entry"]) - piece.first
-            event = piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])
-            for outlet in self._outlets:
-                with suppress(OSError):  # stdout may be closed: the log has the alert
-                    outlet({**alert, "event": event})
+            self.send_alert({**alert, "event": piece.events[k] if k >= 0 else self._ledger.entry(alert["entry"])})
+
+    def send_alert(self, alert: Alert) -> None:
+        """Count an alert and give it, with its event, to the outlets; any thread may call it."""
+        with self._counting:
+            self.alerts += 1
+        for outlet in self._outlets:
+            with suppress(OSError):  # stdout may be closed: the log has the alert
+                outlet(alert)
 
     def _append_internal(self, events: list[dict[str, Any]]) -> None:
-        if self.intake is not None:
+        if self.intake is not None and events:
             self.intake.append_internal(events)
 
     def _save_if_due(self, detector: Detector, meaning: Meaning) -> None:
@@ -258,7 +303,7 @@ class Scorer:
             meaning.encode_missing()
             try:
                 self._saving = BackgroundProcess(lambda: self._write_state(detector, meaning))
-            except OSError:  # no memory for another process
+            except OSError:  # no memory or no descriptors for another process
                 self._save(detector, meaning)
 
     def _finish_saving(self, detector: Detector, meaning: Meaning) -> None:
@@ -271,8 +316,10 @@ class Scorer:
                 self._save(detector, meaning)
 
     def _save(self, detector: Detector, meaning: Meaning) -> None:
+        """Save the state. Scoring continues on a full disk: the state follows from the log, and is saved later."""
         meaning.encode_missing()
-        meaning.mark_saved(self._write_state(detector, meaning))
+        with suppress(StoreError, OSError):
+            meaning.mark_saved(self._write_state(detector, meaning))
 
     def _write_state(self, detector: Detector, meaning: Meaning) -> dict[str, int]:
         now = meaning.write()
@@ -288,17 +335,32 @@ def _apply_label(detector: Detector, event: dict[str, Any]) -> None:
             detector.label(words["entry"], words["verdict"])
 
 
-def _make_alert(judgement: Judgement, leaf: str, kind: str) -> Alert:
-    """Make an alert; `kind` is "event", or "session" for the session or minute that the event ended."""
+def _make_alert(
+    entry: int, leaf: str, rules: Sequence[Rule], judgement: Judgement | None = None, kind: str = "event"
+) -> Alert:
+    """Make an alert about an entry that rules match, or whose score is too high, or both.
+
+    `kind` is "event", or "session" for the session or minute that the event ended.
+    """
+    scored = judgement is not None and judgement.alert
+    reasons = [f"rule '{rule.name}' ({rule.severity})" for rule in rules]
+    if judgement is not None and scored:
+        reasons.append(judgement.reason)
     return {
-        "entry": judgement.entry,
+        "entry": entry,
         "leaf": leaf,
         "kind": kind,
-        "score": round(judgement.score, 6),
-        "reason": judgement.reason,
-        "parts": {name: round(float(value), 6) for name, value in judgement.parts.items()},
-        "nearest": [int(entry) for entry in judgement.nearest],
+        "score": round(judgement.score, 6) if judgement is not None else None,
+        "severity": worst(rule.severity for rule in rules),
+        "fired": [rule.name for rule in rules] + ([SCORE] if scored else []),
+        "reason": "; ".join(reasons),
+        "parts": {name: round(float(value), 6) for name, value in judgement.parts.items()} if judgement else {},
+        "nearest": [int(entry) for entry in judgement.nearest] if judgement else [],
     }
+
+
+def _make_alert_event(alert: Alert) -> dict[str, Any]:
+    return internal_events.make_event(internal_events.ALERT, f"entry {alert['entry']}", alert)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ log.private/
   watch/state.json     position, and the folder of the detector at that position
   watch/detector-N/    the detector after entry N
   watch/status.json    the status of the running watcher, for `audit serve`
+  watch/checked.json   how far the rules were evaluated, if events are not scored
   meaning/             the meaning index (meaning.py)
 
 The positions of the sources are in the ledger's own commits (`Ledger.get_position`).
@@ -101,3 +102,20 @@ def write_state(places: WatchPaths, ledger: Ledger, detector: Any, state: SavedS
     for other in places.watch.glob("detector-*"):
         if other.name != folder.name:
             shutil.rmtree(other, ignore_errors=True)
+
+
+def read_checked(places: WatchPaths, ledger: Ledger) -> int:
+    """Return the entry from which on rules must be evaluated; the end of the log if they never were."""
+    try:
+        saved = json.loads((places.watch / "checked.json").read_text(encoding="utf-8"))
+        if saved["log"] == str(ledger.verifier):
+            return min(int(saved["position"]), ledger.size)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return ledger.size
+
+
+def write_checked(places: WatchPaths, ledger: Ledger, position: int) -> None:
+    """Save how far rules were evaluated without scores."""
+    with publish(places.watch / "checked.json") as tmp:
+        tmp.write_text(json.dumps({"log": str(ledger.verifier), "position": position}), encoding="utf-8")

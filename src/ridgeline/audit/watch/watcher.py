@@ -4,6 +4,9 @@
 
 The sources run in one event loop. One task per source takes a batch and appends it before it takes the next. The ledger
 and the scorer run in threads.
+
+A source that fails is started again, with growing pauses, from its last position in the log; an event and an alert say
+that it is down.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,7 @@ from ridgeline.audit.sources.source import Batch, Source
 from ridgeline.audit.watch import internal_events
 from ridgeline.audit.watch.intake import Intake
 from ridgeline.audit.watch.redaction import Redaction
+from ridgeline.audit.watch.rules import Rule
 from ridgeline.audit.watch.scheduling import freeze_objects, short_switches
 from ridgeline.audit.watch.scorer import Outlet, Scorer, Settings
 from ridgeline.audit.watch.state import WatchPaths
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
 
 _TICK_S = 1.0
 _GRACE_S = 0.1  # before the model is loaded
+_RETRY_S, _LONGEST_RETRY_S = 0.5, 30.0  # between two starts of a source that fails
+_UP_S = 1.0  # a source that runs for so long without an error works again
+_LOG = "the log"  # named like a source if it cannot be written
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,9 @@ class Watcher:
     webhooks   URLs that get every alert
     tick       called with the status every second
     encode     texts → unit vectors, in place of the model of the settings
+    rules      conditions that raise an alert, beside the score
+    retry      start a source again that fails; False: it stays down, for input that ends
+    notify     called with a sentence if a source is down or works again
     """
 
     def __init__(
@@ -80,9 +91,11 @@ class Watcher:
         webhooks: Sequence[str] = (),
         tick: Callable[[dict[str, Any]], None] = lambda status: None,
         encode: Encode | None = None,
+        rules: Sequence[Rule] = (),
+        retry: bool = True,
+        notify: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-
-        self._on_status = tick
+        self._on_status, self._retry, self._notify = tick, retry, notify
         names = [source.name for source in sources]
         if len(set(names)) != len(names):
             raise InputError(f"the source {max(names, key=names.count)} was given twice.")
@@ -95,12 +108,16 @@ class Watcher:
             "sources": names,
             "model": settings.model if settings.score else None,
             "redacted": len(redaction.names),
+            **({"rules": [f"{rule.name} ({rule.severity})" for rule in rules]} if rules else {}),
         }
         self._webhooks = [Webhook(url, self._record_undelivered) for url in map(check_url, webhooks)]
-        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], start_record, encode)
+        self.scorer = Scorer(ledger, self._places, settings, [*outlets, *self._webhooks], start_record, encode, rules)
         self.intake = Intake(ledger, self.scorer.backlog, redaction)
+        self.intake.on_failure, self.intake.on_recovery = self._report_log_down, self._report_log_up
+        self._down: dict[str, float] = {}  # source → since when (monotonic clock)
         self._start_s = time.monotonic()
         self._stops = self._left = self.undelivered = 0
+        self._stopping = asyncio.Event()
         self._frozen = False  # the loaded model is frozen
         self.troubles: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +165,7 @@ class Watcher:
             "scored": self.scorer.scored,
             "alerts": self.scorer.alerts,
             "undelivered": self.undelivered,
+            "down": {source.name: int(source.name in self._down) for source in self._sources},
             "backlog": len(self.scorer.backlog) if self._settings.score else 0,
             "wait_p50_s": waits[len(waits) // 2] if waits else None,
             "wait_p99_s": waits[int(len(waits) * 0.99)] if waits else None,
@@ -177,41 +195,108 @@ class Watcher:
             await asyncio.gather(*pumps, ticking, return_exceptions=True)
 
     async def _pump(self, source: Source) -> None:
-        position = await asyncio.to_thread(self._ledger.get_position, source.name)
-        try:
-            async for batch in source.batches(position):
-                await asyncio.to_thread(self._take, source.name, batch)
-                if self.scorer.error is not None:
-                    self._stop()
-        except RidgelineError as error:
-            # The other sources continue if one fails; the failure of the only source ends the watcher.
-            if len(self._sources) == 1:
-                raise
-            self.troubles.append(str(error))
-            await asyncio.to_thread(
-                self.intake.append_internal,
-                [internal_events.make_event(internal_events.GAP, source.name, {"what": str(error)})],
-            )
+        """Take the batches of a source until it ends; if it fails, start it again."""
+        pause, started = _RETRY_S, False
+        while True:
+            start_s, rising = time.monotonic(), None
+            try:
+                position = await asyncio.to_thread(self._ledger.get_position, source.name)
+                if source.name in self._down:
+                    rising = asyncio.create_task(self._await_up(source.name))
+                async with aclosing(source.batches(position)) as batches:
+                    async for batch in batches:
+                        started = True
+                        await asyncio.to_thread(self._take, source.name, batch)
+                        if self.scorer.error is not None:
+                            self._stop()
+                await self._report_up(source.name)
+                return
+            except (RidgelineError, OSError) as error:
+                # The failure of the only source at its start, or in input that ends, ends the watcher.
+                if len(self._sources) == 1 and (self._stops or not (started and self._retry)):
+                    raise
+                await self._report_down(source.name, str(error))
+                if self._stops or not self._retry:
+                    return
+            finally:
+                if rising is not None:
+                    rising.cancel()
+            pause = _RETRY_S if time.monotonic() - start_s > _LONGEST_RETRY_S else pause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            if self._stopping.is_set():
+                return
+            pause = min(2 * pause, _LONGEST_RETRY_S)
+
+    async def _await_up(self, source: str) -> None:
+        await asyncio.sleep(_UP_S)
+        await self._report_up(source)
+
+    async def _report_down(self, source: str, why: str) -> None:
+        """Record that a source is down, once for each outage, and alert."""
+        if source in self._down:
+            return
+        self._down[source] = time.monotonic()
+        self.troubles.append(why)
+        again = "; the watcher tries again" if self._retry else ""
+        self._notify(f"{source} is down: {why.rstrip('.')}{again}.")
+        await asyncio.to_thread(self._record_outage, source, {"what": why})
+
+    async def _report_up(self, source: str) -> None:
+        since = self._down.pop(source, None)
+        if since is not None:
+            seconds = round(time.monotonic() - since, 3)
+            self._notify(f"{source} works again after {seconds:.1f} s.")
+            up = internal_events.make_event(internal_events.UP, source, {"seconds": seconds})
+            await asyncio.to_thread(self.intake.append_internal, [up])
+
+    def _report_log_down(self, why: str) -> None:
+        """Alert at once; the log records it when it can be written again."""
+        self.troubles.append(why)
+        self._notify(f"{_LOG} cannot be written: {why}")
+        event = internal_events.make_event(internal_events.DOWN, _LOG, {"what": why})
+        self.scorer.send_alert({**_make_outage_alert(None, None, _LOG, why), "event": event})
+
+    def _report_log_up(self, why: str, seconds: float) -> None:
+        self._notify(f"{_LOG} can be written again after {seconds:.1f} s.")
+        self._record_outage(_LOG, {"what": why, "seconds": round(seconds, 3)}, sent=True)
+
+    def _record_outage(self, source: str, words: dict[str, Any], sent: bool = False) -> None:
+        """Record an outage and its alert; `sent`: the outlets have the alert already."""
+        event = internal_events.make_event(internal_events.DOWN, source, words)
+        receipt = self.intake.append_internal([event])[0]
+        alert = _make_outage_alert(receipt.index, receipt.leaf_hash.hex(), source, words["what"])
+        self.intake.append_internal(
+            [internal_events.make_event(internal_events.ALERT, f"entry {receipt.index}", alert)]
+        )
+        if not sent:
+            self.scorer.send_alert({**alert, "event": event})
 
     def _take(self, source: str, batch: Batch) -> None:
         try:
             receipts = self.intake.take(source, batch)
         except BaseException as error:
-            if batch.failed is not None:
-                batch.failed(error)
-            raise
+            if batch.failed is None:
+                raise
+            batch.failed(error)
+            if not isinstance(error, RidgelineError):
+                raise
+            return  # its client knows, and sends again
         if batch.taken is not None:
             batch.taken(receipts)
 
     def _stop(self) -> None:
         self._stops += 1
+        self._stopping.set()
+        self.intake.stopping.set()
         for source in self._sources:
             source.stop()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            await asyncio.to_thread(self._write_status)
+            with suppress(RidgelineError, OSError):  # the disk is full: the next second may be better
+                await asyncio.to_thread(self._write_status)
             if self.scorer.ready.is_set() and not self._frozen:
                 self._frozen = True
                 freeze_objects()
@@ -253,3 +338,17 @@ class Watcher:
             interrupted=self._stops > 0,
             troubles=self.troubles,
         )
+
+
+def _make_outage_alert(entry: int | None, leaf: str | None, source: str, why: str) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "leaf": leaf,
+        "kind": "outage",
+        "score": None,
+        "severity": "high",
+        "fired": ["outage"],
+        "reason": f"{source} is down: {why}",
+        "parts": {},
+        "nearest": [],
+    }
