@@ -13,8 +13,8 @@ from tests.web.hostile import HOSTILE
 
 from ridgeline.audit import Ledger, new_signer
 from ridgeline.audit.compliance.check import check_report
-from ridgeline.audit.compliance.controls import MAPS, find_controls
-from ridgeline.audit.compliance.report import collect, render_files, write
+from ridgeline.audit.compliance.controls import MAPS, find_controls, find_own_controls
+from ridgeline.audit.compliance.report import collect, derive_tables, render_files, write
 from ridgeline.audit.watch.internal_events import is_internal, make_label_event, read_alerts
 from ridgeline.cli.audit_report import _describe_completeness
 from ridgeline.errors import InputError
@@ -163,6 +163,27 @@ def test_the_command_line_writes_and_checks(log, tmp_path, verifier, capsys):
         assert run_command(capsys, "audit", "report", log, *words, "-o", tmp_path / "none")[0] == 2
         assert not (tmp_path / "none").exists()
     assert run_command(capsys, "audit", "check-report", tmp_path / "none")[0] == 2
+
+
+@pytest.mark.parametrize(("name", "control"), [("pci", "10.2.1.6"), ("soc2", "CC4.1")])
+def test_the_watchers_own_start_and_stop_count_for_the_control_that_asks_for_them(log, tmp_path, name, control):
+    with Ledger.open(log) as ledger:
+        whole = derive_tables(collect(ledger, None, None, name))
+        part = derive_tables(collect(ledger, BASE, BASE + 10**12, name))  # the watcher ran at another time
+    counts = {row["control"]: row["events"] for row in whole["by_control"]}
+    assert counts[control] == 2
+    assert [row["what"] for row in whole["completeness"] if control in row["controls"]] == [
+        "the watcher started",
+        "the watcher stopped",
+    ]
+    assert {row["control"]: row["events"] for row in part["by_control"]}[control] == 0
+    assert whole["events"] == 1_202, "own events are no rows"
+
+
+def test_the_subject_of_an_own_event_is_no_reason_for_a_control():
+    started = {"action": "ridgeline.watch.start", "subject": "lines:/var/log/auth.log sudo firewall", "actor": None}
+    assert find_own_controls(started, "pci") == ["10.2.1.6"]
+    assert find_own_controls({**started, "action": "foreign.ridgeline.watch.start"}, "pci") == []
 
 
 def test_controls_sort_by_words_and_maps_are_whole():

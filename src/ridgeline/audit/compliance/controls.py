@@ -22,7 +22,7 @@ _ACCOUNT = (
 _BOUNDARY = r"firewall|iptables|nftables|\bnft\b|\bport\b.*\bopen|network\.|\bovs\b|bridge|\broute"
 _SYSTEM = r"\b(?:create\w*|delete\w*|remove\w*|install\w*|wipe|destroy\w*|add\w*)\b"
 _CONFIG = r"systemd\.|\bunit\b|config|package|\b(?:apt|dpkg|yum|dnf)\b|kernel|module|deploy|upgrade|reload"
-_OURS = r"^ridgeline\.(?:watch\.(?:start|stop|drops|gap)|ledger\.prune)"
+_OURS = r"^ridgeline\.(?:watch\.(?:start|stop|drops|gap|down|up)|ledger\.prune)"
 MAPS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "soc2": (
         ("CC6.1", "logical access", _ACCESS),
@@ -63,6 +63,11 @@ def find_controls(event: Mapping[str, Any], name: str) -> tuple[str, ...]:
         if part
     )
     return tuple(control for control, words in _READY[name] if words.search(text))
+
+
+def find_own_controls(event: Mapping[str, Any], name: str) -> list[str]:
+    """Return the controls that an internal event concerns: by its action only, since its subject names a source."""
+    return [control for control, words in _READY[name] if words.pattern == _OURS and words.search(event["action"])]
 
 
 def find_title(name: str, control: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline import web
-from ridgeline.audit.compliance.controls import MAPS, find_controls, find_title
+from ridgeline.audit.compliance.controls import MAPS, find_controls, find_own_controls, find_title
 from ridgeline.audit.ledger import merkle
 from ridgeline.audit.ledger.event import PRUNE, decode
 from ridgeline.audit.ledger.layout import LedgerPaths
@@ -27,6 +27,7 @@ from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.ledger.moment import show_moment
 from ridgeline.audit.ledger.retention import read_history
 from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch.rules import DEFAULT_SEVERITY
 from ridgeline.errors import InputError
 from ridgeline.store import publish_dir
 
@@ -122,18 +123,11 @@ def _raws(ledger: Ledger, chosen: list[int]) -> Any:
 
 def list_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the events of the requested time that are not internal, with score, alert and label."""
-    first, last = report["first"], report["last"]
-    start = None if report["from"] is None else int(report["from"])
-    end = None if report["to"] is None else int(report["to"])
     scores, alerts, labels = _read_judgements(report)
     rows = []
     for row in report["rows"]:
-        if not first <= row["index"] <= last:
-            continue
         event = make_event(row)
-        if (start is not None and event["time"] < start) or (end is not None and event["time"] >= end):
-            continue
-        if internal_events.is_internal(event):
+        if internal_events.is_internal(event) or not _in_span(report, row, event):
             continue
         index = row["index"]
         rows.append(
@@ -151,11 +145,22 @@ def list_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def _in_span(report: dict[str, Any], row: dict[str, Any], event: dict[str, Any]) -> bool:
+    """Whether an entry is in the requested time, and not one of the later entries about it."""
+    start = None if report["from"] is None else int(report["from"])
+    end = None if report["to"] is None else int(report["to"])
+    if (start is not None and event["time"] < start) or (end is not None and event["time"] >= end):
+        return False
+    return bool(report["first"] <= row["index"] <= report["last"])
+
+
 def derive_tables(report: dict[str, Any]) -> dict[str, Any]:
     """Derive the summary: events by actor, source, action and control, anomalies, completeness."""
     rows = list_rows(report)
     name = report["control_map"]
-    by_control = Counter(control for row in rows for control in row["controls"])
+    completeness = _completeness(report)
+    # Own events count too: the start and stop of the watcher are what PCI 10.2.1.6 asks for.
+    by_control = Counter(control for row in [*rows, *completeness] for control in row["controls"])
     controls = [
         {"control": control, "what": find_title(name, control), "events": by_control[control]}
         for control, _, _ in (MAPS[name] if name else ())
@@ -170,7 +175,7 @@ def derive_tables(report: dict[str, Any]) -> dict[str, Any]:
         "alerts": len(alerts),
         "alerts_open": sum(1 for row in alerts if row["label"] is None),
         "labels": _count_values(row["label"]["verdict"] for row in alerts if row["label"]),
-        "completeness": _completeness(report),
+        "completeness": completeness,
     }
 
 
@@ -202,7 +207,12 @@ def _read_judgements(report: dict[str, Any]) -> tuple[dict[int, float], dict[int
             span = enumerate(words["scores"], start=words["first"])
             scores.update({index: score / internal_events.UNIT for index, score in span if score is not None})
         elif event["action"] == internal_events.ALERT and bound(words):
-            alerts[words["entry"]] = {"index": row["index"], "score": words["score"], "reason": words["reason"]}
+            alerts[words["entry"]] = {
+                "index": row["index"],
+                "score": words["score"],
+                "severity": words.get("severity", DEFAULT_SEVERITY),
+                "reason": words["reason"],
+            }
         elif event["action"] == internal_events.LABEL and bound(words):
             label = {"by": event["actor"], "verdict": words["verdict"], "note": words.get("note", "")}
             labels[words["entry"]] = {"index": row["index"], "moment": show_moment(event["time"]), **label}
@@ -210,16 +220,19 @@ def _read_judgements(report: dict[str, Any]) -> tuple[dict[int, float], dict[int
 
 
 def _completeness(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """List the events about completeness: drops, gaps, refusals, starts, stops, prunings."""
+    """List the events about completeness, with their controls: drops, gaps, outages, starts, stops, prunings."""
     kinds = {
         internal_events.START: "the watcher started",
         internal_events.STOP: "the watcher stopped",
         internal_events.DROPS: "events were dropped",
         internal_events.REFUSED: "something was no event",
         internal_events.GAP: "a source has a gap",
+        internal_events.DOWN: "a source is down",
+        internal_events.UP: "a source works again",
         internal_events.UNDELIVERED: "an alert was not delivered",
         PRUNE: "payloads were pruned",
     }
+    name = report["control_map"]
     rows = []
     for row in report["rows"]:
         event = make_event(row)
@@ -231,6 +244,7 @@ def _completeness(report: dict[str, Any]) -> list[dict[str, Any]]:
                     "what": kinds[event["action"]],
                     "subject": event["subject"] or "",
                     "detail": _detail(event),
+                    "controls": find_own_controls(event, name) if name and _in_span(report, row, event) else [],
                 }
             )
     return rows
