@@ -86,7 +86,8 @@ class Sample:
     """An item of a dataset. Stream i of the layout has `times[i]` [S] (int64 nanoseconds) and `values[i]` [S, D].
 
     Streams of one topic share one array of stamps. A window also has the samples next to its edges, so that
-    resampling the window and resampling the complete trajectory give the same values.
+    resampling the window and resampling the complete trajectory give the same values. The sign flips of quaternions are
+    undone.
     """
 
     layout: Layout
