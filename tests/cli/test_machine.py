@@ -240,3 +240,25 @@ def test_the_library_reads_the_cache_of_the_command(run_machine, fake_ceilings: 
     run_machine("--ceilings", "--device", "cpu")
     assert ceilings("cpu", on=topology()).measured[0].value == 20.0
     assert len(fake_ceilings) == 1
+
+
+def test_a_plan_is_printed_as_lines_to_paste(run_machine, tree):
+    code, out, _ = run_machine("--root", tree, "--plan", 2, "--per", "node", "--as", "numactl", "--", "python", "a.py")
+    assert code == 0
+    assert "RANK=1 numactl --physcpubind=4-7 --localalloc python a.py &" in out.splitlines()
+    assert "python train.py" in run_machine("--root", tree, "--plan", 2, "--per", "node", "--as", "slurm")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--as", "numactl"], "add --plan RANKS"),
+        (["--plan", "2", "--as", "numactl", "--json"], "without --json"),
+        (["--plan", "2", "--per", "node", "--as", "bash"], "no launcher 'bash'"),
+        (["a.py"], "'a.py' is no option"),
+    ],
+)
+def test_lines_to_paste_need_a_plan_and_a_known_launcher(run_machine, tree, words, message):
+    code, _, err = run_machine("--root", tree, *words)
+    assert code == 2
+    assert message in err

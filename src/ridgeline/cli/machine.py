@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +15,21 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.cli.output import Json, print_json, status, stdout
+from ridgeline.cli.output import Json, print_json, print_line, status, stdout
 from ridgeline.errors import InputError
-from ridgeline.machine import Ceilings, Gpu, Nic, Node, Placement, Topology, fingerprint, plan, topology
+from ridgeline.machine import (
+    Ceilings,
+    Gpu,
+    Nic,
+    Node,
+    Placement,
+    Topology,
+    fingerprint,
+    format_spans,
+    plan,
+    topology,
+    write_launch_lines,
+)
 from ridgeline.machine import ceilings as get_ceilings
 from ridgeline.web import format_bytes
 
@@ -43,6 +55,14 @@ def machine(
         str | None,
         typer.Option("--per", help="With --plan: gpu, node or core (default: gpu, or node without a GPU)."),
     ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option("--as", help="With --plan: print lines to paste, for numactl, torchrun, slurm or systemd."),
+    ] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --as: the program of each rank, after -- (default: python train.py)."),
+    ] = None,
 ) -> None:
     """Show nodes, caches, CPUs, memory, GPUs and network cards, and which of them are near each other.
 
@@ -52,14 +72,25 @@ def machine(
 
       ridgeline machine --plan 8 --per core
 
+      ridgeline machine --plan 4 --per node --as numactl -- python train.py
+
       ridgeline machine --root recorded/ --json | jq '.nodes[0].cpus'
     """
     if (ceilings or fresh) and root != Path("/"):
         raise InputError("--ceilings measures this machine, --root shows another; use one of them.")
     if per is not None and ranks is None:
         raise InputError("--per says how to plan; add --plan RANKS.")
+    if launcher is not None and (ranks is None or as_json or ceilings or fresh):
+        raise InputError(
+            "--as prints the lines of a plan and nothing else; add --plan RANKS, without --json or --ceilings."
+        )
+    if command and launcher is None:
+        raise InputError(f"'{command[0]}' is no option; a program is for --plan RANKS --as LAUNCHER.")
     computer = topology(root)
     placements = plan(computer, ranks, per or ("gpu" if computer.gpus else "node")) if ranks is not None else None
+    if placements is not None and launcher is not None:
+        print_line(write_launch_lines(computer, placements, launcher, command or ["python", "train.py"]))
+        return
     ceilings_by_device = _measure_ceilings(computer, device, fresh) if ceilings or fresh else []
     if as_json:
         print_json(_make_json(computer, placements, ceilings_by_device))
@@ -150,21 +181,6 @@ def draw_ceilings(limits: Ceilings) -> Table:
         by_size = "  ".join(f"[dim]{format_bytes(b)}[/] {v:,.0f}" for b, v, _ in sizes if b)
         table.add_row(kind, how, f"[bold]{best:,.1f}[/] {sizes[0][2]}", by_size if len(sizes) > 1 else "")
     return table
-
-
-def format_spans(numbers: Iterable[int]) -> str:
-    """Write consecutive numbers as ranges.
-
-    >>> format_spans([0, 1, 2, 3, 8, 10])
-    '0-3,8,10'
-    """
-    out: list[list[int]] = []
-    for n in sorted(numbers):
-        if out and out[-1][1] == n - 1:
-            out[-1][1] = n
-        else:
-            out.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
 
 
 def _draw_node(computer: Topology, node: Node) -> Panel:
