@@ -104,6 +104,13 @@ def use_records(records: list[Record], other: Record, folder: Path, report: bool
             continue
 
 
+def test_a_race_in_which_no_contender_ran_is_a_record():
+    line = make_full_line()
+    line["race"] |= {"rounds": 0, "executions": [0]}
+    record = parse(line)
+    assert record is not None and record.race["executions"] == [0]
+
+
 @pytest.mark.slow
 def test_every_field_of_a_wrong_type_is_refused_or_harmless(tmp_path):
     line = make_full_line()

@@ -113,7 +113,7 @@ RECORD: Shape = {
         "duration_s?": NUMBER,
         "facts?": {"*": SCALAR},
     },
-    "race": {"rounds": INTEGER, "ended": TEXT, "executions?": [COUNT]},
+    "race": {"rounds": INTEGER, "ended": TEXT, "executions?": [INTEGER]},
     "conditions": {"before": _CONDITIONS, "after": _CONDITIONS},
     "ceilings": {"*": {"rate": RATE, "what": TEXT, "name?": (None, TEXT)}},
     "contenders": [_CONTENDER],
