@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -283,6 +284,26 @@ def test_streams_shows_rate_gaps_duplicates_and_kind(run_cli, log: Path):
     assert code == 0
     for word in ("attitude", "100 Hz", "slerp", "previous", "angle", "one stamp", "10.00–14.00 s"):
         assert word in out
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 120])
+def test_a_narrow_screen_shows_names_and_kinds_and_hides_what_matters_least(
+    run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+):
+    names = ["vehicle_local_position/timestamp_of_estimate", "vehicle_local_position/velocity_north"]
+    stamps = [*np.arange(0, 20, 0.01), 400.0, 400.0, 401.5]
+    (tmp_path / "a.csv").write_text(
+        f"time,{','.join(names)}\n" + "".join(f"{t},{i},{t}\n" for i, t in enumerate(stamps))
+    )
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run_cli("streams", tmp_path / "a.csv")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert max(map(len, plain.splitlines())) <= width
+    for word in ("vehicle_local_position", "timestamp_of_estimate", "velocity_north", "previous", "linear"):
+        assert word in plain
+    assert ("Not shown at this width: " in plain) == (width <= 100)
+    assert "100 Hz" in plain
 
 
 def test_streams_in_json_has_every_figure(run_cli, tmp_path: Path):

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
+from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from ridgeline.cli.output import Json, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from ridgeline.trajectory import StreamStats
+
+
+COLUMNS = ("samples", "rate", "jitter", "gaps", "longest", "same", "back", "span", "type", "kind")
+FIELD_COLUMNS = ("type", "kind")  # of one field; all others are the same for the fields of a topic
+# A narrow screen hides these, in this order; name and kind always stay.
+LEAST_FIRST = ("jitter", "span", "longest", "same", "type", "gaps", "samples", "back", "rate")
 
 
 def streams(
@@ -60,41 +68,60 @@ def streams(
         lists = {"streams": [asdict(s) for s in stats], "left_out": [asdict(x) for x in left_out]}
         print_json({"file": str(file), **lists, "notes": notes})
         return
-    for part in _tables(stats):
-        stdout().print(part)
+    console = stdout()
+    for part in _build_tables(stats, console):
+        console.print(part)
+    notice = stderr()
     for note in dict.fromkeys(notes):
-        stderr().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
+        notice.print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=not notice.is_terminal)
 
 
-def _tables(stats: Sequence[StreamStats]) -> list[Table]:
-    """Return one table per episode; fields of a topic that share their stamps have one line for the topic."""
-    out = []
+def _build_tables(stats: Sequence[StreamStats], console: Console) -> list[RenderableType]:
+    """Return one table per episode, with a line below it about the columns that do not fit the screen."""
+    unlimited = console.options.update(width=10_000)
+    out: list[RenderableType] = []
     for episode in dict.fromkeys(s.episode for s in stats):
         members = [s for s in stats if s.episode == episode]
-        title = f"episode {escape(episode)}" if episode else None
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
-        table.add_column("topic / stream", overflow="fold", min_width=26)
-        columns = [name for name in _format_stamps(members[0]) if any(_format_stamps(s)[name] for s in members)]
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("type", no_wrap=True)
-        table.add_column("kind", no_wrap=True)
-        before: tuple[str, list[str]] | None = None
-        for s in members:
-            topic, slash, name = s.name.rpartition("/")
-            stamps = [_format_stamps(s)[n] for n in columns]
-            if slash and (topic, stamps) != before:
-                table.add_row(f"[bold]{escape(topic)}[/]", *stamps, "", "")
-            before = (topic, stamps)
-            wide = f" [dim]×{s.columns}[/]" if s.columns > 1 else ""
-            line = f"  {escape(name)}{wide}" if slash else f"{escape(s.name)}{wide}"
-            table.add_row(line, *([""] * len(columns) if slash else stamps), s.dtype, s.kind)
+        columns = [name for name in COLUMNS if any(_format_cells(s)[name] for s in members)]
+        hidden: list[str] = []
+        table = _build_table(episode, members, columns)
+        for name in LEAST_FIRST:
+            if name in columns and Measurement.get(console, unlimited, table).maximum > console.width:
+                columns.remove(name)
+                hidden.append(name)
+                table = _build_table(episode, members, columns)
         out.append(table)
+        if hidden:
+            out.append(
+                f"[dim]Not shown at this width: {', '.join(sorted(hidden, key=COLUMNS.index))} (--json has all).[/]"
+            )
     return out
 
 
-def _format_stamps(s: StreamStats) -> dict[str, str]:
-    """Return the cells about a stream's stamps; the table omits a column without text."""
+def _build_table(episode: str, members: Sequence[StreamStats], columns: Sequence[str]) -> Table:
+    """Return a table with these columns; fields of a topic that share their stamps have one line for the topic."""
+    title = f"episode {escape(episode)}" if episode else None
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
+    table.add_column("topic / stream", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in FIELD_COLUMNS else "right", no_wrap=True)
+    stamp_columns = [name for name in columns if name not in FIELD_COLUMNS]
+    before: tuple[str, list[str]] | None = None
+    for s in members:
+        topic, slash, name = s.name.rpartition("/")
+        cells = _format_cells(s)
+        stamps = [cells[n] for n in stamp_columns]
+        if slash and (topic, stamps) != before:
+            table.add_row(f"[bold]{escape(topic)}[/]", *("" if n in FIELD_COLUMNS else cells[n] for n in columns))
+        before = (topic, stamps)
+        wide = f" [dim]×{s.columns}[/]" if s.columns > 1 else ""
+        line = f"  {escape(name)}{wide}" if slash else f"{escape(s.name)}{wide}"
+        table.add_row(line, *("" if slash and n not in FIELD_COLUMNS else cells[n] for n in columns))
+    return table
+
+
+def _format_cells(s: StreamStats) -> dict[str, str]:
+    """Return the cells of a stream by column; the table omits a column without text."""
     from ridgeline.web import format_si
 
     return {
@@ -106,4 +133,6 @@ def _format_stamps(s: StreamStats) -> dict[str, str]:
         "same": f"{s.duplicates or ''}",
         "back": f"[red]{s.backward}[/]" if s.backward else "",
         "span": f"{s.start_s:.2f}–{s.end_s:.2f} s",
+        "type": s.dtype,
+        "kind": s.kind,
     }
