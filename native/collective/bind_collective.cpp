@@ -1,9 +1,13 @@
 // Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
 // number (0: success); `blamed` is the rank that caused a failure.
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,7 +22,8 @@ namespace {
 
 using Steps = nb::ndarray<const std::int32_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Header = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::int32_t, std::uint32_t,
-                        std::int64_t>;
+                        std::int64_t, std::string>;
+using FailureRow = std::tuple<int, int, int, std::uint32_t, std::uint32_t, double>;
 
 struct GilGuard;
 
@@ -49,7 +54,11 @@ struct GilGuard {
   ~GilGuard() {
     engine_object_.gil_guard = nullptr;
     engine_object_.one_call.unlock();
+    restore_gil();
+  }
+  void restore_gil() {
     if (thread_state_) PyEval_RestoreThread(thread_state_);
+    thread_state_ = nullptr;
   }
   void release_gil() {
     if (!thread_state_) thread_state_ = PyEval_SaveThread();
@@ -61,17 +70,24 @@ private:
 };
 
 template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
+  if (engine.is_forked()) return int(Fault::forked); // before the lock, which a thread of the parent may have held
+  GilGuard one(*this, bytes);
   try {
-    GilGuard one(*this, bytes);
     work();
     return 0;
   } catch (const Failure &trouble) {
     blamed = trouble.rank;
     // After a mismatch all ranks have left the call at the same point, so the communicator stays usable.
-    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::abandoned_by) engine.abandon(trouble.rank);
-    if (trouble.fault == Fault::interrupted) throw nb::python_error();
-    return int(trouble.fault);
+    if (trouble.fault != Fault::mismatch && trouble.fault != Fault::failed_before) engine.fail(trouble);
+    if (trouble.fault != Fault::interrupted) return int(trouble.fault);
+  } catch (const std::invalid_argument &) { // thrown before any data moves
+    throw;
+  } catch (...) {
+    engine.fail({Fault::broken, -1});
+    throw;
   }
+  one.restore_gil();
+  throw nb::python_error();
 }
 
 std::int64_t ns(double seconds) { return std::int64_t(std::min(seconds, 1e9) * 1e9); }
@@ -154,6 +170,9 @@ int receive_array(Engine &self, nb::handle array, int from, double timeout) {
 
 void bind_collective(nb::module_ &m) {
   m.attr("FABRIC_CONTEXTS") = kContexts;
+  m.attr("FABRIC_FRAGMENT_BYTES") = kFragment;
+  m.attr("FABRIC_REFUSED_CALL") = kRefusedCall;
+  m.attr("FABRIC_OWN_SCHEDULE") = kOwnSchedule;
   m.def("fabric_bytes", &Segment::bytes, "ranks"_a, "arena_bytes"_a, "Bytes of the memory that this many ranks share (sparse).");
   m.def("reduce_arrays", [](std::uint64_t to, const std::vector<std::uint64_t> &from, std::uint64_t count, int type, int how) {
     std::vector<const void *> sources;
@@ -174,42 +193,57 @@ void bind_collective(nb::module_ &m) {
              };
            },
            "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
-      .def("all_reduce", &all_reduce_array, "array"_a, "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
-      .def("broadcast", &broadcast_array, "array"_a, "root"_a, "timeout"_a, "As all_reduce.")
-      .def("all_gather", &all_gather_array, "array"_a, "out"_a, "ranks"_a, "timeout"_a, "As all_reduce.")
-      .def("send_array", &send_array, "array"_a, "to"_a, "timeout"_a, "As all_reduce.")
-      .def("recv_array", &receive_array, "array"_a, "source"_a, "timeout"_a, "As all_reduce.")
+      .def("all_reduce", &all_reduce_array, "array"_a.none(), "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
+      .def("broadcast", &broadcast_array, "array"_a.none(), "root"_a, "timeout"_a, "As all_reduce.")
+      .def("all_gather", &all_gather_array, "array"_a.none(), "out"_a.none(), "ranks"_a, "timeout"_a, "As all_reduce.")
+      .def("send_array", &send_array, "array"_a.none(), "to"_a, "timeout"_a, "As all_reduce.")
+      .def("recv_array", &receive_array, "array"_a.none(), "source"_a, "timeout"_a, "As all_reduce.")
       .def("run",
            [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
-              double timeout) {
+              double timeout, const std::string &type_name) {
              return self.run_call(~0ull, [&] {
-               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)});
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name.c_str()});
              });
            },
-           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a)
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "type_name"_a = "")
       .def("run_steps",
            [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
-              double timeout, Steps steps, int chunks, int widest, std::uint32_t algorithm) {
+              double timeout, const std::string &type_name, Steps steps, int chunks, int widest, std::uint32_t algorithm,
+              std::uint32_t schedule_hash) {
              return self.run_call(~0ull, [&] {
-               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout)}, steps.data(),
-                               steps.shape(0), chunks, widest, algorithm);
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name.c_str()},
+                               Program{steps.data(), steps.shape(0), chunks, widest, algorithm, schedule_hash});
              });
            },
-           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "steps"_a, "chunks"_a, "widest"_a,
-           "algorithm"_a)
-      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout) {
-        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout)); });
-      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a)
-      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout) {
-        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout)); });
-      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a)
+           "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "type_name"_a, "steps"_a, "chunks"_a,
+           "widest"_a, "algorithm"_a, "schedule_hash"_a)
+      .def("refuse", [](Engine &self, int op, double timeout) {
+        return self.run_call(0, [&] { self.engine.refuse(Op(op), ns(timeout)); });
+      }, "op"_a, "timeout"_a, "Tell the other ranks that this rank refuses its arguments; counts as a call, does not wait.")
+      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout, const std::string &type_name) {
+        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout), type_name.c_str()); });
+      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a, "type_name"_a = "")
+      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout, const std::string &type_name) {
+        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout), type_name.c_str()); });
+      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a, "type_name"_a = "")
       .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
         return self.engine.can_read(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
       .def("header", [](Engine &self, int rank, bool disputed) -> Header {
         const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.read_last_header(rank);
-        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp};
-      }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.")
+        const bool has_name = Number(c.type) == Number::bytes;
+        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp,
+                has_name ? self.engine.type_name(rank, w.sequence) : ""};
+      }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp, type name) of a rank's call.")
+      .def_prop_ro("first_failure", [](Engine &self) -> std::optional<FailureRow> {
+        const FirstFailure *first = self.engine.first_failure();
+        if (!first) return std::nullopt;
+        return FailureRow{first->fault, first->rank, first->reported_by, first->op, first->sequence, double(first->timeout_ns) / 1e9};
+      }, "(fault, rank, reporting rank, op, sequence, timeout) of the failure that ended this communicator.")
+      .def_prop_ro("call_number", [](Engine &self) { return self.engine.call_number(); },
+                   "The sequence number of the last call; for send and recv: of the message between the two ranks.")
+      .def_prop_ro("is_forked", [](Engine &self) { return self.engine.is_forked(); },
+                   "Whether this process is a child of the rank that made the object.")
       .def("usage", [](Engine &self, int op) -> std::tuple<std::uint64_t, std::uint64_t, std::int64_t> {
         const Usage &u = self.engine.usage[op];
         return {u.calls, u.bytes, u.ns};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include <pthread.h>
 #include <sys/uio.h>
 
 namespace ridgeline {
@@ -20,12 +21,43 @@ std::size_t sent_bytes(const Call &call, int ranks) {
   return call.op == Op::reduce_scatter || call.op == Op::all_to_all ? block * ranks : block;
 }
 
+// Whether the result would overwrite data that this rank or another one has yet to read.
+bool overwrites_input(const Call &call, int ranks, int me) {
+  const std::size_t block = call.count * size_of(call.type), sent = sent_bytes(call, ranks);
+  const char *in = static_cast<const char *>(call.in), *out = static_cast<const char *>(call.out);
+  const std::size_t received = call.op == Op::all_gather || call.op == Op::all_to_all ? block * ranks : block;
+  if (!block || in >= out + received || out >= in + sent) return false;
+  switch (call.op) {
+  case Op::all_gather: return in != out + me * block;
+  case Op::reduce_scatter: return out != in + me * block; // no other rank reads that part
+  case Op::reduce: return me == call.root && in != out;
+  default: return in != out;
+  }
+}
+
+std::atomic<std::uint32_t> forks{0};
+
+std::uint32_t count_forks() { // of this process and its ancestors, since the first communicator
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  if (registered) throw std::runtime_error("pthread_atfork failed");
+  return forks.load();
+}
+
+std::uint32_t hash_text(const char *text) { // FNV-1a
+  std::uint32_t hash = 2166136261u;
+  for (; *text; ++text) hash = (hash ^ std::uint8_t(*text)) * 16777619u;
+  return hash;
+}
+
 } // namespace
+
+std::uint32_t hash_type(Number type, const char *name) { return type == Number::bytes ? hash_text(name) : 0; }
 
 Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
-    : waiter(segment_, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes), members_(std::move(members)),
-      pids_(pids), me_(me), call_data_(members_.size()), from_(members_.size()), loops_(reduce_loops(chosen_isa())) {
+    : waiter(segment_, members, me, pids, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes),
+      members_(std::move(members)), pids_(pids), me_(me), forks_(count_forks()), call_data_(members_.size()), from_(members_.size()),
+      loops_(reduce_loops(chosen_isa())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)
     if (rank < 0 || rank >= world) throw std::invalid_argument("there is no such rank");
@@ -33,9 +65,28 @@ Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, 
   progress_ = segment_.line(members_[me_]).progress.load();
 }
 
-void Collective::abandon(int rank) {
-  std::uint32_t no_rank = 0;
-  segment_.abandoned_by().compare_exchange_strong(no_rank, std::uint32_t(rank) + 1);
+bool Collective::is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
+
+void Collective::fail(const Failure &failure) {
+  FirstFailure &first = segment_.first_failure(members_[0]);
+  std::uint32_t expected = FirstFailure::no_failure;
+  if (!first.state.compare_exchange_strong(expected, FirstFailure::writing)) return;
+  first.op = std::uint32_t(op_), first.sequence = number_;
+  first.fault = int(failure.fault), first.rank = failure.rank, first.reported_by = members_[me_];
+  first.timeout_ns = timeout_ns_;
+  first.state.store(FirstFailure::written);
+}
+
+const FirstFailure *Collective::first_failure() const {
+  const FirstFailure &first = segment_.first_failure(members_[0]);
+  return first.state.load() == FirstFailure::written ? &first : nullptr;
+}
+
+void Collective::start(Op op, std::uint32_t number, std::int64_t timeout_ns) {
+  if (segment_.first_failure(members_[0]).state.load(std::memory_order_relaxed)) throw Failure{Fault::failed_before, members_[me_]};
+  op_ = op, number_ = number, timeout_ns_ = timeout_ns;
+  start_ns_ = monotonic_ns();
+  waiter.deadline = start_ns_ + timeout_ns;
 }
 
 std::pair<Called, CallData> Collective::read_last_header(int rank) const {
@@ -58,16 +109,21 @@ void Collective::advance_and_wait() {
   sync();
 }
 
-// Publishes the call of this rank, with small data in its slot, and compares the calls when all ranks have arrived.
-std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes) {
+// Publishes the call of this rank, with small data in its slot, and compares the calls when all ranks have arrived. `hidden`:
+// the other ranks must not read the memory of the data.
+std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, std::uint32_t schedule_hash, bool hidden,
+                                 std::size_t slot_bytes) {
+  if (refused_) sync(), refused_ = false; // the line is free when all ranks have seen the refusal
   const std::uint32_t sequence = sequence_++;
   Line &own_line = segment_.line(members_[me_]);
-  if (bytes) std::memcpy(segment_.slot(members_[me_], sequence), payload, bytes);
+  if (slot_bytes) std::memcpy(segment_.slot(members_[me_], sequence), call.in, slot_bytes);
   CallData call_data{sequence, std::uint32_t(DataPath::bounce), 0, start_ns_};
   const char *data = static_cast<const char *>(call.in);
   const std::size_t all = sent_bytes(call, size());
   const bool adds = call.op == Op::all_reduce || call.op == Op::reduce_scatter;
-  if (data >= arena() && data + all <= arena() + segment_.arena_bytes()) {
+  if (hidden) {
+    // through the area
+  } else if (data >= arena() && data + all <= arena() + segment_.arena_bytes()) {
     call_data.path = std::uint32_t(DataPath::registered);
     call_data.address = data - arena();
   } else if (foreign && all >= (adds ? foreign_from : foreign_moves_from)) {
@@ -75,10 +131,11 @@ std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, cons
     call_data.address = reinterpret_cast<std::uint64_t>(data);
   }
   own_line.call_data[sequence % 2] = call_data;
-  static_assert(sizeof(Called) == 16, "compared byte by byte");
+  static_assert(sizeof(Called) == 24, "compared byte by byte");
   const Called called{std::uint8_t(call.op), std::uint8_t(call.type), std::uint8_t(call.how), std::uint8_t(algorithm),
-                      call.root, call.count};
+                      call.root, call.count, hash_type(call.type, call.type_name), schedule_hash};
   own_line.called[sequence % 2] = called;
+  if (call.type == Number::bytes) std::strncpy(own_line.type_name[sequence % 2], call.type_name, kTypeName - 1);
   advance_and_wait();
   for (int rank = 0; rank < size(); ++rank) {
     if (std::memcmp(&segment_.line(members_[rank]).called[sequence % 2], &called, sizeof called)) {
@@ -87,6 +144,17 @@ std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, cons
     }
   }
   return sequence;
+}
+
+void Collective::refuse(Op op, std::int64_t timeout_ns) {
+  start(op, sequence_, timeout_ns);
+  if (refused_) sync();
+  const std::uint32_t sequence = sequence_++;
+  Line &own_line = segment_.line(members_[me_]);
+  own_line.call_data[sequence % 2] = {sequence, std::uint32_t(DataPath::bounce), 0, start_ns_};
+  own_line.called[sequence % 2] = {std::uint8_t(op), 0, 0, std::uint8_t(kRefusedCall), 0, 0, 0, 0};
+  Waiter::raise(own_line.progress, own_line.waiters, ++progress_);
+  refused_ = true;
 }
 
 // The start of the part of each rank; parts begin on a cache line.
@@ -135,17 +203,22 @@ bool Collective::can_read(int rank, std::uint64_t address, std::uint64_t expecte
 void Collective::run(const Call &requested) {
   Call call = requested;
   const int n = size();
-  const std::size_t block = call.count * size_of(call.type);
-  start_ns_ = monotonic_ns();
-  waiter.deadline = start_ns_ + call.timeout_ns;
-  if (call.op == Op::all_reduce && call.in != call.out && block) {
-    std::memcpy(call.out, call.in, block);
-    call.in = call.out;
-  }
+  start(call.op, sequence_, call.timeout_ns);
   const std::size_t bytes = sent_bytes(call, n);
   const bool fits = bytes <= std::min<std::uint64_t>(small, kSlot);
   const bool gives = fits && (call.op != Op::broadcast || call.root == me_);
-  const std::uint32_t sequence = arrive(call, 0, call.in, gives ? bytes : 0);
+  bool hidden = call.op == Op::all_to_all && call.in == call.out; // slice by slice it is right in place
+  std::unique_ptr<char[]> staged;
+  if (!fits && overwrites_input(call, n, me_)) {
+    staged.reset(new char[bytes]);
+    std::memcpy(staged.get(), call.in, bytes);
+    call.in = staged.get();
+    hidden = true;
+  } else if (!fits && call.op == Op::all_reduce && call.in != call.out) {
+    std::memcpy(call.out, call.in, bytes);
+    call.in = call.out;
+  }
+  const std::uint32_t sequence = arrive(call, 0, 0, hidden, gives ? bytes : 0);
   for (int rank = 0; !fits && rank < n; ++rank) call_data_[rank] = segment_.line(members_[rank]).call_data[sequence % 2];
   if (call.count == 0 || call.op == Op::barrier) {
     // nothing more to do
@@ -310,7 +383,7 @@ void Collective::exchange_slices(const Call &call) {
     if (call.op == Op::all_to_all) {
       for (int p = 0; p < n; ++p)
         if (p != me_) std::memcpy(position(me_, k, p), data + p * block + at, m);
-      std::memcpy(out + me_ * block + at, data + me_ * block + at, m);
+      if (out != data) std::memcpy(out + me_ * block + at, data + me_ * block + at, m);
     } else if (call.op == Op::all_gather) {
       std::memcpy(position(me_, k, 0), data + at, m);
       if (out + me_ * block != data) std::memcpy(out + me_ * block + at, data + at, m); // while it is in the cache

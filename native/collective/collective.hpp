@@ -14,6 +14,9 @@ namespace ridgeline {
 
 enum class Op : std::uint32_t { all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, barrier, send, recv };
 constexpr int kOps = 9;
+// Values of Called::algorithm beside the numbers of the built-in algorithms
+constexpr std::uint32_t kRefusedCall = 254; // the rank refused its arguments
+constexpr std::uint32_t kOwnSchedule = 255; // a schedule of the caller, see Called::schedule_hash
 
 // How other ranks read the data of a rank.
 enum class DataPath : std::uint32_t { bounce, registered, foreign }; // by its area; in the arena; by process_vm_readv
@@ -27,6 +30,17 @@ struct Call {
   Combine how = Combine::sum;
   int root = 0;
   std::int64_t timeout_ns = 0;
+  const char *type_name = ""; // for Number::bytes: ranks with different types must not exchange bytes
+};
+
+std::uint32_t hash_type(Number type, const char *name); // 0 for types with a reduction
+
+// The program of one rank, rows of (kind, peer, chunk, width), over `chunks` pieces of the data.
+struct Program {
+  const std::int32_t *steps;
+  std::size_t rows;
+  int chunks, widest; // the largest width in the programs of all ranks
+  std::uint32_t algorithm, schedule_hash;
 };
 
 struct Usage {
@@ -39,20 +53,25 @@ public:
   Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me, const std::vector<int> &pids,
              std::vector<int> pidfds, bool crowded);
 
+  // `in` and `out` may overlap in any way. A mismatch between the ranks is thrown before the data of `in` changes.
   void run(const Call &call);
-  // Runs the program of one rank, rows of (kind, peer, chunk, width), over `chunks` pieces of the data. `widest`: the largest
-  // width in the programs of all ranks.
-  void run(const Call &call, const std::int32_t *steps, std::size_t rows, int chunks, int widest, std::uint32_t algorithm);
+  void run(const Call &call, const Program &program);
+  // Counts as a call, so that the other ranks get a mismatch at once; does not wait for them.
+  void refuse(Op op, std::int64_t timeout_ns);
   bool can_read(int rank, std::uint64_t address, std::uint64_t expected); // whether process_vm_readv is allowed
-  void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns);
-  void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns);
+  void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name = "");
+  void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns, const char *type_name = "");
 
   int size() const { return int(members_.size()); }
   int me() const { return me_; }
+  std::uint32_t call_number() const { return number_; }
   std::pair<Called, CallData> disputed(int rank) const { return read_header(rank, disputed_); }
   std::pair<Called, CallData> read_last_header(int rank) const;
   char *arena() const { return segment_.arena(members_[me_]); }
-  void abandon(int rank);
+  const char *type_name(int rank, std::uint32_t sequence) const { return segment_.line(members_[rank]).type_name[sequence % 2]; }
+  bool is_forked() const; // whether this process is a child of the rank: it must not write to the segment
+  void fail(const Failure &failure); // ends the communicator for all ranks: the current call leaves data in flight
+  const FirstFailure *first_failure() const;
 
   std::uint64_t small = 8 << 10;        // up to this size data goes through slots
   std::uint64_t full_reduce_bytes = 8 << 10;        // up to this size every rank reduces everything; up to `small` each rank reduces its part
@@ -68,7 +87,8 @@ private:
     const Line &line = segment_.line(members_[rank]);
     return {line.called[sequence % 2], line.call_data[sequence % 2]};
   }
-  std::uint32_t arrive(const Call &call, std::uint32_t algorithm, const void *payload, std::size_t bytes);
+  void start(Op op, std::uint32_t number, std::int64_t timeout_ns);
+  std::uint32_t arrive(const Call &call, std::uint32_t algorithm, std::uint32_t schedule_hash, bool hidden, std::size_t slot_bytes);
   std::vector<std::uint64_t> parts(const Call &call) const;
   void advance_and_wait();
   void sync();
@@ -89,7 +109,11 @@ private:
   std::vector<int> members_, pids_;
   int me_;
   std::uint32_t sequence_ = 0, progress_ = 0, disputed_ = 0;
-  std::int64_t start_ns_ = 0; // of the current call
+  std::uint32_t forks_;       // of this process when the communicator was made
+  bool refused_ = false;      // the last call was refused without waiting for the other ranks
+  Op op_ = Op::barrier;       // of the current call, as are the next three
+  std::uint32_t number_ = 0;  // sequence number, or that of a message between two ranks
+  std::int64_t start_ns_ = 0, timeout_ns_ = 0;
   std::vector<CallData> call_data_;
   std::vector<const void *> from_;
   std::vector<char> scratch_;

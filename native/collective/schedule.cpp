@@ -30,34 +30,36 @@ void Collective::put(int set, int to, const Pieces &pieces) {
 
 // The data is split into cuts so that no message is larger than a fragment, and the program runs once per cut. So a channel
 // holds complete messages, as the verification of a schedule assumes, and the cuts follow each other through the channels.
-void Collective::run(const Call &requested, const std::int32_t *steps, std::size_t rows, int chunks, int widest,
-                     std::uint32_t algorithm) {
-  const int n = size();
-  Call call = requested;
+// Chunks may differ by one element in length.
+void Collective::run(const Call &call, const Program &program) {
+  const int n = size(), chunks = program.chunks, widest = program.widest;
+  const std::int32_t *steps = program.steps;
   const std::size_t one = size_of(call.type), block = call.count * one;
-  if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
-  start_ns_ = monotonic_ns();
-  waiter.deadline = start_ns_ + call.timeout_ns;
   const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
+  if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
+  if (chunks < 1 || (blocks && chunks % n)) throw std::invalid_argument("the chunks do not fit the ranks");
+  for (std::size_t k = 0; k < program.rows; ++k) {
+    const std::int32_t *s = steps + 4 * k;
+    const bool copies = s[0] == copy_step;
+    if (s[3] < 1 || s[3] > widest || s[2] < 0 || s[2] > chunks - s[3] || (copies && (s[1] < 0 || s[1] > chunks - s[3])))
+      throw std::invalid_argument("a step names an invalid chunk");
+    if (!copies && (s[1] < 0 || s[1] >= n || s[1] == me_)) throw std::invalid_argument("a step names an invalid rank");
+  }
+  start(call.op, sequence_, call.timeout_ns);
+  arrive(call, program.algorithm, program.schedule_hash, true, 0);
+
+  const int per = blocks ? chunks / n : chunks;
+  const std::uint64_t longest = (call.count + per - 1) / per;
+  auto begin = [&](std::int64_t c) -> std::uint64_t {
+    return blocks ? (c / per) * call.count + (c % per) * call.count / per : c * call.count / chunks;
+  };
   const bool in_scratch = call.op == Op::reduce_scatter || call.op == Op::reduce; // `out` must not show the parts of other ranks
   const std::size_t bytes = blocks ? block * n : block;
   if (in_scratch) scratch_.resize(std::max(scratch_.size(), bytes));
   char *data = in_scratch ? scratch_.data() : static_cast<char *>(call.out);
-  char *start = call.op == Op::all_gather ? data + me_ * block : data;
+  char *first = call.op == Op::all_gather ? data + me_ * block : data;
   const std::size_t sent_bytes = call.op == Op::reduce_scatter ? bytes : block;
-  if (call.in != start && sent_bytes && (call.op != Op::broadcast || me_ == call.root)) std::memcpy(start, call.in, sent_bytes);
-  arrive(call, algorithm, nullptr, 0);
-
-  const int per = blocks ? chunks / n : chunks;
-  auto begin = [&](std::int64_t c) -> std::uint64_t {
-    return blocks ? (c / per) * call.count + (c % per) * call.count / per : c * call.count / chunks;
-  };
-  const std::uint64_t longest = (call.count + per - 1) / per;
-  for (std::size_t k = 0; k < rows; ++k) {
-    const std::int32_t *s = steps + 4 * k;
-    if (s[0] != copy_step && (s[1] < 0 || s[1] >= n || s[1] == me_)) throw std::invalid_argument("a step names an invalid rank");
-    if (s[2] < 0 || s[3] < 1 || s[3] > widest || s[2] + s[3] > chunks) throw std::invalid_argument("a step names an invalid chunk");
-  }
+  if (call.in != first && sent_bytes && (call.op != Op::broadcast || me_ == call.root)) std::memmove(first, call.in, sent_bytes);
   const std::uint64_t cut = kFragment / one / std::uint64_t(widest);
 
   const Combine how = call.how == Combine::avg ? Combine::sum : call.how;
@@ -66,7 +68,7 @@ void Collective::run(const Call &requested, const std::int32_t *steps, std::size
       const std::uint64_t from = begin(c) + low, end = std::min(from + cut, begin(c + 1));
       return {data + from * one, end > from ? end - from : 0};
     };
-    for (std::size_t k = 0; k < rows; ++k) {
+    for (std::size_t k = 0; k < program.rows; ++k) {
       const std::int32_t kind = steps[4 * k], peer = steps[4 * k + 1], chunk = steps[4 * k + 2], width = steps[4 * k + 3];
       if (kind == send_step) {
         Pieces pieces;
@@ -102,8 +104,8 @@ void Collective::run(const Call &requested, const std::int32_t *steps, std::size
     }
   }
   char *out = static_cast<char *>(call.out);
-  if (call.op == Op::reduce_scatter) std::memcpy(out, data + me_ * block, block);
-  if (call.op == Op::reduce && me_ == call.root) std::memcpy(out, data, block);
+  if (call.op == Op::reduce_scatter && block) std::memcpy(out, data + me_ * block, block);
+  if (call.op == Op::reduce && me_ == call.root && block) std::memcpy(out, data, block);
   if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) {
     // The mean of n is the reduction of the sum and n − 1 arrays of zeros, divided by n.
     static const char zeros[4096] = {};
@@ -118,12 +120,11 @@ void Collective::run(const Call &requested, const std::int32_t *steps, std::size
   u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }
 
-void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns) {
-  const std::int64_t start_ns = monotonic_ns();
-  waiter.deadline = start_ns + timeout_ns;
+void Collective::send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name) {
   const char *data = static_cast<const char *>(from);
   Mail &mail = segment_.mail(members_[me_], members_[to]);
   const std::uint32_t number = mail.sent;
+  start(Op::send, number, timeout_ns);
   if (number - mail.known >= kCells) {
     waiter.until(mail.taken, mail.taken_waiters, number + 1 - kCells, members_[to]);
     mail.known = mail.taken.load(std::memory_order_acquire);
@@ -136,26 +137,27 @@ void Collective::send(const void *from, std::uint64_t bytes, Number type, int to
     std::memcpy(cell.data, data, std::min<std::size_t>(first_line, bytes));
   }
   cell.type = std::uint32_t(type);
+  cell.type_hash = hash_type(type, type_name);
   cell.bytes = bytes;
   mail.sent = number + 1;
   Waiter::raise(cell.number, cell.waiters, number + 1);
   for (std::uint64_t at = 0; !fits && at < bytes; at += kFragment)
     put(1, to, {{data + at, std::min<std::uint64_t>(kFragment, bytes - at)}});
   Usage &u = usage[int(Op::send)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }
 
-void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns) {
-  const std::int64_t start_ns = monotonic_ns();
-  waiter.deadline = start_ns + timeout_ns;
+void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns, const char *type_name) {
   const int source = members_[from], me = members_[me_];
   char *data = static_cast<char *>(to);
   Mail &mail = segment_.mail(source, me);
   const std::uint32_t number = mail.taken.load(std::memory_order_relaxed);
+  start(Op::recv, number, timeout_ns);
   Cell &cell = mail.cells[number % kCells];
   waiter.until(cell.number, cell.waiters, number + 1, source);
   const std::uint64_t length = cell.bytes;
-  const bool other = length != bytes || cell.type != std::uint32_t(type), fits = length <= sizeof cell.data;
+  const bool other = length != bytes || cell.type != std::uint32_t(type) || cell.type_hash != hash_type(type, type_name);
+  const bool fits = length <= sizeof cell.data;
   if (fits && length && !other) std::memcpy(data, cell.data, length);
   Waiter::raise(mail.taken, mail.taken_waiters, number + 1);
   for (std::uint64_t at = 0; !fits && at < length; at += kFragment) { // a mismatched message must leave the channel too
@@ -167,7 +169,7 @@ void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, s
   }
   if (other) throw Failure{Fault::mismatch, source};
   Usage &u = usage[int(Op::recv)];
-  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns;
+  u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }
 
 } // namespace ridgeline

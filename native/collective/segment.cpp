@@ -1,7 +1,9 @@
 #include "collective/segment.hpp"
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -37,6 +39,14 @@ long futex(std::atomic<std::uint32_t> &word, int what, std::uint32_t value, cons
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t *>(&word), what, value, timeout, nullptr, 0);
 }
 
+bool is_stopped(int pid) { // SIGSTOP or a debugger
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t end = text.rfind(") "); // the name before may contain anything
+  return end != std::string::npos && end + 2 < text.size() && (text[end + 2] == 'T' || text[end + 2] == 't');
+}
+
 } // namespace
 
 std::int64_t monotonic_ns() {
@@ -47,7 +57,7 @@ std::int64_t monotonic_ns() {
 
 std::size_t Segment::context_bytes(int world) {
   const std::size_t n = world, pairs = kChannelSets * n * n;
-  return round_to_page(128 + n * sizeof(Line)) + n * (2 * kSlot + kArea) + round_to_page(pairs * sizeof(Channel)) + pairs * kChannelMessages * kFragment +
+  return round_to_page(n * (sizeof(Line) + sizeof(FirstFailure))) + n * (2 * kSlot + kArea) + round_to_page(pairs * sizeof(Channel)) + pairs * kChannelMessages * kFragment +
          round_to_page(n * n * sizeof(Mail));
 }
 
@@ -65,7 +75,7 @@ Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
   base_ = static_cast<char *>(at);
   const std::size_t n = world, pairs = kChannelSets * n * n;
   context_ = base_ + std::size_t(context) * context_bytes(world);
-  slots_ = context_ + round_to_page(128 + n * sizeof(Line));
+  slots_ = context_ + round_to_page(n * (sizeof(Line) + sizeof(FirstFailure)));
   areas_ = slots_ + n * 2 * kSlot;
   channels_ = reinterpret_cast<Channel *>(areas_ + n * kArea);
   fragments_ = areas_ + n * kArea + round_to_page(pairs * sizeof(Channel));
@@ -75,8 +85,10 @@ Segment::Segment(int fd, int world, int context, std::size_t arena_bytes)
 
 Segment::~Segment() { munmap(base_, bytes_); }
 
-Waiter::Waiter(const Segment &segment, std::vector<int> pidfds, bool are_crowded)
-    : waited_ns(pidfds.size()), crowded(are_crowded), segment_(segment), pidfds_(std::move(pidfds)) {}
+Waiter::Waiter(const Segment &segment, const std::vector<int> &members, int me, std::vector<int> pids, std::vector<int> pidfds,
+               bool are_crowded)
+    : waited_ns(pidfds.size()), crowded(are_crowded), segment_(segment), me_(members.at(me)), first_member_(members.at(0)),
+      pids_(std::move(pids)), pidfds_(std::move(pidfds)) {}
 
 Waiter::~Waiter() {
   for (int fd : pidfds_)
@@ -87,6 +99,19 @@ bool Waiter::alive(int rank) const {
   if (pidfds_[rank] < 0) return true;
   pollfd look{pidfds_[rank], POLLIN, 0};
   return poll(&look, 1, 0) <= 0;
+}
+
+// This rank waited too long for `rank`, which may itself wait for another rank: the last rank of the chain is the cause.
+// If the chain is a circle (two ranks that send to each other), no rank is, unless its process is stopped.
+int Waiter::find_cause(int rank) const {
+  std::vector<int> chain;
+  for (int r = rank; r != me_ && std::find(chain.begin(), chain.end(), r) == chain.end();) {
+    chain.push_back(r);
+    const std::uint32_t rank_plus_one = segment_.line(r).waits_for.load(std::memory_order_acquire);
+    if (is_stopped(pids_[r]) || !rank_plus_one) return r;
+    r = int(rank_plus_one) - 1;
+  }
+  return rank;
 }
 
 void Waiter::raise(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value) {
@@ -143,19 +168,26 @@ void Waiter::sleep_until(std::atomic<std::uint32_t> &word, std::atomic<std::uint
     std::atomic<std::uint32_t> &count;
     ~Leave() { count.fetch_sub(1); }
   } leave{waiters};
+  std::atomic<std::uint32_t> &waits_for = segment_.line(me_).waits_for;
+  waits_for.store(std::uint32_t(rank) + 1, std::memory_order_release);
+  auto has_arrived = [&](std::uint32_t now) {
+    if (!reached(now, value)) return false;
+    waits_for.store(0, std::memory_order_release);
+    return true;
+  };
   for (;;) {
     const std::uint32_t now = word.load(std::memory_order_seq_cst);
-    if (reached(now, value)) return;
+    if (has_arrived(now)) return;
     const std::int64_t left = deadline - monotonic_ns();
     const std::int64_t nap = left < kCheck ? (left > 0 ? left : 0) : kCheck;
     const timespec t{time_t(nap / 1'000'000'000), long(nap % 1'000'000'000)};
     futex(word, FUTEX_WAIT, now, &t);
-    if (reached(word.load(std::memory_order_seq_cst), value)) return;
-    if (const std::uint32_t rank_plus_one = segment_.abandoned_by().load()) throw Failure{Fault::abandoned_by, int(rank_plus_one) - 1};
+    if (has_arrived(word.load(std::memory_order_seq_cst))) return;
+    if (segment_.first_failure(first_member_).state.load()) throw Failure{Fault::failed_before, rank};
     // The rank may have written the word before it ended: read the word once more.
     if (!alive(rank) && !reached(word.load(std::memory_order_seq_cst), value)) throw Failure{Fault::dead, rank};
-    if (monotonic_ns() >= deadline) throw Failure{Fault::late, rank};
-    if (interrupted && interrupted()) throw Failure{Fault::interrupted, rank};
+    if (monotonic_ns() >= deadline) throw Failure{Fault::late, find_cause(rank)};
+    if (interrupted && interrupted()) throw Failure{Fault::interrupted, me_};
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // All ranks map one memfd: contexts (one per communicator), then an arena per rank for registered buffers. It is sparse:
 // untouched pages cost nothing. A context holds for each rank a line (its progress and its
-// call), a slot for small data, an area for larger data, and for each ordered pair of ranks two channels and a mail.
+// call), a slot for small data, an area for larger data, for each ordered pair of ranks two channels and a mail, and for
+// each communicator its first failure.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,10 @@ constexpr int kContexts = 24;
 constexpr int kChannelSets = 2;              // for schedules, and for messages that are too long for a mail cell
 constexpr std::size_t kCell = 64 + 4096;     // a message of send and recv with its header
 constexpr std::uint32_t kCells = 8;          // messages that a mail holds
+constexpr std::size_t kTypeName = 48;        // bytes of a type's name in an error message
 
-enum class Fault : int { none, dead, late, mismatch, abandoned_by, interrupted, refused };
+// failed_before: an earlier call left data in flight; forked: this process is a child of the rank; broken: an exception
+enum class Fault : int { none, dead, late, mismatch, failed_before, interrupted, refused, forked, broken };
 
 struct Failure { // thrown inside the engine; Python gets numbers
   Fault fault;
@@ -34,6 +37,8 @@ struct Called {
   std::uint8_t op, type, how, algorithm;
   std::int32_t root;
   std::uint64_t count;
+  std::uint32_t type_hash;     // of the type's name, for types without a reduction
+  std::uint32_t schedule_hash; // of a schedule that the caller gave
 };
 
 struct CallData { // used by errors and long calls only
@@ -47,6 +52,17 @@ struct alignas(128) Line {
   std::atomic<std::uint32_t> progress, waiters;
   Called called[2];
   alignas(64) CallData call_data[2];
+  std::atomic<std::uint32_t> waits_for; // world rank + 1; written in long waits only, and kept after a wait that failed
+  char type_name[2][kTypeName];         // of types without a reduction
+};
+
+// What ended a communicator. The first rank that fails writes it; after that no rank starts a call.
+struct alignas(128) FirstFailure {
+  enum State : std::uint32_t { no_failure, writing, written };
+  std::atomic<std::uint32_t> state;
+  std::uint32_t op, sequence;
+  std::int32_t fault, rank, reported_by; // ranks of the world
+  std::int64_t timeout_ns;
 };
 
 struct alignas(128) Channel {
@@ -57,7 +73,7 @@ struct alignas(128) Channel {
 // A message: the receiver polls `number` only, and a short message is in the same cache line.
 struct alignas(64) Cell {
   std::atomic<std::uint32_t> number, waiters; // of the message in this cell, plus one
-  std::uint32_t type;
+  std::uint32_t type, type_hash;
   std::uint64_t bytes; // a message longer than `data` follows through the channel
   char data[kCell - 24];
 };
@@ -79,8 +95,9 @@ public:
   static std::size_t context_bytes(int world);
   static std::size_t bytes(int world, std::size_t arena_bytes);
 
-  std::atomic<std::uint32_t> &abandoned_by() const { return *reinterpret_cast<std::atomic<std::uint32_t> *>(context_); }
-  Line &line(int rank) const { return reinterpret_cast<Line *>(context_ + 128)[rank]; }
+  Line &line(int rank) const { return reinterpret_cast<Line *>(context_)[rank]; }
+  // Of the communicator whose first member is `rank`: communicators in one context have no member in common.
+  FirstFailure &first_failure(int rank) const { return reinterpret_cast<FirstFailure *>(context_ + world_ * sizeof(Line))[rank]; }
   char *slot(int rank, std::uint32_t sequence) const { return slots_ + (2 * std::size_t(rank) + sequence % 2) * kSlot; }
   char *area(int rank) const { return areas_ + std::size_t(rank) * kArea; }
   Mail &mail(int from, int to) const { return mails_[pair(0, from, to)]; }
@@ -106,7 +123,8 @@ std::int64_t monotonic_ns();
 // Waits for words of other ranks: spins, then sleeps in the kernel, and regularly checks that the other rank is alive.
 class Waiter {
 public:
-  Waiter(const Segment &segment, std::vector<int> pidfds, bool are_crowded);
+  Waiter(const Segment &segment, const std::vector<int> &members, int me, std::vector<int> pids, std::vector<int> pidfds,
+         bool are_crowded);
   ~Waiter();
   Waiter(const Waiter &) = delete;
   Waiter &operator=(const Waiter &) = delete;
@@ -125,10 +143,12 @@ public:
 
 private:
   bool alive(int rank) const;
+  int find_cause(int rank) const;
   void sleep_until(std::atomic<std::uint32_t> &word, std::atomic<std::uint32_t> &waiters, std::uint32_t value, int rank);
 
   const Segment &segment_;
-  std::vector<int> pidfds_;
+  int me_, first_member_; // ranks of the world
+  std::vector<int> pids_, pidfds_;
 };
 
 } // namespace ridgeline

@@ -263,6 +263,12 @@ def merkle_root(hashes: bytes, engine: str = '') -> bytes:
 
 FABRIC_CONTEXTS: int = 24
 
+FABRIC_FRAGMENT_BYTES: int = 65536
+
+FABRIC_REFUSED_CALL: int = 254
+
+FABRIC_OWN_SCHEDULE: int = 255
+
 def fabric_bytes(ranks: int, arena_bytes: int) -> int:
     """Bytes of the memory that this many ranks share (sparse)."""
 
@@ -274,36 +280,57 @@ class Collective:
 
     def __init__(self, fd: int, world: int, context: int, arena_bytes: int, members: Sequence[int], me: int, pids: Sequence[int], pidfds: Sequence[int], crowded: bool) -> None: ...
 
-    def all_reduce(self, array: object, how: int, timeout: float) -> int:
+    def all_reduce(self, array: object | None, how: int, timeout: float) -> int:
         """In place; −1: this array needs the general path."""
 
-    def broadcast(self, array: object, root: int, timeout: float) -> int:
+    def broadcast(self, array: object | None, root: int, timeout: float) -> int:
         """As all_reduce."""
 
-    def all_gather(self, array: object, out: object, ranks: int, timeout: float) -> int:
+    def all_gather(self, array: object | None, out: object | None, ranks: int, timeout: float) -> int:
         """As all_reduce."""
 
-    def send_array(self, array: object, to: int, timeout: float) -> int:
+    def send_array(self, array: object | None, to: int, timeout: float) -> int:
         """As all_reduce."""
 
-    def recv_array(self, array: object, source: int, timeout: float) -> int:
+    def recv_array(self, array: object | None, source: int, timeout: float) -> int:
         """As all_reduce."""
 
-    def run(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float) -> int: ...
+    def run(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float, type_name: str = '') -> int: ...
 
-    def run_steps(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float, steps: Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order='C', device='cpu', writable=False)], chunks: int, widest: int, algorithm: int) -> int: ...
+    def run_steps(self, op: int, source: int, target: int, count: int, type: int, how: int, root: int, timeout: float, type_name: str, steps: Annotated[NDArray[numpy.int32], dict(shape=(None, 4), order='C', device='cpu', writable=False)], chunks: int, widest: int, algorithm: int, schedule_hash: int) -> int: ...
 
-    def send(self, source: int, bytes: int, type: int, to: int, timeout: float) -> int: ...
+    def refuse(self, op: int, timeout: float) -> int:
+        """
+        Tell the other ranks that this rank refuses its arguments; counts as a call, does not wait.
+        """
 
-    def recv(self, target: int, bytes: int, type: int, source: int, timeout: float) -> int: ...
+    def send(self, source: int, bytes: int, type: int, to: int, timeout: float, type_name: str = '') -> int: ...
+
+    def recv(self, target: int, bytes: int, type: int, source: int, timeout: float, type_name: str = '') -> int: ...
 
     def can_read(self, rank: int, address: int, expected: int) -> bool:
         """Whether this process may read another rank's memory."""
 
-    def header(self, rank: int, disputed: bool) -> tuple[int, int, int, int, int, int, int, int]:
+    def header(self, rank: int, disputed: bool) -> tuple[int, int, int, int, int, int, int, int, str]:
         """
-        (sequence, op, type, how, count, root, algorithm, stamp) of a rank's call.
+        (sequence, op, type, how, count, root, algorithm, stamp, type name) of a rank's call.
         """
+
+    @property
+    def first_failure(self) -> tuple[int, int, int, int, int, float] | None:
+        """
+        (fault, rank, reporting rank, op, sequence, timeout) of the failure that ended this communicator.
+        """
+
+    @property
+    def call_number(self) -> int:
+        """
+        The sequence number of the last call; for send and recv: of the message between the two ranks.
+        """
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child of the rank that made the object."""
 
     def usage(self, op: int) -> tuple[int, int, int]:
         """(calls, bytes, ns) of an operation."""

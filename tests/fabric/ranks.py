@@ -369,8 +369,6 @@ def stop_rank_in_call(comm, call, how, delay_s) -> str:
         while one_sided:
             time.sleep(0.01)
     timeout = LONG_S if how == signal.SIGKILL else SHORT_S
-    if call == "broadcast" and comm.rank == 2:
-        timeout *= 2  # rank 2 waits for the root, which waits for rank 1: the root must give up first
     deadline = time.perf_counter() + 20
     try:
         while time.perf_counter() < deadline:

@@ -41,13 +41,13 @@ def test_the_error_for_different_calls_names_both_and_the_ranks_can_go_on(what, 
 def check_death(message: str) -> None:
     """A death is noticed by itself: the call has a timeout of minutes, and its error names no timeout."""
     assert "rank 1" in message, message
-    assert "died" in message or "gave up waiting for rank 1" in message, message
+    assert "rank 1 died" in message, message
     assert "within" not in message
 
 
 def check_stop(message: str) -> None:
     assert "rank 1" in message, message
-    assert re.search(r"within (1.5|3) s|gave up waiting for rank 1", message), message
+    assert re.search(r"rank 1 did not come .* within 1.5 s|gave up waiting for rank 1", message), message
 
 
 @pytest.mark.parametrize("how", ["kill", "raises", "stop"])

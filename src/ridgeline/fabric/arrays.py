@@ -50,12 +50,20 @@ def is_tensor(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def is_array(array: Any) -> bool:
+    return isinstance(array, np.ndarray) or is_tensor(array)
+
+
+def check_kind(array: Any, op: str) -> None:
+    if not is_array(array):
+        raise InputError(f"{op} takes NumPy arrays or torch tensors, not {type(array).__name__}.")
+
+
 def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
     """Return the memory of an array; `written`: the call writes results into it."""
+    check_kind(array, op)
     if is_tensor(array):
         return _flatten_tensor(array, op, written)
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{op} takes NumPy arrays or torch tensors, not {type(array).__name__}.")
     if written and not array.flags.writeable:
         raise InputError(f"{op}: this array cannot be written to; give a copy of it.")
     if array.dtype.hasobject:
@@ -68,6 +76,8 @@ def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
             array[...] = plain
 
     name = array.dtype.name if array.dtype.isnative else array.dtype.str  # ">f4": the other byte order
+    if array.dtype.names is not None:
+        name = str(array.dtype)  # its fields: ranks compare the name
     code = TYPE_CODES.get(name, BYTES)
     count = plain.size if code != BYTES else plain.nbytes
     address = plain.__array_interface__["data"][0]

@@ -15,19 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import FabricError, InputError
+from ridgeline.errors import FabricError, InputError, RidgelineError
 from ridgeline.fabric.arrays import (
     REDUCTION_CODES,
     TYPE_CODES,
     FlatArray,
+    check_kind,
     flatten,
     get_reduction_code,
+    is_array,
     make_empty_like,
 )
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, is_on_device
 from ridgeline.fabric.group import OP_CODES, Group
 from ridgeline.fabric.rendezvous import World
+from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.native import FABRIC_CONTEXTS
 
 MAGIC = 0x7269646765  # the value that other ranks read to test whether they may read memory
@@ -36,8 +39,11 @@ MAGIC = 0x7269646765  # the value that other ranks read to test whether they may
 class Communicator(Group):
     """Collectives among `size` ranks; this process is `rank`. All ranks make the same calls in the same order.
 
-    Arrays are NumPy arrays or torch tensors. `timeout` is in seconds (default: that of the settings); `async_op=True`
-    returns a handle with `wait`; `algorithm` names a schedule. A dead, late or mismatched rank raises FabricError.
+    Arrays are NumPy arrays or torch tensors; `out` may overlap the array. `timeout` is in seconds (default: that of the
+    settings); `async_op=True` returns a handle with `wait`; `algorithm` is the name of a schedule or a `Schedule`.
+
+    A refused argument raises RidgelineError, ranks that call different things FabricError, both on all ranks and before
+    data moves; the communicator stays usable. After a dead or late rank every call raises FabricError.
     """
 
     def __init__(self, world: World, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()) -> None:
@@ -56,7 +62,7 @@ class Communicator(Group):
         op: str = "sum",
         *,
         out: Any = None,
-        algorithm: str | None = None,
+        algorithm: str | Schedule | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
@@ -74,8 +80,7 @@ class Communicator(Group):
                 return array
             if code > 0:
                 self._raise(code, "all_reduce", timeout)
-        target = array if out is None else out
-        return self._reduce_arrays("all_reduce", array, target, op, algorithm, timeout, async_op)
+        return self._reduce_arrays("all_reduce", array, out, op, algorithm, timeout, async_op)
 
     def reduce_scatter(
         self,
@@ -83,15 +88,12 @@ class Communicator(Group):
         op: str = "sum",
         *,
         out: Any = None,
-        algorithm: str | None = None,
+        algorithm: str | Schedule | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
         """Rank r gets the rows r · n … of the sum of array [size · n, …] over all ranks; returns [n, …]."""
-        if array.ndim == 0 or array.shape[0] % self.size:
-            raise InputError(f"reduce_scatter: {tuple(array.shape)} cannot be cut into {self.size} equal parts.")
-        target = make_empty_like(array, (array.shape[0] // self.size, *array.shape[1:])) if out is None else out
-        return self._reduce_arrays("reduce_scatter", array, target, op, algorithm, timeout, async_op)
+        return self._reduce_arrays("reduce_scatter", array, out, op, algorithm, timeout, async_op)
 
     def reduce(
         self,
@@ -100,63 +102,93 @@ class Communicator(Group):
         op: str = "sum",
         *,
         out: Any = None,
-        algorithm: str | None = None,
+        algorithm: str | Schedule | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
         """The root gets the sum of all arrays, in place or in `out`; the arrays of other ranks do not change."""
-        self._check_root(root, "reduce")
-        target = array if out is None else out
-        return self._reduce_arrays("reduce", array, target, op, algorithm, timeout, async_op, root)
+        return self._reduce_arrays("reduce", array, out, op, algorithm, timeout, async_op, root)
 
     def all_gather(
         self,
         array: Any,
         *,
         out: Any = None,
-        algorithm: str | None = None,
+        algorithm: str | Schedule | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
         """Every rank gets the arrays [n, …] of all ranks: returns [size, n, …], or `out` with as many elements."""
-        target = make_empty_like(array, (self.size, *array.shape)) if out is None else out
         if algorithm is None and not async_op and "all_gather" in self._direct_ops:
-            code = self._engine.all_gather(array, target, self.size, timeout or self._timeout)
+            if out is None and is_array(array):
+                out = make_empty_like(array, (self.size, *array.shape))
+            code = self._engine.all_gather(array, out, self.size, timeout or self._timeout)
             if code == 0:
-                return target
+                return out
             if code > 0:
                 self._raise(code, "all_gather", timeout)
-        return self._move_arrays("all_gather", array, target, 1, self.size, algorithm, timeout, async_op)
+        return self._move_arrays("all_gather", array, out, algorithm, timeout, async_op)
 
     def all_to_all(self, array: Any, *, out: Any = None, timeout: float | None = None, async_op: bool = False) -> Any:
         """Block k of array [size · n, …] goes to rank k; block k of the result comes from rank k."""
-        if array.ndim == 0 or array.shape[0] % self.size:
-            raise InputError(f"all_to_all: {tuple(array.shape)} cannot be cut into {self.size} equal parts.")
-        target = make_empty_like(array, tuple(array.shape)) if out is None else out
-        return self._move_arrays("all_to_all", array, target, self.size, self.size, None, timeout, async_op)
+        return self._move_arrays("all_to_all", array, out, None, timeout, async_op)
 
     def broadcast(
         self,
         array: Any,
         root: int = 0,
         *,
-        algorithm: str | None = None,
+        algorithm: str | Schedule | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Any:
         """Copy the array of the root into the arrays of all ranks; returns the array."""
-        self._check_root(root, "broadcast")
-        if algorithm is None and not async_op and "broadcast" in self._direct_ops:
+        if algorithm is None and not async_op and "broadcast" in self._direct_ops and root in self._ranks:
             code = self._engine.broadcast(array, root, timeout or self._timeout)
             if code == 0:
                 return array
             if code > 0:
                 self._raise(code, "broadcast", timeout)
-        return self._move_arrays("broadcast", array, array, 1, 1, algorithm, timeout, async_op, root)
+        return self._move_arrays("broadcast", array, array, algorithm, timeout, async_op, root)
+
+    def run(
+        self,
+        schedule: Schedule,
+        array: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Run a schedule on the arrays of all ranks; returns what its collective returns.
+
+        op   the reduction, if the collective has one
+        out  the array for the result; a broadcast has none
+
+        Raises RidgelineError on every rank, before data moves, unless `fabric.prove` proves the schedule and it is made
+        for as many ranks.
+        """
+        try:
+            self._choice.prove_own(schedule, self.rank)
+            if schedule.op == "broadcast" and out is not None:
+                raise InputError("run: a broadcast has no out; it writes into the array.")
+        except RidgelineError:
+            self._refuse("barrier")
+            raise
+        options: dict[str, Any] = {"algorithm": schedule, "timeout": timeout, "async_op": async_op}
+        if schedule.op == "broadcast":
+            return self.broadcast(array, schedule.root, **options)
+        if schedule.op == "all_gather":
+            return self.all_gather(array, out=out, **options)
+        if schedule.op == "reduce":
+            return self.reduce(array, schedule.root, op, out=out, **options)
+        collective = self.all_reduce if schedule.op == "all_reduce" else self.reduce_scatter
+        return collective(array, op, out=out, **options)
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Wait until all ranks have called it."""
-        run = partial(self._engine.run, OP_CODES["barrier"], 0, 0, 0, TYPE_CODES["bytes"], 0, 0)
+        run = partial(self._engine.run, OP_CODES["barrier"], 0, 0, 0, TYPE_CODES["uint8"], 0, 0)
         self._run(run, "barrier", timeout)
 
     def send(self, array: Any, to: int, *, timeout: float | None = None) -> None:
@@ -169,10 +201,15 @@ class Communicator(Group):
                 self._raise(code, "send", timeout)
         self._check_peer(to, "send")
         if is_on_device(array):
+            self._check_usable("send")
             self._get_device_group().send(array, to)
             return
         source = flatten(array, "send", written=False)
-        self._run(partial(self._engine.send, source.address, source.nbytes, source.type, to), "send", timeout)
+
+        def run(seconds: float) -> int:
+            return self._engine.send(source.address, source.nbytes, source.type, to, seconds, source.name)
+
+        self._run(run, "send", timeout)
 
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
         """Receive an array from one rank, into `array`; returns it."""
@@ -184,9 +221,14 @@ class Communicator(Group):
                 self._raise(code, "recv", timeout)
         self._check_peer(source, "recv")
         if is_on_device(array):
+            self._check_usable("recv")
             return self._get_device_group().recv(array, source)
         target = flatten(array, "recv", written=True)
-        self._run(partial(self._engine.recv, target.address, target.nbytes, target.type, source), "recv", timeout)
+
+        def run(seconds: float) -> int:
+            return self._engine.recv(target.address, target.nbytes, target.type, source, seconds, target.name)
+
+        self._run(run, "recv", timeout)
         target.finish()
         return array
 
@@ -218,44 +260,81 @@ class Communicator(Group):
         array: Any,
         out: Any,
         op: str,
-        algorithm: str | None,
+        algorithm: str | Schedule | None,
         timeout: float | None,
         async_op: bool,
         root: int = 0,
     ) -> Any:
-        if is_on_device(array):
-            _check_tensors(name, array, out, self.size if name == "reduce_scatter" else 1, 1)
+        on_device, parts = is_on_device(array), self.size if name == "reduce_scatter" else 1
+        try:
+            self._check_root(root, name)
+            if name == "reduce_scatter":
+                rows = self._cut(array, name)
+                out = make_empty_like(array, (rows, *array.shape[1:])) if out is None else out
+            out = array if out is None else out
+            if on_device:
+                self._check_usable(name)
+                _check_tensors(name, array, out, parts, 1)
+            else:
+                target = flatten(out, name, written=True)
+                source = target if out is array else flatten(array, name, written=False)
+                code = get_reduction_code(source, op, name)
+                if name != "reduce" or self.rank == root:
+                    _check_arrays(name, source, target, parts, 1)
+                program = self._get_program(name, algorithm, source, root)
+        except RidgelineError:
+            if not on_device:
+                self._refuse(name)
+            raise
+        if on_device:
             group = self._get_device_group()
+            array = _separate(array, out, self.rank)
             return group.reduce(name, array, out, op, root=root, timeout=timeout, async_op=async_op)
-        target = flatten(out, name, written=True)
-        source = target if out is array else flatten(array, name, written=False)
-        code = get_reduction_code(source, op, name)
-        parts = self.size if name == "reduce_scatter" else 1
-        if name != "reduce" or self.rank == root:
-            _check_arrays(name, source, target, parts, 1)
-        return self._call(name, source, target, source.count // parts, code, algorithm, timeout, async_op, root, out)
+        return self._call(name, source, target, source.count // parts, code, program, timeout, async_op, root, out)
 
     def _move_arrays(
         self,
         name: str,
         array: Any,
         out: Any,
-        parts_in: int,
-        parts_out: int,
-        algorithm: str | None,
+        algorithm: str | Schedule | None,
         timeout: float | None,
         async_op: bool,
         root: int = 0,
     ) -> Any:
-        if is_on_device(array):
-            _check_tensors(name, array, out, parts_in, parts_out)
+        on_device, parts_in = is_on_device(array), self.size if name == "all_to_all" else 1
+        parts_out = 1 if name == "broadcast" else self.size
+        try:
+            self._check_root(root, name)
+            if name == "all_to_all":
+                self._cut(array, name)
+            if out is None:
+                shape = _get_shape(array, name)
+                out = make_empty_like(array, shape if name == "all_to_all" else (self.size, *shape))
+            if on_device:
+                self._check_usable(name)
+                _check_tensors(name, array, out, parts_in, parts_out)
+            else:
+                target = flatten(out, name, written=name != "broadcast" or self.rank != root)
+                source = target if name == "broadcast" else flatten(array, name, written=False)
+                _check_arrays(name, source, target, parts_in, parts_out)
+                program = self._get_program(name, algorithm, source, root)
+        except RidgelineError:
+            if not on_device:
+                self._refuse(name)
+            raise
+        if on_device:
             group = self._get_device_group()
+            array = _separate(array, out, self.rank)
             return group.move(name, array, out, root=root, timeout=timeout, async_op=async_op)
-        target = flatten(out, name, written=name != "broadcast" or self.rank != root)
-        source = target if out is array and name == "broadcast" else flatten(array, name, written=False)
-        _check_arrays(name, source, target, parts_in, parts_out)
-        count = source.count // parts_in
-        return self._call(name, source, target, count, 0, algorithm, timeout, async_op, root, out)
+        return self._call(name, source, target, source.count // parts_in, 0, program, timeout, async_op, root, out)
+
+    def _cut(self, array: Any, name: str) -> int:
+        """The rows of each rank's part of an array."""
+        shape = _get_shape(array, name)
+        if not shape or shape[0] % self.size:
+            raise InputError(f"{name}: {shape} cannot be cut into {self.size} equal parts.")
+        return int(shape[0] // self.size)
 
     def stats(self) -> dict[str, Any]:
         """As `Group.stats`; calls with tensors on a device are listed separately, without times."""
@@ -288,12 +367,28 @@ class Communicator(Group):
         return bool(answer[0])
 
 
+def _get_shape(array: Any, name: str) -> tuple[int, ...]:
+    check_kind(array, name)
+    return tuple(array.shape)
+
+
 def _check_arrays(name: str, source: FlatArray, target: FlatArray, parts_in: int, parts_out: int) -> None:
     if source.type != target.type or source.name != target.name:
         raise InputError(f"{name}: out is {target.name}, the array {source.name}; give both one type.")
     if target.count * parts_in != source.count * parts_out:
         needed = source.count * parts_out // parts_in
         raise InputError(f"{name}: out has {target.count} elements where {needed} are needed.")
+
+
+def _separate(source: Any, target: Any, rank: int) -> Any:
+    """A copy of a tensor that overlaps `out` on a device, unless one is the other or this rank's part of it."""
+    start, out = source.data_ptr(), target.data_ptr()
+    if source is target or start >= out + target.nbytes or out >= start + source.nbytes:
+        return source
+    is_part = (
+        start == out + rank * source.nbytes if source.nbytes < target.nbytes else out == start + rank * target.nbytes
+    )
+    return source if is_part and source.nbytes != target.nbytes else source.clone()
 
 
 def _check_tensors(name: str, source: Any, target: Any, parts_in: int, parts_out: int) -> None:

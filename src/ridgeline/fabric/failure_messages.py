@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ridgeline.fabric.arrays import REDUCTIONS, TYPES
 from ridgeline.fabric.config import NAMES
-from ridgeline.native import Collective
+from ridgeline.native import FABRIC_OWN_SCHEDULE, FABRIC_REFUSED_CALL, Collective
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier", "send", "recv",
 )  # fmt: skip  # in the order of the engine
-DEAD, LATE, MISMATCH, GIVEN_UP, INTERRUPTED, REFUSED = 1, 2, 3, 4, 5, 6
+DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN = range(1, 9)
 
 
 def describe_failure(
@@ -26,10 +26,15 @@ def describe_failure(
     timeout: float,
 ) -> str:
     """Return a sentence for the error `code` of a call and `engine.blamed`, a rank of the world."""
+    if code == FORKED:
+        return f"{name}: this process was forked from rank {me} and is no rank; make the call in the rank itself."
+    if code == FAILED_BEFORE:
+        return (
+            f"{name}: this communicator has failed: {_describe_first_failure(engine, members)}; start the ranks again."
+        )
     world_rank = engine.blamed
     rank = members.index(world_rank) if world_rank in members else world_rank
-    number = engine.header(me, False)[0]
-    call = f"{name} #{number}" if name not in ("send", "recv") else name
+    call = f"{name} #{engine.call_number}"
     seen = _describe_last_call(engine, rank) if world_rank in members else ""
     if code == DEAD:
         return f"rank {rank} died: rank {me} waited for it in {call}{seen}; start the ranks again."
@@ -37,33 +42,54 @@ def describe_failure(
         state = _describe_process(pids[world_rank])
         return f"rank {rank} did not come to {call} of rank {me} within {timeout:g} s; {state}{seen}."
     if code == MISMATCH and name == "recv":
-        return f"recv: rank {rank} sent another length or type than rank {me} receives; make both the same."
+        return f"{call}: rank {rank} sent another length or type than rank {me} receives; make both the same."
     if code == MISMATCH:
         own_call, other_call = (_describe_call(engine, r) for r in (me, rank))
         return f"rank {me} calls {own_call}, rank {rank} calls {other_call}: all ranks must make the same call."
-    if code == GIVEN_UP:
-        return f"{call}: another rank gave up waiting for rank {rank}{seen}, and this communicator is at its end."
     if code == REFUSED:
         return f"{call}: the memory of rank {rank} may not be read any more; set RIDGELINE_FABRIC_FOREIGN=0."
     return f"{call}: rank {me} was interrupted."
 
 
+def _describe_first_failure(engine: Collective, members: Sequence[int]) -> str:
+    """What ended the communicator: rank, operation and sequence number (of a message: its number between the ranks)."""
+    deadline = time.monotonic() + 0.1
+    while (failure := engine.first_failure) is None:
+        if time.monotonic() > deadline:  # the rank died while it wrote the failure
+            return "a rank failed in an earlier call"
+        time.sleep(0.001)
+    fault, *world_ranks, op, number, timeout = failure
+    rank, reporter = (members.index(r) if r in members else r for r in world_ranks)
+    call = f"{OPS[op]} #{number}"
+    if fault == DEAD:
+        return f"rank {rank} died, and rank {reporter} waited for it in {call}"
+    if fault == LATE:
+        return f"rank {reporter} gave up waiting for rank {rank} in {call} after {timeout:g} s"
+    if fault == REFUSED:
+        return f"rank {reporter} may not read the memory of rank {rank} in {call}"
+    return f"rank {reporter} {'was interrupted' if fault == INTERRUPTED else 'had an error'} in {call}"
+
+
 def _describe_call(engine: Collective, rank: int) -> str:
-    sequence, op, kind, reduction, count, root, algorithm, _ = engine.header(rank, True)
+    sequence, op, kind, reduction, count, root, algorithm, _, type_name = engine.header(rank, True)
     name = OPS[op]
     text = f"{name} #{sequence}"
+    if algorithm == FABRIC_REFUSED_CALL:
+        return f"{text} with arguments that it refuses"
     if name == "barrier":
         return text
-    text += f" of {count:,} {TYPES[kind]}"
+    text += f" of {count:,} {TYPES[kind]}" + (f" ({type_name})" if type_name else "")
     if "reduce" in name:
         text += f" ({REDUCTIONS[reduction]})"
     if name in ("broadcast", "reduce"):
         text += f" with root {root}"
+    if algorithm == FABRIC_OWN_SCHEDULE:
+        return f"{text} by a schedule of its own"
     return text + (f" by {NAMES[algorithm - 1]}" if algorithm else "")
 
 
 def _describe_last_call(engine: Collective, rank: int) -> str:
-    sequence, op, *_, stamp = engine.header(rank, False)
+    sequence, op, *_, stamp, _ = engine.header(rank, False)
     if not stamp:
         return ", it was never seen"
     ago = time.monotonic() - stamp / 1e9

@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric.arrays import FlatArray
+from ridgeline.fabric.arrays import SIZES, FlatArray
 from ridgeline.fabric.config import FabricConfig
-from ridgeline.fabric.failure_messages import OPS, describe_failure
+from ridgeline.fabric.failure_messages import FAILED_BEFORE, FORKED, OPS, describe_failure
 from ridgeline.fabric.rendezvous import World
-from ridgeline.fabric.selection import AlgorithmChoice, choose_thresholds
+from ridgeline.fabric.schedule_types import Schedule
+from ridgeline.fabric.selection import AlgorithmChoice, RankProgram, choose_thresholds
 from ridgeline.fabric.shared_buffers import Arena
-from ridgeline.native import Collective
+from ridgeline.native import FABRIC_FRAGMENT_BYTES, Collective
 
 OP_CODES = {name: code for code, name in enumerate(OPS)}
 
@@ -43,6 +44,7 @@ class Group:
         self._world, self.config, self._context = world, config, context
         self._members = members or tuple(range(world.size))
         self.rank, self.size = self._members.index(world.rank), len(self._members)
+        self._ranks = range(self.size)
         self._choice = AlgorithmChoice(config, self.size)
         self._next_context = [1] if context == 0 else []
         pidfds = [
@@ -113,22 +115,29 @@ class Group:
         target: FlatArray,
         count: int,
         reduction: int,
-        algorithm: str | None,
+        program: RankProgram | None,
         timeout: float | None,
         async_op: bool,
         root: int,
         out: Any,
     ) -> Any:
-        program = self._choice.get_program(name, algorithm, self.rank, root, source.nbytes)
+        """Run a call whose arguments are checked; `program` is None for the native algorithm."""
         arguments = (OP_CODES[name], source.address, target.address, count, source.type, reduction, root)
 
         def run(seconds: float) -> int:
             if program is None:
-                return self._engine.run(*arguments, seconds)
+                return self._engine.run(*arguments, seconds, source.name)
             used = self._algorithms.setdefault(name, {})
             used[program.name] = used.get(program.name, 0) + 1
             return self._engine.run_steps(
-                *arguments, seconds, program.rows, program.chunks, program.widest, program.code
+                *arguments,
+                seconds,
+                source.name,
+                program.rows,
+                program.chunks,
+                program.widest,
+                program.code,
+                program.schedule_hash,
             )
 
         def finish() -> Any:
@@ -137,6 +146,7 @@ class Group:
             return out
 
         if async_op:
+            self._check_usable(name)
             return Handle(self._get_queue().submit(lambda: self._run(run, name, timeout, finish, queued=True)))
         return self._run(run, name, timeout, finish)
 
@@ -151,6 +161,7 @@ class Group:
         if self._closed:
             raise FabricError(f"{name}: this communicator is closed.")
         if self._queue is not None and not queued and not getattr(self._thread_state, "in_queue", False):
+            self._check_usable(name)
             # Calls keep their order: this one runs after those in progress.
             return self._queue.submit(lambda: self._run(run, name, timeout, finish, queued=True)).result()
         code = run(timeout or self._timeout)
@@ -158,8 +169,43 @@ class Group:
             self._raise(code, name, timeout)
         return finish()
 
+    def _check_usable(self, name: str) -> None:
+        """Raise FabricError if no call can succeed; the engine checks it again when a call starts."""
+        if self._closed:
+            raise FabricError(f"{name}: this communicator is closed.")
+        if self._engine.is_forked:  # the thread of the queue exists in the parent only
+            self._raise(FORKED, name, None)
+        if self._engine.first_failure is not None:
+            self._raise(FAILED_BEFORE, name, None)
+
+    def _refuse(self, name: str) -> None:
+        """Count a call whose arguments this rank refuses: the other ranks get an error in it, and all can go on."""
+        self._check_usable(name)
+
+        def announce() -> None:
+            code = self._engine.refuse(OP_CODES[name], self._timeout)
+            if code:
+                self._raise(code, name, None)
+
+        if self._queue is not None and not getattr(self._thread_state, "in_queue", False):
+            self._queue.submit(announce)  # after the calls in progress, for which the caller need not wait
+        else:
+            announce()
+
+    def _get_program(
+        self, name: str, algorithm: str | Schedule | None, source: FlatArray, root: int
+    ) -> RankProgram | None:
+        program = self._choice.get_program(name, algorithm, self.rank, root, source.nbytes)
+        most = FABRIC_FRAGMENT_BYTES // SIZES[source.type]
+        if program is not None and program.widest > most:
+            raise InputError(f"{name}: a step moves {program.widest:,} chunks; {source.name} allows {most:,}.")
+        return program
+
     def run_in_order(self, work: Callable[[], Any]) -> Future[Any]:
         """Run `work`, which makes calls, on the thread of this group, after all earlier and before all later calls."""
+
+        if self._engine.is_forked:
+            self._raise(FORKED, "a call", None)
 
         def run() -> Any:
             self._thread_state.in_queue = True
@@ -181,7 +227,7 @@ class Group:
         )
 
     def _check_root(self, root: int, op: str) -> None:
-        if not 0 <= root < self.size:
+        if root not in self._ranks:
             raise InputError(f"{op}: root is {root}; it must be one of the ranks 0 to {self.size - 1}.")
 
     def _check_peer(self, peer: int, op: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -16,15 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.errors import unknown
+from ridgeline.errors import InputError, unknown
 from ridgeline.fabric.config import AS_MEASURED, NAMES, FabricConfig
-from ridgeline.fabric.schedule_types import KINDS
+from ridgeline.fabric.proof import prove
+from ridgeline.fabric.schedule_types import KINDS, Schedule
 from ridgeline.fabric.schedules import ALGORITHMS, schedule
+from ridgeline.native import FABRIC_OWN_SCHEDULE
 
 NATIVE = "direct"  # built into the engine: every rank reads the data of every other
 NEVER = 1 << 62
 FEW_RANKS = 8  # up to here each rank may read a small array completely: more ranks need too many cache lines
 MANY_RANKS_BYTES = 512  # up to this size more ranks do so, too
+CACHED_PROGRAMS = 64  # of schedules of the caller
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +39,22 @@ class RankProgram:
     code: int
     rows: NDArray[np.int32]
     chunks: int
-    widest: int
+    widest: int  # the largest width in the programs of all ranks
+    schedule_hash: int = 0  # of a schedule of the caller: all ranks must have the same
 
 
 @lru_cache(maxsize=256)
 def make_program(op: str, algorithm: str, ranks: int, rank: int, root: int) -> RankProgram:
+    """The program of a rank in a built-in algorithm."""
     plan = schedule(op, algorithm, ranks=ranks, root=root)
+    return _make_program(plan, rank, algorithm, NAMES.index(algorithm) + 1)
+
+
+def _make_program(plan: Schedule, rank: int, name: str, code: int, schedule_hash: int = 0) -> RankProgram:
     steps = [[KINDS.index(s.kind), s.peer, s.chunk, s.width] for s in plan.programs[rank]]
     rows = np.array(steps, np.int32).reshape(-1, 4)
     widest = max((s.width for program in plan.programs for s in program), default=1)
-    return RankProgram(algorithm, NAMES.index(algorithm) + 1, rows, plan.chunks, widest)
+    return RankProgram(name, code, rows, plan.chunks, widest, schedule_hash)
 
 
 class AlgorithmChoice:
@@ -58,6 +68,9 @@ class AlgorithmChoice:
         # Operations that always use the native algorithm: at every size, all-reduces up to `native_up_to`.
         native = (op for op in ("all_gather", "broadcast") if may_be_native and not self._get_rows(op))
         self.native_ops = {"send", "recv", *native, *(["all_reduce"] if self.native_up_to >= 0 else [])}
+        self._own_programs: dict[
+            int, tuple[Schedule, RankProgram]
+        ] = {}  # by the id of the schedule, which is kept alive
 
     def _find_native_limit(self) -> int:
         """All-reduces up to this many bytes use the native algorithm; −1: at no size."""
@@ -68,10 +81,38 @@ class AlgorithmChoice:
             return 1 << 62
         return int(rows[0]["up_to"]) if rows[0]["algorithm"] == NATIVE else -1
 
-    def get_program(self, op: str, requested: str | None, rank: int, root: int, nbytes: int) -> RankProgram | None:
+    def get_program(
+        self, op: str, requested: str | Schedule | None, rank: int, root: int, nbytes: int
+    ) -> RankProgram | None:
         """The steps of this rank; None: the native algorithm."""
+        if isinstance(requested, Schedule):
+            program = self.prove_own(requested, rank)
+            if requested.op != op:
+                raise InputError(f"{op}: the schedule is one of {requested.op}; call that, or comm.run.")
+            if op in ("broadcast", "reduce") and requested.root != root:
+                raise InputError(f"{op}: root is {root}, that of the schedule {requested.root}; give the same.")
+            return program
         name = self.get_name(op, requested, nbytes)
         return None if name == NATIVE else make_program(op, name, self._ranks, rank, root)
+
+    def prove_own(self, plan: Schedule, rank: int) -> RankProgram:
+        """The steps of this rank in a schedule of the caller; raises RidgelineError unless it can be proved."""
+        known = self._own_programs.get(id(plan))
+        if known is not None:
+            return known[1]
+        if not isinstance(plan, Schedule):
+            raise InputError(
+                f"a schedule is a fabric.Schedule, not {type(plan).__name__}; Schedule.from_json reads one."
+            )
+        if plan.ranks != self._ranks:
+            raise InputError(f"the schedule is made for {plan.ranks} ranks, this communicator has {self._ranks}.")
+        prove(plan)
+        digest = zlib.crc32(plan.to_json().encode())
+        program = _make_program(plan, rank, f"schedule {plan.algorithm}", FABRIC_OWN_SCHEDULE, digest)
+        if len(self._own_programs) >= CACHED_PROGRAMS:
+            self._own_programs.clear()
+        self._own_programs[id(plan)] = (plan, program)
+        return program
 
     def get_name(self, op: str, requested: str | None, nbytes: int) -> str:
         """The algorithm of such a call; `direct` is the native one."""

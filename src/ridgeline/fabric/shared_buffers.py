@@ -36,6 +36,8 @@ class Arena:
             raise InputError(
                 f"fabric.empty: {shape} of {kind} cannot be shared memory; give numbers and lengths of 0 or more."
             )
+        if self._engine.is_forked:
+            raise FabricError("fabric.empty: this process was forked from a rank and is none; call it in the rank.")
         size = max(PAGE, -(-math.prod(shape) * kind.itemsize // PAGE) * PAGE)
         start = self._allocate(size)
         if _libc.madvise(self._base + start, size, POPULATE_WRITE) and ctypes.get_errno() in (12, 14):  # ENOMEM, EFAULT
@@ -59,6 +61,8 @@ class Arena:
         )
 
     def _free_range(self, start: int, size: int) -> None:
+        if self._engine.is_forked:
+            return  # the array still belongs to the rank
         _libc.madvise(self._base + start, size, REMOVE)
         with self._lock:
             merged: list[tuple[int, int]] = []
