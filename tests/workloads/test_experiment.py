@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from ridgeline.errors import InputError, PlacementError  # noqa: E402
 from ridgeline.lab.experiment import PointRequest, parse_arguments  # noqa: E402
 from ridgeline.lab.study import study  # noqa: E402
 from ridgeline.machine import Cpu, Gpu, Node, Placement, Topology, topology  # noqa: E402
-from ridgeline.workloads import experiment_subject, plan_experiment  # noqa: E402
+from ridgeline.workloads import estimate_plan, experiment_subject, plan_experiment  # noqa: E402
 from ridgeline.workloads.experiment_points import estimate_seconds, list_points  # noqa: E402
 from ridgeline.workloads.experiment_settings import (  # noqa: E402
     ExperimentSettings,
@@ -70,6 +71,46 @@ def test_every_gpu_runs_with_memory_of_every_node():
     assert {p.params["dtype"] for p in planned} == {"float16"}
     planned = list_points(make_settings(gpu_ids=[1], numa_nodes=[0]), make_machine(gpus=2))
     assert [(p.gpu, p.node) for p in planned] == [(1, 0)]
+
+
+def test_gpus_that_work_together_are_one_point_with_the_work_of_all():
+    alone, both = list_points(make_settings(gpu_ids=[[0], [0, 1]], numa_nodes=[0]), make_machine(gpus=2))
+    assert (alone.gpus, both.gpus) == ((0,), (0, 1))
+    assert (both.work.items, both.work.flops) == (2 * alone.work.items, 2 * alone.work.flops)
+    assert both.work.bytes == {name: 2 * size for name, size in alone.work.bytes.items()}
+    assert alone.key == list_points(make_settings(gpu_ids=[0], numa_nodes=[0]), make_machine(gpus=2))[0].key
+
+
+def test_a_comma_list_of_gpu_lists_gives_points_of_gpus_that_work_together():
+    words = ["experiment=quick_test", "experiment.hardware.numa_nodes=[0]"]
+    plan = plan_experiment(parse_arguments([*words, "experiment.hardware.gpu_ids=[0],[0,1]"]), make_machine(gpus=2))
+    assert sorted({p.gpus for p in plan.points}) == [(0,), (0, 1)]
+    plan = plan_experiment(parse_arguments([*words, "experiment.hardware.gpu_ids=[0,1]"]), make_machine(gpus=2))
+    assert sorted({p.gpus for p in plan.points}) == [(0,), (1,)], "one list: every GPU by itself"
+
+
+def estimate(*words: str, gpus: int = 0):
+    machine = make_machine(gpus)
+    return estimate_plan(plan_experiment(parse_arguments(["experiment=quick_test", *words]), machine), machine)
+
+
+def test_the_estimate_counts_only_points_that_this_machine_can_run_at_once():
+    one, many = estimate("experiment.max_workers=1"), estimate("experiment.max_workers=64")
+    assert sum(one.seconds) == pytest.approx(one.total_s)
+    assert many.total_s > sum(many.seconds) / 4, "four CPUs, and points on CPUs share them"
+    assert any("max_workers=64" in note and "only 4" in note for note in many.notes)
+    assert estimate("experiment.hardware.max_workers=64").total_s == many.total_s
+    on_gpus = estimate("experiment.max_workers=64", gpus=2)
+    assert on_gpus.total_s == pytest.approx(sum(on_gpus.seconds) / 2)
+    one_gpu = estimate("experiment.max_workers=64", "experiment.hardware.gpu_ids=[[0],[0,1]]", gpus=2)
+    assert one_gpu.total_s == pytest.approx(sum(one_gpu.seconds)), "GPU 0 takes part in all of them"
+
+
+def test_the_estimate_warns_of_points_that_the_timeout_would_stop():
+    assert not estimate().notes
+    (note,) = estimate("experiment.test.timeout_s=1").notes
+    assert "longer than experiment.test.timeout_s" in note
+    assert "a timeout of 1 s" in note
 
 
 def test_without_a_gpu_the_cpus_of_every_node_compute():
@@ -155,6 +196,11 @@ def test_the_estimate_grows_with_the_work():
         ({"vit_configs": [VitSettings(heads=5)]}, "5 heads do not share 384"),
         ({"module": "nothing"}, "package.module:factory"),
         ({"numa_nodes": [0, 0]}, "names one twice"),
+        ({"gpu_ids": [0, 0]}, "names one twice"),
+        ({"gpu_ids": [[0, 0]]}, "names one twice"),
+        ({"gpu_ids": [[]]}, "is no list of GPUs"),
+        ({"gpu_ids": "0"}, "is no list of GPUs"),
+        ({"gpu_ids": [0.5]}, "is no list of GPUs"),
         ({"numa_nodes": []}, "no node to run on"),
         ({"max_workers": 0}, "max_workers is 0"),
         ({"repeats": 0}, "repeats is 0"),
@@ -182,6 +228,21 @@ def test_a_point_is_measured_and_its_output_and_memory_are_checked(changes):
     events = [e for e in result.files["trace.json"]["traceEvents"] if e["ph"] == "X"]
     assert len(events) == 3 * (batches + 1)
     json.dumps(result.extras)
+
+
+def test_devices_that_work_together_measure_rounds_of_one_batch_on_each():
+    request = replace(make_request(), partners=("cpu",))
+    result = measure(request)
+    assert len(result.samples_ns) == 2, "12 images, 3 on each of two devices in a round"
+    assert result.check["ok"], result.check
+    assert result.settings["devices"] == 2
+    assert set(result.extras["alone_ns"]) == {"h2d", "compute", "d2h"}
+
+
+def test_a_wrong_output_of_one_of_several_devices_is_wrong(monkeypatch):
+    checks = iter([{"ok": True, "error": 0.0}, {"ok": False, "error": 1.0}])
+    monkeypatch.setattr(experiment_subject, "_check", lambda *_: next(checks))
+    assert measure(replace(make_request(), partners=("cpu",))).check == {"ok": False, "error": 1.0}
 
 
 def test_a_module_of_the_user_is_counted_and_measured(monkeypatch):

@@ -97,15 +97,24 @@ def run(
 def _print_plan(plan: ExperimentPlan, machine: Topology, as_json: bool) -> None:
     from ridgeline.workloads import estimate_plan, explain_unavailable
 
-    estimates, total, basis = estimate_plan(plan, machine)
+    estimate = estimate_plan(plan, machine)
+    estimates = estimate.seconds
     reasons = [explain_unavailable(point, machine) for point in plan.points]
     if as_json:
         points = [
-            {"run_id": p.run_id, **p.params, "device": p.device, "gpu_id": p.gpu, "numa_node": p.node,
-             "cpu_node": p.cpu_node, "flops": p.work.flops, "estimate_s": round(seconds, 1), "absent": reason}
+            {"run_id": p.run_id, **p.params, "device": p.device, "gpu_id": p.gpu, "gpu_ids": p.gpus,
+             "numa_node": p.node, "cpu_node": p.cpu_node, "flops": p.work.flops,
+             "estimate_s": round(seconds, 1), "absent": reason}
             for p, seconds, reason in zip(plan.points, estimates, reasons, strict=True)
         ]  # fmt: skip
-        print_json({"points": points, "estimate_s": round(total, 1), "estimate_from": basis})
+        print_json(
+            {
+                "points": points,
+                "estimate_s": round(estimate.total_s, 1),
+                "estimate_from": estimate.basis,
+                "notes": estimate.notes,
+            }
+        )
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("point", "place", "batch", "image", "dtype", "GFLOP"):
@@ -124,7 +133,11 @@ def _print_plan(plan: ExperimentPlan, machine: Topology, as_json: bool) -> None:
         print_line(f"… and {left} more; --json lists all.", console)
     repeated = plan.requested_points - len(plan.points)
     note = f" ({repeated} asked for twice are run once)" if repeated else ""
-    print_line(f"{len(plan.points)} points{note}, about {_format_duration(total)} by {basis}.", console)
+    print_line(
+        f"{len(plan.points)} points{note}, about {_format_duration(estimate.total_s)} by {estimate.basis}.", console
+    )
+    for sentence in estimate.notes:
+        print_line(f"note: {sentence}", console)
     for reason in dict.fromkeys(filter(None, reasons)):
         print_line(f"not on this machine: {reason}", console)
 

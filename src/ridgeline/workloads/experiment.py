@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ridgeline.lab.experiment import (
     RunOptions,
     check_available,
     compose_jobs,
+    count_concurrent,
     get_launcher,
     launch_jobs,
     run_experiment,
@@ -30,12 +32,14 @@ from ridgeline.lab.experiment import (
     show_config,
 )
 from ridgeline.machine import Ceilings, Topology, measure_quick_ceilings, read_cached_ceilings, topology
-from ridgeline.workloads.experiment_points import estimate_seconds, list_points
+from ridgeline.workloads.experiment_points import START_S, estimate_seconds, list_points
 from ridgeline.workloads.experiment_settings import ExperimentSettings
 
 SOURCE = ConfigSource("ridgeline.conf", ExperimentSettings)
 OUTPUTS = Path("outputs")
-ONE_FOR_ALL = ("max_workers", "contention", "resume", "ceilings")  # settings with one value for all jobs
+ONE_FOR_ALL = ("workers", "contention", "resume", "ceilings")  # settings with one value for all jobs
+GPU_IDS = "experiment.hardware.gpu_ids"
+LIST_OF_LISTS = re.compile(r"\[[\d\s,]*\](\s*,\s*\[[\d\s,]*\])+")  # "[0],[0,1]"
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,12 @@ def plan_experiment(arguments: RunArguments, machine: Topology) -> ExperimentPla
     """Compose every job and list its points; raises InputError for settings that cannot work."""
     from omegaconf import OmegaConf
 
+    arguments = replace(arguments, overrides=tuple(map(_group_gpus, arguments.overrides)))
     jobs = compose_jobs(arguments, SOURCE)
     settings: list[Any] = [OmegaConf.to_object(job.config.experiment) for job in jobs]
     for name in ONE_FOR_ALL:
         if len({getattr(s, name) for s in settings}) > 1:
+            name = {"workers": "max_workers"}.get(name, name)
             raise InputError(f"experiment.{name} is one for all points of a run; give one value, and run it twice.")
     points = [point for one in settings for point in list_points(one, machine)]
     # Round by round over all jobs: points that are compared are then measured under the same load of the machine.
@@ -90,7 +96,7 @@ def execute_plan(
     first = plan.settings[0]
     command = shlex.join(["ridgeline", "run", *_list_arguments(plan.arguments)])
     measure = partial(_get_ceilings, machine=machine, measure=first.ceilings)
-    options = RunOptions(first.max_workers, first.contention, command=command, measure_ceilings=measure)
+    options = RunOptions(first.workers, first.contention, command=command, measure_ceilings=measure)
     description = " ".join(dict.fromkeys(s.description for s in plan.settings))
     request = ExperimentRequest(plan.name, description, _format_config(plan.jobs), first.resume, options)
     launch = None
@@ -127,19 +133,66 @@ def explain_unavailable(point: Point, machine: Topology) -> str | None:
     return None
 
 
-def estimate_plan(plan: ExperimentPlan, machine: Topology) -> tuple[list[float], float, str]:
-    """Return the seconds of each point, the seconds of all points, and the basis of the estimate in words."""
+@dataclass(frozen=True)
+class PlanEstimate:
+    """How long a plan may take.
+
+    seconds  of each point
+    total_s  of all points, as many at once as this machine can run
+    basis    of the estimate, in words
+    notes    sentences about settings that do not fit
+    """
+
+    seconds: list[float]
+    total_s: float
+    basis: str
+    notes: list[str]
+
+
+def estimate_plan(plan: ExperimentPlan, machine: Topology) -> PlanEstimate:
+    """Estimate how long a plan takes on this machine."""
     ceilings = {device: read_cached_ceilings(device, machine) for device in {p.device for p in plan.points}}
     seconds = [estimate_seconds(point, ceilings[point.device]) for point in plan.points]
     first = plan.settings[0]
-    gpus = {p.gpu for p in plan.points if p.gpu is not None}
-    concurrent = first.max_workers if first.contention else min(first.max_workers, len(gpus) or first.max_workers)
+    concurrent = count_concurrent(plan.points, machine, first.workers)
+    by_gpu: dict[int, float] = {}
+    for point, point_s in zip(plan.points, seconds, strict=True):
+        for gpu in point.gpus:
+            by_gpu[gpu] = by_gpu.get(gpu, 0.0) + point_s
+    if by_gpu and not first.contention:
+        total_s = max(sum(seconds) / concurrent, *by_gpu.values())
+    else:  # they share what computes: only their starts overlap
+        starts_s = sum(START_S[point.device] for point in plan.points)
+        total_s = starts_s / concurrent + sum(seconds) - starts_s
     basis = (
         "ceilings measured here"
         if all(ceilings.values())
         else "assumed rates (ridgeline machine --ceilings measures the real ones)"
     )
-    return seconds, sum(seconds) / max(1, concurrent), basis
+    return PlanEstimate(seconds, total_s, basis, _list_notes(plan, seconds, concurrent))
+
+
+def _list_notes(plan: ExperimentPlan, seconds: Sequence[float], concurrent: int) -> list[str]:
+    notes = []
+    workers = plan.settings[0].workers
+    if workers > concurrent and len(plan.points) > concurrent:
+        notes.append(f"max_workers={workers}, but this machine can run only {concurrent} of these points at once.")
+    late = [(s, p) for s, p in zip(seconds, plan.points, strict=True) if s > p.timeout_s]
+    if late:
+        longest, point = max(late, key=lambda entry: entry[0] / entry[1].timeout_s)
+        notes.append(
+            f"{len(late)} of {len(plan.points)} points may take longer than experiment.test.timeout_s and would be "
+            f"stopped: {point.name} about {longest:.0f} s, with a timeout of {point.timeout_s:g} s. Give more."
+        )
+    return notes
+
+
+def _group_gpus(override: str) -> str:
+    """In a comma list of gpu_ids each choice is one point of GPUs that work together: [0],[0,1] → [[0]],[[0,1]]."""
+    key, equals, value = override.partition("=")
+    if key != GPU_IDS or not LIST_OF_LISTS.fullmatch(value.strip()):
+        return override
+    return key + equals + re.sub(r"\[[^\]]*\]", r"[\g<0>]", value)
 
 
 def _get_ceilings(device: str, machine: Topology, measure: bool) -> Ceilings | None:

@@ -6,7 +6,7 @@ another, computed there, and copied back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -38,9 +38,9 @@ STAGE_BATCHES = 30  # batches that time the stages by themselves, for the estima
 
 @dataclass(frozen=True)
 class PointPlacement:
-    """A GPU, the node of the CPUs and their number, the node of the memory."""
+    """The GPUs that work together, the node of the CPUs and their number, the node of the memory."""
 
-    gpu: int | None
+    gpus: tuple[int, ...]
     cpu_node: int
     node: int
     cpus: int
@@ -53,9 +53,9 @@ def list_points(settings: ExperimentSettings, machine: Topology) -> list[Point]:
     """
     test = settings.test
     _check_test(test)
-    for name in ("max_workers", "repeats"):
-        if getattr(settings, name) < 1:
-            raise InputError(f"experiment.{name} is {getattr(settings, name)}; give 1 or more.")
+    for name, number in (("max_workers", settings.workers), ("repeats", settings.repeats)):
+        if number < 1:
+            raise InputError(f"experiment.{name} is {number}; give 1 or more.")
     rounds = range(1, settings.repeats + 1)
     points = [
         _build_point(settings, model, placement, repeat)
@@ -76,6 +76,8 @@ def estimate_seconds(point: Point, ceilings: Ceilings | None = None) -> float:
     moved = sum(point.work.bytes.get(way, 0) for way in ("pcie", "pcie_back", "staged", "staged_back"))
     images = int(point.params["num_samples"]) + int(point.params["warmup_samples"])
     batches = images / point.work.items + STAGE_BATCHES
+    count = max(1, len(point.gpus))
+    flops, rate = flops * count, rate * count
     fill = point.staged_bytes / rate
     return START_S[point.device] + fill + batches * (point.work.flops / flops + moved / rate)
 
@@ -100,17 +102,30 @@ def _list_placements(settings: ExperimentSettings, machine: Topology) -> Iterato
     usable = set(machine.usable_cpus)
     complete = [n.id for n in machine.nodes if n.id in machine.memory_nodes and usable & set(n.cpus)]
     nodes = complete if hardware.numa_nodes is None else list(hardware.numa_nodes)
-    gpus = [g.index for g in machine.gpus] if hardware.gpu_ids is None else list(hardware.gpu_ids)
-    for name, numbers in (("gpu_ids", gpus), ("numa_nodes", nodes)):
-        if len(set(numbers)) < len(numbers):
-            raise InputError(f"experiment.hardware.{name}={numbers} names one twice; name each once.")
+    groups = [(g.index,) for g in machine.gpus] if hardware.gpu_ids is None else _parse_groups(hardware.gpu_ids)
+    if len(set(nodes)) < len(nodes):
+        raise InputError(f"experiment.hardware.numa_nodes={nodes} names one twice; name each once.")
     if not nodes:
         raise InputError("experiment.hardware.numa_nodes=[] leaves no node to run on; name a node, or null for all.")
     cpu_counts = {n.id: len(usable & set(n.cpus)) for n in machine.nodes}
-    places: list[tuple[int | None, int, int]] = [(gpu, node, node) for gpu, node in product(gpus, nodes)]
-    places = places or [(None, cpu_node, node) for cpu_node, node in product(nodes, nodes)]
-    for gpu, cpu_node, node in places:
-        yield PointPlacement(gpu, cpu_node, node, max(1, cpu_counts.get(cpu_node, 1)))
+    places: list[tuple[tuple[int, ...], int, int]] = [(group, node, node) for group, node in product(groups, nodes)]
+    places = places or [((), cpu_node, node) for cpu_node, node in product(nodes, nodes)]
+    for group, cpu_node, node in places:
+        yield PointPlacement(group, cpu_node, node, max(1, cpu_counts.get(cpu_node, 1)))
+
+
+def _parse_groups(gpu_ids: Any) -> list[tuple[int, ...]]:
+    """Return the GPUs of each point: [0, 1] is two points, [[0, 1]] is one point of two GPUs that work together."""
+    entries = list(gpu_ids) if isinstance(gpu_ids, Sequence) and not isinstance(gpu_ids, str) else None
+    groups = [tuple(e) if isinstance(e, Sequence) and not isinstance(e, str) else (e,) for e in entries or ()]
+    if entries is None or not all(group and all(type(gpu) is int for gpu in group) for group in groups):
+        raise InputError(
+            f"experiment.hardware.gpu_ids={gpu_ids} is no list of GPUs; write [0,1] for each of them, "
+            "or [[0,1]] for GPUs that work together."
+        )
+    if len(set(groups)) < len(groups) or any(len(set(group)) < len(group) for group in groups):
+        raise InputError(f"experiment.hardware.gpu_ids={gpu_ids} names one twice; name each once.")
+    return groups
 
 
 def _list_models(settings: ExperimentSettings) -> list[VitSettings | str]:
@@ -126,7 +141,8 @@ def _list_models(settings: ExperimentSettings) -> list[VitSettings | str]:
 def _build_point(
     settings: ExperimentSettings, model: VitSettings | str, placement: PointPlacement, repeat: int
 ) -> Point:
-    test, gpu = settings.test, placement.gpu
+    test, gpus = settings.test, placement.gpus
+    gpu = gpus[0] if gpus else None
     image = tuple(test.tensor_shape)
     dtype = _choose_dtype(test.dtype, gpu)
     params: dict[str, Any] = {
@@ -158,12 +174,14 @@ def _build_point(
         params |= {name: getattr(vit, name) for name in names}
         facts = {"parameters": vit.parameters}
         flops, up, down = vit.flops(batch), vit.up_bytes(batch, size), vit.down_bytes(batch, size)
-    _check_pool(test, up + down)
+    devices = max(1, len(gpus))  # each has a batch of its own
+    _check_pool(test, devices * (up + down))
+    weights = (facts["parameters"] or 0) * size
     work = Work(
-        batch,
+        devices * batch,
         "images",
-        flops=flops,
-        bytes=count_bytes(up, down, (facts["parameters"] or 0) * size, gpu is not None),
+        flops=devices * flops,
+        bytes=count_bytes(devices * up, devices * down, devices * weights, gpu is not None),
         dtype=dtype,
         mix="read",
         threads=placement.cpus,
@@ -176,6 +194,7 @@ def _build_point(
         node=placement.node,
         cpu_node=placement.cpu_node,
         gpu=gpu,
+        partners=gpus[1:],
         timeout_s=test.timeout_s,
         work=work,
         facts={"compile_seconds": None, **facts},

@@ -8,6 +8,7 @@ Hydra refuses a key that is not here, and a value of another type.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -47,8 +48,10 @@ class TestSettings:
 class HardwareSettings:
     """Where points run: every GPU, with memory on every node."""
 
-    gpu_ids: list[int] | None = None  # null: all GPUs, or the CPUs where there is none; []: the CPUs
+    # null: all GPUs, or the CPUs where there is none; []: the CPUs; [0,1]: two points; [[0,1]]: one point of two GPUs
+    gpu_ids: Any = None
     numa_nodes: list[int] | None = None  # null: all nodes that have memory and CPUs
+    max_workers: int | None = None  # of this hardware; null: experiment.max_workers
 
 
 @dataclass
@@ -66,3 +69,8 @@ class ExperimentSettings:
     test: TestSettings = field(default_factory=TestSettings)
     hardware: HardwareSettings = field(default_factory=HardwareSettings)
     vit_configs: list[VitSettings] = field(default_factory=lambda: [VitSettings()])
+
+    @property
+    def workers(self) -> int:
+        """The points that run at the same time."""
+        return self.max_workers if self.hardware.max_workers is None else self.hardware.max_workers

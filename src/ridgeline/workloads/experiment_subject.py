@@ -3,6 +3,9 @@
 The pool of images and answers is allocated after placement, on the node of the point, and checked page by page before
 anything is timed. The time of a batch is the time between its arrival and the one before; each stage is then timed
 again by itself.
+
+GPUs that work together have a copy of the model, a part of the pool and a thread each. A sample is then the time of a
+round: one batch on every GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ from __future__ import annotations
 import copy
 import inspect
 import statistics
-from collections.abc import Callable, Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, prod
@@ -41,6 +47,7 @@ ROUNDS = 4  # of each stage by itself, before and after the stream
 ROUND_NS = 60_000_000
 MAX_CALLS = 256  # in a round
 TRACED = 512  # batches in the Chrome trace
+READY_S = 60.0  # in which all devices must be ready to start
 RECORDED = 64  # batches whose stage times go into the record
 
 
@@ -61,43 +68,43 @@ def measure(request: PointRequest) -> PointResult:
     """Measure one point: samples of single batches, stage times, the check of the output, peak memory."""
     import torch
 
-    params, device = request.params, request.device
-    if device != "cpu":
-        torch.cuda.set_device(device)
+    params, count = request.params, len(request.devices)
     torch.set_num_threads(len(request.staging.cpus or ()) or torch.get_num_threads())
     dtype = getattr(torch, params["dtype"])
     plain = load_model(params)
-    model = copy.deepcopy(plain).to(device, dtype) if hasattr(plain, "to") else plain
     with torch.inference_mode():
         shape = tuple(plain(torch.zeros(1, *_get_image_shape(params))).shape[1:])
-        pool = _allocate_pool(request.staging, params, shape, dtype, device)
-        device_images = torch.empty_like(pool.images[0], device=device).copy_(pool.images[0])
-        run, compile_s = _compile(model, params, device_images)
-        stream_batches = _BatchStream(params, pool, run, device_images, device)
-        with span("warm-up"):
-            stream_batches(max(stream_batches.first, ceil(params["warmup_samples"] / params["batch_size"])))
-        device_images, compute = _prepare_compute(run, device_images, params["graph"])
-        before = _time_stages(pool, compute, device_images, device)
-        pool.answers.fill_(float("nan"))
-        batches = ceil(params["num_samples"] / params["batch_size"])
+        devices = [_Device(name, plain, request.staging, params, shape, dtype, count) for name in request.devices]
+        before = [device.time_stages() for device in devices]
+        batches = ceil(params["num_samples"] / params["batch_size"] / count)
+        for device in devices:
+            device.pool.answers.fill_(float("nan"))
         with span("measured"):
-            timeline = stream_batches(batches + 1)  # one more: samples are differences
-        check = _check(plain, pool, batches % pool.slots, params["dtype"])
-        after = _time_stages(pool, compute, device_images, device)
+            timelines, arrivals_ns = _stream_all(devices, batches + 1)  # one more: samples are differences
+        checks = [_check(plain, device.pool, batches % device.pool.slots, params["dtype"]) for device in devices]
+        after = [device.time_stages() for device in devices]
         # Rounds before and after the stream: the load of the machine may change meanwhile.
-        alone = {stage: statistics.median([*before[stage], *after[stage]]) for stage in STAGES}
-        work = None if not params["module"] else _count_work(plain, params, shape, dtype.itemsize, device)
-        columns: dict[str, Any] = {"compile_seconds": compile_s}
+        alone = {
+            stage: max(statistics.median([*b[stage], *a[stage]]) for b, a in zip(before, after, strict=True))
+            for stage in STAGES
+        }
+        work = None
+        if params["module"]:
+            work = _count_work(plain, params, shape, dtype.itemsize, request.device, count)
+        columns: dict[str, Any] = {"compile_seconds": devices[0].compile_s}
         if params["module"]:
             columns["parameters"] = _count_parameters(plain)
+    first, timeline = devices[0].pool, timelines[0]
+    pages: Counter[int] = sum((Counter(device.pool.nodes) for device in devices), Counter())
     return PointResult(
-        samples_ns=[max(1.0, (b.d2h[1] - a.d2h[1]) * 1e9) for a, b in pairwise(timeline)],
+        samples_ns=[max(1.0, b - a) for a, b in pairwise(arrivals_ns)],
         work=work,
-        check=check,
+        check=next((check for check in checks if not check["ok"]), checks[0]),
         settings={
-            "host memory": "pinned" if pool.images.is_pinned() else "plain",
+            "host memory": "pinned" if first.images.is_pinned() else "plain",
             "threads": torch.get_num_threads(),
-            "slots": pool.slots,
+            "slots": first.slots,
+            **({"devices": count} if count > 1 else {}),
         },
         extras={
             "alone_ns": alone,
@@ -105,12 +112,78 @@ def measure(request: PointRequest) -> PointResult:
                 stage: [round(_get_length(getattr(batch, stage)) * 1e9) for batch in timeline[-RECORDED:]]
                 for stage in STAGES
             },
-            "staging_nodes": {str(node): pages for node, pages in pool.nodes.items()},
+            "staging_nodes": {str(node): number for node, number in pages.items()},
             "timeline": take_excerpt(timeline),
             "columns": columns,
         },
-        files={"trace.json": make_chrome_trace(timeline[:TRACED], process=f"{params['model']} on {device}")},
+        files={"trace.json": make_chrome_trace(timeline[:TRACED], process=f"{params['model']} on {request.device}")},
     )
+
+
+class _Device:
+    """One device with its copy of the model, its part of the pool and its warm stream."""
+
+    def __init__(
+        self,
+        name: str,
+        plain: Any,
+        staging: Placement,
+        params: Mapping[str, Any],
+        shape: tuple[int, ...],
+        dtype: Any,
+        count: int,
+    ) -> None:
+        import torch
+
+        self.name = name
+        self.select()
+        model = copy.deepcopy(plain).to(name, dtype) if hasattr(plain, "to") else plain
+        self.pool = _allocate_pool(staging, params, shape, dtype, name, count)
+        images = torch.empty_like(self.pool.images[0], device=name).copy_(self.pool.images[0])
+        run, self.compile_s = _compile(model, params, images)
+        self.stream = _BatchStream(params, self.pool, run, images, name)
+        with span("warm-up"):
+            self.stream(max(self.stream.first, ceil(params["warmup_samples"] / params["batch_size"] / count)))
+        self._images, self._compute = _prepare_compute(run, images, params["graph"])
+
+    def select(self) -> None:
+        """Make it the current device of the calling thread."""
+        if self.name != "cpu":
+            import torch
+
+            torch.cuda.set_device(self.name)
+
+    def time_stages(self) -> dict[str, list[float]]:
+        """Return the nanoseconds per batch of each stage by itself, one value per round."""
+        self.select()
+        return _time_stages(self.pool, self._compute, self._images, self.name)
+
+
+def _stream_all(devices: Sequence[_Device], batches: int) -> tuple[list[list[Intervals]], list[float]]:
+    """Stream `batches` batches through every device at once.
+
+    Returns the timeline of each device, and the nanoseconds at which each round had arrived: of one device by its own
+    clock, of several by the clock of the host, which they share.
+    """
+    if len(devices) == 1:
+        timeline = devices[0].stream(batches)
+        return [timeline], [batch.d2h[1] * 1e9 for batch in timeline]
+    import torch
+
+    ready = threading.Barrier(len(devices))
+
+    def run(device: _Device) -> tuple[list[Intervals], list[int]]:
+        arrivals: list[int] = []
+        with torch.inference_mode():  # holds for one thread
+            device.select()
+            ready.wait(timeout=READY_S)
+            timeline = device.stream(batches, arrivals)
+        return timeline, arrivals
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        results = list(pool.map(run, devices))
+    rounds = zip(*(arrivals for _, arrivals in results), strict=True)
+    return [timeline for timeline, _ in results], [float(max(times)) for times in rounds]
 
 
 def load_model(params: Mapping[str, Any]) -> Any:
@@ -135,13 +208,14 @@ def _get_image_shape(params: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _allocate_pool(
-    staging: Placement, params: Mapping[str, Any], shape: tuple[int, ...], dtype: Any, device: str
+    staging: Placement, params: Mapping[str, Any], shape: tuple[int, ...], dtype: Any, device: str, count: int
 ) -> Pool:
+    """Allocate the pool of a device: its part of the memory, which `count` devices share."""
     import torch
 
     batch, image = params["batch_size"], _get_image_shape(params)
     slot_bytes = batch * (prod(image) + prod(shape)) * dtype.itemsize
-    slots = max(1, (params["memory_size_mb"] << 20) // slot_bytes)
+    slots = max(1, (params["memory_size_mb"] << 20) // count // slot_bytes)
     pin = device != "cpu" and params["pinned"]
 
     def allocate(*sizes: int) -> Any:
@@ -208,14 +282,16 @@ class _BatchStream:
 
         self._fn = run_on_cpu if device == "cpu" else run_on_gpu
 
-    def __call__(self, batches: int) -> list[Intervals]:
+    def __call__(self, batches: int, arrivals_ns: list[int] | None = None) -> list[Intervals]:
+        """Stream this many batches; `arrivals_ns` gets the time of the host at each arrival."""
         images, answers, slots = self._pool.images, self._pool.answers, self._pool.slots
         self._copy_seconds.clear()
         source = ({"images": images[number % slots]} for number in range(batches))
         out = lambda number: {"answer": answers[number % slots]}  # noqa: E731
         with stream(source, self._fn, device=self._device, out=out, **self._options) as results:
             for _ in results:
-                pass
+                if arrivals_ns is not None:
+                    arrivals_ns.append(now_ns())
             timeline = results.timeline()
         return [_split_copy(i, self._copy_seconds[i.index]) for i in timeline] if self._copy_seconds else timeline
 
@@ -296,7 +372,7 @@ def _check(plain: Any, pool: Pool, slot: int, dtype: str) -> dict[str, Any]:
 
 
 def _count_work(
-    plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: int, device: str
+    plain: Any, params: Mapping[str, Any], shape: tuple[int, ...], size: int, device: str, count: int
 ) -> dict[str, Any]:
     """Count FLOPs and bytes on the model itself, where its structure is not known beforehand."""
     import torch
@@ -304,9 +380,9 @@ def _count_work(
 
     with FlopCounterMode(display=False) as counter:
         plain(torch.zeros(1, *_get_image_shape(params)))
-    batch = params["batch_size"]
+    batch = count * params["batch_size"]
     up, down = batch * prod(_get_image_shape(params)) * size, batch * prod(shape) * size
-    weights = _count_parameters(plain) * size
+    weights = count * _count_parameters(plain) * size
     return {"flops": counter.get_total_flops() * batch, "bytes": count_bytes(up, down, weights, device != "cpu")}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.lab.experiment import Point, check_available
+from ridgeline.lab.experiment import Point, check_available, count_concurrent
 from ridgeline.lab.experiment.point import get_distance
 from ridgeline.lab.experiment.slots import Slots
 from ridgeline.machine import Cpu, Gpu, Node, Topology
@@ -45,6 +45,37 @@ def make_point(n: int, node: int, gpu: int | None = None, cpu_node: int | None =
     return Point("synthetic", f"p{n}", "x:y", {"n": n}, node, node if cpu_node is None else cpu_node, gpu, **more)
 
 
+def test_points_that_share_one_gpu_of_several_wait_for_each_other():
+    machine = make_machine(2, 4, gpus=4)
+    both, second, other = (make_point(n, 0, gpus[0], partners=gpus[1:]) for n, gpus in enumerate([(0, 1), (1,), (2,)]))
+    slots = Slots([both, second, other], machine, workers=4)
+    slot = slots.take(both)
+    assert slot is not None
+    assert slot.gpus == (0, 1)
+    assert slots.take(second) is None
+    assert slots.take(other) is not None
+    slots.release(slot)
+    assert slots.take(second) is not None
+
+
+def test_gpus_that_work_together_are_named_checked_and_far_if_one_is_far():
+    machine = make_machine(2, 2, gpus=2)
+    alone, both = make_point(1, 0, 0), make_point(1, 0, 0, partners=(1,))
+    assert (alone.placement, both.placement) == ("gpu0-node0", "gpu0+1-node0")
+    assert alone.key != both.key
+    assert (get_distance(alone, machine), get_distance(both, machine)) == (10, 21)
+    with pytest.raises(InputError, match="no GPU 7"):
+        check_available(make_point(1, 0, 0, partners=(7,)), machine)
+
+
+def test_points_at_once_are_limited_by_gpus_or_cpus():
+    machine = make_machine(1, 2, gpus=2)
+    on_gpus = [make_point(1, 0, 0), make_point(2, 0, 0, partners=(1,))]
+    assert count_concurrent(on_gpus, machine, 64) == 2
+    assert count_concurrent([make_point(1, 0)], machine, 64) == 2
+    assert count_concurrent(on_gpus, machine, 1) == 1
+
+
 @given(st.data(), st.integers(1, 3), st.integers(1, 4), st.integers(0, 4), st.integers(1, 6))
 def test_a_running_point_shares_nothing_and_every_point_runs(data, nodes, cores, gpus, workers):
     machine = make_machine(nodes, cores, gpus)
@@ -64,7 +95,7 @@ def test_a_running_point_shares_nothing_and_every_point_runs(data, nodes, cores,
         assert 0 < len(running) <= workers
         used = [cpu for slot in running for cpu in slot.cpus]
         assert len(used) == len(set(used))
-        cards = [slot.gpu for slot in running if slot.gpu is not None]
+        cards = [gpu for slot in running for gpu in slot.gpus]
         assert len(cards) == len(set(cards))
         assert all(slot.cpus and set(slot.cpus) <= set(machine.node(slot.node).cpus) for slot in running)
         slots.release(running.pop(data.draw(st.integers(0, len(running) - 1))))
@@ -98,7 +129,7 @@ def test_contention_lets_points_share_up_to_the_number_of_workers():
     assert first is not None
     assert second is not None
     assert first.cpus == second.cpus == (0, 1, 2, 3)
-    assert first.gpu == second.gpu == 0
+    assert first.gpus == second.gpus == (0,)
     assert slots.take(points[2]) is None
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.experiment.runner import ProgressHooks as ProgressHooks
     from ridgeline.lab.experiment.runner import RunOptions as RunOptions
     from ridgeline.lab.experiment.runner import run_points as run_points
+    from ridgeline.lab.experiment.slots import count_concurrent as count_concurrent
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -49,5 +50,6 @@ __getattr__, __dir__, __all__ = attach(
         "report": ["list_warnings"],
         "results": ["ResultsWriter", "load_experiments"],
         "runner": ["ProgressHooks", "RunOptions", "run_points"],
+        "slots": ["count_concurrent"],
     },
 )

@@ -63,7 +63,17 @@ class DeviceCeilings:
             return {}
         from ridgeline.lab.judge import describe_ceilings
 
-        return describe_ceilings(ceilings, Work(**{field.name: work[field.name] for field in fields(Work)}))
+        amounts = {field.name: work[field.name] for field in fields(Work)}
+        if not point.partners:
+            return describe_ceilings(ceilings, Work(**amounts))
+        # The work of a point with several GPUs is that of all of them; measured ceilings are those of one.
+        count = len(point.gpus)
+        amounts |= {"flops": amounts["flops"] / count, "bytes": {k: v / count for k, v in amounts["bytes"].items()}}
+        described = describe_ceilings(ceilings, Work(**amounts))
+        return {
+            name: {**ceiling, "rate": count * ceiling["rate"], "what": f"{count} times {ceiling['what']}"}
+            for name, ceiling in described.items()
+        }
 
     def _path(self, device: str) -> Path:
         return self._folder.path / SUBFOLDER / f"{self._machine}-{device.replace(':', '')}.json"

@@ -30,13 +30,19 @@ class PointRequest:
     """What a subject receives.
 
     params   the parameters of the point
-    device   "cpu", "cuda:1"
+    device   "cpu", "cuda:1"; of several GPUs the first
     staging  where staging memory belongs: allocate it inside `placed(request.staging)`
     """
 
     params: Mapping[str, Any]
     device: str
     staging: Placement
+    partners: tuple[str, ...] = ()  # devices that work together with `device`
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All devices of the point."""
+        return (self.device, *self.partners)
 
 
 @dataclass
@@ -80,7 +86,8 @@ def measure_point(request: Mapping[str, Any]) -> dict[str, Any]:
         device = "cpu" if gpu is None else f"cuda:{gpu}"
         subject = import_name(request["subject"])
         reset_peaks(device)
-        answer = asdict(subject(PointRequest(request["params"], device, staging)))
+        partners = tuple(f"cuda:{gpu}" for gpu in request["partners"])
+        answer = asdict(subject(PointRequest(request["params"], device, staging, partners)))
         answer["extras"] = {**read_peaks(device), **answer["extras"]}
         answer["placed"] = {**asdict(process_placement), "staging": asdict(staging_placement)}
         answer["duration_s"] = (now_ns() - start_ns) / 1e9

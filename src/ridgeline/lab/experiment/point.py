@@ -28,6 +28,7 @@ class Point:
     node          NUMA node of the staging memory
     cpu_node      NUMA node of the CPUs; with a GPU the same as `node`
     gpu           index of the GPU; None: the CPUs compute
+    partners      indices of the GPUs that work together with `gpu`
     timeout_s     from the start of the process
     work          of one step, as far as it is known beforehand
     facts         what follows from the parameters, for the rows
@@ -45,6 +46,12 @@ class Point:
     work: Work = field(default_factory=lambda: Work(0))
     facts: Mapping[str, Any] = field(default_factory=dict)
     staged_bytes: int = 0
+    partners: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The indices of all its GPUs."""
+        return () if self.gpu is None else (self.gpu, *self.partners)
 
     @property
     def device(self) -> str:
@@ -63,7 +70,8 @@ class Point:
     @property
     def key(self) -> str:
         """Identifies the measurement: points with one key measure the same thing in the same place."""
-        parts = [self.experiment, self.subject, dict(self.params), self.gpu, self.node, self.cpu_node]
+        parts: list[object] = [self.experiment, self.subject, dict(self.params), self.gpu, self.node, self.cpu_node]
+        parts += [self.partners] if self.partners else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -74,8 +82,9 @@ class Point:
 
     @property
     def placement(self) -> str:
-        """The placement in a word: gpu0-node1, cpu0-node1."""
-        return f"{f'cpu{self.cpu_node}' if self.gpu is None else f'gpu{self.gpu}'}-node{self.node}"
+        """The placement in a word: gpu0-node1, gpu0+1-node0, cpu0-node1."""
+        processor = f"gpu{'+'.join(map(str, self.gpus))}" if self.gpus else f"cpu{self.cpu_node}"
+        return f"{processor}-node{self.node}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON data, with the device and the run ID."""
@@ -84,8 +93,8 @@ class Point:
 
 def check_available(point: Point, machine: Topology) -> None:
     """Raise InputError if the machine lacks the point's GPU, node, CPUs or memory; the message lists what it has."""
-    if point.gpu is not None:
-        machine.gpu(point.gpu)
+    for gpu in point.gpus:
+        machine.gpu(gpu)
     for node in (point.node, point.cpu_node):
         machine.node(node)
     usable = set(machine.usable_cpus)
@@ -105,6 +114,11 @@ def check_available(point: Point, machine: Topology) -> None:
 
 
 def get_distance(point: Point, machine: Topology) -> int | None:
-    """Return the firmware's distance from the memory to what computes (10 is local); None where it is unknown."""
-    home = point.cpu_node if point.gpu is None else machine.gpu(point.gpu).node
-    return None if home is None else machine.node(point.node).distances.get(home)
+    """Return the firmware's distance from the memory to what computes (10 is local); None where it is unknown.
+
+    Of several GPUs, the farthest counts.
+    """
+    homes = [machine.gpu(gpu).node for gpu in point.gpus] or [point.cpu_node]
+    distances = [None if home is None else machine.node(point.node).distances.get(home) for home in homes]
+    known = [distance for distance in distances if distance is not None]
+    return max(known) if len(known) == len(homes) else None

@@ -38,6 +38,8 @@ def write_report(folder: ExperimentFolder, state: Mapping[str, Any]) -> None:
 def describe_place(row: Row) -> str:
     """Return the placement of a run in words: "GPU 0, memory of node 1 (distance 21)"."""
     processor = f"CPUs of node {row['device_node']}" if row["gpu_id"] is None else f"GPU {row['gpu_id']}"
+    if row["gpu_ids"]:
+        processor = f"GPUs {'+'.join(map(str, row['gpu_ids']))}"
     distance = "" if row["distance"] is None else f" (distance {row['distance']})"
     return f"{processor}, memory of node {row['numa_node']}{distance}"
 

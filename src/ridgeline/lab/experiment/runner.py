@@ -213,11 +213,11 @@ def _load_ceilings(
     ceilings = DeviceCeilings(folder, machine)
     if options.measure_ceilings is None:
         return ceilings
-    for device, gpu in {point.device_name: point.gpu for point in points}.items():
+    for device, gpus in {point.device_name: point.gpus[:1] for point in points}.items():
         with ExitStack() as locks:
             if ceilings.is_missing(device):
                 if options.shared and not options.contention:
-                    _lock_slot(locks, folder, Slot(0, tuple(machine.usable_cpus), gpu), machine)
+                    _lock_slot(locks, folder, Slot(0, tuple(machine.usable_cpus), gpus), machine)
                 folder.log(f"looks for the ceilings of {device}")
             ceilings.load(device, options.measure_ceilings, hooks.on_message)
     return ceilings
@@ -265,12 +265,11 @@ def _run_processes(
 
 
 def _lock_slot(locks: ExitStack, folder: ExperimentFolder, slot: Slot, machine: Topology) -> None:
-    """Wait until no other process of this machine uses these CPUs or this GPU. All processes lock in one order."""
+    """Wait until no other process of this machine uses these CPUs or GPUs. All processes lock in one order."""
     locks_folder = folder.path / SLOT_LOCKS
     locks_folder.mkdir(exist_ok=True)
     names = [f"cpu{cpu:05}" for cpu in sorted(slot.cpus)]
-    if slot.gpu is not None:
-        names.append(f"gpu-{machine.gpu(slot.gpu).uuid or slot.gpu}")
+    names += [f"gpu-{machine.gpu(gpu).uuid or gpu}" for gpu in sorted(slot.gpus)]
     for name in names:
         locks.enter_context(lock(locks_folder / f"{socket.gethostname()}-{name}", timeout=None))
 
@@ -320,6 +319,7 @@ def _build_record(
             "cpu_node": point.cpu_node,
             "device_node": point.cpu_node if point.gpu is None else machine.gpu(point.gpu).node,
             "distance": get_distance(point, machine),
+            **({"gpu_ids": list(point.gpus)} if point.partners else {}),
             "facts": dict(point.facts),
             "timeout_s": point.timeout_s,
             "workers": options.workers,

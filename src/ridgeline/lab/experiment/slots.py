@@ -16,11 +16,11 @@ from ridgeline.machine import Topology, plan
 
 @dataclass(frozen=True)
 class Slot:
-    """CPUs of a node, and a GPU, for one running point."""
+    """CPUs of a node, and GPUs, for one running point."""
 
     node: int
     cpus: tuple[int, ...]
-    gpu: int | None
+    gpus: tuple[int, ...]
 
 
 class Slots:
@@ -30,9 +30,8 @@ class Slots:
         if workers < 1:
             raise InputError(f"experiment.max_workers is {workers}; give 1 or more.")
         self._workers, self._contention = workers, contention
-        gpus = {p.gpu for p in points if p.gpu is not None}
         # Points that use a GPU cannot outnumber the GPUs.
-        concurrent = min(workers, max(1, len(gpus))) if all(p.gpu is not None for p in points) else workers
+        concurrent = count_concurrent(points, machine, workers) if all(p.gpus for p in points) else workers
         self._cpus_by_node = _divide_cpus(machine, {p.cpu_node for p in points}, 1 if contention else concurrent)
         self._used: list[Slot] = []
 
@@ -42,12 +41,12 @@ class Slots:
             return None
         choices = self._cpus_by_node[point.cpu_node]
         if self._contention:
-            return self._use(Slot(point.cpu_node, choices[0], point.gpu))
-        if point.gpu is not None and any(s.gpu == point.gpu for s in self._used):
+            return self._use(Slot(point.cpu_node, choices[0], point.gpus))
+        if any(set(s.gpus) & set(point.gpus) for s in self._used):
             return None
         busy = {(s.node, s.cpus) for s in self._used}
         free = next((cpus for cpus in choices if (point.cpu_node, cpus) not in busy), None)
-        return None if free is None else self._use(Slot(point.cpu_node, free, point.gpu))
+        return None if free is None else self._use(Slot(point.cpu_node, free, point.gpus))
 
     def release(self, slot: Slot) -> None:
         """Make a slot free again."""
@@ -56,6 +55,12 @@ class Slots:
     def _use(self, slot: Slot) -> Slot:
         self._used.append(slot)
         return slot
+
+
+def count_concurrent(points: Sequence[Point], machine: Topology, workers: int) -> int:
+    """Return how many points can run at once: at most one per GPU, or per CPU where no point has a GPU."""
+    gpus = {gpu for point in points for gpu in point.gpus}
+    return max(1, min(workers, len(gpus) or len(machine.usable_cpus)))
 
 
 def _divide_cpus(machine: Topology, nodes: Iterable[int], concurrent: int) -> dict[int, list[tuple[int, ...]]]:

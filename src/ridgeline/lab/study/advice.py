@@ -202,7 +202,7 @@ def _advise_goal(goal: str, model: str, options: Sequence[Option], columns: Colu
         if cost(worst) > cost(best):
             wrong.append(WrongChoice(choice, _name_choice(worst, choice, columns), cost(worst) / cost(best)))
     wrong.sort(key=lambda w: -w.cost)
-    settings = {n: best.level(n) for n in (*place[:3], *columns.factors) if best.level(n) != NONE}
+    settings = {n: best.level(n) for n in (*place[:4], *columns.factors) if best.level(n) != NONE}
     if goal == "throughput":
         comparable = list(options)
     else:

@@ -47,6 +47,7 @@ def build_row(record: Record) -> dict[str, Any]:
         "error": error,
         "duration": plan["duration_s"],
         "gpu_id": place["gpu"],
+        "gpu_ids": plan.get("gpu_ids"),  # only of GPUs that work together
         "numa_node": place["node"],
         "device_node": plan["device_node"],
         "distance": plan["distance"],

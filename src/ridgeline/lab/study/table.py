@@ -34,6 +34,7 @@ class Columns:
     error: str = "error"
     device: str = "device"
     gpu: str = "gpu_id"
+    gpus: str = "gpu_ids"  # the GPUs that work together, `gpu` first; no value where one works alone
     home: str = "device_node"  # node of the CPUs that compute where there is no GPU
     node: str = "numa_node"
     distance: str = "distance"
@@ -62,8 +63,8 @@ class Columns:
     # Measured rates of the machine (B/s, FLOP/s) where rows have them: arithmetic, memory, to the device, back.
     ceilings: tuple[str, str, str, str] = ("ceiling_compute", "ceiling_memory", "ceiling_pcie", "ceiling_pcie_back")
     setting: tuple[str, ...] = (
-        "machine", "device", "gpu_id", "device_node", "numa_node", "distance", "dtype", "compile_mode", "pinned",
-        "ring", "graph",
+        "machine", "device", "gpu_id", "gpu_ids", "device_node", "numa_node", "distance", "dtype", "compile_mode",
+        "pinned", "ring", "graph",
     )  # fmt: skip
     factors: tuple[str, ...] = (
         "compile_mode",
@@ -77,13 +78,14 @@ class Columns:
     identity: tuple[str, ...] = (
         "machine", "experiment", "model", "module", "depth", "dim", "heads", "mlp_dim", "patch_size", "channels",
         "image_size", "image_width", "batch_size", "dtype", "output", "compile_mode", "pinned", "ring", "graph",
-        "memory_size_mb", "device", "gpu_id", "device_node", "numa_node", "distance",
+        "memory_size_mb", "device", "gpu_id", "gpu_ids", "device_node", "numa_node",
+        "distance",
     )  # fmt: skip
 
     @property
     def place(self) -> tuple[str, ...]:
         """The columns that say where a run was placed."""
-        return (self.gpu, self.home, self.node, self.distance)
+        return (self.gpu, self.home, self.node, self.gpus, self.distance)
 
     @property
     def subject(self) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ class Columns:
     @property
     def expected(self) -> tuple[str, ...]:
         """Every column that some analysis needs."""
-        optional = ("run", "success", "error", "gpu", "home", "compile_seconds")
+        optional = ("run", "success", "error", "gpu", "gpus", "home", "compile_seconds")
         names = [v for k, v in vars(self).items() if isinstance(v, str) and k not in optional]
         return tuple(dict.fromkeys((*names, *self.sizes)))
 
@@ -232,7 +234,9 @@ def group_by_model(table: Table) -> dict[str, list[Trial]]:
 
 def name_processor(trial: Trial, columns: Columns) -> str:
     """Return what computes: "GPU 0", or the CPUs of a node where there is no GPU."""
-    gpu, home = trial.level(columns.gpu), trial.level(columns.home)
+    gpu, home, gpus = trial.level(columns.gpu), trial.level(columns.home), trial.row.get(columns.gpus)
+    if isinstance(gpus, Sequence) and len(gpus) > 1:
+        return f"GPUs {'+'.join(map(str, gpus))}"
     if gpu != NONE:
         return f"GPU {gpu}"
     return "CPU" if home == NONE else f"CPUs of node {home}"
