@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,10 @@ import typer
 
 from ridgeline.cli.audit_options import Key, Log, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, stderr
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import Exit, InputError, RidgelineError, StoreError
 
 _CHUNK = 1 << 20
+_LONGEST = 64 << 20  # bytes of a line
 
 
 def init(
@@ -48,20 +50,33 @@ def init(
         print_line(f"{log} is ready; this key verifies it:\n{verifier}")
 
 
-def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
+def append(
+    log: Log,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Name of this input, like a UUID: appended again under it, it counts once."),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Append events from stdin, one JSON object per line; they are on the disk when this ends.
 
     [dim]Example:[/]
 
       echo '{"source":"me","action":"bridge.create","subject":"br0"}' | ridgeline audit append LOG
 
-    If another process writes the log, that process appends the events.
+    If another process writes the log, that process appends the events. With --key the same input may be appended again
+    after any failure. Exit 1: the events are recorded, but no signed checkpoint covers them yet.
     """
     from ridgeline.audit.ledger import Appender, parse_line
+    from ridgeline.audit.watch import KeyedAppend
 
-    count, first, size, number = 0, -1, 0, 0
-    with Appender(log) as into:
-        for lines in _read_lines():
+    count, repeated, first, size, number = 0, 0, -1, 0, 0
+    unsigned: RidgelineError | None = None
+    into = Appender(log)
+    try:
+        once = KeyedAppend(log, into, key) if key is not None else None
+        for lines in read_lines(KeyedAppend.PART if once is not None else None):
             events, numbers = [], []
             try:
                 for line in lines:
@@ -69,17 +84,38 @@ def append(log: Log, as_json: Json = False, quiet: Quiet = False) -> None:
                     if line.strip():
                         events.append(_refuse_internal(parse_line(line, f"line {number} of stdin"), number))
                         numbers.append(number)
-                at, size = into.append(events) if events else (-1, size)
+                known = False
+                if once is not None and events:
+                    at, size, known = once.append(lines, events)
+                else:
+                    at, size = into.append(events) if events else (-1, size)
             except RidgelineError as error:
-                print_note(f"{count} events before it were appended." if count else None)
+                print_note(f"{count:,} events before it are recorded." if count else None)
                 raise _name_line(error, numbers) from None
             first = at if first < 0 else first
             count += len(events)
-        size = max(size, into.finish())
+            repeated += len(events) * known
+        try:
+            size = max(size, into.finish())
+        except StoreError as error:
+            unsigned = error
+    finally:
+        with suppress(StoreError):  # what is recorded is in the journal; the next writer signs it
+            into.close()
     if as_json:
-        print_json({"log": str(log), "appended": count, "first": first if count else None, "size": size})
-    elif not quiet:
-        print_line(f"{count:,} events appended; the log has {size:,}.", stderr())
+        answer = {"log": str(log), "appended": count - repeated, "first": first if count else None, "size": size}
+        print_json({**answer, "repeated": repeated, "signed": unsigned is None})
+    elif not quiet and unsigned is None:
+        again = f" ({repeated:,} were recorded before)" if repeated else ""
+        print_line(f"{count - repeated:,} events appended{again}; the log has {size:,}.", stderr())
+    if unsigned is not None:
+        cause = unsigned.__cause__
+        why = f"{cause.strerror}: {cause.filename or log}" if isinstance(cause, OSError) else str(unsigned).rstrip(".")
+        print_note(
+            f"{count:,} events are recorded from entry {first} on, and survive a crash, but their checkpoint could not "
+            f"be signed ({why}). Do not append them again: the next writer signs them."
+        )
+        raise typer.Exit(Exit.FINDINGS)
 
 
 def info(log: Log, as_json: Json = False) -> None:
@@ -157,15 +193,35 @@ def _default_origin(log: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._/-]+", "-", words).strip("-") or "log"
 
 
-def _read_lines() -> Iterator[list[bytes]]:
-    """Yield the complete lines of stdin as they arrive: at once from a slow pipe, many together from a fast one."""
-    fd, rest = sys.stdin.fileno(), b""
+def read_lines(part: int | None = None, fd: int | None = None) -> Iterator[list[bytes]]:
+    """Yield the lines of stdin as they arrive: at once from a slow pipe, many together from a fast one.
+
+    part  wait for this many lines each time, so that every run yields the same parts
+    fd    read this descriptor instead of stdin
+
+    Raises `InputError` for a line of more than 64 MiB.
+    """
+    fd = sys.stdin.fileno() if fd is None else fd
+    start, size, ready, number = list[bytes](), 0, list[bytes](), 0  # `start`: pieces of a line without an end yet
     while data := os.read(fd, _CHUNK):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
         if lines:
-            yield lines
-    if rest:
-        yield [rest]
+            lines[0] = b"".join([*start, lines[0]])
+            start, size = [], 0
+            ready += lines
+            number += len(lines)
+        start.append(rest)
+        size += len(rest)
+        if size > _LONGEST:
+            raise InputError(f"line {number + 1} of stdin has more than {_LONGEST:,} bytes; split it.")
+        while ready and (part is None or len(ready) >= part):
+            yield ready[:part]
+            ready = ready[part:] if part is not None else []
+    last = b"".join(start)
+    ready += [last] if last else []
+    while ready:
+        yield ready[:part]
+        ready = ready[part:] if part is not None else []
 
 
 def export(

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.sources import files
 from ridgeline.audit.sources import lines as text
 from ridgeline.audit.sources.files import LineFile
-from ridgeline.audit.sources.lines import make_log_reader, parse_json_line
+from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_json_line
 from ridgeline.errors import InputError
 
 
@@ -319,6 +320,24 @@ def follow_from(path, position):
         return seen
 
     return run_in_thread(asyncio.wait_for(run(), 30))
+
+
+def test_a_long_line_that_grows_is_searched_once_and_never_held_whole(tmp_path, monkeypatch):
+    path, reads = tmp_path / "a.log", []
+    real = files._read_at
+    monkeypatch.setattr(files, "_read_at", lambda file, at, size: reads.append(got := real(file, at, size)) or got)
+    with path.open("wb", buffering=0) as file:
+        source = LineFile(path, "lines", make_log_reader("a.log"), follow=True)
+        opened = path.open("rb")
+        for _ in range(40):
+            file.write(b"x" * (1 << 20))
+            assert source._read_lines(opened, 0) == (None, False)
+        file.write(b"end\nnext\n")
+    lines, complete = source._read_lines(opened, 0)
+    opened.close()
+    assert (len(lines.data), lines.more, complete) == (LONGEST, (39 << 20) + 4, False)
+    assert max(map(len, reads)) <= LONGEST, "the whole line was read at once"
+    assert sum(map(len, reads)) < 3 * (41 << 20), "the line was read again for every piece that was added"
 
 
 def test_a_line_longer_than_any_buffer_is_one_event_that_says_what_was_cut(tmp_path):

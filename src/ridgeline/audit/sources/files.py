@@ -19,13 +19,26 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.audit.sources.lines import LineReader, parse_lines
+from ridgeline.audit.sources.lines import LONGEST, LineReader, parse_lines
 from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.errors import InputError
 
 CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Bytes of a file to make events of; of a line that is too long, its first bytes."""
+
+    data: bytes
+    tail: bytes  # the last bytes before the place after them
+    more: int = 0  # bytes of the first line that were left out
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + self.more
 
 
 @dataclass(frozen=True)
@@ -37,9 +50,9 @@ class _Place:
     head: bytes = b""
     tail: bytes = b""
 
-    def after(self, data: bytes) -> _Place:
-        head, tail = (self.head + data[:_HEAD])[:_HEAD], (self.tail + data[-_TAIL:])[-_TAIL:]
-        return _Place(self.inode, self.offset + len(data), head, tail)
+    def after(self, lines: _Lines) -> _Place:
+        head, tail = (self.head + lines.data[:_HEAD])[:_HEAD], (self.tail + lines.tail)[-_TAIL:]
+        return _Place(self.inode, self.offset + lines.size, head, tail)
 
     def stands(self, file: BinaryIO) -> bool:
         """Whether the file still has the bytes that were read; costs two short reads."""
@@ -76,6 +89,7 @@ class LineFile:
         self._read, self._follow, self._chunk = read, follow, chunk
         self._stop = asyncio.Event()
         self._gaps: list[str] = []
+        self._searched = (0, 0), 0  # (inode, offset) of a long line, and how far its end was looked for
         self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
     def stop(self) -> None:
@@ -92,20 +106,20 @@ class LineFile:
                     if file is None:
                         await self._pause()
                         continue
-                data, ends_line = self._read_lines(file, place.offset)
+                lines, ends_line = self._read_lines(file, place.offset)
                 if not place.stands(file):  # checked after the read, so that it is valid for the bytes read
                     place = self._restart_after_cut(file, place)
                     continue
-                if data:
-                    place = place.after(data)
-                    yield self._batch(data, place)
+                if lines is not None:
+                    place = place.after(lines)
+                    yield self._batch(lines, place)
                     continue
                 if self._gaps:
                     yield Batch([], place.position(), gaps=self._take_gaps())
                 last = not self._follow or self._stop.is_set()
                 moved = self._moved(file)
                 if not ends_line and (moved or not self._follow):  # no writer will finish that line
-                    rest = _read_at(file, place.offset, max(0, _size(file) - place.offset))
+                    rest = _read_lines_to(file, place.offset, max(place.offset, _size(file)))
                     place = place.after(rest)
                     yield self._batch(rest, place)
                     continue
@@ -163,28 +177,38 @@ class LineFile:
         zeros = _Place(place.inode, place.offset, bytes(len(place.head)), bytes(len(place.tail)))
         return zeros if zeros.stands(file) else _Place(place.inode)
 
-    def _read_lines(self, file: BinaryIO, offset: int) -> tuple[bytes, bool]:
-        """Return complete lines from `offset` on, and whether no unfinished line follows."""
+    def _read_lines(self, file: BinaryIO, offset: int) -> tuple[_Lines | None, bool]:
+        """Return complete lines from `offset` on (None: there are none), and whether no unfinished line follows."""
         data = _read_at(file, offset, self._chunk)
         if not data:
-            return b"", True
+            return None, True
         end = data.rfind(b"\n") + 1
-        if end == 0 and len(data) == self._chunk:  # one long line: read on until it ends
-            size = self._chunk
-            while b"\n" not in data and len(data) == size:
-                size *= 2
-                data = _read_at(file, offset, size)
-            end = data.find(b"\n") + 1
-        return data[:end], end == len(data)
+        if end:
+            return _Lines(data[:end], data[max(0, end - _TAIL) : end]), end == len(data)
+        if len(data) < self._chunk:
+            return None, False
+        # One long line: look for its end in pieces, and at the next call only in what was added since.
+        at = max(
+            offset + len(data),
+            self._searched[1] if self._searched[0] == (os.fstat(file.fileno()).st_ino, offset) else 0,
+        )
+        while piece := _read_at(file, at, max(self._chunk, CHUNK)):
+            end = piece.find(b"\n") + 1
+            if end:
+                return _read_lines_to(file, offset, at + end), end == len(piece)
+            at += len(piece)
+        self._searched = (os.fstat(file.fileno()).st_ino, offset), at
+        return None, False
 
-    def _batch(self, data: bytes, place: _Place) -> Batch:
-        """Make a batch of `data`, which ends at `place`; lines are numbered if the file was read from its beginning."""
-        start = place.offset - len(data)
+    def _batch(self, lines: _Lines, place: _Place) -> Batch:
+        """Make a batch of `lines`, which end at `place`; they are numbered if the file was read from its beginning."""
+        start = place.offset - lines.size
         if start == 0:
             self._number = 0
-        events, places, refused = parse_lines(data, self._read, f"of {self.path}", self._number, start)
+        cut = lines.more - lines.tail.endswith(b"\n") if lines.more else 0  # bytes of the line, without its end
+        events, places, refused = parse_lines(lines.data, self._read, f"of {self.path}", self._number, start, cut)
         if self._number is not None:
-            self._number += data.count(b"\n")
+            self._number += lines.data.count(b"\n") + (1 if lines.more else 0)
         return Batch(events, place.position(), refused=tuple(refused), gaps=self._take_gaps(), places=places)
 
     def _take_gaps(self) -> tuple[str, ...]:
@@ -231,6 +255,16 @@ def _size(file: BinaryIO) -> int:
 
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return os.pread(file.fileno(), size, offset)
+
+
+def _read_lines_to(file: BinaryIO, offset: int, end: int) -> _Lines:
+    """Read from `offset` to `end`; of one line longer than LONGEST only its beginning."""
+    tail = min(_TAIL, end - offset)
+    if end - offset <= LONGEST + 1:
+        data = _read_at(file, offset, end - offset)
+        return _Lines(data, data[len(data) - tail :])
+    data = _read_at(file, offset, LONGEST)
+    return _Lines(data, _read_at(file, end - tail, tail), end - offset - len(data))
 
 
 def _read_marks(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:

@@ -134,13 +134,17 @@ class Journal:
 
 async def _gather_lines(stream: asyncio.StreamReader) -> AsyncIterator[list[bytes]]:
     """Yield lists of lines; lines that are available together come together."""
-    rest = b""
+    start = list[bytes]()  # pieces of a line without an end yet
     while data := await stream.read(1 << 18):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*start, lines[0]])
+            start = []
+        start.append(rest)
         for first in range(0, len(lines), _AT_ONCE):
             yield [line for line in lines[first : first + _AT_ONCE] if line.strip()]
-    if rest.strip():
-        yield [rest]
+    if (last := b"".join(start)).strip():
+        yield [last]
 
 
 def make_event(entry: dict[str, Any]) -> Event:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.internal_events import make_label_event as make_label_event
     from ridgeline.audit.watch.internal_events import read_alerts as read_alerts
     from ridgeline.audit.watch.internal_events import read_request_keys as read_request_keys
+    from ridgeline.audit.watch.keyed_append import KeyedAppend as KeyedAppend
     from ridgeline.audit.watch.meaning import Encode as Encode
     from ridgeline.audit.watch.meaning import Meaning as Meaning
     from ridgeline.audit.watch.meaning import make_encoder as make_encoder
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = attach(
         "capacity": ["HOUR", "RATES", "forecast"],
         "intake": ["Intake"],
         "internal_events": ["make_label_event", "read_alerts", "read_request_keys"],
+        "keyed_append": ["KeyedAppend"],
         "meaning": ["Encode", "Meaning", "make_encoder", "open_meaning"],
         "prometheus": ["format_metrics"],
         "redaction": ["NAMES", "Redaction", "redact"],
