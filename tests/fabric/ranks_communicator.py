@@ -247,3 +247,60 @@ def run_refused_schedules(comm) -> dict:
     }
     errors = {name: get_error(call) for name, call in calls.items()}
     return {**errors, "unchanged": x.tolist() == [1.0] * 8, "sum": float(comm.all_reduce(np.ones(2))[0])}
+
+
+def miss_random_deadlines(comm, seed) -> list:
+    """Random calls on 20 communicators with random delays and short deadlines; returns what contradicts the rules.
+
+    A call returns the right values or raises an error. After the first error every call on the communicator raises.
+    """
+    wrong, n, me = [], comm.size, comm.rank
+    for trial in range(20):
+        group = comm.split(0)
+        shared, local = np.random.default_rng([seed, trial]), np.random.default_rng([seed, trial, me])
+        failed = ""
+        for number in range(60):
+            name = str(
+                shared.choice(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "message"])
+            )
+            count, registered, root = (
+                int(shared.choice([3, 3_000, 60_000])),
+                shared.random() < 0.4,
+                int(shared.integers(n)),
+            )
+            algorithm = "ring" if name in ("all_reduce", "all_gather") and shared.random() < 0.3 else None
+            size = count * n if name in ("reduce_scatter", "all_to_all") else count
+            inputs = [np.random.default_rng([trial, number, r]).integers(0, 100, size).astype("f4") for r in range(n)]
+            x = fabric.empty(size, "f4") if registered else np.empty(size, "f4")
+            x[:] = inputs[me]
+            if local.random() < 0.1:
+                time.sleep(local.random() * 0.04)
+            timeout = float(local.choice([0.01, 0.02, 5.0]))
+            try:
+                if name == "message":
+                    ring = [(me + 1) % n, (me - 1) % n]
+                    group.send(x, ring[0], timeout=timeout)
+                    result, expected = group.recv(x.copy(), ring[1], timeout=timeout), inputs[ring[1]]
+                elif name == "broadcast":
+                    result, expected = group.broadcast(x, root, timeout=timeout), inputs[root]
+                elif name == "all_reduce":
+                    result = group.all_reduce(x, algorithm=algorithm, timeout=timeout)
+                    expected = np.sum(inputs, 0)
+                elif name == "all_gather":
+                    result = group.all_gather(x, algorithm=algorithm, timeout=timeout)
+                    expected = np.stack(inputs)
+                elif name == "reduce_scatter":
+                    result, expected = group.reduce_scatter(x, timeout=timeout), np.sum(inputs, 0).reshape(n, -1)[me]
+                else:
+                    result = group.all_to_all(x, out=x, timeout=timeout)
+                    expected = np.concatenate([array.reshape(n, -1)[me] for array in inputs])
+            except fabric.FabricError as error:
+                failed = failed or str(error)
+            else:
+                if failed or not np.array_equal(result, expected):
+                    wrong.append((trial, number, name, count, registered, failed))
+        if not failed:
+            continue
+        first = get_error(lambda group=group: group.barrier(timeout=LONG_S))
+        wrong += [] if "has failed" in first else [(trial, "barrier", first)]
+    return wrong

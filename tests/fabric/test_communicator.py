@@ -115,3 +115,9 @@ def test_schedules_that_must_not_run_are_refused_in_all_ranks():
         assert result["sum"] == 2.0
         for name, message in messages.items():
             assert re.search(message, result[name]), (name, result[name])
+
+
+@pytest.mark.slow  # thousands of calls, many of which wait for a deadline
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_returns_is_right_where_deadlines_are_missed_at_random(ranks):
+    assert fabric.spawn(jobs.miss_random_deadlines, ranks, args=(ranks,), timeout=300) == [[]] * ranks
