@@ -15,6 +15,8 @@ import pytest
 from tests.trajectory import recordings
 
 from ridgeline.cli import load_command, main
+from ridgeline.errors import InputError
+from ridgeline.trajectory import Stream, align, writers
 from ridgeline.trajectory.writers import npz
 
 
@@ -183,6 +185,76 @@ def test_many_logs_form_one_lerobot_dataset_and_only_failures_are_repeated(run_c
     assert json.loads((tmp_path / "set/meta/info.json").read_text())["total_episodes"] == 3
     assert not list(tmp_path.glob(".set*"))
     assert run_cli(*ask)[2].count("up to date") == 3
+
+
+@pytest.fixture
+def two_logs(tmp_path: Path) -> list[Path]:
+    """Two HDF5 files: a pose of three and of four columns, a speed in both, a current in the second."""
+    import h5py
+
+    paths = [tmp_path / "l0.h5", tmp_path / "l1.h5"]
+    for path, width in zip(paths, (3, 4), strict=True):
+        with h5py.File(path, "w") as file:
+            file["time"], file["pose"], file["speed"] = np.arange(100) / 50, np.zeros((100, width)), np.arange(100.0)
+            if width == 4:
+                file["current"] = np.ones(100)
+    return paths
+
+
+def test_a_stream_of_two_widths_is_named_with_its_files_and_can_be_excluded_or_renamed(
+    run_cli, two_logs: list[Path], tmp_path: Path
+):
+    ask = ["resample", *two_logs, "--hz", 20, "--format", "lerobot", "-o"]
+    code, _, err = run_cli(*ask, tmp_path / "o")
+    assert code == 2
+    assert "'pose' has 3 columns in" in err
+    assert "l0.h5' and 4 in" in err
+    assert "--exclude 'pose'" in err
+    assert not (tmp_path / "o").exists()
+    code, _, err = run_cli(*ask, tmp_path / "o", "--exclude", "po*,nothing")
+    assert code == 0, err
+    assert "--exclude 'nothing' matches no stream" in err
+    assert "l0.h5' lacks current" in err
+    features = json.loads((tmp_path / "o/meta/info.json").read_text())["features"]
+    assert {"observation.speed", "observation.current"} <= set(features)
+    assert "observation.pose" not in features
+    code, _, err = run_cli("resample", two_logs[0], "--hz", 20, "-o", tmp_path / "o.parquet", "--exclude", "*")
+    assert (code, "leaves no stream" in err) == (2, True)
+
+
+def test_streams_are_renamed_with_their_columns(run_cli, log: Path, tmp_path: Path):
+    words = ["--rename", "attitude=body", "--rename", "status/mode=state", "--include", "attitude,status/mode"]
+    assert (
+        run_cli("resample", log, "--hz", 10, "-o", tmp_path / "o.parquet", *words, "--kind", "body/yaw=linear")[0] == 0
+    )
+    names = parquet.read_table(tmp_path / "o.parquet").column_names
+    assert names == ["time_ns", *(f"body/q[{i}]" for i in range(4)), "body/yaw", "state"]
+
+
+def test_joints_in_another_order_are_put_in_order_and_other_joints_are_refused(tmp_path: Path):
+    def episode(*labels: str):
+        values = np.array([[{"a": 1.0, "b": 2.0, "c": 3.0}[n] for n in labels]] * 3)
+        return align([Stream("j", np.arange(3), values, unit="s", columns=tuple(f"j.{n}" for n in labels))], hz=1)
+
+    writers.write(tmp_path / "o.parquet", [episode("a", "b"), episode("b", "a")], "parquet")
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert (set(table["j.a"].to_pylist()), set(table["j.b"].to_pylist())) == ({1.0}, {2.0})
+    with pytest.raises(InputError, match=r"'j' has a column 'j.b' in episode 0 and 'j.c' in episode 1"):
+        writers.write(tmp_path / "x.parquet", [episode("a", "b"), episode("a", "c")], "parquet")
+
+
+def test_csv_is_a_file_and_other_suffixes_are_refused(run_cli, log: Path, tmp_path: Path):
+    assert run_cli("resample", log, "--hz", 50, "-o", tmp_path / "x.csv", "--max-gap", 0.1)[0] == 0
+    lines = (tmp_path / "x.csv").read_text().splitlines()
+    assert len(lines) == 202
+    assert lines[0].startswith('"time_ns","attitude/q[0]"')
+    assert lines[3].endswith(",,")  # the mode has no value in its gap
+    code, _, _ = run_cli("resample", log, log, "--hz", 50, "-o", tmp_path / "many", "--format", "csv")
+    assert (code, len(list((tmp_path / "many").glob("*.csv")))) == (0, 2)
+    for name in ("x.h5", "x.xlsx", "x.txt"):
+        code, _, err = run_cli("resample", log, "--hz", 50, "-o", tmp_path / name)
+        assert (code, "resample writes .parquet, .csv, .npz or a folder" in err) == (2, True)
+        assert not (tmp_path / name).exists()
 
 
 def test_a_dataset_resumes_with_fewer_and_with_other_inputs(run_cli, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""`ridgeline resample`: resample recordings onto one clock, as Parquet, NPZ or a LeRobot dataset."""
+"""`ridgeline resample`: resample recordings onto one clock, as Parquet, CSV, NPZ or a LeRobot dataset."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from ridgeline.errors import Exit, InputError, unknown
 if TYPE_CHECKING:
     from ridgeline.trajectory import ConversionResult
 
+# Files of other programs that people may ask for
+OTHER_FILES = {".json", ".jsonl", ".feather", ".arrow", ".xlsx", ".npy", ".mat", ".pkl", ".zip", ".gz", ".zarr"}
+
 
 def resample(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT…", help="ULog, MCAP, ROS bag, HDF5, CSV, …")],
@@ -24,12 +27,12 @@ def resample(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="A .parquet or .npz file for one input; a folder for several, or for LeRobot."
+            "--out", "-o", help="A .parquet, .csv or .npz file for one input; a folder for several, or for LeRobot."
         ),
     ],
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="parquet, npz or lerobot (default: by the suffix of OUT)."),
+        typer.Option("--format", metavar="NAME", help="parquet, csv, npz or lerobot (default: by the suffix of OUT)."),
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -42,7 +45,21 @@ def resample(
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topics", metavar="NAME,…", help="Read only these topics; patterns like 'imu*' work."),
+        typer.Option(
+            "--topics", "--include", metavar="NAME,…", help="Read only these topics; patterns like 'imu*' work."
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="NAME,…", help="Leave these topics or streams out; patterns work."),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename",
+            metavar="OLD=NEW",
+            help="Give a stream, or all streams of a topic, another name; other options use the new name.",
+        ),
     ] = None,
     max_gap: Annotated[
         float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
@@ -111,10 +128,13 @@ def resample(
         clock=time_column,
         unit=time_unit,
         stamps=_check_stamps(stamps),
+        exclude=split_names(exclude),
+        rename=dict(parse_assignment(r, "--rename") for r in rename or ()),
     )
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
     chosen = writers.choose_format(out, form)
+    _check_suffix(out)
     folder = chosen == "lerobot" or writers.choose_format(out) is None
     if len(inputs) > 1 and not folder:
         raise InputError(f"--out '{out}' is one file, and there are {len(inputs)} inputs; give a folder.")
@@ -161,6 +181,9 @@ def _print_results(results: Sequence[ConversionResult], out: Path, as_json: bool
         console.print(text, highlight=False, soft_wrap=True)
 
     for r in results:
+        if r.skipped and not quiet:
+            for note in r.notes:
+                line(f"[dim]{escape(note)}[/]")
         if r.error:
             line(f"[red]failed[/] {escape(f'{r.input}: {r.error}')}")
         elif r.skipped:
@@ -184,6 +207,17 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[ConversionResult], 
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("resampling", total=total)
         yield lambda result: bar.update(task, advance=1, description=result.input.name)
+
+
+def _check_suffix(out: Path) -> None:
+    """Refuse a folder with the name of a file that resample does not write."""
+    from ridgeline.trajectory import readers, writers
+
+    suffix = out.suffix.lower()
+    known = {s for _, suffixes in readers.FORMATS.values() for s in suffixes} | OTHER_FILES
+    written = [s for s in writers.FORMATS.values() if s]
+    if suffix in known - {*written} and not out.is_dir():
+        raise InputError(f"--out '{out}' ends in {suffix}, and resample writes {', '.join(written)} or a folder.")
 
 
 def _choose_device(device: str) -> str:

@@ -40,6 +40,8 @@ class ConversionSettings:
     clock: str | None = None
     unit: str | None = None
     stamps: str = "auto"
+    exclude: tuple[str, ...] = ()  # names or patterns of streams to leave out
+    rename: Mapping[str, str] = field(default_factory=dict)  # stream or topic -> its name in the output
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def align_recording(
     """Read a recording and align each of its episodes."""
     report = report_note or (lambda _: None)
     options = ReadOptions(settings.fps, settings.clock, settings.unit, report, settings.stamps)
-    streams = readers.read(path, settings.topics, options)
+    streams = rename_streams(
+        exclude_streams(readers.read(path, settings.topics, options), settings, path, report), settings
+    )
     names = [s.name for s in streams]
     kinds = {n: check_kind(kind) for word, kind in settings.kinds.items() for n in match_names(names, word)}
     chosen: list[Stream] = [replace(s, kind=kinds.get(s.name, s.kind)) for s in streams]
@@ -82,6 +86,35 @@ def align_recording(
             report(warning)
         episodes.append(aligned_episode)
     return episodes
+
+
+def exclude_streams(
+    streams: Sequence[Stream], settings: ConversionSettings, path: Path, report: Report
+) -> list[Stream]:
+    """Return the streams that no word of `settings.exclude` matches."""
+    excluded: set[str] = set()
+    for word in settings.exclude:
+        names = readers.match_streams(streams, word)
+        excluded |= names
+        if not names:
+            report(f"--exclude '{word}' matches no stream of '{path}'.")
+    rest = [s for s in streams if s.name not in excluded]
+    if not rest:
+        raise InputError(f"--exclude leaves no stream of '{path}'; exclude fewer.")
+    return rest
+
+
+def rename_streams(streams: Sequence[Stream], settings: ConversionSettings) -> list[Stream]:
+    """Return the streams with the names of `settings.rename`; the name of a topic renames all its streams."""
+    out = []
+    for stream in streams:
+        for old, new in settings.rename.items():
+            if stream.name == old or stream.name.startswith(f"{old}/"):
+                columns = tuple(new + c.removeprefix(old) if c.startswith(old) else c for c in stream.columns)
+                stream = replace(stream, name=new + stream.name.removeprefix(old), columns=columns)
+                break
+        out.append(stream)
+    return out
 
 
 def convert(
@@ -136,7 +169,7 @@ def build_key(paths: Sequence[Path], settings: ConversionSettings) -> dict[str, 
         changed = max((s.st_mtime_ns for s in stats), default=0)
         inputs.append({"name": path.name, "bytes": sum(s.st_size for s in stats), "changed_ns": changed})
     plain = asdict(settings)
-    return {"inputs": inputs, "settings": {**plain, "topics": list(settings.topics)}}
+    return {"inputs": inputs, "settings": {**plain, "topics": list(settings.topics), "exclude": list(settings.exclude)}}
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
@@ -187,18 +220,36 @@ def _convert_to_dataset(
             results.append(skipped if number in ready else _write_chunk(chunks, number, path, out, settings, device))
             each(results[-1])
         ready = set(chunks.done())
-        readable = [number for number in numbers if number in ready]
-        episodes = [e for number in readable for e in npz.load(chunks.file(number))]
+        loaded = [
+            (path, npz.load(chunks.file(number)))
+            for number, path in zip(numbers, paths, strict=True)
+            if number in ready
+        ]
+    episodes = [e for _, parts in loaded for e in parts]
     failed = [str(r.input) for r in results if r.error]
     try:
-        if readable:
+        if episodes:
+            writers.check_columns(episodes, [f"'{path}'" for path, parts in loaded for _ in parts])
+            results = [_add_missing(r, loaded) for r in results]
             writers.write(out, episodes, "lerobot", {**key, "failed": failed})
     except InputError:
         discard_dir(store)  # these recordings cannot form a dataset; the chunks are useless
         raise
-    if not failed or not readable:
+    if not failed or not episodes:
         discard_dir(store)
     return results
+
+
+def _add_missing(result: ConversionResult, loaded: Sequence[tuple[Path, Sequence[Aligned]]]) -> ConversionResult:
+    """Add a note about the streams that other recordings have and this one lacks."""
+    own = {name for path, parts in loaded if path == result.input for e in parts for name in e.columns}
+    every = dict.fromkeys(name for _, parts in loaded for e in parts for name in e.columns)
+    missing = [name for name in every if name not in own]
+    if not missing or not own:
+        return result
+    rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+    lacks = f"'{result.input}' lacks {', '.join(missing[:6])}{rest}"
+    return replace(result, notes=(*result.notes, f"{lacks}; other recordings have it, and its rows are empty."))
 
 
 def _chunk_number(path: Path, settings: ConversionSettings) -> int:

@@ -26,7 +26,7 @@ from ridgeline.trajectory.readers.streams import (
 )
 from ridgeline.trajectory.stream import Stream
 
-__all__ = ["FORMATS", "STAMPS", "LeftOut", "ReadOptions", "detect_format", "group_episodes", "read"]
+__all__ = ["FORMATS", "STAMPS", "LeftOut", "ReadOptions", "detect_format", "group_episodes", "match_streams", "read"]
 
 # module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""Write aligned streams as Parquet, NPZ or a LeRobot v3 folder. An output is complete or does not exist.
+"""Write aligned streams as Parquet, CSV, NPZ or a LeRobot v3 folder. An output is complete or does not exist.
 
 Each format is a module with `write(path, episodes, meta)` and `read_meta(path)`. The output stores `meta`, so that a
 second run can recognise a finished output without a second file.
@@ -13,10 +13,12 @@ from typing import Any
 
 from ridgeline.errors import InputError, unknown
 from ridgeline.trajectory.stream import Aligned
+from ridgeline.trajectory.writers.table import check_columns
 
-__all__ = ["FORMATS", "choose_format", "read_meta", "write"]
+__all__ = ["FORMATS", "check_columns", "choose_format", "read_meta", "write"]
 
-FORMATS = {"parquet": ".parquet", "npz": ".npz", "lerobot": ""}  # name -> suffix; a LeRobot dataset is a folder
+# name -> suffix; a LeRobot dataset is a folder
+FORMATS = {"parquet": ".parquet", "csv": ".csv", "npz": ".npz", "lerobot": ""}
 
 
 def write(path: str | Path, episodes: Sequence[Aligned], form: str, meta: Mapping[str, Any] | None = None) -> None:

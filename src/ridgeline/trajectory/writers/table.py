@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import InputError
-from ridgeline.trajectory.stream import Aligned, Array
+from ridgeline.trajectory.stream import Aligned, Array, find_valid
 
 TIMES = {"i": "time_ns", "f": "time"}  # int64 nanoseconds, float64 seconds
 EPISODE = "episode_index"
@@ -42,11 +43,50 @@ def episode_index(episodes: Sequence[Aligned]) -> Array:
     return np.repeat(np.arange(len(episodes), dtype=np.int64), [len(e.times) for e in episodes])
 
 
+def check_columns(episodes: Sequence[Aligned], places: Sequence[str]) -> None:
+    """Raise InputError if a stream has other columns in another episode; `places` names the episodes."""
+    first: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for episode, place in zip(episodes, places, strict=True):
+        for name, labels in episode.labels.items():
+            known_place, known = first.setdefault(name, (place, labels))
+            if len(labels) != len(known):
+                counts = f"{len(known)} columns in {known_place} and {len(labels)} in {place}"
+            elif set(labels) != set(known):
+                here, there = (next(x for x in a if x not in b) for a, b in ((known, labels), (labels, known)))
+                counts = f"a column '{here}' in {known_place} and '{there}' in {place}"
+            else:
+                continue
+            raise InputError(
+                f"'{name}' has {counts}; leave it out (--exclude '{name}'), or give it another name in one of them "
+                "(--rename)."
+            )
+
+
+def build_arrow(episodes: Sequence[Aligned]) -> Any:
+    """Return an Arrow table: a time column, then one column per channel; unknown values are null."""
+    import pyarrow as arrow
+
+    name, times = time_column(episodes)
+    columns: dict[str, Any] = {name: arrow.array(times)}
+    if len(episodes) > 1:
+        columns[EPISODE] = arrow.array(episode_index(episodes))
+    names = merge_labels(episodes)
+    column_names = choose_names([label for labels in names.values() for label in labels])
+    for stream, (values, mask) in stack_episodes(episodes).items():
+        gaps = None if mask.all() else ~find_valid(values, mask)
+        for i, label in enumerate(names[stream]):
+            channel = values if values.ndim == 1 else np.ascontiguousarray(values[:, i])
+            unknown = gaps if gaps is None or gaps.ndim == 1 else np.ascontiguousarray(gaps[:, i])
+            columns[column_names[label]] = arrow.array(channel, mask=unknown)
+    return arrow.table(columns)
+
+
 def stack_episodes(episodes: Sequence[Aligned]) -> dict[str, tuple[Array, Array]]:
     """Return (values [ΣT] or [ΣT, D], mask [ΣT]) by stream name."""
     names = list(dict.fromkeys(n for e in episodes for n in e.columns))
     if len(episodes) == 1:
         return {n: (episodes[0].columns[n], episodes[0].masks[n]) for n in names}
+    check_columns(episodes, [f"episode {i}" for i in range(len(episodes))])
     return {name: _stack_stream(name, episodes) for name in names}
 
 
@@ -56,19 +96,20 @@ def merge_labels(episodes: Sequence[Aligned]) -> dict[str, tuple[str, ...]]:
 
 def _stack_stream(name: str, episodes: Sequence[Aligned]) -> tuple[Array, Array]:
     pattern = next(e.columns[name] for e in episodes if name in e.columns)
-    widths = {e.columns[name].shape[1:]: None for e in episodes if name in e.columns}
-    if len(widths) > 1:
-        counts = " and ".join(str(w[0] if w else 1) for w in widths)
-        raise InputError(
-            f"'{name}' has {counts} columns in different recordings; leave it out, or write separate files."
-        )
-    values = [e.columns.get(name, _empty_rows(pattern, len(e.times))) for e in episodes]
+    labels = next(e.labels[name] for e in episodes if name in e.labels)  # those of `merge_labels`
+    values = [_take(e, name, labels) if name in e.columns else _empty_rows(pattern, len(e.times)) for e in episodes]
     masks = [e.masks.get(name, np.zeros(len(e.times), bool)) for e in episodes]
     stacked, mask = np.concatenate(values), np.concatenate(masks)
     if stacked.dtype.kind == "f":  # a masked integer is 0, which would be a value in a float column
         integers = np.repeat([v.dtype.kind != "f" for v in values], [len(v) for v in values])
         stacked[integers & ~mask] = np.nan
     return stacked, mask
+
+
+def _take(episode: Aligned, name: str, labels: Sequence[str]) -> Array:
+    """Return a stream with its columns in the order of `labels`."""
+    values, own = episode.columns[name], episode.labels[name]
+    return values if values.ndim == 1 or own == labels else values[:, [own.index(label) for label in labels]]
 
 
 def _empty_rows(pattern: Array, rows: int) -> Array:
