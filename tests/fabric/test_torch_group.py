@@ -288,6 +288,36 @@ def test_wrong_arguments_are_refused_before_data_moves(three, call):
     three.check_usable()
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (
+            lambda group: group.allreduce([torch.ones(2)]),
+            lambda group: group.allreduce([torch.ones(2).to_sparse(), torch.ones(2)]),
+        ),
+        (lambda group: group.allreduce([torch.ones(2)]), lambda group: group.allreduce([torch.ones(2).cfloat()])),
+        (
+            lambda group: group.alltoall([torch.ones(1)] * 3, [torch.ones(1)] * 3),
+            lambda group: group.alltoall([torch.ones(1)] * 2, [torch.ones(1)] * 3),
+        ),
+        (
+            lambda group: group.scatter([torch.ones(1)], []),
+            lambda group: group.scatter([torch.ones(1)], [[torch.ones(2)] * 3]),
+        ),
+    ],
+)
+def test_the_other_ranks_do_not_wait_for_a_rank_that_refuses_its_arguments(three, right, wrong):
+    def call(group, rank):
+        for _ in range(3):
+            with pytest.raises(RidgelineError) as caught:
+                (right if rank else wrong)(group).wait(GUARD)
+        return str(caught.value)
+
+    outcomes = three.run(call)
+    assert all("rank 0 calls" in outcome and "refuses" in outcome for outcome in outcomes[1:]), outcomes
+    three.check_usable()
+
+
 def test_messages_in_any_order_with_tags_beside_collectives(three):
     choice = random.Random(9)
     jobs = [(*choice.sample(range(3), 2), choice.randrange(4), n) for n in range(60)]

@@ -70,6 +70,11 @@ class Group:
         """Return the algorithm of a call on `nbytes` bytes that names no algorithm; `direct` is the native one."""
         return self._choice.get_name(op, None, nbytes)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a dead or late rank has ended this communicator; then every call raises FabricError."""
+        return self._engine.first_failure is not None
+
     def stats(self) -> dict[str, Any]:
         """Return calls, bytes and seconds per operation, and the share of time that this rank waited for each other."""
         ops: dict[str, dict[str, Any]] = {}

@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from functools import wraps
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,6 @@ from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.arrays import TYPES
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import read_config
-from ridgeline.fabric.failure_messages import MISMATCH
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.tagged_messages import Messenger
 
@@ -173,14 +173,22 @@ class _CallQueue:
             del call  # it holds tensors
 
 
-class _EndingCommunicator(Communicator):
-    """A communicator that knows whether a failure has ended it; a mismatch does not."""
+def _announces_refusals(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let the other ranks know of a refused call, so that they need not wait for this rank until their deadline."""
 
-    ended = False
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(self: RidgelineGroup, *arguments: Any, **options: Any) -> Any:
+            try:
+                return method(self, *arguments, **options)
+            except InputError:
+                if self._error is None:
+                    self._calls.submit(lambda: self._comm._refuse(op))
+                raise
 
-    def _raise(self, code: int, name: str, timeout: float | None) -> NoReturn:
-        self.ended = self.ended or code != MISMATCH
-        super()._raise(code, name, timeout)
+        return call
+
+    return decorate
 
 
 class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -199,7 +207,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messenger = Messenger(name, rank, size, timeout, self._end)
         try:
             self._world: World = join_world(name, rank, size, join_timeout)
-            self._comm = _EndingCommunicator(self._world, replace(read_config(), timeout=timeout))
+            self._comm = Communicator(self._world, replace(read_config(), timeout=timeout))
         except BaseException:
             self._messenger.close()
             raise
@@ -229,6 +237,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Collectives of the engine.
 
+    @_announces_refusals("all_reduce")
     def allreduce(self, tensors: list[Any], opts: Any = None) -> Any:
         if any(tensor.is_sparse for tensor in tensors):
             return self._allreduce_sparse(tensors, opts)
@@ -243,11 +252,13 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    @_announces_refusals("reduce")
     def reduce(self, tensors: list[Any], opts: Any = None) -> Any:
         root, (tensor,) = self._get_root("reduce", opts), tensors
         reduce = self._choose_reduction("reduce", tensor, opts)
         return self._submit("reduce", lambda: reduce(tensor, root), tensors)
 
+    @_announces_refusals("broadcast")
     def broadcast(self, tensors: list[Any], opts: Any = None) -> Any:
         _check("broadcast", tensors)
         root, timeout = self._get_root("broadcast", opts), _get_timeout(opts)
@@ -258,6 +269,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
+    @_announces_refusals("all_gather")
     def allgather_into_tensor_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         for out, tensor in zip(outputs, inputs, strict=True):
             _check("all_gather", [tensor], [out])
@@ -272,6 +284,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
+    @_announces_refusals("reduce_scatter")
     def reduce_scatter_tensor_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         for out, tensor in zip(outputs, inputs, strict=True):
             _check("reduce_scatter", [tensor], [out])
@@ -288,6 +301,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Lists of tensors: equal parts go through the engine, others are made of its calls.
 
+    @_announces_refusals("all_gather")
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         timeout = _get_timeout(opts)
         for parts, tensor in zip(outputs, inputs, strict=True):
@@ -318,6 +332,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         work._tensors = outputs
         return work
 
+    @_announces_refusals("reduce_scatter")
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
         for out, parts in zip(outputs, inputs, strict=True):
             _check("reduce_scatter", parts, [out])
@@ -353,6 +368,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._submit("reduce_scatter", work, outputs)
 
+    @_announces_refusals("all_to_all")
     def alltoall_base(
         self, output: Any, tensor: Any, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Any:
@@ -360,18 +376,21 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         if output_sizes or input_sizes:
             received = self._split("output", output.detach(), output_sizes)
             sent = self._split("input", tensor.detach(), input_sizes)
-            work = self.alltoall(received, sent, opts)
-            work._tensors = [output]
-            return work
+            return self._exchange(received, sent, [output], opts)
         timeout = _get_timeout(opts)
         return self._submit("all_to_all", lambda: self._comm.all_to_all(tensor, out=output, timeout=timeout), [output])
 
+    @_announces_refusals("all_to_all")
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         _check("all_to_all", inputs, outputs)
         if not len(outputs) == len(inputs) == self._count:
             raise InputError(
                 f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs were given to {self._count} ranks."
             )
+        return self._exchange(outputs, inputs, outputs, opts)
+
+    def _exchange(self, outputs: list[Any], inputs: list[Any], result: list[Any], opts: Any) -> Any:
+        """Part k of the inputs goes to rank k, part k of the outputs comes from it."""
         timeout = _get_timeout(opts)
 
         def work() -> None:
@@ -396,7 +415,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                 if peer > self._rank:
                     self._receive(outputs[peer], peer, timeout)
 
-        return self._submit("all_to_all", work, outputs)
+        return self._submit("all_to_all", work, result)
 
     def _split(self, which: str, tensor: Any, sizes: list[int]) -> list[Any]:
         rows = tensor.shape[0] if tensor.dim() else 0
@@ -405,6 +424,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise InputError(f"all_to_all: {sizes} do not cut the {rows} rows of the {which} into {self._count} parts.")
         return list(tensor.split(sizes))
 
+    @_announces_refusals("all_gather")
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("gather", opts), _get_timeout(opts), inputs
         parts = self._check_parts("gather", outputs, tensor, root)
@@ -421,6 +441,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._submit("gather", work, parts)
 
+    @_announces_refusals("all_gather")
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("scatter", opts), _get_timeout(opts), outputs
         parts = self._check_parts("scatter", inputs, tensor, root)
@@ -495,7 +516,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             try:
                 work()
             except FabricError as error:
-                if self._comm.ended:
+                if self._comm.has_failed:
                     self._end(error)
                 raise
 
@@ -517,7 +538,10 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         if len(text) > _TEXT_BYTES:
             text = text[: _TEXT_BYTES - 12] + f" … {zlib.crc32(text):08x}".encode()
         row = np.frombuffer(text[:_TEXT_BYTES].ljust(_TEXT_BYTES), np.uint8).copy()
-        rows = self._comm.all_gather(row, timeout=timeout)
+        try:
+            rows = self._comm.all_gather(row, timeout=timeout)
+        except FabricError as error:  # it names the all_gather of this line
+            raise FabricError(f"{call}: {error}") from error
         calls = [bytes(other).decode(errors="replace").rstrip() for other in rows]
         for rank, other in enumerate(calls):
             if other != calls[0]:
