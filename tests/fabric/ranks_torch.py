@@ -103,3 +103,44 @@ def train_with_fsdp(comm, backend, file) -> list:
     weights = [p.full_tensor().detach().flatten().tolist() for p in model.parameters()]
     dist.destroy_process_group()
     return weights
+
+
+def use_tensor_and_checkpoint(comm, folder) -> list:
+    """A DTensor in several layouts, a saved and loaded checkpoint, and a destroyed subgroup; the names of the wrong."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    import ridgeline.fabric.torch  # noqa: F401
+
+    dist.init_process_group("ridgeline", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    mesh, wrong = dist.init_device_mesh("cpu", (comm.size,)), []
+    table = torch.arange(10.0).reshape(5, 2)  # five rows on two ranks: uneven
+    by_rows = distribute_tensor(table, mesh, [Shard(0)])
+    for layout in ([Replicate()], [Shard(1)], [Shard(0)]):
+        if not torch.equal(by_rows.redistribute(mesh, layout).full_tensor(), table):
+            wrong.append(f"redistribute to {layout}")
+    by_columns = distribute_tensor(table.T, mesh, [Shard(0)])  # the product is a partial sum on each rank
+    if not torch.equal((by_rows.redistribute(mesh, [Shard(1)]) @ by_columns).full_tensor(), table @ table.T):
+        wrong.append("product")
+    state = {"sharded": by_rows, "plain": torch.full((3,), 4.0)}
+    checkpoint.save(state, checkpoint_id=folder / "checkpoint")
+    loaded = {"sharded": distribute_tensor(torch.zeros(5, 2), mesh, [Shard(0)]), "plain": torch.zeros(3)}
+    checkpoint.load(loaded, checkpoint_id=folder / "checkpoint")
+    if not torch.equal(loaded["sharded"].full_tensor(), table) or not torch.equal(loaded["plain"], state["plain"]):
+        wrong.append("checkpoint")
+    gathered = [None] * comm.size if comm.rank == 1 else None
+    dist.gather_object({"rank": comm.rank}, gathered, dst=1)
+    scattered = [None]
+    dist.scatter_object_list(scattered, ["a", "b"] if comm.rank == 0 else None, src=0)
+    if scattered != ["ab"[comm.rank]] or (comm.rank == 1 and gathered != [{"rank": 0}, {"rank": 1}]):
+        wrong.append("objects")
+    subgroup = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=subgroup)
+    dist.destroy_process_group(subgroup)
+    dist.all_reduce(total := torch.ones(1))
+    if total.item() != comm.size:
+        wrong.append("all_reduce after the subgroup was destroyed")
+    dist.destroy_process_group()
+    return wrong
