@@ -69,6 +69,32 @@ def test_cost_needs_no_records_for_plain_arithmetic(run_command):
     assert "1e6/day needs 0.00579 of a GPU" in out
 
 
+def test_cost_of_a_job_every_day_and_of_a_job_that_comes_once(run_command, priced):
+    words = ("--items", "86400", "--time", "0.5ms", "--price", "large", "--json")
+    document = json.loads(run_command("cost", *words, "--per", "day")[1])
+    assert document["rate_per_s"] == pytest.approx(1.0)
+    assert document["plans"][0]["job_s"] == pytest.approx(43.2)
+    document = json.loads(run_command("cost", *words, "--per", "day", "--hours", "6/day", "--months", "2")[1])
+    assert document["rate_per_s"] == pytest.approx(4.0), "the work of a day is done in six hours"
+    (plan,) = document["plans"]
+    assert plan["usd_total"] == pytest.approx(2 * plan["usd_per_month"])
+    assert plan["usd_per_month"] == pytest.approx(plan["usd_per_hour"] * 6 * 30.4375)
+    (job,) = json.loads(run_command("cost", *words)[1])["jobs"]
+    assert job["job_s"] == pytest.approx(43.2)
+    code, out, _ = run_command("cost", *words[:-1])
+    assert code == 0
+    assert "86,400 items, once" in out
+    assert "43.2 s on one GPU" in out
+
+
+def test_every_price_that_was_named_is_used(run_command, priced):
+    words = ("cost", "--rate", "9/s", "--time", "1ms", "--json")
+    plans = json.loads(run_command(*words, "--price", "large", "--price", "hf-aws-h200-x1")[1])["plans"]
+    assert [p["price"] for p in plans] == ["large", "hf-aws-h200-x1"]
+    (plan,) = json.loads(run_command(*words, "--price", "small")[1])["plans"]
+    assert (plan["price"], plan["device"]) == ("small", "cpu"), "without --device the price decides"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -86,6 +112,16 @@ def test_cost_needs_no_records_for_plain_arithmetic(run_command):
         (("--rate", "1/s", "--time", "soon"), "is no time"),
         (("--rate", "1/s", "--time", "1s", "--batch", "0"), "--batch 0"),
         (("--rate", "1/s", "--time", "1s", "--device", "tpu"), "no device 'tpu'"),
+        (("--rate", "1/s", "--items", "5"), "two ways"),
+        (("--per", "day"), "add --items"),
+        (("--items", "-5", "--time", "1s"), "no number of items"),
+        (("--items", "5", "--per", "blink", "--time", "1s"), "no period 'blink'"),
+        (("--rate", "1/s", "--time", "1s", "--hours", "30/day"), "more than there are"),
+        (("--rate", "1/s", "--time", "1s", "--months", "0"), "no length of time"),
+        (
+            ("--rate", "1/s", "--time", "1s", "--device", "cpu", "--price", "large"),
+            "is for a GPU, and the work runs on",
+        ),
     ],
 )
 def test_cost_refuses_in_one_sentence(run_command, priced, words, message):

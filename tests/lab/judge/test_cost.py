@@ -17,8 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
-from ridgeline.lab.judge import Price, Service, cost, plan_capacity, prices
-from ridgeline.lab.judge.cost import SECONDS, find_break_even, parse_rate, parse_time
+from ridgeline.lab.judge import Calendar, Price, Service, cost, plan_capacity, prices
+from ridgeline.lab.judge.cost import SECONDS, find_break_even, parse_hours, parse_rate, parse_time
 
 DAY = date(2026, 1, 1)
 RENTED = Price("rented", "cuda", DAY, "made up", gpu="H200", usd_per_hour=3.6)
@@ -116,6 +116,32 @@ def test_dollars_by_hand_for_rented_hardware():
     assert plan.usd_per_hour == pytest.approx(3.6)
     assert plan.usd_per_million == pytest.approx(100.0)
     assert plan.to_json()["usd_per_month"] == pytest.approx(3.6 * 730.5)
+
+
+def test_a_calendar_by_hand_for_rented_and_for_owned_hardware():
+    """8 h of 24 for half a year of 30.4375-day months; what is owned costs 0.5 $/h when it is off."""
+    calendar = Calendar(parse_hours("8/day"), months=6)
+    rented = plan_capacity(make_service(), 10.0, RENTED, calendar=calendar)
+    assert rented.usd_per_month == pytest.approx(3.6 * 8 * 30.4375)
+    assert rented.usd_total == pytest.approx(6 * 3.6 * 8 * 30.4375)
+    assert rented.usd_per_million == pytest.approx(100.0), "hours without work cost nothing"
+    owned = plan_capacity(make_service(device="cpu"), 10.0, OWNED, calendar=calendar)
+    assert owned.usd_per_month == pytest.approx((8 * 0.65 + 16 * 0.5) * 30.4375)
+    assert owned.usd_per_million == pytest.approx((8 * 0.65 + 16 * 0.5) / (8 * 36000) * 1e6)
+    assert plan_capacity(make_service(), 10.0, RENTED).usd_total is None
+
+
+def test_a_job_takes_its_items_over_the_rate_of_all_units():
+    plan = plan_capacity(make_service(), 4000.0, RENTED, items=60_000)
+    assert (plan.units, plan.job_s) == (3, pytest.approx(10.0))
+    assert plan.usd_per_job == pytest.approx(0.03), "60,000 items at 0.5 $ per million"
+    assert plan_capacity(make_service(), 10.0, RENTED).job_s is None
+
+
+@pytest.mark.parametrize("text", ["", "8", "8/month", "25/day", "169/week", "0/day", "-1/day", "eight/day"])
+def test_invalid_working_hours_are_refused(text):
+    with pytest.raises(InputError):
+        parse_hours(text)
 
 
 def test_dollars_by_hand_for_owned_hardware():

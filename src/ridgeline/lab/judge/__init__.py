@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.compare import compare_records as compare_records
     from ridgeline.lab.judge.compare import count_unmatched as count_unmatched
     from ridgeline.lab.judge.cost import TARGET as TARGET
+    from ridgeline.lab.judge.cost import Calendar as Calendar
     from ridgeline.lab.judge.cost import CapacityPlan as CapacityPlan
     from ridgeline.lab.judge.cost import DeviceComparison as DeviceComparison
     from ridgeline.lab.judge.cost import Service as Service
     from ridgeline.lab.judge.cost import compare_devices as compare_devices
     from ridgeline.lab.judge.cost import list_services as list_services
+    from ridgeline.lab.judge.cost import parse_hours as parse_hours
+    from ridgeline.lab.judge.cost import parse_period as parse_period
     from ridgeline.lab.judge.cost import parse_rate as parse_rate
     from ridgeline.lab.judge.cost import parse_time as parse_time
     from ridgeline.lab.judge.cost import plan_capacity as plan_capacity
@@ -122,12 +125,15 @@ __getattr__, __dir__, __all__ = attach(
         "change_points": ["ALPHA"],
         "compare": ["Change", "choose_exit_code", "compare_records", "count_unmatched"],
         "cost": [
+            "Calendar",
             "CapacityPlan",
             "DeviceComparison",
             "Service",
             "TARGET",
             "compare_devices",
             "list_services",
+            "parse_hours",
+            "parse_period",
             "parse_rate",
             "parse_time",
             "plan_capacity",

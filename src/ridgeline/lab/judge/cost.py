@@ -36,6 +36,7 @@ MULTIPLES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 INTEGER = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*"  # 1,000 is a thousand; 1,5 is an error
 NUMBER = rf"\s*((?:{INTEGER})?(?:(?<=[0-9])|(?=\.[0-9]))(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 RATE = re.compile(NUMBER + r"\s*([kKMG]?)\s*(?:/|\bper\b)\s*([a-zA-Z]+)\s*")
+HOURS = re.compile(NUMBER + r"\s*(?:/|\bper\b)\s*(d|day|w|week)\s*")
 TIME = re.compile(NUMBER + r"\s*(ns|us|µs|μs|ms|s|min|h)\s*")
 
 
@@ -64,16 +65,29 @@ class Service:
 
 
 @dataclass(frozen=True)
+class Calendar:
+    """When machines run, and for how long they are planned."""
+
+    running: float = 1.0  # share of all hours in which they run
+    months: float | None = None  # None: without an end
+
+
+ALWAYS = Calendar()
+
+
+@dataclass(frozen=True)
 class CapacityPlan:
     """The number of units for a rate of work, their utilisation and latency, and their cost."""
 
     service: Service
-    rate: float  # items/s, the mean
+    rate: float  # items/s, the mean while the machines run
     peak: float  # items/s, the highest rate the plan allows for
     price: Price | None
     units: int
     target: float = TARGET
     egress_usd: float = 0.0  # dollars per item
+    calendar: Calendar = ALWAYS
+    items: float | None = None  # of one job; None: the work has no parts
 
     @property
     def busy(self) -> float:
@@ -118,16 +132,44 @@ class CapacityPlan:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Dollars per hour of all units; None without a price."""
+        """Dollars per hour of all units while they run; None without a price."""
         if self.price is None:
             return None
         machines = self.units * self.prices_per_unit * self.price.hourly(self.utilisation)
         return machines + self.egress_usd * self.rate * 3600
 
     @property
+    def usd_per_month(self) -> float | None:
+        """Dollars per month by the calendar; machines that are owned cost money when they are off, too."""
+        if self.price is None or self.usd_per_hour is None:
+            return None
+        running, off = self.calendar.running, self.units * self.prices_per_unit * self.price.off_hourly()
+        return (running * self.usd_per_hour + (1 - running) * off) * HOURS_PER_YEAR / 12
+
+    @property
+    def usd_total(self) -> float | None:
+        """Dollars until the end of the calendar; None without a price or an end."""
+        if self.usd_per_month is None or self.calendar.months is None:
+            return None
+        return self.usd_per_month * self.calendar.months
+
+    @property
     def usd_per_million(self) -> float | None:
         """Dollars per million items with this plan: idle time costs money as well."""
-        return self.usd_per_hour / (self.rate * 3600) * 1e6 if self.usd_per_hour is not None else None
+        items = self.rate * self.calendar.running * SECONDS["month"]
+        return self.usd_per_month / items * 1e6 if self.usd_per_month is not None else None
+
+    @property
+    def job_s(self) -> float | None:
+        """Seconds in which all units do one job; None if the work has no parts."""
+        return None if self.items is None else self.items / (self.units * self.service.rate)
+
+    @property
+    def usd_per_job(self) -> float | None:
+        """Dollars of one job if the machines are paid for its time only."""
+        if self.items is None or self.usd_per_million_full is None:
+            return None
+        return self.items * self.usd_per_million_full[0] / 1e6
 
     @property
     def usd_per_million_full(self) -> tuple[float, float, float] | None:
@@ -169,7 +211,10 @@ class CapacityPlan:
             "drain_s_per_s": self.drain,
             "price": self.price.name if self.price else None,
             "usd_per_hour": self.usd_per_hour,
-            "usd_per_month": self.usd_per_hour * HOURS_PER_YEAR / 12 if self.usd_per_hour is not None else None,
+            "usd_per_month": self.usd_per_month,
+            "usd_total": self.usd_total,
+            "job_s": self.job_s,
+            "usd_per_job": self.usd_per_job,
             "usd_per_million": self.usd_per_million,
             "usd_per_million_full": full[0] if full else None,
             "usd_per_million_full_interval": list(full[1:]) if full else None,
@@ -215,10 +260,13 @@ def plan_capacity(
     target: float = TARGET,
     peak: float = 1.0,
     egress_bytes: float = 0.0,
+    calendar: Calendar = ALWAYS,
+    items: float | None = None,
 ) -> CapacityPlan:
     """Plan the smallest number of units whose utilisation is at most `target` at `peak` times the mean rate.
 
-    `rate`: items/s. `egress_bytes`: bytes that leave the site per item. Raises InputError for impossible values.
+    `rate`: items/s while the machines run. `egress_bytes`: bytes that leave the site per item. `items`: of one job.
+    Raises InputError for impossible values.
     """
     for name, value, valid in (
         ("rate", rate, 0 < rate < math.inf),
@@ -231,9 +279,8 @@ def plan_capacity(
                 f"{name} {value:g} makes no plan: a rate is above 0, a target between 0 and 1, a peak from 1 up."
             )
     egress = (price.egress_usd_per_gb if price else 0.0) * egress_bytes / 1e9
-    return CapacityPlan(
-        service, rate, rate * peak, price, _count_units(rate * peak, service.rate * target), target, egress
-    )
+    units = _count_units(rate * peak, service.rate * target)
+    return CapacityPlan(service, rate, rate * peak, price, units, target, egress, calendar, items)
 
 
 def describe_difference(a: Service, b: Service) -> str | None:
@@ -339,12 +386,37 @@ def parse_rate(text: str) -> float:
     match = RATE.fullmatch(text)
     if match is None:
         raise InputError(f"'{text}' is no rate; write it like 1e6/day, 1200/h or 5000/s.")
-    name = match[3].lower()
-    for period in (name, name.removesuffix("s")):
+    return _check_positive(_parse_number(match[1]) * MULTIPLES[match[2]] / parse_period(match[3]), text)
+
+
+def parse_period(text: str) -> float:
+    """Parse a period such as "day" into seconds. Raises InputError for another word.
+
+    >>> parse_period("day"), parse_period("hours")
+    (86400.0, 3600.0)
+    """
+    for period in (text.lower(), text.lower().removesuffix("s")):
         period = PERIODS.get(period, period)
         if period in SECONDS:
-            return _check_positive(_parse_number(match[1]) * MULTIPLES[match[2]] / SECONDS[period], text)
-    raise unknown("period", match[3], SECONDS)
+            return SECONDS[period]
+    raise unknown("period", text, SECONDS)
+
+
+def parse_hours(text: str) -> float:
+    """Parse the hours in which machines run, such as "8/day" or "40/week", into a share of all hours.
+
+    Raises InputError for another form, or more hours than there are.
+
+    >>> parse_hours("6/day"), parse_hours("42/week")
+    (0.25, 0.25)
+    """
+    match = HOURS.fullmatch(text.lower())
+    if match is None:
+        raise InputError(f"--hours '{text}' is no working time; write it like 8/day or 40/week.")
+    share = _check_positive(_parse_number(match[1]), text) * 3600 / SECONDS["day" if match[2][0] == "d" else "week"]
+    if share > 1:
+        raise InputError(f"--hours '{text}' is more than there are: a day has 24, a week has 168.")
+    return share
 
 
 def parse_time(text: str) -> float:

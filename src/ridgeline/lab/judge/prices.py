@@ -69,6 +69,13 @@ class Price:
             machine = (capex / years + self.usd_per_year) / HOURS_PER_YEAR + power_w / 1000 * pue * kwh
         return machine / self.gpus if self.device == "cuda" else machine
 
+    def off_hourly(self) -> float:
+        """Return dollars per hour of one unit that is switched off: what is owned has been paid for."""
+        if self.capex_usd is None or self.years is None:
+            return 0.0
+        machine = (self.capex_usd / self.years + self.usd_per_year) / HOURS_PER_YEAR
+        return machine / self.gpus if self.device == "cuda" else machine
+
     @property
     def shipped(self) -> bool:
         """Whether this is a list price that ships with the package."""
