@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +15,9 @@ import pyarrow.parquet as parquet
 import pytest
 from tests.trajectory import recordings
 
-from ridgeline.cli import load_command, main
+from ridgeline.cli import load_command, main, progress
 from ridgeline.errors import InputError
-from ridgeline.trajectory import Stream, align, writers
+from ridgeline.trajectory import Stream, align, conversion, writers
 from ridgeline.trajectory.writers import npz
 
 
@@ -268,6 +269,46 @@ def test_a_dataset_resumes_with_fewer_and_with_other_inputs(run_cli, tmp_path: P
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert (info["total_episodes"], info["total_frames"]) == (2, 41 + 61)
     assert not list(tmp_path.glob(".set*"))
+
+
+@pytest.mark.parametrize("form", ["parquet", "lerobot"])
+def test_ctrl_c_keeps_what_is_finished(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str):
+    logs = [recordings.flight(tmp_path / f"{n}.ulg", seconds=n) for n in (2, 3, 1)]
+    ask = ["resample", *logs, "--hz", 20, "-o", tmp_path / "out", "--format", form]
+    align_recording = conversion.align_recording
+
+    def interrupt(path: Path, *more, **options):
+        if path == logs[1]:
+            raise KeyboardInterrupt
+        return align_recording(path, *more, **options)
+
+    monkeypatch.setattr(conversion, "align_recording", interrupt)
+    code, _, err = run_cli(*ask)
+    assert code == 130
+    assert "1 of 3 recordings are finished; the same command continues with the rest" in err
+    monkeypatch.setattr(conversion, "align_recording", align_recording)
+    code, _, err = run_cli(*ask)
+    assert (code, err.count("up to date")) == (0, 1)
+
+
+def test_without_a_terminal_progress_is_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def wait_for(word: str) -> str:
+        text, end = "", time.monotonic() + 20
+        while word not in text and time.monotonic() < end:
+            time.sleep(0.01)
+            text += capsys.readouterr().err
+        return text
+
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.02)
+    with progress.show_progress("resampling", 8, "recordings") as report:
+        assert "resampling: 0 of 8 recordings, 0 s so far\n" in wait_for("so far\n")
+        report(2, 0.5)
+        assert "resampling: 2 of 8 recordings, about 0 s left\n" in wait_for("left\n")
+    with progress.show_progress("resampling", 8, "recordings", quiet=True) as report:
+        report(2, 0.5)
+    assert not [t for t in threading.enumerate() if t.name == "progress"]
 
 
 def test_a_recording_is_not_overwritten(run_cli, tmp_path: Path):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ridgeline.cli.output import Device, Json, Quiet, print_json, stderr
+from ridgeline.cli.output import Device, Json, Quiet, print_json, print_note, stderr
+from ridgeline.cli.progress import show_progress
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def resample(
 
     Span auto: the clock runs where all long streams have data; a long stream has at least 50 samples and covers half
     of the longest such stream. Other streams are null outside their span. Targets in a gap, outside, or too far from a
-    sample are null. A second run skips finished outputs. Exit code: 1 if some inputs failed, 2 if all failed.
+    sample are null. A second run skips finished outputs; Ctrl-C keeps them. Exit code: 1 if some inputs failed, 2 if
+    all failed.
     """
     from ridgeline.trajectory import ConversionSettings, convert, convert_many, writers
 
@@ -140,7 +142,7 @@ def resample(
         raise InputError(f"--out '{out}' is one file, and there are {len(inputs)} inputs; give a folder.")
     device_name = _choose_device(device)
     chosen = chosen or "parquet"
-    with _progress(len(inputs), quiet or as_json) as each:
+    with _progress(inputs, quiet) as each:
         if folder:
             results = convert_many(inputs, out, chosen, settings, force=force, device=device_name, each=each)
             if len(inputs) == 1 and results[0].error:
@@ -196,17 +198,31 @@ def _print_results(results: Sequence[ConversionResult], out: Path, as_json: bool
 
 
 @contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[ConversionResult], None]]:
-    console = stderr()
-    if quiet or total == 1 or not console.is_terminal:
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _progress(inputs: Sequence[Path], quiet: bool) -> Iterator[Callable[[ConversionResult], None]]:
+    """Show the recordings that are done, and the time left by their size; Ctrl-C says what is finished."""
+    sizes = [_measure_size(path) for path in inputs]
+    finished: list[ConversionResult] = []
+    with show_progress("resampling", len(inputs), "recordings" if len(inputs) > 1 else "recording", quiet) as report:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("resampling", total=total)
-        yield lambda result: bar.update(task, advance=1, description=result.input.name)
+        def each(result: ConversionResult) -> None:
+            finished.append(result)
+            report(len(finished), sum(sizes[: len(finished)]) / (sum(sizes) or 1))
+
+        try:
+            yield each
+        except KeyboardInterrupt:
+            done = sum(not r.error for r in finished)
+            if done and len(inputs) > 1:
+                print_note(
+                    f"{done} of {len(inputs)} recordings are finished; the same command continues with the rest."
+                )
+            raise
+
+
+def _measure_size(path: Path) -> int:
+    """Return the bytes of a recording; 0 if there is none, which is an error later."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _check_suffix(out: Path) -> None:

@@ -242,10 +242,10 @@ def _convert_to_dataset(
 
 def _add_missing(result: ConversionResult, loaded: Sequence[tuple[Path, Sequence[Aligned]]]) -> ConversionResult:
     """Add a note about the streams that other recordings have and this one lacks."""
-    own = {name for path, parts in loaded if path == result.input for e in parts for name in e.columns}
+    present = {name for path, parts in loaded if path == result.input for e in parts for name in e.columns}
     every = dict.fromkeys(name for _, parts in loaded for e in parts for name in e.columns)
-    missing = [name for name in every if name not in own]
-    if not missing or not own:
+    missing = [name for name in every if name not in present]
+    if not missing or not present:
         return result
     rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
     lacks = f"'{result.input}' lacks {', '.join(missing[:6])}{rest}"

@@ -86,8 +86,8 @@ def _frame_tasks(episode: Aligned) -> list[str]:
     starts = np.array([start for start, _ in episode.info.tasks])
     if episode.times.dtype.kind == "i" and starts.dtype.kind == "f":
         starts = np.rint(starts * 1e9).astype(np.int64)
-    held = np.searchsorted(starts, episode.times, "right").clip(1) - 1
-    return [episode.info.tasks[i][1] for i in held]
+    rows = np.searchsorted(starts, episode.times, "right").clip(1) - 1
+    return [episode.info.tasks[i][1] for i in rows]
 
 
 def _tasks(arrow: Any, texts: Sequence[str]) -> Any:

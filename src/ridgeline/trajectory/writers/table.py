@@ -52,8 +52,8 @@ def check_columns(episodes: Sequence[Aligned], places: Sequence[str]) -> None:
             if len(labels) != len(known):
                 counts = f"{len(known)} columns in {known_place} and {len(labels)} in {place}"
             elif set(labels) != set(known):
-                here, there = (next(x for x in a if x not in b) for a, b in ((known, labels), (labels, known)))
-                counts = f"a column '{here}' in {known_place} and '{there}' in {place}"
+                before, after = (next(x for x in a if x not in b) for a, b in ((known, labels), (labels, known)))
+                counts = f"a column '{before}' in {known_place} and '{after}' in {place}"
             else:
                 continue
             raise InputError(
@@ -108,8 +108,8 @@ def _stack_stream(name: str, episodes: Sequence[Aligned]) -> tuple[Array, Array]
 
 def _take(episode: Aligned, name: str, labels: Sequence[str]) -> Array:
     """Return a stream with its columns in the order of `labels`."""
-    values, own = episode.columns[name], episode.labels[name]
-    return values if values.ndim == 1 or own == labels else values[:, [own.index(label) for label in labels]]
+    values, current = episode.columns[name], episode.labels[name]
+    return values if values.ndim == 1 or current == labels else values[:, [current.index(label) for label in labels]]
 
 
 def _empty_rows(pattern: Array, rows: int) -> Array:
