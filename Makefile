@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 NATIVE := $(wildcard native/*.[chi]* native/*/*.[chi]*) CMakeLists.txt
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs peers packages clean
+.PHONY: help setup native stubs check format test test-all test-numa test-chaos fuzz bench docs wheel peers packages clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test-all: $(VENV)/.native packages ## every test that can run here, the slow lan
 docs: $(VENV)/.native ## build the site into build/site; it opens without a network
 	$(BIN)/python -m mkdocs build --strict -q
 	@echo 'Open build/site/index.html'
+
+wheel: $(VENV)/.deps ## build a wheel for Linux into dist/ and try it in an empty environment
+	scripts/wheel $(BIN)/python
 
 test-numa: $(VENV)/.native ## boot a two-node QEMU guest and run topology and placement inside it
 	scripts/packages qemu

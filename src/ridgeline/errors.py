@@ -44,7 +44,7 @@ class MissingExtra(RidgelineError):
     """A feature needs a library of an optional extra."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'ridgeline[{extra}]'.")
+        super().__init__(f"{what} needs an optional part: {format_install(extra)}.")
         self.extra = extra
 
 
@@ -113,3 +113,12 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> InputError:
     hint = f"; did you mean {' or '.join(repr(n) for n in similar)}?" if similar else "."
     listed = f" There are: {', '.join(names)}." if names else " There are none here."
     return InputError(f"there is no {kind} '{name}'{hint}{listed}")
+
+
+def format_install(extra: str) -> str:
+    """Say how to install an optional extra. No package index has Ridgeline yet, so its sources are needed.
+
+    >>> format_install("robot")
+    "pip install '.[robot]' in the folder of Ridgeline's sources"
+    """
+    return f"pip install '.[{extra}]' in the folder of Ridgeline's sources"

@@ -155,7 +155,7 @@ def test_every_error_of_the_package_is_a_ridgeline_error():
 
 def test_a_missing_extra_names_the_command_that_installs_it():
     assert str(MissingExtra("embedding", "torch")) == (
-        "embedding needs an optional part: pip install 'ridgeline[torch]'."
+        "embedding needs an optional part: pip install '.[torch]' in the folder of Ridgeline's sources."
     )
 
 

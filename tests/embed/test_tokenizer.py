@@ -365,5 +365,5 @@ except MissingExtra as error: print(error)
     assert done.stdout.splitlines() == [
         "[2, 5, 6, 7, 8, 9, 3]",
         f"The tokenizer of {tmp_path / 'other' / 'tokenizer.json'} is not BERT's (its model is WordLevel): it needs an "
-        "optional part: pip install 'ridgeline[embed]'.",
+        "optional part: pip install '.[embed]' in the folder of Ridgeline's sources.",
     ]

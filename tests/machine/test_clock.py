@@ -89,7 +89,7 @@ def test_the_error_for_an_unknown_device_lists_the_valid_names(device: str):
 
 def test_the_error_for_a_gpu_timer_without_torch_names_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ridgeline\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[torch\]'"):
         make_timer("cuda:1")
 
 

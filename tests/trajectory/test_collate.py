@@ -370,7 +370,7 @@ def test_bad_samples_are_refused_by_name():
 
 def test_without_torch_collate_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"collate needs an optional part: pip install 'ridgeline\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"collate needs an optional part: pip install '\.\[torch\]'"):
         collate(hz=5)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, format_install
 from ridgeline.machine import Placement
 
 OURS = "ridgeline"
@@ -193,9 +193,9 @@ def format_install_hint(extra: str) -> str:
     """Say how to install a missing peer: the command for the name of an extra, or the hint itself if it has words.
 
     >>> format_install_hint("peers")
-    "pip install 'ridgeline[peers]'"
+    "pip install '.[peers]' in the folder of Ridgeline's sources"
     """
-    return extra if " " in extra else f"pip install 'ridgeline[{extra}]'"
+    return extra if " " in extra else format_install(extra)
 
 
 def get_required_ranks(workload: Workload) -> int | None:

@@ -3,7 +3,7 @@
     from ridgeline.web import create_app, serve
     serve(create_app([Route("/", index)]), port=8000)
 
-It needs Starlette and uvicorn: pip install 'ridgeline[serve]'.
+It needs Starlette and uvicorn: the extra `serve`.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def test_each_number_names_its_record_and_its_command():
     assert all(r.id[:12] in page for r in records)
     assert "run &lt;img" in page
     assert "per turn (median)" in page, "the overhead of the lab is shown"
-    assert "ridgeline[peers]" in page
+    assert ".[peers]" in page
 
 
 def test_a_wrong_output_shows_no_time(record):
