@@ -75,7 +75,8 @@ def test_notes_name_doubtful_times_faster_peers_and_missing_peers():
         "~ NOISY 1: do not quote these.",
         "Not known what limits search: its record does not have the CPU time of its steps; record it again.",
         "A peer is faster in: search 1 of 1 cases.",
-        "Not installed, not raced: sentence-transformers (pip install '.[peers]' in the folder of Ridgeline's sources).",
+        "Not installed, not raced: "
+        "sentence-transformers (pip install '.[peers]' in the folder of Ridgeline's sources).",
     ]
     assert print_lines(summary.build_summary(summarise_paths(records), 80), 80)[2].split()[1].startswith("~")
 
