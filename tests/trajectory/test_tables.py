@@ -153,11 +153,42 @@ def test_a_bad_row_that_is_no_text_is_one_sentence_and_nothing_besides(tmp_path:
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_a_table_in_another_encoding_is_an_error_about_encoding(tmp_path: Path, encoding: str):
-    (tmp_path / "a.csv").write_text("time,T [°C]\n0.0,1\n0.1,2\n", encoding=encoding)
-    with pytest.raises(InputError, match="no text in UTF-8; save it as UTF-8"):
-        readers.read(tmp_path / "a.csv")
+def test_a_table_in_another_encoding_is_read_or_asked_for(tmp_path: Path):
+    text = "time,T [°C],Höhe\n0.0,1,2.5\n0.1,2,3.5\n"
+    (tmp_path / "wide.csv").write_text(text, encoding="utf-16")
+    (tmp_path / "west.csv").write_text(text, encoding="cp1252")
+    with pytest.raises(InputError, match=r"no text in UTF-8 \(line 1 has the byte 0xb0\).*--encoding cp1252"):
+        readers.read(tmp_path / "west.csv")
+    for name, encoding in (("wide.csv", None), ("west.csv", "cp1252"), ("wide.csv", "utf-16")):
+        streams, _ = read_with_notes(tmp_path / name, encoding=encoding)
+        assert set(streams) == {"T", "Höhe"}
+        assert streams["Höhe"].values.tolist() == [2.5, 3.5]
+    (tmp_path / "late.csv").write_text("time,x,note\n0.0,1,a\n0.1,2,ä\n")
+    with pytest.raises(InputError, match=r"no text in ascii \(byte 26 is 0xc3\); give another --encoding"):
+        readers.read(tmp_path / "late.csv", options=ReadOptions(encoding="ascii"))
+    with pytest.raises(InputError, match="no encoding 'utf-99'"):
+        ReadOptions(encoding="utf-99")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])
+@pytest.mark.parametrize("comment", ["# exported by a tool, version 2\n% second line\n\n", ""])
+def test_delimiters_and_comments_before_the_header_are_found(tmp_path: Path, delimiter: str, comment: str):
+    text = f"{comment}time,x,y\n0.0,1.5,2\n0.1,2.5,3\n".replace(",", delimiter)
+    (tmp_path / "a.csv").write_text(text)
+    streams, _ = read_with_notes(tmp_path / "a.csv")
+    assert streams["x"].values.tolist() == [1.5, 2.5]
+    assert streams["x"].times.tolist() == [0.0, 0.1]
+
+
+def test_options_set_delimiter_and_comments(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("time:x\n0.0:1.5\n# stopped: again\n# a\n0.2:2.5\n")
+    streams, _ = read_with_notes(tmp_path / "a.csv", delimiter=":", comment="#")
+    assert (streams["x"].times.tolist(), streams["x"].values.tolist()) == ([0.0, 0.2], [1.5, 2.5])
+    with pytest.raises(InputError, match=r"1 columns in line 4 .*--comment '#' skips such lines"):
+        readers.read(tmp_path / "a.csv", options=ReadOptions(delimiter=":"))
+    for wrong in ({"delimiter": "::"}, {"comment": ""}, {"unit": "years"}):
+        with pytest.raises(InputError, match=r"not one character|is empty|no unit of time"):
+            ReadOptions(**wrong)
 
 
 @pytest.mark.parametrize("shift", [0, 1])

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_note, stderr
 from ridgeline.cli.progress import show_progress
+from ridgeline.cli.read_options import Comment, Delimiter, Encoding, Fps, Stamps, TimeColumn, TimeUnit, Topics
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
@@ -44,12 +45,7 @@ def resample(
             "degrees_360 (default: guessed).",
         ),
     ] = None,
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topics", "--include", metavar="NAME,…", help="Read only these topics; patterns like 'imu*' work."
-        ),
-    ] = None,
+    topics: Topics = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option("--exclude", metavar="NAME,…", help="Leave these topics or streams out; patterns work."),
@@ -78,20 +74,13 @@ def resample(
     sort: Annotated[
         bool, typer.Option("--sort", help="Sort stamps that go back; without it they are an error.")
     ] = False,
-    fps: Annotated[
-        float | None, typer.Option(help="Rate of recordings without stamps (robomimic HDF5), in Hz.")
-    ] = None,
-    time_column: Annotated[str | None, typer.Option(metavar="NAME", help="Name of a table's time column.")] = None,
-    time_unit: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="Unit of the time column: ns, us, ms or s.")
-    ] = None,
-    stamps: Annotated[
-        str,
-        typer.Option(
-            metavar="CHOICE",
-            help="Stamps of messages: header, log, or auto (header if all topics share its clock; default).",
-        ),
-    ] = "auto",
+    fps: Fps = None,
+    time_column: TimeColumn = None,
+    time_unit: TimeUnit = None,
+    stamps: Stamps = "auto",
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    comment: Comment = None,
     force: Annotated[bool, typer.Option("--force", help="Convert again inputs with a finished output.")] = False,
     device: Device = "auto",
     as_json: Json = False,
@@ -129,10 +118,14 @@ def resample(
         fps=fps,
         clock=time_column,
         unit=time_unit,
-        stamps=_check_stamps(stamps),
+        stamps=stamps,
+        encoding=encoding,
+        delimiter=delimiter,
+        comment=comment,
         exclude=split_names(exclude),
         rename=dict(parse_assignment(r, "--rename") for r in rename or ()),
     )
+    settings.read_options()  # raises for wrong options before a file is read
     if not hz > 0:
         raise InputError(f"--hz {hz} is no rate; give a number above 0.")
     chosen = writers.choose_format(out, form)
@@ -251,14 +244,6 @@ def _check_span(span: str) -> Any:
     if span not in SPANS:
         raise unknown("span", span, SPANS)
     return span
-
-
-def _check_stamps(stamps: str) -> str:
-    from ridgeline.trajectory.readers import STAMPS
-
-    if stamps not in STAMPS:
-        raise unknown("choice of stamps", stamps, STAMPS)
-    return stamps
 
 
 def _parse_seconds(text: str, option: str) -> float:

@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ridgeline.cli.output import Json, print_json, stderr, stdout
+from ridgeline.cli.read_options import Comment, Delimiter, Encoding, Fps, Stamps, TimeColumn, TimeUnit, Topics
 
 if TYPE_CHECKING:
     from ridgeline.trajectory import StreamStats
@@ -28,24 +29,14 @@ LEAST_FIRST = ("jitter", "span", "longest", "same", "type", "gaps", "samples", "
 
 def streams(
     file: Annotated[Path, typer.Argument(metavar="INPUT", help="A recording: ULog, MCAP, ROS bag, HDF5, CSV …")],
-    topics: Annotated[
-        list[str] | None,
-        typer.Option("--topics", metavar="NAME,…", help="Read only these topics; patterns like 'imu*' work."),
-    ] = None,
-    fps: Annotated[
-        float | None, typer.Option(help="Rate of recordings without stamps (robomimic HDF5), in Hz.")
-    ] = None,
-    time_column: Annotated[str | None, typer.Option(metavar="NAME", help="Name of a table's time column.")] = None,
-    time_unit: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="Unit of the time column: ns, us, ms or s.")
-    ] = None,
-    stamps: Annotated[
-        str,
-        typer.Option(
-            metavar="CHOICE",
-            help="Stamps of messages: header, log, or auto (header if all topics share its clock; default).",
-        ),
-    ] = "auto",
+    topics: Topics = None,
+    fps: Fps = None,
+    time_column: TimeColumn = None,
+    time_unit: TimeUnit = None,
+    stamps: Stamps = "auto",
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    comment: Comment = None,
     as_json: Json = False,
 ) -> None:
     """List the streams of a recording: rate, jitter, gaps, duplicates, type, and the kind that resample uses.
@@ -62,7 +53,9 @@ def streams(
 
     notes: list[str] = []
     left_out: list[LeftOut] = []
-    options = ReadOptions(fps, time_column, time_unit, notes.append, stamps, left_out.append)
+    options = ReadOptions(
+        fps, time_column, time_unit, notes.append, stamps, left_out.append, encoding, delimiter, comment
+    )
     stats = [describe_stream(s) for s in readers.read(file, split_names(topics), options)]
     if as_json:
         lists = {"streams": [asdict(s) for s in stats], "left_out": [asdict(x) for x in left_out]}

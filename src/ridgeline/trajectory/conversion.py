@@ -40,8 +40,24 @@ class ConversionSettings:
     clock: str | None = None
     unit: str | None = None
     stamps: str = "auto"
+    encoding: str | None = None
+    delimiter: str | None = None
+    comment: str | None = None
     exclude: tuple[str, ...] = ()  # names or patterns of streams to leave out
     rename: Mapping[str, str] = field(default_factory=dict)  # stream or topic -> its name in the output
+
+    def read_options(self, report: Report = lambda _: None) -> ReadOptions:
+        """Return how to read a recording; raise InputError for options that do not fit."""
+        return ReadOptions(
+            self.fps,
+            self.clock,
+            self.unit,
+            report,
+            self.stamps,
+            encoding=self.encoding,
+            delimiter=self.delimiter,
+            comment=self.comment,
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ def align_recording(
 ) -> list[Aligned]:
     """Read a recording and align each of its episodes."""
     report = report_note or (lambda _: None)
-    options = ReadOptions(settings.fps, settings.clock, settings.unit, report, settings.stamps)
+    options = settings.read_options(report)
     streams = rename_streams(
         exclude_streams(readers.read(path, settings.topics, options), settings, path, report), settings
     )

@@ -12,7 +12,7 @@ import contextlib
 import csv
 import re
 from collections.abc import Iterable, Sequence
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _UNIT = re.compile(r"\s*\[[^\]\d]*\]$|\s*\[[^\]]*[a-zA-Z^][^\]]*\]$")  # [m s^-1
 _TIME_UNIT = re.compile(r"\[(ns|us|ms|s|nsec|sec)\]$")  # a time column keeps its unit in its name
 _QUOTED = re.compile(r'"[^"]*"')
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")  # or a decimal comma: ambiguous
+_SNIFFED_BYTES = 65536
 _SNIFFED_LINES = 200  # lines to search for decimal commas: the first rows may be whole numbers
 
 
@@ -44,11 +45,12 @@ def sniff(path: Path) -> bool:
 
 def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions | None = None) -> list[Stream]:
     options = options or ReadOptions()
-    lines = _numbered_lines(path, _SNIFFED_LINES)
+    lines = _numbered_lines(path, _SNIFFED_LINES, options)
     if not lines:
-        raise InputError(f"'{path}' is no text in UTF-8; save it as UTF-8.")
+        _refuse_encoding(path, options)
+        raise InputError(f"'{path}' has no line with text; give a table with a header.")
     at, header = next(iter(lines.items()))
-    delimiter = _delimiter(header)
+    delimiter = options.delimiter or _delimiter(header)
     if delimiter is None:
         raise InputError(f"'{path}' has no columns (its first line is {header[:40]!r}); give a table with a header.")
     names = _cells(header, delimiter)
@@ -100,17 +102,20 @@ def read_named(
             table = parse(blanks)
         return table
 
+    text = _decode(path, options)
     try:
         try:
-            table = read_table(path)
+            table = read_table(path if text is None else BytesIO(text))
         except ArrowInvalid:
-            if not (unfinished := _unfinished_bytes(path)):
+            raw = path.read_bytes() if text is None else text
+            if not (unfinished := len(raw.rpartition(b"\n")[2])):
                 raise
-            table = read_table(BytesIO(path.read_bytes()[:-unfinished]))
+            table = read_table(BytesIO(raw[:-unfinished]))
             options.report(f"'{path}' was cut off within its last line; that line is left out.")
     except ArrowInvalid as error:
         where = (
-            _find_bad_row(path, len(names), delimiter, skip) or "is no clean table: " + str(error).splitlines()[0][:120]
+            _find_bad_row(path if text is None else BytesIO(text), len(names), delimiter, skip)
+            or "is no clean table: " + str(error).splitlines()[0][:120]
         )
         raise InputError(f"'{path}' {where}; mend or drop that row.") from error
     if not table.num_rows:
@@ -132,24 +137,76 @@ def _find_blank_cells(table: Any) -> list[str]:
 
 
 def head(path: Path, count: int = 2) -> list[str]:
-    """Return the first lines that are not blank; an empty list if the file is not text."""
-    return list(_numbered_lines(path, count).values())
+    """Return the first lines of a table that are not blank; an empty list if the file is not text."""
+    return list(_numbered_lines(path, count, ReadOptions()).values())
 
 
-def _numbered_lines(path: Path, count: int) -> dict[int, str]:
-    """Return {line number from 1: line} of the first lines that are not blank, with pyarrow's line ends."""
-    raw = read_head(path, 65536)
-    if b"\0" in raw:
+def _numbered_lines(path: Path, count: int, options: ReadOptions) -> dict[int, str]:
+    """Return {line number from 1: line} of the first lines that are not blank, with pyarrow's line ends.
+
+    Comments before the header are left out; a line with # is the header if the next line has numbers (EuRoC).
+    """
+    raw = read_head(path, _SNIFFED_BYTES)
+    encoding = _choose_encoding(raw, options)
+    if b"\0" in raw and encoding == "utf-8-sig":
         return {}
-    text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw, final=len(raw) < 65536)
-    lines = ((i, line) for i, line in enumerate(re.split(r"\r\n|\n|\r", text), 1) if line.strip())
-    numbered = dict(islice(lines, count))
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(raw, final=len(raw) < _SNIFFED_BYTES)
+    lines = [(i, line) for i, line in enumerate(re.split(r"\r\n|\n|\r", text), 1) if line.strip()]
+    if options.comment is not None:
+        lines = [(i, line) for i, line in lines if not line.startswith(options.comment)]
+    while len(lines) > 1 and lines[0][1].startswith(("#", "%")) and not _has_numbers(lines[1][1], options):
+        del lines[0]
+    numbered = dict(lines[:count])
     return {} if any("\ufffd" in line for line in islice(numbered.values(), 2)) else numbered
+
+
+def _has_numbers(line: str, options: ReadOptions) -> bool:
+    delimiter = options.delimiter or _delimiter(line)
+    return is_number(line.split(delimiter)[0] if delimiter else line)
+
+
+def _choose_encoding(raw: bytes, options: ReadOptions) -> str:
+    if options.encoding is not None:
+        return options.encoding
+    return "utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+
+
+def _decode(path: Path, options: ReadOptions) -> bytes | None:
+    """Return the text in UTF-8 with comment lines blank; None if the file is that already."""
+    encoding = _choose_encoding(read_head(path, 2), options)
+    if encoding == "utf-8-sig" and options.comment is None:
+        return None
+    try:
+        text = path.read_bytes().decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"'{path}' is no text in {encoding} (byte {error.start} is {error.object[error.start]:#04x}); "
+            "give another --encoding."
+        ) from None
+    if options.comment is not None:
+        text = re.sub(rf"(?m)^{re.escape(options.comment)}.*$", "", text)
+    return text.encode()
+
+
+def _refuse_encoding(path: Path, options: ReadOptions) -> None:
+    """Raise InputError if the first lines are not text in the encoding of the file."""
+    raw = read_head(path, _SNIFFED_BYTES)
+    encoding = _choose_encoding(raw, options)
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(raw, final=len(raw) < _SNIFFED_BYTES)
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"'{path}' is no text in {encoding.removesuffix('-sig').upper()} (line {line} has the byte "
+            f"{error.object[error.start]:#04x}); give its encoding, for example --encoding cp1252."
+        ) from None
+    if b"\0" in raw and encoding == "utf-8-sig":
+        raise InputError(f"'{path}' has zero bytes and is no text in UTF-8; give its encoding (--encoding utf-16-le).")
 
 
 def _has_other_encoding(path: Path) -> bool:
     """Whether the file looks like text in another encoding: a UTF-16 mark, or no zero bytes."""
-    raw = read_head(path, 65536)
+    raw = read_head(path, _SNIFFED_BYTES)
     return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" not in raw
 
 
@@ -171,24 +228,19 @@ def clean(name: str) -> str:
     return plain if _TIME_UNIT.search(plain) else _UNIT.sub("", plain) or plain
 
 
-def _find_bad_row(path: Path, columns: int, delimiter: str, skip: int) -> str | None:
+def _find_bad_row(source: Path | BytesIO, columns: int, delimiter: str, skip: int) -> str | None:
     """Describe the first row whose number of columns differs from the header."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    with source.open("rb") if isinstance(source, Path) else source as binary:
+        file = TextIOWrapper(binary, encoding="utf-8-sig", errors="replace", newline="")
         rows, row_line = csv.reader(file, delimiter=delimiter), 1
         with contextlib.suppress(csv.Error):
             for row in rows:
                 if row and row_line > skip and len(row) != columns:
                     begins = delimiter.join(row).splitlines()[0][:40] if any(row) else ""
-                    return f"has {len(row)} columns in line {row_line} ({begins!r}) and {columns} in its header"
+                    cure = f" (--comment '{begins[0]}' skips such lines)" if begins.startswith(("#", "%")) else ""
+                    return f"has {len(row)} columns in line {row_line} ({begins!r}) and {columns} in its header{cure}"
                 row_line = rows.line_num + 1
     return None
-
-
-def _unfinished_bytes(path: Path) -> int:
-    """Return the length in bytes of a last line without line end."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 65536))
-        return len(file.read().rpartition(b"\n")[2])
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -219,6 +271,6 @@ def _delimiter(line: str) -> str | None:
     ';'
     """
     bare = _QUOTED.sub("", line)
-    counts = {d: bare.count(d) for d in (",", "\t", ";")}
+    counts = {d: bare.count(d) for d in (",", "\t", ";", "|")}
     best = max(counts, key=lambda d: counts[d])
     return best if counts[best] else None

@@ -6,6 +6,7 @@ that merges sensors of several rates becomes separate streams again.
 
 from __future__ import annotations
 
+import codecs
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,10 +67,25 @@ class ReadOptions:
     report: Callable[[str], None] = field(default=_ignore, compare=False)  # receives notes
     stamps: str = "auto"  # of messages: header, log, or auto (header if the topics share its clock)
     leave_out: Callable[[LeftOut], None] = field(default=_ignore, compare=False)  # receives what is left out
+    encoding: str | None = None  # of a text table; None: UTF-8, or UTF-16 by its first bytes
+    delimiter: str | None = None  # of a text table; None: guessed from its header
+    comment: str | None = None  # lines of a text table that begin with this are skipped
 
     def __post_init__(self) -> None:
         if self.stamps not in STAMPS:
             raise unknown("choice of stamps", self.stamps, STAMPS)
+        if self.unit is not None and self.unit not in NS:
+            raise unknown("unit of time", self.unit, NS)
+        if self.delimiter == "\\t":
+            object.__setattr__(self, "delimiter", "\t")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise InputError(f"the delimiter '{self.delimiter}' is not one character; give one, like ; or |.")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            raise InputError(f"there is no encoding '{self.encoding}'; cp1252 and utf-16 are some.") from None
+        if self.comment == "":
+            raise InputError("the prefix of comment lines is empty; give one, like #.")
 
 
 def build_streams(
