@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,11 @@ def cli_json(*words: object, stdin: str = "") -> dict:
     done = cli(*words, "--json", stdin=stdin)
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
+
+
+def note_checkpoint(log: Path) -> None:
+    """Make the machine forget what it noted: its note becomes the current checkpoint."""
+    shutil.copy(log / "checkpoint", log.with_name(log.name + ".private") / "published")
 
 
 @pytest.fixture

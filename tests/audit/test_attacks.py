@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.audit import naive
-from tests.audit.conftest import BASE, cli, event, events
+from tests.audit.conftest import BASE, cli, event, events, note_checkpoint
 from tests.audit.test_verify import kinds, look, rewrite
 
 from ridgeline.audit import Ledger, Signer
@@ -51,9 +51,9 @@ def test_tiles_are_not_signed_because_a_journal_stands_behind_them(log, tmp_path
     journals = {k: LedgerPaths(log).journal(k).read_bytes() for k in range(2)}
     ledger.close()
     entries = naive.read_log(log)[3]
-    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:899], b"{}"])
     shutil.copy(tmp_path / "old/checkpoint", log / "checkpoint")
+    note_checkpoint(log)
     for k, data in journals.items():
         LedgerPaths(log).journal(k).write_bytes(data)
     with pytest.raises(StoreError, match="an old one put back"):
@@ -87,13 +87,14 @@ def test_a_writer_does_not_continue_a_bundle_that_was_altered(log, change):
 def test_a_fork_does_not_pass_a_quick_look_with_old_tiles_left_in_place(log, tmp_path):
     witness = Witness(tmp_path / "w", "witness.example/w1")
     entries = naive.read_log(log)[3]
-    LedgerPaths(log).published.unlink()
     rewrite(log, entries[:200])
+    note_checkpoint(log)
     witness.deliver(log, witness.cosign(log))
     saved = tmp_path / "kept"
     shutil.copy(log / "checkpoint", saved)
     old, seen = (log / "tile/0/000.p/200").read_bytes(), (log / "witness").rename(tmp_path / "seen")
     rewrite(log, [*entries[:5], b"{}", *entries[6:]])
+    note_checkpoint(log)
     (log / "tile/0/000").write_bytes(old + (log / "tile/0/000").read_bytes()[len(old) :])
     seen.rename(log / "witness")
     assert kinds(look(log, full=False, checkpoints=[saved])) == ["fork"]

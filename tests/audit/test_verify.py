@@ -9,14 +9,15 @@ import time
 
 import pytest
 from tests.audit import naive
-from tests.audit.conftest import cli, cli_json, event, events
+from tests.audit.conftest import cli, cli_json, event, events, note_checkpoint
 
 from ridgeline.audit import Ledger, new_signer
 from ridgeline.audit.ledger.checkpoint import sign_checkpoint
 from ridgeline.audit.ledger.layout import LedgerPaths, read_key
 from ridgeline.audit.ledger.tiles import Edge, extend_edge
 from ridgeline.audit.ledger.verify import examine
-from ridgeline.errors import Unverified
+from ridgeline.audit.ledger.witness import Witness
+from ridgeline.errors import StoreError, Unverified
 from ridgeline.native import bundle_hashes
 
 
@@ -131,8 +132,81 @@ def test_a_truncated_log_with_its_old_checkpoint_put_back_is_seen(log, tmp_path)
     report = look(log)
     assert kinds(report) == ["truncated"]
     assert "has 900" in report.findings[0].sentence
-    LedgerPaths(log).published.unlink()
+    note_checkpoint(log)
     assert look(log).ok, "no other party remembers: that is what a witness is for"
+
+
+def test_a_log_without_the_note_of_its_machine_is_no_new_log(log, tmp_path):
+    shutil.copytree(log, tmp_path / "old")
+    with Ledger.open(log) as ledger:
+        ledger.append(events(700, 900))
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "old", log)  # put back to 700 entries, and the note removed
+    LedgerPaths(log).published.unlink()
+    report = look(log)
+    assert [(f.kind, "log.private/published is missing" in f.sentence) for f in report.findings] == [("missing", True)]
+    with Ledger.open(log) as ledger, pytest.raises(StoreError, match=r"published is missing.*: cp "):
+        ledger.append([event(1)])
+    verifier = Ledger.open(log).verifier
+    shutil.rmtree(LedgerPaths(log).private)
+    assert examine(log, verifier).ok, "a copy has no private folder"
+
+
+def test_a_new_log_has_the_note_before_anything_is_appended(tmp_path):
+    ledger = Ledger.create(tmp_path / "log", origin="a", checkpoint_s=3600)
+    verifier = ledger.verifier
+    assert LedgerPaths(tmp_path / "log").published.exists()
+    assert examine(tmp_path / "log", verifier).ok
+    ledger.close()
+    LedgerPaths(tmp_path / "log").checkpoint.unlink()  # killed between the two files
+    with Ledger.open(tmp_path / "log") as again:
+        again.append([event(0)])
+    assert examine(tmp_path / "log", verifier).ok
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_altered_entry_is_named_and_nothing_else(tmp_path, kept):
+    """Partial bundles of earlier sizes may lie beside the newest; they are intact and must not be accused."""
+    ledger = Ledger.create(tmp_path / "log", origin="a", checkpoint_s=3600)
+    log, older = tmp_path / "log", {}
+    for end in (10, 20, 30):
+        ledger.append(events(ledger.size, end))
+        ledger.checkpoint()
+        older |= {p: p.read_bytes() for p in (log / "tile").rglob("*") if p.is_file()}
+    ledger.close()
+    for path, data in older.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    assert look(log).ok
+    path = log / ("tile/entries/000.p/20" if kept else "tile/entries/000.p/30")
+    path.write_bytes(path.read_bytes().replace(b"br7", b"BR7"))
+    report = look(log)
+    name = path.relative_to(log).as_posix()
+    assert [(f.kind, f.sentence) for f in report.findings] == [
+        ("altered", f"{name}: entry 7 was altered after it was signed.")
+    ]
+
+
+def test_an_altered_tile_says_nothing_about_witnesses(log, tmp_path):
+    witness = Witness(tmp_path / "w", "witness.example/w1")
+    witness.deliver(log, witness.cosign(log))
+    path = log / "tile/0/001"
+    path.write_bytes(bytes(32) + path.read_bytes()[32:])
+    report = look(log, witnesses=[witness.verifier], require=1)
+    assert kinds(report) == ["altered"]
+    assert any("co-signatures were not checked" in note for note in report.notes)
+
+
+def test_a_private_folder_that_others_can_write_is_refused(log):
+    LedgerPaths(log).private.chmod(0o777)
+    with (
+        Ledger.open(log) as ledger,
+        pytest.raises(StoreError, match=r"can be written by others \(mode 0777\); chmod 700"),
+    ):
+        ledger.append([event(1)])
+    LedgerPaths(log).private.chmod(0o700)
+    with Ledger.open(log) as ledger:
+        ledger.append([event(1)])
 
 
 def test_a_checkpoint_saved_elsewhere_shows_a_fork_and_a_cut_tail(log, tmp_path):
@@ -142,11 +216,12 @@ def test_a_checkpoint_saved_elsewhere_shows_a_fork_and_a_cut_tail(log, tmp_path)
         ledger.append(events(700, 710))
     assert look(log, checkpoints=[saved]).ok
     entries = naive.read_log(log)[3]
-    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:5], b"{}", *entries[6:]])
+    note_checkpoint(log)
     assert look(log).ok, "it is signed, after all"
     assert kinds(look(log, checkpoints=[saved])) == ["fork"]
     rewrite(log, entries[:600])
+    note_checkpoint(log)
     assert kinds(look(log, checkpoints=[saved])) == ["truncated"]
 
 

@@ -7,12 +7,11 @@ import time
 
 import pytest
 from tests.audit import naive
-from tests.audit.conftest import cli, cli_json, events
+from tests.audit.conftest import cli, cli_json, events, note_checkpoint
 from tests.audit.test_verify import rewrite
 
 from ridgeline.audit import Ledger, new_signer
 from ridgeline.audit.ledger.checkpoint import COSIGNATURE
-from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.proof import check_proof, prove
 from ridgeline.audit.ledger.verify import examine
 from ridgeline.audit.ledger.witness import Witness
@@ -73,11 +72,26 @@ def test_a_cosignature_stands_on_the_checkpoint_for_any_client(log, witness):
     assert (log / f"witness/{witness.verifier.key_id.hex()}").exists()
 
 
+@pytest.mark.parametrize(("ahead_s", "counts"), [(0, True), (60, True), (86_400, False), (10 * 365 * 86_400, False)])
+def test_a_co_signature_from_the_future_is_not_fresh(log, witness, monkeypatch, ahead_s, counts):
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + ahead_s)
+        see(witness, log)
+    since = int(now - 3600) * 10**9
+    report = examine(log, Ledger.open(log).verifier, witnesses=[witness.verifier], require=1, since=since)
+    assert report.ok == counts
+    if not counts:
+        assert "that is in the future" in report.notes[0]
+        see(witness, log)  # again, with the right time
+        assert examine(log, Ledger.open(log).verifier, witnesses=[witness.verifier], require=1, since=since).ok
+
+
 def test_a_truncated_log_is_caught(log, witness):
     see(witness, log)
     entries = naive.read_log(log)[3]
-    LedgerPaths(log).published.unlink()
     rewrite(log, entries[:600])
+    note_checkpoint(log)
     report = look(log, witness)
     assert [f.kind for f in report.findings] == ["truncated"]
     assert "has 700" in report.findings[0].sentence
@@ -89,8 +103,8 @@ def test_a_truncated_log_is_caught(log, witness):
 def test_a_forked_log_is_caught(log, witness):
     see(witness, log)
     entries = naive.read_log(log)[3]
-    LedgerPaths(log).published.unlink()
     rewrite(log, [*entries[:5], b"{}", *entries[6:], b"more"])
+    note_checkpoint(log)
     assert [f.kind for f in look(log, witness).findings] == ["fork"]
     with pytest.raises(Unverified, match="not co-signed") as caught:
         witness.cosign(log)
@@ -150,8 +164,8 @@ def test_the_command_witnesses_and_refuses_a_fork_with_exit_1(log, tmp_path):
     assert cli(*words).returncode == 2
     key = cli_json(*words, "--name", "witness.example/w1")["key"]
     assert cli("audit", "verify", log, "--witness", key, "--require", 1).returncode == 0
-    LedgerPaths(log).published.unlink()
     rewrite(log, naive.read_log(log)[3][:600])
+    note_checkpoint(log)
     done = cli("audit", "verify", log, "--witness", key, "--require", 1)
     assert done.returncode == 1
     assert "truncated" in done.stdout

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+import shutil
 
 import pytest
 from tests.audit.watch.watching import BASE, event, jsonl, make, run_command, watch, write_events
@@ -18,6 +19,7 @@ from ridgeline.audit.compliance.report import collect, derive_tables, render_fil
 from ridgeline.audit.watch.internal_events import is_internal, make_label_event, read_alerts
 from ridgeline.cli.audit_report import _describe_completeness
 from ridgeline.errors import InputError
+from ridgeline.store import write_manifest
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,7 @@ def change_copy(report_folder, tmp_path, edit):
     out.mkdir()
     for name, text in render_files(data).items():
         (out / name).write_bytes(text.encode())
+    write_manifest(out)
     return out
 
 
@@ -140,6 +143,22 @@ def test_any_change_to_any_file_is_found(report_folder, tmp_path, verifier, seed
 def test_the_check_finds_a_carefully_forged_report(report_folder, tmp_path, verifier, edit, kind):
     findings = kinds(change_copy(report_folder, tmp_path, edit), verifier)
     assert kind in findings
+
+
+def test_the_manifest_belongs_to_the_report(report_folder, tmp_path, verifier):
+    out = tmp_path / "r"
+    shutil.copytree(report_folder, out)
+    assert kinds(out, verifier) == []
+    manifest = out / "manifest.json"
+    text = manifest.read_text()
+    for altered in (text.replace('"size": ', '"size": 1'), text + " ", text.replace("report.csv", "report.xyz"), "{"):
+        assert altered != text
+        manifest.write_text(altered)
+        assert kinds(out, verifier) == ["altered"]
+    write_manifest(out, {"note": "approved"})
+    assert kinds(out, verifier) == ["altered"]
+    manifest.unlink()
+    assert kinds(out, verifier) == ["missing"]
 
 
 def test_another_key_never_passes(report_folder):

@@ -14,6 +14,7 @@ from ridgeline.audit.ledger.checkpoint import Checkpoint, Verifier, read_checkpo
 from ridgeline.audit.ledger.event import decode, encode
 from ridgeline.audit.ledger.verify import Finding
 from ridgeline.errors import InputError, RidgelineError, Unverified
+from ridgeline.store import verify
 
 _LARGEST = 1 << 30
 _NAMES = (
@@ -66,6 +67,8 @@ def check_report(folder: Path, verifier: Verifier) -> tuple[dict[str, Any], list
         findings.append(Finding("malformed", f"the report's rows cannot be read ({error!r})."))
     if not findings:
         findings += _check_derived(report, folder)
+    if not findings and folder.is_dir():
+        findings += _check_manifest(folder)
     return report, findings
 
 
@@ -107,6 +110,17 @@ def _stored(event_stored: dict[str, Any], event: dict[str, Any]) -> bool:
     encoded = encode([event_stored], internal=True)
     data = encoded.large[0][2] if encoded.large else encoded.entries[2:]
     return bool(sha256(data).hexdigest() == event["stored"]["sha256"])
+
+
+def _check_manifest(folder: Path) -> list[Finding]:
+    """Check that manifest.json lists the files of the report as they are."""
+    if not (folder / "manifest.json").is_file():
+        return [Finding("missing", "manifest.json is missing.")]
+    try:
+        extra = verify(folder).meta
+    except RidgelineError as error:
+        return [Finding("altered", f"manifest.json and the files do not fit: {error}")]
+    return [Finding("altered", "manifest.json has metadata, which no report has.")] if extra else []
 
 
 def _check_derived(report: dict[str, Any], folder: Path) -> list[Finding]:

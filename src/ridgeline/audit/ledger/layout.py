@@ -95,6 +95,14 @@ def find_ledger(path: StrPath) -> LedgerPaths:
     return paths
 
 
+def check_private(paths: LedgerPaths) -> None:
+    """Raise `StoreError` if other users can write into the private folder: they could replace what is in it."""
+    with explain_errors(paths.private):
+        mode = stat.S_IMODE(paths.private.stat().st_mode)
+    if mode & 0o022:
+        raise StoreError(f"{paths.private} can be written by others (mode {mode:04o}); chmod 700 it first.")
+
+
 def write_key(path: Path, signer: Signer) -> None:
     """Write a key file that only its owner can read, from the first byte on."""
     with publish(path, mode=0o600) as tmp:

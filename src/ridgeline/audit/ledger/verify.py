@@ -10,6 +10,7 @@ later event records it; if the checkpoint changes while a fault appears, the ver
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +35,9 @@ from ridgeline.audit.ledger.tiles import (
     split_bundle,
     tile_path,
 )
-from ridgeline.audit.ledger.witness import WitnessStatement, check_witnesses, read_cosigned_files
+from ridgeline.audit.ledger.witness import CLOCK_S, WitnessStatement, check_witnesses, read_cosigned_files
 from ridgeline.errors import Unverified
-from ridgeline.native import bundle_hashes, entry_ends, merkle_root
+from ridgeline.native import bundle_hashes, merkle_root
 from ridgeline.store import StrPath, explain_errors, get_owner
 
 _TRIES = 3
@@ -116,8 +117,9 @@ class _Examination:
             self._check_bundle(number, min(WIDTH, size - number * WIDTH))
         self._explain_missing()
         if report.full:
-            check_orphans(self._paths, size, self._tiles, report.add_finding, report.notes.append)
-        if report.ok:  # a damaged tree says nothing about forks
+            check_orphans(self._paths, size, self._tiles, self._prove_tile, report.add_finding, report.notes.append)
+        intact = report.ok  # a damaged tree says nothing about forks and witnesses
+        if intact:
             if published is not None:
                 self._check_continues("the checkpoint that this machine noted", published)
             for path in checkpoints:
@@ -127,20 +129,35 @@ class _Examination:
             report.witnesses = self._select_recent(statements.good, since)
             for kind, sentence in statements.findings:
                 report.add_finding(kind, sentence)
-        if len(report.witnesses) < require and not any(f.kind in ("fork", "truncated") for f in report.findings):
+        if published is None and self._paths.settings.exists():
+            report.add_finding(
+                "missing",
+                f"{self._paths.private.name}/{self._paths.published.name} is missing: without it this machine cannot "
+                "tell whether the log was put back to an earlier size.",
+            )
+        if witnesses and not intact:
+            report.notes.append("the co-signatures were not checked, because the log itself is damaged.")
+        elif len(report.witnesses) < require and not any(f.kind in ("fork", "truncated") for f in report.findings):
             report.add_finding(
                 "unwitnessed", f"{len(report.witnesses)} witnesses co-signed this log, but {require} are required."
             )
         return report
 
     def _select_recent(self, statements: list[WitnessStatement], since: int | None) -> list[WitnessStatement]:
-        """Return the statements since `since`; note the time of the others."""
-        for old in (w for w in statements if since is not None and w.seconds * 10**9 < since):
-            when = f"{show_moment(old.seconds * 10**9)[:19]}Z"
-            self._report.notes.append(
-                f"{old.name} last co-signed {when}, at {old.size} entries: too long ago to count."
+        """Return the statements since `since`, and note the others; a time in the future shows no age."""
+        if since is None:
+            return statements
+        recent, latest = [], time.time() + CLOCK_S
+        for statement in statements:
+            if since <= statement.seconds * 10**9 and statement.seconds <= latest:
+                recent.append(statement)
+                continue
+            when = f"{show_moment(statement.seconds * 10**9)[:19]}Z"
+            why = (
+                "that is in the future, so it does not count" if statement.seconds > latest else "too long ago to count"
             )
-        return [w for w in statements if since is None or w.seconds * 10**9 >= since]
+            self._report.notes.append(f"{statement.name} last co-signed {when}, at {statement.size} entries: {why}.")
+        return recent
 
     def _checkpoint(self) -> Checkpoint:
         data = read_note(self._paths.checkpoint)
@@ -315,7 +332,8 @@ class Report:
         return not self.findings
 
     def add_finding(self, kind: str, sentence: str) -> None:
-        self.findings.append(Finding(kind, sentence))
+        if Finding(kind, sentence) not in self.findings[-_GIVE_UP:]:  # two checks may read the same file
+            self.findings.append(Finding(kind, sentence))
 
 
 class Findings(Unverified):
@@ -329,11 +347,17 @@ class Findings(Unverified):
 
 
 def check_orphans(
-    paths: LedgerPaths, size: int, tiles: Tiles, find: Callable[[str, str], None], note: Callable[[str], None]
+    paths: LedgerPaths,
+    size: int,
+    tiles: Tiles,
+    prove: Callable[[int, int], tuple[bytes, bool]],
+    find: Callable[[str, str], None],
+    note: Callable[[str], None],
 ) -> None:
     """Check the files below tile/ that the newest size does not need: `size` is that of the newest checkpoint.
 
-    A partial tile of an earlier size must be the beginning of the current tile. Tiles beyond the checkpoint belong to a
+    A partial tile of an earlier size must begin like the current tile as it was signed: `prove` returns the hashes of a
+    tile and whether the signature proves them. Tiles beyond the checkpoint belong to a
     writer that is about to sign them; without a writer the checkpoint is an old one. Other files are only noted.
     """
     strange, beyond = [], 0
@@ -350,7 +374,7 @@ def check_orphans(
             if width > now:
                 beyond += 1
             elif width < now:
-                _check_partial(paths, tiles, parsed, now, find)
+                _check_partial(paths, prove, parsed, now, find)
     for path in strange[:_LISTED]:
         note(f"{path} is no file of a log.")
     if beyond and not paths.private.is_dir():  # a copy: its writer may run on another machine
@@ -360,15 +384,31 @@ def check_orphans(
 
 
 def _check_partial(
-    paths: LedgerPaths, tiles: Tiles, tile: tuple[int | str, int, int], now: int, find: Callable[[str, str], None]
+    paths: LedgerPaths,
+    prove: Callable[[int, int], tuple[bytes, bool]],
+    tile: tuple[int | str, int, int],
+    now: int,
+    find: Callable[[str, str], None],
 ) -> None:
+    """Compare a partial tile with the proved hashes, not with the current file: that one may be the altered one."""
     level, number, width = tile
     name = tile_path(level, number, width)
+    hashes, good = prove(level if isinstance(level, int) else 0, number)
+    if not good:
+        return  # the current tile was reported
     try:
-        current = tiles.hashes(level, number, now) if isinstance(level, int) else tiles.bundle(number, now)
-        end = width * HASH if isinstance(level, int) else int(entry_ends(current)[width - 1])
         data = read_regular(paths.log / name)
-    except (Unverified, ValueError, IndexError, FileNotFoundError):
-        return  # the current tile was reported, or the writer has just removed this one
-    if data != current[:end]:
+        actual = data if isinstance(level, int) else bundle_hashes(data)
+    except FileNotFoundError:
+        return  # the writer has just removed it
+    except ValueError as error:
+        find("altered", f"{name} was altered: {error}.")
+        return
+    expected = hashes[: width * HASH]
+    if actual == expected:
+        return
+    if isinstance(level, int) or len(actual) != len(expected):
         find("altered", f"{name} was altered: it is not the beginning of {tile_path(level, number, now)}.")
+        return
+    for kind, sentence in describe_difference(name, number * WIDTH, expected, actual):
+        find(kind, sentence)

@@ -33,6 +33,8 @@ from ridgeline.audit.ledger.tiles import Tiles, check_continues
 from ridgeline.errors import InputError, StoreError, Unverified
 from ridgeline.store import StrPath, explain_errors, lock, publish, release, try_lock
 
+CLOCK_S = 600  # how far the clock of a witness may be ahead
+
 
 @dataclass(frozen=True)
 class WitnessStatement:
@@ -163,7 +165,8 @@ def check_witnesses(
                 if not signatures:
                     continue
                 read_checkpoint(data, log, what)
-                moment = max(read_cosignature_time(s.body) for s in signatures)
+                moments = [read_cosignature_time(s.body) for s in signatures]
+                moment = max((m for m in moments if m <= time.time() + CLOCK_S), default=max(moments))
                 if best is None or (checkpoint.size, moment) > (best[0].size, best[1]):
                     best = checkpoint, moment
             except Unverified as error:

@@ -22,7 +22,7 @@ from typing import Any
 from ridgeline.audit.ledger.checkpoint import EMPTY, Checkpoint, Signer, read_checkpoint, sign_checkpoint
 from ridgeline.audit.ledger.event import EncodedEvents
 from ridgeline.audit.ledger.journal import Journal
-from ridgeline.audit.ledger.layout import LedgerPaths, read_note
+from ridgeline.audit.ledger.layout import LedgerPaths, check_private, read_note
 from ridgeline.audit.ledger.retention import finish_pruning
 from ridgeline.audit.ledger.tile_store import TileStore
 from ridgeline.audit.ledger.tiles import Edge, Tiles, check_continues, extend_edge, load_edge
@@ -54,6 +54,7 @@ class Writer:
         self._journals: list[Journal] = []
         self._size, self._last_sync = 0, time.monotonic()
         self._edge, self._checkpoint = Edge(), sign_checkpoint(signer.name, 0, EMPTY, signer)
+        check_private(paths)
         self._stack = ExitStack()
         self._stack.enter_context(lock(paths.lock))
         try:
@@ -322,7 +323,11 @@ class Writer:
     def _read_published(self) -> Checkpoint:
         data = read_note(self._paths.published)
         if data is None:
-            return Checkpoint(self._signer.name, 0, EMPTY)
+            raise StoreError(
+                f"{self._paths.published} is missing, so this machine cannot tell whether the log was put back to an "
+                f"earlier size; restore it, or, if you know that the log is complete: cp {self._paths.checkpoint} "
+                f"{self._paths.published}"
+            )
         return read_checkpoint(data, self._signer.verifier, str(self._paths.published))
 
     def _read_signed(self) -> Checkpoint:
@@ -331,8 +336,10 @@ class Writer:
         if path.exists():
             return read_checkpoint(path.read_bytes(), self._signer.verifier, str(path))
         first = sign_checkpoint(self._signer.name, 0, EMPTY, self._signer)
-        if self._paths.published.exists():
+        if self._paths.published.exists() and self._read_published().size:
             raise StoreError(f"{path} is missing; restore it (a copy is {self._paths.published}).")
+        with publish(self._paths.published) as tmp:  # before the checkpoint: every log with a checkpoint has it
+            tmp.write_text(str(first), encoding="utf-8")
         self._tile_store.put_checkpoint(str(first))
         return first
 
