@@ -151,6 +151,16 @@ def test_the_joints_of_one_publisher_keep_the_topic_name(tmp_path: Path):
     assert streams["/joint_states/position"].columns == ("/joint_states/position.a", "/joint_states/position.b")
 
 
+def test_messages_without_usable_names_are_kept_apart_and_changing_names_are_left_out(tmp_path: Path):
+    bodies: list[dict[str, Any]] = [{"name": ["a", "b"], "position": [1.0, 2.0 + i]} for i in range(5)]
+    bodies += [{"name": "ab", "position": [7.0, 8.5]}, {"position": [7.0, 8.5]}, {"name": [], "position": [7.0, 8.5]}]
+    streams, _, _ = read_by_name(write_json(tmp_path / "a.mcap", bodies))
+    assert {n: len(s) for n, s in streams.items()} == {"/state/a+b/position": 5, "/state/unnamed/position": 3}
+    seen = [{"name": [f"object {i}"], "score": [i / 200]} for i in range(200)]
+    with pytest.raises(InputError, match=r"its names change all the time \(200 sets\)"):
+        readers.read(write_json(tmp_path / "b.mcap", seen))
+
+
 def test_constants_of_a_ros_message_are_no_columns(tmp_path: Path):
     def battery(stamp: int) -> Callable[[dict[str, Any]], Any]:
         def build(types: dict[str, Any]) -> Any:
@@ -230,6 +240,15 @@ def test_header_stamps_are_used_if_all_topics_share_their_clock(tmp_path: Path):
     logged = read_by_name(path, stamps="log")[0]
     assert logged["/a/point"].times[0] == EPOCH
     assert logged["/b/point"].times[0] == EPOCH + 2 * NS
+
+
+def test_a_topic_of_text_does_not_decide_about_stamps(tmp_path: Path):
+    words = [
+        ("/words", "std_msgs/msg/String", EPOCH + i * NS, lambda t: t["std_msgs/msg/String"](data="a"))
+        for i in range(5)
+    ]
+    streams, _, _ = read_by_name(write_bag(tmp_path / "bag", [*build_simulation(), *words]))
+    assert streams["/a/point"].times[1] == NS
 
 
 def test_a_topic_without_a_header_keeps_all_topics_on_the_log_clock(tmp_path: Path):

@@ -358,7 +358,7 @@ def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch, module: 
     makers = {"a.ulg": recordings.flight, "a.mcap": recordings.mcap_json, "a.h5": recordings.robomimic}
     makers[name](tmp_path / name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"reading {message} files.*ridgeline\[robot\]"):
+    with pytest.raises(MissingExtra, match=rf"reading {message} files.*\.\[robot\]"):
         readers.read(tmp_path / name)
 
 

@@ -213,9 +213,12 @@ def _progress(inputs: Sequence[Path], quiet: bool) -> Iterator[Callable[[Convers
 
 
 def _measure_size(path: Path) -> int:
-    """Return the bytes of a recording; 0 if there is none, which is an error later."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Return the bytes of a recording; 0 if it cannot be found, which is an error later."""
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files if file.is_file())
+    except OSError:
+        return 0
 
 
 def _check_suffix(out: Path) -> None:

@@ -131,8 +131,8 @@ def _find_blank_cells(table: Any) -> list[str]:
     blanks: dict[str, None] = {}
     for column in table.columns:
         if arrow.types.is_string(column.type):
-            cells = compute.unique(column)
-            blanks |= dict.fromkeys(c for c in cells.to_pylist() if c and not c.strip())
+            cells = compute.unique(column.filter(compute.utf8_is_space(column)))
+            blanks |= dict.fromkeys(cells.to_pylist())
     return list(blanks)
 
 

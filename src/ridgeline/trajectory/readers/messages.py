@@ -34,6 +34,7 @@ SAME_CLOCK_S = 60.0  # with a larger distance, header stamp and log time are of 
 _STAMPS = (("header", "stamp"), ("timestamp",), ("stamp",))
 _JOINT_NAMES = ("name", "names", "joint_names")
 _TRANSFORMS = "transforms"
+MOST_NAME_SETS = 64  # with more, the names are no joints: detections, for example
 _ABSENT = (KeyError, AttributeError, TypeError, IndexError)  # what a getter raises for a field that is not there
 
 
@@ -62,6 +63,11 @@ class Topic:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def name_sets(self) -> int:
+        """The number of different sets of joint names."""
+        return sum(isinstance(key, frozenset) for key in self._parts)
 
     def parts(self) -> Iterator[tuple[str, MessageColumns]]:
         """Iterate over (name, messages): the topic itself, or a name below it for each part."""
@@ -121,7 +127,8 @@ class MessageColumns:
         stamps = np.asarray(self._stamps, np.int64)
         return None if (stamps[1:] == 0).any() or (len(stamps) == 1 and stamps[0] == 0) else stamps
 
-    def streams(self, topic: str, times: Array, options: ReadOptions) -> list[Stream]:
+    def build_columns(self, topic: str, options: ReadOptions) -> dict[str, Column]:
+        """Return the numeric fields; report those that are left out or miss values."""
         columns: dict[str, Column] = {}
         left_out: dict[str, str] = {}
         missing: dict[str, int] = {}
@@ -138,6 +145,9 @@ class MessageColumns:
             listed = ", ".join(f"{path} in {count}" for path, count in [*missing.items()][:5])
             rest = f" and {len(missing) - 5} more fields" if len(missing) > 5 else ""
             options.report(f"{topic}: missing, or of another type or length, of {len(self)} messages: {listed}{rest}.")
+        return columns
+
+    def build_streams(self, topic: str, times: Array, columns: Mapping[str, Column]) -> list[Stream]:
         joints = {
             path: self.names
             for path, (values, _) in columns.items()
@@ -203,20 +213,30 @@ def build_message_streams(topics: Iterable[Topic], options: ReadOptions, path: o
     auto    header stamps of topics whose headers have the clock of the log; if headers have another clock (simulated
             time) and all topics share it, that clock; times of logging otherwise
     """
-    parts = [(name, part) for topic in topics for name, part in topic.parts() if len(part)]
+    parts: dict[str, MessageColumns] = {}
+    columns: dict[str, dict[str, Column]] = {}
+    for topic in topics:
+        if topic.name_sets > MOST_NAME_SETS:
+            report_left_out(options, topic.name, {"": f"its names change all the time ({topic.name_sets} sets)"})
+            continue
+        for name, part in topic.parts():
+            fields = part.build_columns(name, options)
+            if fields:
+                parts[name], columns[name] = part, fields
     times = _choose_times(parts, options)
     if parts and not times:
         raise InputError(f"no topic in '{path}' has header stamps; --stamps log uses the times of logging.")
-    return [s for name, part in parts if name in times for s in part.streams(name, times[name], options)]
+    return [s for name, clock in times.items() for s in parts[name].build_streams(name, clock, columns[name])]
 
 
-def _choose_times(parts: Sequence[tuple[str, MessageColumns]], options: ReadOptions) -> dict[str, Array]:
-    logged = {name: part.logged for name, part in parts}
+def _choose_times(parts: Mapping[str, MessageColumns], options: ReadOptions) -> dict[str, Array]:
+    """Return the stamps of each part; parts without the requested stamps are left out."""
+    logged = {name: part.logged for name, part in parts.items()}
     if options.stamps == "log":
         return logged
-    stamped = {name: stamps for name, part in parts if (stamps := part.stamped) is not None}
+    stamped = {name: stamps for name, part in parts.items() if (stamps := part.stamped) is not None}
     if options.stamps == "header":
-        for name, _ in parts:
+        for name in parts:
             if name not in stamped:
                 report_left_out(options, name, {"": "no header stamps (--stamps log uses the times of logging)"})
         return stamped
@@ -300,7 +320,8 @@ def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequen
         if path[-1] in _JOINT_NAMES and _is_name_list(get(message)):
 
             def split_joints(message: Any, get: Callable[[Any], Any] = get) -> Iterator[tuple[Any, Any, Sequence[str]]]:
-                joints = tuple(_get_or(get, message, ()) or ())
+                names = _get_or(get, message, ())
+                joints = tuple(names) if _is_name_list(names) else ()
                 yield frozenset(joints), message, joints
 
             return split_joints
@@ -316,20 +337,23 @@ def _split_transforms(message: Any) -> Iterator[tuple[str, Any, Sequence[str]]]:
 
 def _are_transforms(items: Any) -> bool:
     """Whether a list holds transforms; an empty list may."""
-    return isinstance(items, list | tuple) and all("child_frame_id" in (_members(item) or ()) for item in items)
+    return _is_list(items) and all("child_frame_id" in (_members(item) or ()) for item in items)
 
 
 def _is_name_list(value: Any) -> bool:
     return (
-        isinstance(value, list | tuple)
-        and bool(value)
+        _is_list(value)
+        and len(value) > 0
         and all(isinstance(name, str) and name for name in value)
         and len(set(value)) == len(value)
     )
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple | np.ndarray)
+    """Whether a value is a list of any library: list, array.array, NumPy's array, a repeated field of Protobuf."""
+    if isinstance(value, str | bytes | Mapping):
+        return False
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
 def _common_name(names: Sequence[str]) -> str:
@@ -338,6 +362,8 @@ def _common_name(names: Sequence[str]) -> str:
     >>> _common_name(["left_arm_1", "left_arm_2"]), _common_name(["base", "tool"])
     ('left_arm', 'base+tool')
     """
+    if not names:
+        return "unnamed"
     first, last = min(names), max(names)  # in the order of text, so all others lie between
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     prefix = first[:shared].rstrip("_-./ ")
@@ -404,7 +430,7 @@ def _get_path(message: Any, *path: str) -> Any:
 
 
 def _first(value: Any) -> Any:
-    return value[0] if isinstance(value, list | tuple) and value else value
+    return value[0] if _is_list(value) and len(value) else value
 
 
 def _find_stamp(message: Any) -> Callable[[Any], int] | None:
