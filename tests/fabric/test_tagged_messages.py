@@ -130,6 +130,28 @@ def test_messages_with_a_rank_that_leaves_fail_at_once(make_messengers):
         anyone.result(GUARD_S)
 
 
+def test_a_forked_child_does_not_hide_that_a_rank_has_left(make_messengers):
+    one, two = make_messengers(2)
+    pair = send(two, np.ones(3), 0), receive(one, np.zeros(3), 1)
+    assert [future.result(GUARD_S) for future in pair] == [0, 1]
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent closes the pipe
+        os._exit(0)
+    try:
+        late = receive(one, np.zeros(3), 1)
+        two.close()
+        with pytest.raises(FabricError, match="rank 1 left"):
+            late.result(GUARD_S)
+        with pytest.raises(FabricError, match="rank 1 left"):
+            send(one, np.ones(3), 1).result(GUARD_S)
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
 def test_a_closed_messenger_leaves_no_thread_and_no_file(make_messengers):
     before = len(os.listdir("/proc/self/fd"))
     one, two = make_messengers(2)

@@ -115,7 +115,7 @@ class Messenger:
         else:
             self._selector.close()
         for link in (self._listener, self._wake, self._woken):
-            link.close()
+            _close(link)
 
     def _post(self, message: _Message) -> Future[int]:
         if os.getpid() != self._process:
@@ -159,7 +159,7 @@ class Messenger:
             for connection in (*self._incoming.values(), *self._outgoing.values()):
                 self._drop(connection)
             self._selector.close()
-            self._listener.close()
+            _close(self._listener)
             for fd in pidfds:
                 if fd is not None:
                     os.close(fd)
@@ -305,8 +305,12 @@ class Messenger:
         if message is not None:
             self._finish(message, connection.rank)
         elif connection.rank < 0:
-            (connection.rank,) = _GREETING.unpack(buffer)
-            self._incoming[connection.rank] = connection
+            (rank,) = _GREETING.unpack(buffer)
+            if not 0 <= rank < self._size or rank in self._incoming:
+                self._drop(connection)  # no rank of this group
+                return
+            connection.rank = rank
+            self._incoming[rank] = connection
         else:
             kind, number, tag, nbytes, name = _FRAME.unpack(buffer)
             self._take_frame(connection, kind, number, tag, nbytes, name.rstrip(b"\0").decode())
@@ -406,7 +410,7 @@ class Messenger:
     def _drop(self, connection: _Connection) -> None:
         if connection.socket.fileno() >= 0:
             self._selector.unregister(connection.socket)
-            connection.socket.close()
+            _close(connection.socket)
 
     def _describe_loss(self, message: _Message, event: str) -> FabricError:
         others = "every other rank" if message.peer is None else f"rank {message.peer}"
@@ -422,6 +426,12 @@ def _describe_mismatch(message: _Message, me: int, other: int, other_message: st
         f"{message.op} (tag {message.tag}): rank {me} {verb} {message.describe()}, "
         f"rank {other} {other_verb} {other_message}; make both the same."
     )
+
+
+def _close(link: socket.socket) -> None:
+    with suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)  # a forked child may have the socket, too: close() alone would not end it
+    link.close()
 
 
 def _get_address(name: str, rank: int) -> str:
