@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.lab.conftest import make_record
 
-from ridgeline.lab.judge import Comparison, Validity, find_best_peer, select_latest, summarise_paths
+from ridgeline.lab.judge import Comparison, Validity, find_best_peer, rank_path, select_latest, summarise_paths
 from ridgeline.lab.record import append_record, read_records
 
 FAILED = {"ok": False, "error": 2.0, "quality": {}, "note": ""}
@@ -61,7 +61,7 @@ def test_a_stage_that_fills_the_step_is_the_limit_whatever_the_ceiling():
     summary = summarise(replace(one, contenders=(*contenders, one.contenders[1])))
     assert summary.stages == pytest.approx({"tokenize": 0.75, "forward": 0.25})
     assert summary.limit == "tokenize (75 % of a step)"
-    assert summary.sentence.endswith("; peer is 2.0 × as fast.")
+    assert summary.sentence.endswith("; a loss: peer is 2.0 × as fast.")
 
 
 def test_without_ceiling_and_peer_the_summary_has_only_the_rate():
@@ -95,8 +95,42 @@ def test_cases_behind_a_peer_and_wrong_cases_are_counted():
     summary = summarise(ahead, behind, wrong)
     assert (summary.cases, summary.bad) == (3, 1)
     assert summary.sentence.endswith(
-        "10 × as fast as peer; behind a peer in 1 other of 3 cases; 1 of 3 cases WRONG or INCOMPLETE."
+        "10 × as fast as peer; a loss in 1 other of 3 cases; 1 of 3 cases WRONG or INCOMPLETE."
     )
+
+
+def test_losses_rank_first_then_doubts_and_wins_last():
+    def rank(ours: float = 8.0, samples: list[float] | None = None, **peers: float) -> tuple[int, float]:
+        one = make_race(ours, **peers)
+        if samples:
+            one = replace(one, contenders=(replace(one.contenders[0], samples_ns=tuple(samples)), *one.contenders[1:]))
+        return rank_path(summarise(one))
+
+    wrong = make_race(8.0, peer=80.0)
+    wrong = replace(wrong, contenders=(replace(wrong.contenders[0], check=FAILED), *wrong.contenders[1:]))
+    ranks = [
+        rank_path(summarise(wrong)),
+        rank(peer=2.0),
+        rank(peer=4.0),
+        rank_path(summarise(make_race(8.0, case={"n": 9}, work={"bytes": {"memory": 640}}, peer=80.0),
+                            make_race(8.0, case={"n": 2}, peer=4.0))),
+        rank(samples=[4.0, 12.0] * 6, peer=80.0),
+        rank(peer=8.0),
+        rank(),
+        rank(peer=16.0),
+        rank(peer=80.0),
+    ]  # fmt: skip
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)
+
+
+def test_a_rate_in_doubt_has_fewer_digits():
+    steady, doubtful = (
+        summarise(replace(one, contenders=(replace(one.contenders[0], samples_ns=tuple(samples)),)))
+        for one, samples in ((make_race(8.0), [7.11] * 12), (make_race(8.0), [6.11, 8.11] * 6))
+    )
+    assert steady.rate_text == "1.13 G rows/s"
+    assert doubtful.rate_text == "1.1 G rows/s"
 
 
 def test_without_a_valid_time_of_ours_the_reason_is_the_finding():

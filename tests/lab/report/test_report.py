@@ -24,8 +24,9 @@ from tests.lab.sample_records import (
 )
 
 from ridgeline.errors import InputError
+from ridgeline.lab.judge import summarise_paths
 from ridgeline.lab.record import read_records
-from ridgeline.lab.report import build_report, write_report
+from ridgeline.lab.report import build_report, figures, write_report
 from ridgeline.workloads.charts import draw_pictures
 
 REAL = Path(__file__).parents[3] / "benchmarks" / "records"
@@ -200,6 +201,42 @@ def test_cases_are_sorted_in_any_order_of_files():
     races = page[page.index('<table class="races">') :]
     labels = [races.index(f">{r.label}</a></th>") for r in records]
     assert labels == sorted(labels)
+
+
+def test_losses_come_first_and_each_verdict_has_one_colour():
+    records = [make_race(name, {"n": 8}, 10.0, {"peer": peer}) for name, peer in (("ahead", 30.0), ("behind", 5.0))]
+    page = build_report(records)
+    assert page.index(">behind</a>") < page.index(">ahead</a>")
+    assert "a loss: peer is 2.0 × as fast" in page
+    assert ">loss</span>" in page
+    for one in (page, build_report(list(reversed(records)))):
+        chart = one[one.index('<div class="verdicts">') :]
+        assert read_legend(chart[: chart.index("</ul>")]) == {"FASTER": "c1", "SLOWER": "c2"}
+    assert ".verdicts .c1 { --hue: var(--bad); }" in page, "the colour of its badge"
+
+
+def test_a_workload_has_one_colour_and_marker_on_every_roofline():
+    cpu = [make_race(name, {"n": 8}, 10.0, {}) for name in ("first", "second")]
+    records = [*cpu, move_to_gpu(cpu[1])]
+    on_cpu, on_gpu = map(read_legend, figures.draw_rooflines(records, summarise_paths(records)))
+    assert on_cpu == {"first": "c1", "second": "c2"}
+    assert on_gpu == {"second": "c2"}
+
+
+def read_legend(chart: str) -> dict[str, str]:
+    """Return the colour of each series by its name."""
+    keys = re.findall(r'class="key (c\d)".*?<span title="([^"]*)">', chart)
+    return {name: colour for colour, name in keys}
+
+
+def test_a_ratio_has_the_digits_that_its_interval_supports():
+    noisy = make_race("made", {"n": 8}, 10.0, {"peer": 12.0})
+    samples = [12.0 * (0.5 + 1.0 * (i % 2)) for i in range(len(noisy.contenders[1].samples_ns))]
+    noisy = replace(noisy, contenders=(noisy.contenders[0], replace(noisy.contenders[1], samples_ns=tuple(samples))))
+    page = build_report([noisy])
+    ratio = re.search(r'<td class="num">([\d.]+) <span class="soft">([\d.]+)–([\d.]+)</span>', page)
+    assert ratio is not None
+    assert max(len(number.partition(".")[2]) for number in ratio.groups()) <= 1, ratio.groups()
 
 
 def test_each_number_names_its_record_and_its_command():

@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.cost import select_records as select_records
     from ridgeline.lab.judge.findings import CEILINGS as CEILINGS
     from ridgeline.lab.judge.findings import PathSummary as PathSummary
+    from ridgeline.lab.judge.findings import choose_digits as choose_digits
     from ridgeline.lab.judge.findings import describe_kind as describe_kind
     from ridgeline.lab.judge.findings import find_best_peer as find_best_peer
+    from ridgeline.lab.judge.findings import format_interval as format_interval
     from ridgeline.lab.judge.findings import format_ratio as format_ratio
+    from ridgeline.lab.judge.findings import rank_path as rank_path
     from ridgeline.lab.judge.findings import select_latest as select_latest
     from ridgeline.lab.judge.findings import summarise_paths as summarise_paths
     from ridgeline.lab.judge.history import Series as Series
@@ -142,9 +145,12 @@ __getattr__, __dir__, __all__ = attach(
         "findings": [
             "CEILINGS",
             "PathSummary",
+            "choose_digits",
             "describe_kind",
             "find_best_peer",
+            "format_interval",
             "format_ratio",
+            "rank_path",
             "select_latest",
             "summarise_paths",
         ],

@@ -9,6 +9,7 @@ on the question, never on the result. The summary counts the other cases.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from ridgeline.lab.judge.analyse import Row, analyse_record, list_limits, rate_unit
 from ridgeline.lab.judge.limits import find_limit, percent
 from ridgeline.lab.judge.stats import Estimate
-from ridgeline.lab.judge.verdict import Comparison, Validity
+from ridgeline.lab.judge.verdict import NOISY, Comparison, Validity
 from ridgeline.lab.record import Record
 from ridgeline.web import format_si
 
@@ -52,6 +53,17 @@ class PathSummary:
         default_factory=dict
     )  # in how many cases the best peer is SLOWER, SAME, …
     bad: int = 0  # the number of cases in which ours is WRONG or INCOMPLETE
+    uncertainty: float = 0.0  # of the rate: half of its interval's width divided by its value
+
+    @property
+    def losses(self) -> int:
+        """The number of cases in which a peer is faster."""
+        return self.verdict_counts.get(Comparison.FASTER, 0)
+
+    @property
+    def rate_text(self) -> str:
+        """The rate with as many digits as its interval supports; empty without a rate."""
+        return format_si(self.rate, self.unit, choose_digits(self.uncertainty)) if self.rate is not None else ""
 
     @property
     def case(self) -> str:
@@ -79,7 +91,7 @@ class PathSummary:
         return {
             Comparison.SLOWER: f"{value} × as fast as {self.peer}",
             Comparison.SAME: f"level with {self.peer}",
-            Comparison.FASTER: f"{self.peer} is {inverse} × as fast",
+            Comparison.FASTER: f"a loss: {self.peer} is {inverse} × as fast",
             Comparison.UNCLEAR: f"unclear against {self.peer} ({low} to {high} ×)",
         }[self.verdict or Comparison.UNCLEAR]
 
@@ -98,11 +110,11 @@ class PathSummary:
             head = f"{self.workload} is limited by {self.limit} on {self.place}"
             head += f": {self.share_text}" if self.share_text else ""
         else:
-            does = f"reaches {self.share_text}" if self.share_text else f"does {format_si(self.rate, self.unit)}"
+            does = f"reaches {self.share_text}" if self.share_text else f"does {self.rate_text}"
             head = f"{self.workload} {does} on {self.place}; what limits it is not known: {self.measure}"
         parts = [head, self.peer_text or _format_no_peer(self.missing)]
-        if behind := self.verdict_counts.get(Comparison.FASTER, 0) - (self.verdict is Comparison.FASTER):
-            parts.append(f"behind a peer in {behind} other of {self.cases} cases")
+        if others := self.losses - (self.verdict is Comparison.FASTER):
+            parts.append(f"a loss in {others} other of {self.cases} cases")
         if self.bad:
             parts.append(f"{self.bad} of {self.cases} cases WRONG or INCOMPLETE")
         return "; ".join(filter(None, parts))
@@ -160,6 +172,25 @@ def summarise_paths(records: Iterable[Record]) -> list[PathSummary]:
     return [summary for _, path_records in ordered if (summary := _summarise(path_records)) is not None]
 
 
+def rank_path(path: PathSummary) -> tuple[int, float]:
+    """Return the place of a path in a report, what matters most first.
+
+    No result, then losses (the largest first), then losses in other cases and wrong cases, then times in doubt, then
+    unclear, level, without a peer, and ahead.
+    """
+    ratio = path.ratio.value if path.ratio else 0.0
+    if path.rate is None:
+        return 0, 0.0
+    if path.verdict is Comparison.FASTER:
+        return 1, ratio
+    if path.losses or path.bad:
+        return 2, -float(path.losses + path.bad)
+    if path.validity is not Validity.VALID:
+        return 3, -path.uncertainty
+    order = {Comparison.UNCLEAR: 4, Comparison.SAME: 5, None: 6, Comparison.SLOWER: 7}
+    return order[path.verdict], ratio
+
+
 def find_best_peer(rows: Iterable[Row]) -> Row | None:
     """Return the row of the fastest peer, or None if no peer has a valid time."""
     return min(
@@ -206,6 +237,7 @@ def _summarise(records: Sequence[Record]) -> PathSummary | None:
         missing=dict(record.missing),
         cases=len(cases),
         verdict_counts=dict(verdict_counts),
+        uncertainty=row.assessment.time.relative if row.assessment.time else 0.0,
         bad=sum(row.assessment.validity in (Validity.WRONG, Validity.INCOMPLETE) for row in ours.values()),
     )
 
@@ -224,6 +256,27 @@ def _measure_work(record: Record) -> tuple[float, float]:
 
 def _format_no_peer(missing: Mapping[str, str]) -> str:
     return f"no peer took part ({', '.join(missing)} not installed)" if missing else "no peer took part"
+
+
+def choose_digits(uncertainty: float) -> int:
+    """Return how many significant digits a value has if half of its interval is this share of it.
+
+    >>> choose_digits(0.004), choose_digits(0.12), choose_digits(0.8)
+    (3, 2, 1)
+    """
+    return 3 if uncertainty <= NOISY else 2 if uncertainty <= 10 * NOISY else 1
+
+
+def format_interval(estimate: Estimate) -> tuple[str, str, str]:
+    """Format value, low and high of a ratio with the decimals that the interval supports.
+
+    >>> format_interval(Estimate(1.1778, 0.7962, 1.5731, 20)), format_interval(Estimate(1.0008, 0.9931, 1.0092, 99))
+    (('1.2', '0.8', '1.6'), ('1.001', '0.993', '1.009'))
+    """
+    half = (estimate.high - estimate.low) / 2
+    decimals = min(3, max(0, math.ceil(-math.log10(half)))) if 0 < half < math.inf else 3
+    value, low, high = (f"{number:.{decimals}f}" for number in (estimate.value, estimate.low, estimate.high))
+    return value, low, high
 
 
 def format_ratio(ratio: float) -> str:

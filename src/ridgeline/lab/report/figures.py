@@ -12,13 +12,17 @@ from markupsafe import Markup
 from ridgeline.lab.judge import (
     CEILINGS,
     MIN_POINTS,
+    Comparison,
+    Estimate,
     PathSummary,
     Row,
     Sweep,
     Validity,
     analyse_record,
+    choose_digits,
     find_best_peer,
     find_sweeps,
+    format_interval,
     list_differing_parameters,
     percent,
     rate_unit,
@@ -46,6 +50,7 @@ from ridgeline.web import (
 AnalysedRecords = Sequence[tuple[Record, list[Row]]]
 MAX_BARS = 60  # of a chart; the table has them all
 LOG_AXIS_RATIO = 4  # an axis with a larger ratio is logarithmic
+VERDICT_COLOURS = tuple(Comparison)  # report.css gives them the colours of their badges, in this order
 STAGE_NAMES = {"h2d": "to the device", "compute": "compute", "d2h": "back"}
 
 
@@ -54,16 +59,28 @@ def format_tooltip(row: Row) -> str:
     time, ratio = row.assessment.time, row.ratio
     parts = [
         f"{row.result.contender} · {row.record.label}",
-        "median {} [{} to {}]".format(*(format_si(ns / 1e9, "s") for ns in (time.value, time.low, time.high)))
-        if time
-        else "",
-        f"{format_si(row.items_per_s, rate_unit(row.record))}" if row.items_per_s else "",
+        "median {} [{} to {}]".format(*format_times(time)) if time else "",
+        format_rate(row),
         f"{row.share:.0%} of {row.limit.what}" if row.share and row.limit else "",
-        f"time ÷ ours {ratio.value:.3f} [{ratio.low:.3f} to {ratio.high:.3f}] {row.comparison}" if ratio else "",
+        "time ÷ ours {} [{} to {}] {}".format(*format_interval(ratio), row.comparison) if ratio else "",
         f"{len(row.result.samples_ns)} samples, {row.assessment.validity}",
         f"record {row.record.id[:12]}, {row.record.time}",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def format_times(time: Estimate) -> tuple[str, str, str]:
+    """Return median, low and high of a time in nanoseconds, with the digits that the interval supports."""
+    digits = choose_digits(time.relative)
+    value, low, high = (format_si(ns / 1e9, "s", digits) for ns in (time.value, time.low, time.high))
+    return value, low, high
+
+
+def format_rate(row: Row) -> str:
+    """Return the rate of a row with the digits that its interval supports; empty without a valid time."""
+    if not row.items_per_s or row.assessment.time is None:
+        return ""
+    return format_si(row.items_per_s, rate_unit(row.record), choose_digits(row.assessment.time.relative))
 
 
 # --- one workload
@@ -149,7 +166,7 @@ def draw_peers(analysed: AnalysedRecords) -> Markup | None:
             interval=(row.ratio.low, row.ratio.high),
             group=record.label,
             series=row.result.contender,
-            text=f"{row.ratio.value:.2f}× {row.comparison}",
+            text=f"{format_interval(row.ratio)[0]}× {row.comparison}",
             title=format_tooltip(row),
         )
         for record, rows in analysed
@@ -216,13 +233,12 @@ def draw_timeline(title: str, stages: Mapping[str, Sequence[tuple[float, float]]
 
 
 def draw_shares(paths: Sequence[PathSummary]) -> Markup | None:
-    """Draw every path as a share of its ceiling."""
+    """Draw every path as a share of its ceiling, in one colour: that of the bars on the cards."""
     chart_bars = [
         Bar(
             format_path(s, paths),
             100 * s.share,
-            series=CEILINGS.get(s.resource or "", "arithmetic"),
-            text=percent(s.share),
+            text=f"{percent(s.share)} {CEILINGS.get(s.resource or '', 'arithmetic')}",
             title=_format_path_tooltip(s),
         )
         for s in paths
@@ -248,7 +264,7 @@ def draw_best_peers(paths: Sequence[PathSummary]) -> Markup | None:
             s.ratio.value,
             (s.ratio.low, s.ratio.high),
             series=s.verdict or "",
-            text=f"{s.ratio.value:.2f}× {s.peer}",
+            text=f"{format_interval(s.ratio)[0]}× {s.peer}",
             title=_format_path_tooltip(s),
         )
         for s in paths
@@ -262,8 +278,14 @@ def draw_best_peers(paths: Sequence[PathSummary]) -> Markup | None:
         axis=Axis(unit="×", scale=_choose_scale(chart_bars)),
         reference=1.0,
         reference_label="ours",
-        caption="Right of the line the peer takes longer; the verdict describes the peer.",
+        order=VERDICT_COLOURS,
+        caption="Right of the line the peer takes longer; the verdict describes the peer. Losses come first.",
     )
+
+
+def list_colours(paths: Sequence[PathSummary]) -> list[str]:
+    """Return the workloads in the order of their colours and markers: a workload has one in all charts of a machine."""
+    return sorted({path.workload for path in paths})
 
 
 def format_path(path: PathSummary, paths: Sequence[PathSummary]) -> str:
@@ -296,7 +318,8 @@ def draw_rooflines(records: Sequence[Record], paths: Sequence[PathSummary]) -> l
                     roofs[title] = Roof(title, rate, "memory" if resource == "memory" else "compute")
         if series and {roof.bound for roof in roofs.values()} == {"memory", "compute"}:
             points = [Series(workload, workload_points) for workload, workload_points in series.items()]
-            charts.append(draw_roofline(_select_outermost(list(roofs.values())), points, title=f"Roofline of {device}"))
+            outermost = _select_outermost(list(roofs.values()))
+            charts.append(draw_roofline(outermost, points, title=f"Roofline of {device}", order=list_colours(paths)))
     return charts
 
 
@@ -340,7 +363,7 @@ def _format_path_tooltip(path: PathSummary) -> str:
     parts = [
         path.sentence,
         path.case,
-        f"{format_si(path.rate, path.unit)}" if path.rate else "",
+        path.rate_text,
         f"ceiling: {path.record.ceilings[path.resource]['what']}" if path.resource else "",
         f"record {path.record.id[:12]}",
     ]

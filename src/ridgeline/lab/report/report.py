@@ -40,11 +40,13 @@ from ridgeline.lab.judge import (
     draw_scaling,
     find_price,
     find_scalings,
+    format_interval,
     format_ratio,
     list_services,
     load_prices,
     percent,
     plan_capacity,
+    rank_path,
     rate_unit,
     select_latest,
     summarise_paths,
@@ -76,7 +78,7 @@ BADGES = {  # CSS classes
 }
 OUR_VERDICTS = {  # of ours, because a verdict describes the peer
     Comparison.SLOWER: "ahead",
-    Comparison.FASTER: "behind",
+    Comparison.FASTER: "loss",
     Comparison.SAME: "level",
     Comparison.UNCLEAR: "unclear",
 }
@@ -90,7 +92,7 @@ class Chapter:
     """What a report says about one kind of machine."""
 
     machine: Mapping[str, Any]
-    records: Sequence[Record]  # the newest of each case, in their order
+    records: Sequence[Record]  # the newest of each case, by workload in the order of the paths
     paths: Sequence[PathSummary]
     advice: Sequence[Advice]
     scalings: Sequence[Scaling]
@@ -105,7 +107,7 @@ class Chapter:
 
     @property
     def workloads(self) -> list[str]:
-        """The workloads in the order of the records."""
+        """The workloads, what matters most first."""
         return list(dict.fromkeys(r.workload for r in self.records))
 
     @property
@@ -147,7 +149,7 @@ def build_report(
 
 
 def build_chapters(records: Sequence[Record]) -> list[Chapter]:
-    """Return one chapter per kind of machine, in the order of the records."""
+    """Return one chapter per kind of machine; what matters most comes first, in a chapter and among the chapters."""
     if not records:
         raise InputError("there is no record to report on; run ridgeline bench first.")
     newest = select_latest(records)
@@ -156,7 +158,9 @@ def build_chapters(records: Sequence[Record]) -> list[Chapter]:
     chapters = []
     for fingerprint in dict.fromkeys(r.machine["fingerprint"] for r in newest):
         machine_records = [r for r in newest if r.machine["fingerprint"] == fingerprint]
-        machine_paths = [path for path in paths if path.machine == fingerprint]
+        machine_paths = sorted((path for path in paths if path.machine == fingerprint), key=rank_path)
+        order = [path.workload for path in machine_paths]
+        machine_records.sort(key=lambda r: order.index(r.workload) if r.workload in order else len(order))
         chapters.append(
             Chapter(
                 machine=max(machine_records, key=lambda r: str(r.time)).machine,
@@ -169,7 +173,7 @@ def build_chapters(records: Sequence[Record]) -> list[Chapter]:
                 notes=[problem] if problem else [],
             ),
         )
-    return chapters
+    return sorted(chapters, key=lambda chapter: min(map(rank_path, chapter.paths), default=(9, 0.0)))
 
 
 def _find_scalings(records: Sequence[Record]) -> list[Scaling]:
@@ -290,7 +294,9 @@ def _render_page(context: Mapping[str, Any]) -> str:
         our_verdicts=OUR_VERDICTS,
         dollar_unit=_choose_dollar_unit,
         format_si=format_si,
-        unit=rate_unit,
+        format_times=figures.format_times,
+        format_rate=figures.format_rate,
+        format_interval=format_interval,
         format_bytes=format_bytes,
         percent=percent,
         margin=MARGIN,
@@ -431,7 +437,7 @@ def _format_chapter(chapter: Chapter) -> list[str]:
     out += ["", "| path | case | rate | of ceiling | limited by | best peer | time ÷ ours | verdict | record |"]
     out += ["|---|---|--:|--:|---|---|--:|---|---|"]
     out += [_format_row(_list_path_cells(path)) for path in chapter.paths]
-    out += ["", "A verdict describes the peer: SLOWER means the peer is slower than ours.", ""]
+    out += ["", "A verdict describes the peer: FASTER is a loss, SLOWER means the peer is slower than ours.", ""]
     out += ["### What to change", ""]
     out += [_format_advice(advice) for advice in chapter.advice] or ["Nothing that was measured supports a change."]
     if chapter.scalings:
@@ -457,10 +463,10 @@ def _format_chapter(chapter: Chapter) -> list[str]:
                 record.workload,
                 record.label,
                 row.result.contender,
-                format_si(row.seconds, "s") if row.seconds else "–",
-                format_si(row.items_per_s, rate_unit(record)) if row.items_per_s else "–",
+                figures.format_times(row.assessment.time)[0] if row.assessment.time else "–",
+                figures.format_rate(row) or "–",
                 percent(row.share),
-                f"{row.ratio.value:.3f}" if row.ratio else "",
+                format_interval(row.ratio)[0] if row.ratio else "",
                 row.comparison or "",
                 row.assessment.validity,
                 record.id[:12],
@@ -475,7 +481,7 @@ def _list_path_cells(path: PathSummary) -> list[str]:
     return [
         path.workload,
         path.case,
-        format_si(path.rate, path.unit) if path.rate else str(path.validity),
+        path.rate_text or str(path.validity),
         percent(path.share),
         path.limit or ("not known" if path.rate is not None else ""),
         path.peer or "",
