@@ -388,7 +388,10 @@ def interrupt_recv(comm) -> str:
     try:
         comm.recv(np.empty(4, "f4"), 0, timeout=LONG_S)
     except KeyboardInterrupt:
-        return "interrupted"
+        try:
+            comm.barrier(timeout=LONG_S)
+        except fabric.FabricError as error:
+            return str(error)
     return "no error"
 
 
