@@ -307,7 +307,7 @@ class Packed:
                 for i, column in enumerate(part.columns):
                     values[..., column] = target[..., i]
         # What is unknown is NaN: outside, in a gap, in the padding, and next to a NaN of the recording.
-        valid = values == values  # one launch on a GPU; isnan and its inverse are two
+        valid = _find_valid(values)
         if self.options.fill is not None:
             values.nan_to_num_(nan=self.options.fill, posinf=math.inf, neginf=-math.inf)
         return Batch(values, valid.all(dim=-1), valid, at, lengths, self.layout, self.origins)
@@ -316,6 +316,15 @@ class Packed:
         if name in ("values", "mask", "valid", "times", "masks", "names"):
             raise AttributeError(f"a batch from a worker has no '{name}' yet; iterate over on_device(loader).")
         raise AttributeError(name)
+
+
+def _find_valid(values: Any) -> Any:
+    """Return booleans [B, T, D]: what is not NaN."""
+    import torch
+
+    if values.is_cuda or values.dtype is torch.bfloat16:
+        return values == values  # one launch; isnan and its inverse are two
+    return torch.from_numpy(~np.isnan(values.numpy()))  # numpy is the faster one on a CPU
 
 
 def pack(
