@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from hashlib import sha256
 
@@ -108,6 +109,40 @@ def test_the_largest_entry_that_fits_stays_in_the_log():
 DEEP: list = []
 for _ in range(70):
     DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1700000000000000001", 1_700_000_000_000_000_001),
+        ('"1700000000000000001"', 1_700_000_000_000_000_001),
+        ('"2023-11-14T22:13:20Z"', 1_700_000_000_000_000_000),
+        ('"2023-11-14t22:13:20.000000007z"', 1_700_000_000_000_000_007),
+        ('"2023-11-15 00:13:20.5+02:00"', 1_700_000_000_500_000_000),
+        ("5", 5),
+    ],
+)
+def test_a_time_is_nanoseconds_or_rfc_3339(text, ns):
+    event = parse_line(f'{{"source": "t", "action": "a.b", "time": {text}}}', "line 1")
+    assert event["time"] == ns
+    assert decode(encode([event]).entries[2:])["time"] == ns
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1700000000", "line 3: time is 1700000000, which looks like seconds (as nanoseconds it is 1970-01-01T00:00"),
+        ("1700000000000", "which looks like milliseconds"),
+        ('"1700000000000000"', "which looks like microseconds"),
+        ('"yesterday"', "time is 'yesterday'; give nanoseconds since 1970, or RFC 3339"),
+        ('"2023-11-14T22:13:20"', "or RFC 3339"),
+        ('"90d"', "or RFC 3339"),
+        ('"2023-13-14T22:13:20Z"', "is no time"),
+    ],
+)
+def test_a_time_of_another_unit_is_refused_not_misread(text, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        parse_line(f'{{"source": "t", "action": "a.b", "time": {text}}}', "line 3")
 
 
 @pytest.mark.parametrize(

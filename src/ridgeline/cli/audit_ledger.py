@@ -263,7 +263,7 @@ def export(
             ledger,
             parse_moment(start) if start else None,
             parse_moment(end) if end else None,
-            compile_filter(where) if where else None,
+            compile_filter(where) if where is not None else None,
         )
         write = write_json if as_json else write_jsonl if as_jsonl else write_csv
         if out is None:

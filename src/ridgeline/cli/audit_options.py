@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ridgeline.errors import InputError
+from ridgeline.store import explain_errors, publish
 
 if TYPE_CHECKING:
     from ridgeline.audit import Verifier
@@ -14,6 +20,32 @@ Log = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the ledger."
 Key = Annotated[
     str | None, typer.Option("--key", metavar="VKEY", help="The log's public key, or a file that holds it.")
 ]
+
+
+TOKEN = "RIDGELINE_AUDIT_TOKEN"  # noqa: S105  (the name of the variable)
+
+
+def find_token(log: Path, file: Path | None, name: str) -> tuple[str, str]:
+    """Return a bearer token and where it comes from; never print it, and never take it from the command line.
+
+    It is in `file`, else in the environment (RIDGELINE_AUDIT_TOKEN), else in LOG.private/NAME, which is created.
+    """
+    from ridgeline.audit.ledger import find_ledger
+
+    if file is None and os.environ.get(TOKEN):
+        return os.environ[TOKEN], TOKEN
+    if file is None:
+        file = find_ledger(log).private / name
+        if not file.exists():
+            with publish(file, mode=0o600) as tmp:
+                fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(fd, "w", encoding="utf-8") as out:
+                    out.write(secrets.token_urlsafe(32) + "\n")
+    with explain_errors(file):
+        mode, text = stat.S_IMODE(file.stat().st_mode), file.read_text(encoding="utf-8", errors="replace")
+    if mode & 0o077:
+        raise InputError(f"the token in {file} can be read by others (mode {mode:04o}); chmod 600 it first.")
+    return text.strip(), str(file)
 
 
 def describe_event(event: dict[str, Any], longest: int = 160) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_options import Key, Log, describe_event, parse_key
+from ridgeline.cli.audit_options import TOKEN, Key, Log, describe_event, find_token, parse_key
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr
 from ridgeline.errors import Exit, InputError, unknown
 
@@ -58,9 +59,12 @@ def watch(
         str | None,
         typer.Option("--http", metavar="[HOST]:PORT", help="Receive events by POST /events with a bearer token."),
     ] = None,
-    http_token: Annotated[
-        str | None,
-        typer.Option(envvar="RIDGELINE_AUDIT_TOKEN", metavar="TOKEN", help="Token for --http (default: a new one)."),
+    http_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token of --http (default: RIDGELINE_AUDIT_TOKEN, else LOG.private/http-token).",
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop at the end of the files.")
@@ -125,7 +129,7 @@ def watch(
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
     sources = _make_sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
-    http_source = _make_http(http, http_token) if http is not None else None
+    http_source = _make_http(log, http, http_token_file) if http is not None else None
     if http_source is not None:
         sources.append(http_source)
     if not sources:
@@ -181,6 +185,9 @@ def _make_sources(
     files += [
         ("lines", path, make_log_reader("stdin" if str(path) == "-" else str(path.absolute()))) for path in lines or ()
     ]
+    for _, path, _ in files:
+        if follow and str(path) != "-" and not path.exists():
+            print_note(f"'{path}' does not exist yet; the watcher waits for it.")
     for kind, path, read in files:
         sources.append(PipeSource(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
     if dbus_match and not dbus:
@@ -208,10 +215,11 @@ def _make_rules(conditions: list[str], severities: list[str], files: list[Path])
     return rules + [rule for path in files for rule in read_rules(path)]
 
 
-def _make_http(address: str, token: str | None) -> Http:
+def _make_http(log: Path, address: str, token_file: Path | None) -> Http:
     from ridgeline.audit.sources import Http
 
-    return Http(address, token or "auto", announce=lambda line: print_line(line, stderr()))
+    token, place = find_token(log, token_file, "http-token")
+    return Http(address, token, announce=lambda line: print_line(f"{line}; the token is in {place}", stderr()))
 
 
 def _format_status(now: dict[str, Any]) -> str:
@@ -279,7 +287,7 @@ def search(
     from ridgeline.audit.ledger import compile_filter, parse_moment
     from ridgeline.audit.watch import open_meaning
 
-    after, matches = parse_moment(since) if since else None, compile_filter(where) if where else None
+    after, matches = parse_moment(since) if since else None, compile_filter(where) if where is not None else None
     if not text.strip():
         raise InputError("the text to search for is empty; give a few words.")
     verifier = parse_key(key) if key is not None else None
@@ -321,7 +329,7 @@ def alerts(
 
     if k is not None and k < 1:
         raise InputError(f"-k is {k}; give 1 or more.")
-    after, matches_where = parse_moment(since) if since else None, compile_filter(where) if where else None
+    after, matches_where = parse_moment(since) if since else None, compile_filter(where) if where is not None else None
     with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
         matches = read_alerts(ledger, since=after, where=matches_where)
     matches = [alert for alert in matches if not unlabelled or alert["label"] is None][:k]
@@ -379,7 +387,14 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 8000,
     token: Annotated[
-        str | None, typer.Option(help="Bearer token; 'auto' creates one. Needed unless on loopback.")
+        str | None,
+        typer.Option(
+            metavar="auto",
+            help="Ask clients for a token: RIDGELINE_AUDIT_TOKEN, else LOG.private/serve-token, which is created.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ask for the token in this file. Needed unless on loopback.")
     ] = None,
     key: Key = None,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
@@ -394,6 +409,15 @@ def serve(
     from ridgeline.audit import Ledger
     from ridgeline.audit.serve import Live, make_service
 
+    if token not in (None, "auto"):
+        raise InputError(
+            "a token on the command line is seen by every user of this machine; "
+            f"put it into {TOKEN} or a file (--token-file)."
+        )
     with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
-        app = make_service(Live(ledger, encoder, device), token=token)
-        web.serve(app, host=host, port=port, announce=lambda line: print_line(line, stderr()))
+        secret, place = (None, "")
+        if token or token_file or os.environ.get(TOKEN):
+            secret, place = find_token(log, token_file, "serve-token")
+        note = f"; the token is in {place}, once as /?token=… in a browser" if secret is not None else ""
+        app = make_service(Live(ledger, encoder, device), token=secret)
+        web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))

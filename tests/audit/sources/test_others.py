@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import threading
@@ -237,6 +238,34 @@ def test_what_is_wrong_too_much_or_not_allowed_is_refused_whole():
     assert "event 1 action 'no words'" in answers[2].json()["error"]
     assert answers[4].headers["retry-after"] == "1"
     assert served.taken == []
+
+
+def test_a_body_may_be_compressed_and_its_size_is_bounded():
+    served = Served()
+    plain = f"{LINE}\n{LINE}\n".encode()
+
+    def act(url):
+        def send(body, encoding="gzip", key=None):
+            headers = {"authorization": "Bearer " + "t" * 20, "content-encoding": encoding}
+            headers |= {"idempotency-key": key} if key else {}
+            return httpx.post(f"{url}/events", content=body, headers=headers, timeout=30)
+
+        return [
+            send(gzip.compress(plain)),
+            send(gzip.compress(plain[: len(plain) // 2]) + gzip.compress(plain[len(plain) // 2 :])),  # two members
+            send(gzip.compress(plain, 1), key="k"),
+            send(plain, "identity", key="k"),  # the same events under the same key
+            send(gzip.compress(b" " * (9 << 20))),  # 9 KB that become 9 MB
+            send(gzip.compress(plain)[:-9]),
+            send(plain),
+            send(plain, "br"),
+        ]
+
+    answers = run_in_thread(served.run(act))
+    assert [a.status_code for a in answers] == [200, 200, 200, 200, 413, 400, 400, 415]
+    assert answers[3].json() == {**answers[2].json(), "repeated": True}
+    assert len(served.taken) == 6
+    assert "no gzip" in answers[6].json()["error"]
 
 
 def test_many_clients_share_one_append_and_each_gets_its_own_place():

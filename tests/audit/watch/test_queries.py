@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 
 import pytest
 from tests.audit.watch.watching import encode, event, jsonl, make, run_command, watch, write_events
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.layout import LedgerPaths
+from ridgeline.cli.audit_options import find_token
+from ridgeline.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,31 @@ def test_search_by_meaning_with_conditions_tells_how_far_the_index_is_complete(a
     code, out, err = ask("audit", "search", log, "disk wipe")
     assert "disk.wipe" in out
     assert "entries were searched" in err
+
+
+@pytest.mark.parametrize("words", [("search", "disk wipe"), ("alerts",), ("export", "--json")])
+def test_an_empty_condition_is_refused(ask, log, words):
+    command, *rest = words
+    code, out, err = ask("audit", command, log, *rest, "--where", "")
+    assert (code, out, "a condition was expected" in err) == (2, "", True)
+
+
+def test_a_token_is_never_printed_or_given_on_the_command_line(ask, log, tmp_path, monkeypatch):
+    monkeypatch.delenv("RIDGELINE_AUDIT_TOKEN", raising=False)
+    code, _, err = ask("audit", "serve", log, "--token", "a-token-of-sixteen-or-more")
+    assert (code, "seen by every user" in err, "sixteen" in err) == (2, True, False)
+    token, place = find_token(log, None, "serve-token")
+    path = LedgerPaths(log).private / "serve-token"
+    assert (place, path.read_text().strip(), stat.S_IMODE(path.stat().st_mode)) == (str(path), token, 0o600)
+    assert find_token(log, None, "serve-token")[0] == token
+    (tmp_path / "mine").write_text("another-token-of-sixteen\n")
+    (tmp_path / "mine").chmod(0o644)
+    with pytest.raises(InputError, match=r"can be read by others \(mode 0644\)"):
+        find_token(log, tmp_path / "mine", "x")
+    (tmp_path / "mine").chmod(0o600)
+    assert find_token(log, tmp_path / "mine", "x") == ("another-token-of-sixteen", str(tmp_path / "mine"))
+    monkeypatch.setenv("RIDGELINE_AUDIT_TOKEN", "token-of-the-environment")
+    assert find_token(log, None, "x") == ("token-of-the-environment", "RIDGELINE_AUDIT_TOKEN")
 
 
 def test_an_index_that_was_deleted_is_made_again(ask, log):

@@ -39,6 +39,14 @@ def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, befor
     "text",
     [
         f"login password={SECRET} ok",
+        f"curl -u ann:{SECRET} https://x.example",
+        f"/usr/bin/curl -sS --user 'ann:{SECRET} and more' x",
+        f"http -a ann:{SECRET} GET x.example",
+        f"mysql -u root -p{SECRET} shop",
+        f"mysqldump -h db -p'{SECRET} and more' shop",
+        f"sshpass -p {SECRET} ssh host",
+        f"login otp={SECRET} ok",
+        f"totp={SECRET}",
         f'{{"token": "{SECRET}", "n": 1}}',
         f"PASSWORD: '{SECRET}'",
         f"Authorization: Bearer {SECRET}",
@@ -82,6 +90,11 @@ def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
         "mysql --password --user ann",
         "tool --no-password here --ask-pass play.yml --password-file x --max-tokens 512",
         "ffmpeg -pass 1 out.mp4",
+        "hotplug=1 cpu3",
+        "docker run -u 1000:1000 image",
+        "curl -u ann https://x.example:80/",
+        "mysql -p shop",
+        "mysqld started; ls -p x",
         "session -- password changed, pre-password check",
     ],
 )
@@ -137,7 +150,14 @@ def test_what_the_ledger_takes_is_redacted_however_deep():
 
 @pytest.mark.parametrize(
     "text",
-    ["password " + "a" * 50_000, "password" * 6_000, "a." * 25_000 + "://", "eyJ-" * 12_000, "pass':" + " " * 50_000],
+    [
+        "password " + "a" * 50_000,
+        "password" * 6_000,
+        "a." * 25_000 + "://",
+        "eyJ-" * 12_000,
+        "pass':" + " " * 50_000,
+        "mysql " * 8_000,
+    ],
     ids=lambda text: text[:9],
 )
 def test_a_line_made_to_be_slow_is_not(text):

@@ -337,7 +337,9 @@ def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
     command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--lines", tmp_path / "a.log", "--no-score"]
     process = subprocess.Popen([*map(str, command), "--http", ":0"], stderr=subprocess.PIPE, text=True)
     first = process.stderr.readline()
-    url, token = re.fullmatch(r"taking events at (\S+)/events; token (\S+)\n", first).groups()
+    url, place = re.fullmatch(r"taking events at (\S+)/events; the token is in (\S+)\n", first).groups()
+    token = (LedgerPaths(log).private / "http-token").read_text().strip()
+    assert place == str(LedgerPaths(log).private / "http-token")
     headers = {"authorization": f"Bearer {token}"}
     answer = httpx.post(f"{url}/events", content=json.dumps(event(5)), headers=headers, timeout=60)
     assert answer.json()["count"] == 1
@@ -351,6 +353,7 @@ def test_ctrl_c_takes_what_is_here_and_ends_well(log, tmp_path):
     assert process.wait(60) == 0, rest
     assert {e["source"] for e in outside_events(log)} == {"lines", "t"}
     assert entries(log)[-1]["attributes"]["why"] == "interrupted"
+    assert token not in first + rest
 
 
 def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):

@@ -5,7 +5,7 @@
 
 The body is one event per line, or a JSON list of events; all of them are recorded, or none. The server answers 503 if
 the disk is too slow and 429 above the allowed rate, both with retry-after; 413 if the body is too large, and 400 with
-the reason if it is malformed. A request cannot name a file.
+the reason if it is malformed. The body may be compressed (content-encoding: gzip). A request cannot name a file.
 
     curl -H "idempotency-key: $(uuidgen)" …
 
@@ -21,6 +21,7 @@ import json
 import re
 import threading
 import time
+import zlib
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
@@ -63,8 +64,8 @@ class Http:
     """Receives events by HTTP.
 
     address   :8080 listens on loopback, 0.0.0.0:8080 on every interface
-    token     the bearer token; "auto" creates one
-    announce  called with a line that tells the URL
+    token     the bearer token; "auto" creates one, which `token` returns
+    announce  called with a line that tells the URL, never the token
     metrics   returns the text of /metrics
     rate      allowed events per second, over all clients
     """
@@ -95,6 +96,10 @@ class Http:
         self._rate, self._allowed, self._last = rate, rate, time.monotonic()
         self._app = self._routes(token)
 
+    @property
+    def token(self) -> str | None:
+        return self._app.rules.token
+
     def stop(self) -> None:
         self._stopped = True
         self._more.set()
@@ -105,8 +110,7 @@ class Http:
         running = web.run_in_background(self._app, host=self._host, port=self._port)
         url = await asyncio.to_thread(running.__enter__)
         try:
-            token_note = f"; token {self._app.rules.token}" if self._app.token_is_new else ""
-            self._announce(f"taking events at {url}/events{token_note}")
+            self._announce(f"taking events at {url}/events")
             while True:
                 requests = self._take_requests()
                 if requests:
@@ -186,7 +190,15 @@ class Http:
         from starlette.routing import Route
 
         async def take(request: Request) -> Response:
-            body, key = await request.body(), request.headers.get("idempotency-key")
+            key, encoding = request.headers.get("idempotency-key"), request.headers.get("content-encoding", "identity")
+            if encoding not in ("identity", "gzip"):
+                return JSONResponse({"error": "the body is encoded as neither gzip nor identity."}, 415)
+            body = await request.body()
+            if encoding == "gzip":
+                plain = _decompress(body)
+                if plain is None:
+                    return JSONResponse({"error": f"the body has more than {BODY} bytes when decompressed."}, 413)
+                body = plain
             digest = sha256(body).hexdigest()[:32] if key is not None else ""
             received = _Request(_parse_body(body), Future(), check_key(key) if key is not None else None, digest)
             if not received.events:
@@ -227,6 +239,24 @@ async def _repeat_answer(earlier: RecordedRequest | Answer, count: int) -> dict[
     else:
         first, size = await _wait_for_answer(earlier)
     return {"first": first, "count": count, "size": size, "repeated": True}
+
+
+def _decompress(body: bytes) -> bytes | None:
+    """Decompress a gzip body; None if it has more than BODY bytes. Raise `InputError` if it is no gzip."""
+    parts, left = list[bytes](), BODY
+    try:
+        while body:  # a gzip file may have several members
+            stream = zlib.decompressobj(wbits=31)
+            parts.append(stream.decompress(body, left + 1))
+            left -= len(parts[-1])
+            if left < 0:
+                return None
+            if not stream.eof:
+                raise InputError("the gzip body is not complete.")
+            body = stream.unused_data
+    except zlib.error:
+        raise InputError("the body is no gzip, though content-encoding says so.") from None
+    return b"".join(parts)
 
 
 def _parse_body(body: bytes) -> list[Event]:

@@ -4,8 +4,8 @@
 {'user': 'ann', 'api_token': '[redacted]', 'env': {'PASSWORD': '[redacted]'}}
 >>> redact("login password=hunter2 from 10.0.0.1")
 'login password=[redacted] from 10.0.0.1'
->>> redact("mysql --password hunter2 -e quit")
-'mysql --password [redacted] -e quit'
+>>> redact("mysql --password hunter2 -e quit; mysql -u ann -phunter2; curl -u ann:hunter2 https://x.example")
+'mysql --password [redacted] -e quit; mysql -u ann -p[redacted]; curl -u ann:[redacted] https://x.example'
 
 An entry can only be removed by pruning its bundle, so events are redacted before they reach the ledger. Redaction knows
 names and a few formats (PEM keys, bearer tokens, URLs with passwords); it cannot find a secret inside a sentence.
@@ -25,8 +25,8 @@ NAMES = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "api_key", "access_key",
     "private_key", "authorization", "credential", "cookie", "session_key", "client_key", "psk", "signing_key",
 )  # fmt: skip
-# `pass` is a password only as a separate word: db_pass, dbPass, but not bypass or passed …
-_PASS = r"(?:(?<![^\W_])pass|(?-i:(?<=[a-z])Pass))"  # noqa: S105
+# `pass` and `otp` are secrets only as separate words: db_pass, dbPass, but not bypass, passed or hotplug …
+_PASS = r"(?:(?<![^\W_])(?:pass|t?otp)|(?-i:(?<=[a-z])(?:Pass|T?otp|T?OTP)))"  # noqa: S105
 # … and in a text only if a value is assigned to it: "PASS: test_login" and "second pass: done" are not passwords.
 _ASSIGNED = r"\s*(?:=>|:=|=|:)\s*"
 # These follow an option that has no value: words of a sentence about it, another option, or a count.
@@ -37,11 +37,18 @@ _SHAPES = re.compile(
     r"(?P<pem>-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))"
     r"|(?P<bearer>\b(?:Bearer|Basic)[ ]+)[A-Za-z0-9._~+/=-]{8,}"
     r"|(?P<url>://[^\s:/]*:)[^\s@/]+(?:@[^\s@/?#\"'<>]+)*(?=@)"
+    # Options of programs that take a password without naming it; the distance to the program's name is bounded.
+    r"|(?P<user>\b(?:curl|wget|https?|lftp)\s[^\n|;&]{0,160}?(?<=\s)(?:-u|--user|--proxy-user|-U|-a|--auth)[ =]?"
+    r"(?P<quote>[\"'])?[^\s:\"']{1,100}:)(?(quote)[^\"'\n]+|[^\s\"']+)"
+    rf"|(?P<attached>\b(?:mysql|mariadb)[\w-]*\s[^\n|;&]{{0,160}}?(?<=\s)-p)(?:{_QUOTED}|[^\s\"';|&]+)"
+    rf"|(?P<sshpass>\bsshpass\s+-p\s*)(?:{_QUOTED}|[^\s\"']+)"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}"
     r"|\beyJ[A-Za-z0-9_-]{8,2000}+\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     re.DOTALL,
 )
-_SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ")
+_SHAPED = re.compile(
+    r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ|(?:sshpass|curl|wget|https?|lftp)\s|mysql|mariadb"
+)
 _PLAIN = {str, int, float, bool, type(None)}
 _DEEPEST = 64
 
@@ -62,8 +69,10 @@ class Redaction:
         inside = "|".join(re.escape(name).replace("_", "[-_ ]?") for name in self.names)
         word = _PASS if "password" in known else r"(?!)"
         self._key = re.compile(rf"{inside}|{word}$", re.IGNORECASE) if self.names else None
-        self._telling = re.compile(rf"{inside}|pass(?![^\W_])")  # searches lower-case text, which is much faster
-        hints = {name.rpartition("_")[2] for name in self.names} | ({"pass"} if "password" in known else set())
+        self._telling = re.compile(
+            rf"{inside}|(?:pass|otp)(?![^\W_])"
+        )  # searches lower-case text, which is much faster
+        hints = {name.rpartition("_")[2] for name in self.names} | ({"pass", "otp"} if "password" in known else set())
         self._hints = tuple(hint for hint in hints if not any(other in hint for other in hints - {hint}))
         self._hides = lru_cache(4096)(lambda name: self._key is not None and self._key.search(name) is not None)
         # A value is quoted, or ends at the next blank, comma, semicolon or closing bracket; the value of an option ends
@@ -128,7 +137,8 @@ class Redaction:
 
 
 def _hide_shape(match: re.Match[str]) -> str:
-    return (match["bearer"] or match["url"] or "") + HIDDEN
+    kept = next((match[name] for name in ("bearer", "url", "user", "attached", "sshpass") if match[name]), "")
+    return kept + HIDDEN
 
 
 redact = Redaction()
