@@ -84,3 +84,25 @@ def test_too_few_sizes_are_reported_and_missing_records_are_an_error(capsys, tmp
     code, _, err = run_sizing(capsys, tmp_path / "empty.jsonl")
     assert code == 2
     assert "holds no record of task=embed" in err
+
+
+def test_after_a_short_bench_the_records_of_the_encoder_are_shown(capsys, tmp_path):
+    """With little time a bench measures one case of each workload: of recommend a task without texts."""
+    encoder = {"stage": "end to end", "texts": "even", "batch": 32, "tokens": 32, "device": "cpu", "ranks": 1}
+    records = [
+        make_record({"ridgeline": [1e9] * 9}, workload="recommend", case={**CASE, "task": "semantic", "items": 9}),
+        make_record(
+            {"ridgeline": [2e9] * 9},
+            workload="embed",
+            case=encoder,
+            work={"items": 32, "unit": "texts", "flops": 0, "bytes": {}, "launches": 1, "dtype": "float32"},
+        ),
+    ]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record_to_json(r)) + "\n" for r in records))
+    code, out, err = run_sizing(capsys, tmp_path, "--json")
+    (one,) = json.loads(out)
+    assert code == 0
+    assert [(m["texts"], m["batch"], m["tokens"]) for m in one["measured"]] == [(32, 32, 32)]
+    assert one["predicted"] == []
+    assert "ridgeline bench recommend --profile full measures catalogues" in err
+    assert "16.0" in run_sizing(capsys, tmp_path)[1]

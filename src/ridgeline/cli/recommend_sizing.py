@@ -15,9 +15,11 @@ from ridgeline.web import format_si
 
 if TYPE_CHECKING:
     from ridgeline.lab.judge import Row
+    from ridgeline.lab.record import Record
 
 PREDICTED_SIZES = (1_000_000, 10_000_000, 100_000_000)
 MIN_SIZES = 3  # two sizes give a line, the third its error
+BENCH_COMMAND = "ridgeline bench recommend --profile full"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def fit_time_line(texts: Sequence[int], seconds: Sequence[float]) -> Line:
     import numpy as np
 
     if len(set(texts)) < MIN_SIZES:
-        raise InputError(f"a prediction needs {MIN_SIZES} sizes and has {len(set(texts))}; bench more of them.")
+        raise InputError(f"a prediction needs {MIN_SIZES} sizes and has {len(set(texts))}; {BENCH_COMMAND} has more.")
     order = np.argsort(texts)
     n, t = np.asarray(texts, float)[order], np.asarray(seconds, float)[order]
     without_largest = _fit_line(n[n < n[-1]], t[n < n[-1]])
@@ -70,21 +72,28 @@ def sizing(
 
     The command measures nothing. A prediction is a line through the sizes of `ridgeline bench recommend` with
     task=embed. Its error is the larger of two: the error at the largest size if the line is fitted without it, and
-    the spread of the times.
+    the spread of the times. Without such records, those of `ridgeline bench embed` are shown, without a prediction.
 
     [dim]Example:[/]  ridgeline recommend sizing ridgeline-report
     """
     from ridgeline.lab.judge import analyse_record
     from ridgeline.lab.record import read_records
 
-    rows = []
+    records: list[Record] = []
     for file in files:
         loaded = read_records(file)
         print_note(loaded.warning)
-        records = (r for r in loaded.records if r.workload == "recommend" and r.case.get("task") == "embed")
-        rows += [row for r in records for row in analyse_record(r) if row.seconds]
+        records += loaded.records
+    catalogues = [r for r in records if r.workload == "recommend" and r.case.get("task") == "embed"]
+    # A bench with little time may have measured other tasks only; it measured the encoder by itself.
+    encoders = [r for r in records if r.workload == "embed" and r.case.get("stage") == "end to end"]
+    rows = [row for r in catalogues or encoders for row in analyse_record(r) if row.seconds]
     if not rows:
-        raise InputError(f"'{files[0]}' holds no record of task=embed; run ridgeline bench recommend first.")
+        raise InputError(
+            f"'{files[0]}' holds no record of task=embed or of the workload embed; run {BENCH_COMMAND} first."
+        )
+    if not catalogues:
+        print_note(f"no record of task=embed: these are of the workload embed. {BENCH_COMMAND} measures catalogues.")
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         machine = row.record.machine
@@ -98,7 +107,7 @@ def sizing(
 
 
 def _summarize(device: str, contender: str, rows: list[Row]) -> dict[str, Any]:
-    by_size = sorted(rows, key=lambda r: (r.record.case["items"], r.record.case["batch"]))
+    by_size = sorted(rows, key=lambda r: (r.record.work["items"], r.record.case["batch"]))
     measurements = [_describe_row(row) for row in by_size]
     automatic_batch = [row for row in rows if not row.record.case["batch"]]
     machine = rows[0].record.machine
@@ -122,8 +131,9 @@ def _summarize(device: str, contender: str, rows: list[Row]) -> dict[str, Any]:
 def _describe_row(row: Row) -> dict[str, Any]:
     case, extras = row.record.case, row.result.extras
     return {
-        "texts": case["items"],
+        "texts": row.record.work["items"],
         "batch": case["batch"] or None,
+        "tokens": case.get("tokens"),
         "seconds": row.seconds,
         "texts_per_s": row.items_per_s,
         "ms_per_text": 1e3 / row.items_per_s if row.items_per_s else None,
@@ -140,17 +150,18 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
     print_line(f"{summary['contender']} on {summary['where']}")
     table = Table(box=None, pad_edge=False)
-    for head in ("texts", "batch", "texts/s", "ms per text", "peak memory", "load", "lowest cosine", ""):
+    for head in ("texts", "tokens each", "batch", "texts/s", "ms per text", "peak memory", "load", "lowest cosine", ""):
         table.add_column(head, justify="right")
     for m in summary["measured"]:
-        cells = [f"{m['texts']:,}", str(m["batch"] or "own"), f"{m['texts_per_s']:,.1f}", f"{m['ms_per_text']:.3g}"]
+        cells = [f"{m['texts']:,}", str(m["tokens"] or "–"), str(m["batch"] or "own")]
+        cells += [f"{m['texts_per_s']:,.1f}", f"{m['ms_per_text']:.3g}"]
         cells += [format_si(m["peak_bytes"], "B") if m["peak_bytes"] else "–"]
         cells += [format_si(m["load_seconds"], "s") if m["load_seconds"] else "–"]
         table.add_row(*cells, f"{m['lowest_cosine']:.6f}" if m["lowest_cosine"] else "–", escape(m["validity"]))
     for p in summary["predicted"]:
         size = format_si(p["vector_bytes"], "B")
         text = f"predicted: {_format_duration(p['seconds'])} ± {p['error']:.0%}, vectors {size}"
-        table.add_row(f"{p['texts']:,}", "own", *[""] * 5, text)
+        table.add_row(f"{p['texts']:,}", "–", "own", *[""] * 5, text)
     stdout().print(table)
     if not summary["predicted"]:
         print_note(summary["why"])
