@@ -34,6 +34,7 @@ SAME_CLOCK_S = 60.0  # with a larger distance, header stamp and log time are of 
 _STAMPS = (("header", "stamp"), ("timestamp",), ("stamp",))
 _JOINT_NAMES = ("name", "names", "joint_names")
 _TRANSFORMS = "transforms"
+_FRAMES = ("child_frame_id", "parent_frame_id")
 MOST_NAME_SETS = 64  # with more, the names are no joints: detections, for example
 _ABSENT = (KeyError, AttributeError, TypeError, IndexError)  # what a getter raises for a field that is not there
 
@@ -58,7 +59,7 @@ class Topic:
             return
         for key, part, names in self._split(message):
             if key not in self._parts:
-                self._parts[key] = MessageColumns(names)
+                self._parts[key] = MessageColumns(names, used=_FRAMES if isinstance(key, str) else _JOINT_NAMES)
             self._parts[key].add(part, logged_ns, names)
 
     def __len__(self) -> int:
@@ -80,10 +81,14 @@ class Topic:
 
 
 class MessageColumns:
-    """Collects the fields of messages of one kind, column by column. `names` are those of the joints, if any."""
+    """Collects the fields of messages of one kind, column by column.
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    `names` are those of the joints, if any; `used` are fields that became names of streams or columns.
+    """
+
+    def __init__(self, names: Sequence[str] = (), used: Sequence[str] = ()) -> None:
         self.names = tuple(names)
+        self._used = used
         self._log_times: list[int] = []
         self._stamps: list[int | None] = []
         self._getters: dict[str, Callable[[Any], Any]] = {}
@@ -159,7 +164,7 @@ class MessageColumns:
         """Add the fields of a message; those that are new were missing in the messages before."""
         for path in _paths(message):
             label = ".".join(path)
-            if label not in self._getters and not _is_header(label):
+            if label not in self._getters and not _is_header(label) and path[-1] not in self._used:
                 self._getters[label] = _getter(message, path)
                 self._columns[label] = [None] * len(self)
                 if len(self):
