@@ -86,9 +86,12 @@ def _solve(liked: Any, penalty: float, device: str) -> Floats:
     if not width:
         return np.zeros((0, 0), np.float32)
     by_users = users * MIN_ITEMS_PER_USER <= width
-    matrix = torch.from_numpy(liked.toarray() if by_users else count_co_likes(liked, device))
+    matrix = torch.from_numpy(liked.toarray() if by_users else count_co_likes(liked, device)).to(device)
+    diagonal = matrix.diagonal().clone()
     for dtype in (torch.float32, torch.float64):
-        solution = (_invert_by_users if by_users else _invert_by_items)(matrix.to(device, dtype, copy=True), penalty)
+        if not by_users:
+            matrix.diagonal().copy_(diagonal)  # without the λ of the first attempt
+        solution = (_invert_by_users if by_users else _invert_by_items)(matrix.to(dtype), penalty)
         if solution is None:
             continue
         inverse, multiply = solution
@@ -102,12 +105,18 @@ def _solve(liked: Any, penalty: float, device: str) -> Floats:
 
 
 def _invert_by_items(counts: Any, penalty: float) -> Solution | None:
-    """Invert G + λI from G [K, K]; None if Cholesky fails in this type."""
+    """Invert G + λI from G [K, K], whose diagonal it changes; None if Cholesky fails in this type."""
     import torch
 
     counts.diagonal().add_(penalty)
     factor, failed = torch.linalg.cholesky_ex(counts)
-    return None if int(failed) else (torch.cholesky_inverse(factor), lambda x: counts @ x)
+    if int(failed):
+        return None
+    if counts.is_cuda:
+        return torch.cholesky_inverse(factor), lambda x: counts @ x
+    # On a CPU two products with threads take less time than LAPACK's inverse of a Cholesky factor.
+    half = torch.linalg.solve_triangular(factor, torch.eye(len(counts), dtype=counts.dtype), upper=False)
+    return half.T @ half, lambda x: counts @ x
 
 
 def _invert_by_users(liked: Any, penalty: float) -> Solution | None:

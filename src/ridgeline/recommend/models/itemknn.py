@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 
 from ridgeline.recommend.data import Floats, Histories
-from ridgeline.recommend.ranking import top_k
 
 NEIGHBOURS = 100
 BLOCK = 512  # items per block of similarities
@@ -24,22 +23,22 @@ class ItemKnn:
     def fit(self, train: Histories) -> Self:
         from scipy.sparse import csr_matrix
 
-        liked = train.matrix().tocsc()
+        liked = train.matrix()
         length = np.sqrt(np.maximum(np.bincount(train.items, minlength=train.width), 1)).astype(np.float32)
-        liked = liked.multiply(1 / length[None, :]).tocsc()
+        liked = liked.multiply(1 / length[None, :]).tocsr()
         by_item = liked.T.tocsr()
         rows, columns, values = ([np.zeros(0, t)] for t in (np.int64, np.int64, np.float32))
         for start in range(0, train.width if self.neighbours else 0, BLOCK):
-            similarities = (by_item[start : start + BLOCK] @ liked).toarray()
-            diagonal = np.arange(len(similarities))
-            similarities[diagonal, start + diagonal] = 0
-            similarities[similarities == 0] = -np.inf
-            # Equal similarities are common (few raters); sort them by item row, so that the choice is repeatable.
-            top = top_k(similarities, self.neighbours)
-            item, place = np.nonzero(top >= 0)
-            rows.append(item + start)
-            columns.append(top[item, place])
-            values.append(similarities[item, top[item, place]])
+            # Most pairs of items have no user in common, so the products stay sparse.
+            products = by_item[start : start + BLOCK] @ liked
+            for row in range(products.shape[0]):
+                part = slice(products.indptr[row], products.indptr[row + 1])
+                items, similarities = _find_nearest(
+                    products.indices[part], products.data[part], start + row, self.neighbours
+                )
+                rows.append(np.full(len(items), start + row))
+                columns.append(items)
+                values.append(similarities)
         shape = (train.width, train.width)
         where = (np.concatenate(rows), np.concatenate(columns))
         self.similarities = csr_matrix((np.concatenate(values), where), shape=shape)
@@ -54,3 +53,19 @@ class ItemKnn:
     def similar(self, item: int) -> Floats:
         row: Floats = self.similarities[[item]].toarray()[0]
         return row
+
+
+def _find_nearest(items: Any, similarities: Any, own: int, count: int) -> tuple[Any, Any]:
+    """Return the `count` most similar items without `own`. Equal similarities are common, because many items have few
+    users; they go by item row, so that the choice is repeatable."""
+    other = items != own
+    items, similarities = items[other], similarities[other]
+    if len(items) <= count:
+        return items, similarities
+    least = np.partition(similarities, -count)[-count]
+    above = np.flatnonzero(similarities > least)
+    equal = np.flatnonzero(similarities == least)
+    if len(equal) > count - len(above):
+        equal = equal[np.argsort(items[equal])[: count - len(above)]]
+    chosen = np.concatenate([above, equal])
+    return items[chosen], similarities[chosen]
