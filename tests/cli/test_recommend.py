@@ -158,6 +158,21 @@ def test_evaluate_prints_json_and_writes_a_page(capsys, folder, encoder, tmp_pat
     assert f"{evaluation['models']['ease']['ndcg@10']['mean']:.4f}" in page
 
 
+def test_evaluate_takes_a_split_of_the_user(capsys, folder, encoder, tmp_path):
+    head, *rows = (folder / "ratings.csv").read_text().splitlines()
+    (tmp_path / "train.csv").write_text("\n".join([head, *(r for i, r in enumerate(rows) if i % 5)]) + "\n")
+    (tmp_path / "test.csv").write_text("\n".join([head, *rows[::5], "999,1,5,0"]) + "\n")
+    files = ("--train", tmp_path / "train.csv", "--test", tmp_path / "test.csv")
+    words = ("recommend", "evaluate", folder, *files, "--encoder", encoder, "--device", "cpu", "--json")
+    code, out, _ = run(capsys, *words, "--metrics", "ndcg@10")
+    protocol = json.loads(out)["protocol"]
+    assert code == 0
+    assert (protocol["split"], protocol["ease_lambda_from"]) == ("given", "validation")
+    assert protocol["likes_held_out"] > 100
+    code, _, err = run(capsys, "recommend", "evaluate", folder, *files[:2])
+    assert (code, "--train needs the held-out ratings" in err) == (2, True)
+
+
 def test_the_demo_needs_no_data(capsys, encoder):
     code, out, _ = run(capsys, "recommend", "demo", "--encoder", encoder, "--device", "cpu", "--json")
     assert code == 0

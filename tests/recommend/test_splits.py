@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.recommend import EvaluationSettings, demo, evaluate, read
+from ridgeline.recommend import EvaluationSettings, demo, evaluate, evaluation, join_given, read, read_ratings
 from ridgeline.recommend.evaluation import MIN_LIKES, SPLITS, mask_scores, select_likes, split_dataset
+from ridgeline.recommend.models import Ease
 
 
 def pairs(histories) -> set[tuple[int, int]]:
@@ -136,3 +137,79 @@ def test_the_published_figures_are_reproduced(data, kind):
         got = evaluation[name]["recall@20"]["mean"], evaluation[name]["ndcg@10"]["mean"]
         # EASE to the last digit; popularity and kNN within 0.004: perhaps the order of ties, which was not looked into.
         assert got == pytest.approx(want, abs=0.0006 if name == "ease" else 0.004), name
+
+
+def write_ratings(path, data, rows, names=("user", "item", "rating", "time"), delimiter=","):
+    r, c = data.ratings, data.catalogue
+    lines = [
+        delimiter.join(map(str, (data.user_ids[r.users[i]], c.ids[r.items[i]], r.stars[i], r.times[i])))
+        for i in rows.tolist()
+    ]
+    head = [delimiter.join(names)] if names else []
+    path.write_text("\n".join([*head, *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "delimiter"),
+    [
+        ("test.csv", ("user", "item", "rating", "time"), ","),
+        ("test.tsv", ("user_id", "item_id", "rating", "timestamp"), "\t"),
+        ("u1.test", (), "\t"),
+    ],
+)
+def test_ratings_that_the_caller_held_out_are_the_test(name, names, delimiter, tmp_path):
+    data = demo.draw_dataset()
+    last = np.arange(len(data.ratings)) % 5 == 0
+    held_out = write_ratings(tmp_path / name, data, np.flatnonzero(last), names, delimiter)
+    learnt = write_ratings(tmp_path / "train.csv", data, np.flatnonzero(~last))
+    train, test = (read_ratings(file, data.catalogue) for file in (learnt, held_out))
+    split = join_given(train, test, 4.0)
+
+    def liked(rows):
+        r = data.ratings.select(np.flatnonzero(rows & (data.ratings.stars >= 4)))
+        return {(int(data.user_ids[u]), int(i)) for u, i in zip(r.users, r.items, strict=True)}
+
+    expected = {(u, i) for u, i in liked(last) if u in {user for user, _ in liked(~last)}}
+    evaluated = [u for u in train.user_ids.tolist() if u in {user for user, _ in expected}]
+    actual = {(evaluated[u], int(split.items[i])) for u, i in pairs(split.test)}
+    assert actual == expected
+    assert len(split.train.items) == len(liked(~last))
+
+
+def test_held_out_ratings_of_strangers_and_of_the_training_are_said(tmp_path):
+    data = demo.draw_dataset()
+    like = np.flatnonzero(data.ratings.stars >= 4)
+    train = read_ratings(write_ratings(tmp_path / "train.csv", data, like[1:]), data.catalogue)
+    held_out = write_ratings(tmp_path / "test.csv", data, like[:2])
+    held_out.write_text(held_out.read_text() + f"nobody,{data.catalogue.ids[0]},5,1\n1,999999,5,1\n")
+    test = read_ratings(held_out, data.catalogue)
+    split = join_given(train, test, 4.0)
+    assert len(split.test.items) == 1
+    assert test.problems.counts == {"unknown item": 1, "unknown user": 1, "in both files": 1}
+
+
+def test_a_file_of_ratings_that_cannot_be_read_is_one_sentence(tmp_path):
+    catalogue = demo.load_catalogue()
+    with pytest.raises(InputError, match="there is no file"):
+        read_ratings(tmp_path / "none.csv", catalogue)
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(InputError, match=r"ends in none of \.csv"):
+        read_ratings(tmp_path / "x.json", catalogue)
+    (tmp_path / "x.csv").write_text("name,film\na,1\n")
+    with pytest.raises(InputError, match="has no column 'user'; it has: name, film"):
+        read_ratings(tmp_path / "x.csv", catalogue)
+
+
+def test_the_penalty_is_the_best_one_on_the_validation_split(monkeypatch):
+    split = split_dataset(demo.draw_dataset(), "temporal-user", 4.0)
+    history, objective = evaluation._make_objective(split)
+    quality = {p: objective(Ease(p).fit(split.train).scores(history)) for p in evaluation.PENALTIES}
+    chosen = evaluation.choose_penalty(split, "cpu")
+    at = evaluation.PENALTIES.index(chosen)
+    near = evaluation.PENALTIES[max(0, at - 1) : at + 2]
+    assert quality[chosen] == max(quality[p] for p in near)
+    assert quality[chosen] >= quality[100.0]
+    best = iter([0.3, 0.1, 0.5, 0.4])  # of 200, 100, 500 and 1000, in the order of the walk
+    monkeypatch.setattr(evaluation, "_make_objective", lambda _: (history, lambda scores: next(best)))
+    assert evaluation.choose_penalty(split, "cpu") == 500

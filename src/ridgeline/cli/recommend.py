@@ -27,7 +27,10 @@ Year = Annotated[
 ]
 Encoder = Annotated[str, typer.Option("--encoder", metavar="NAME", help="Model that encodes texts as vectors.")]
 MinRating = Annotated[float, typer.Option(metavar="R", help="Ratings from R on are likes.")]
-Penalty = Annotated[float, typer.Option("--ease-lambda", metavar="λ", help="EASE's penalty.")]
+Penalty = Annotated[
+    float | None,
+    typer.Option("--ease-lambda", metavar="λ", help="EASE's penalty (default: chosen on a part of the training data)."),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Encode every item text again, without the vector cache.")]
 DEFAULT = "all-MiniLM-L6-v2"
 METRICS = "recall@20,ndcg@10,ndcg@100,mrr,coverage"
@@ -63,7 +66,7 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder to write.")],
     min_rating: MinRating = 4.0,
-    penalty: Penalty = 100.0,
+    penalty: Penalty = None,
     template: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Template of item texts: {title} {year} …")
     ] = None,
@@ -98,7 +101,8 @@ def fit(
             raise InputError(f"there is no folder '{folder.parent}'; create it first.")
     if vectors is not None:
         _check_folders(out, vectors)
-    Ease(penalty)  # report a wrong λ before reading
+    if penalty is not None:
+        Ease(penalty)  # report a wrong λ before reading
     dataset = read(data)
     texts = item_texts(dataset.catalogue, template or TEMPLATE)  # report a wrong template before loading a model
     with status("fitting") as progress, Embedder(encoder, device=device) as embedder:
@@ -121,6 +125,7 @@ def fit(
         "out": str(out),
         "users": len(model.user_ids),
         "items": len(model.catalogue),
+        "ease_lambda": model.hybrid.ease.penalty,
         "weights": model.hybrid.weights,
         "vectors": vector_checks,
     }
@@ -251,10 +256,18 @@ def evaluate(
         str,
         typer.Option(metavar="KIND", help="random, temporal-user, temporal-global, strong or cold-items."),
     ] = "random",
+    train: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Learn from these ratings instead of those of DATA (.csv, .tsv, .parquet)."),
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Hold out these ratings instead of a split: user, item [rating, time]."),
+    ] = None,
     min_rating: MinRating = 4.0,
     metrics: Annotated[str, typer.Option(metavar="LIST", help="Metrics: recall@K, ndcg@K, mrr, coverage.")] = METRICS,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the split.")] = 0,
-    penalty: Penalty = 100.0,
+    penalty: Penalty = None,
     encoder: Encoder = DEFAULT,
     fresh: Fresh = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write a page (.html).")] = None,
@@ -265,9 +278,13 @@ def evaluate(
     """Rank the complete catalogue by every model and measure the quality of each.
 
     No parameter is tuned on held-out likes. Intervals are 95 %, over users.
+
+    [dim]With your own split:[/]
+
+      ridgeline recommend evaluate ml-100k --train u1.base --test u1.test
     """
     from ridgeline.embed import Embedder
-    from ridgeline.recommend import EvaluationSettings, parse_metrics, read, split_dataset
+    from ridgeline.recommend import EvaluationSettings, join_given, parse_metrics, read, read_ratings, split_dataset
     from ridgeline.recommend import evaluate as run
     from ridgeline.recommend.models import Ease
 
@@ -280,13 +297,23 @@ def evaluate(
         raise InputError(f"there is no folder '{out.parent}'; create it first.")
     if out is not None and out.is_dir():
         raise InputError(f"--out '{out}' is a folder; give the name of a file.")
-    Ease(penalty)  # report a wrong λ before reading
+    if penalty is not None:
+        Ease(penalty)  # report a wrong λ before reading
+    if train is not None and test is None:
+        raise InputError("--train needs the held-out ratings as well; give --test FILE.")
     dataset = read(data)
-    split_dataset(dataset, split, min_rating, seed)  # report an impossible split before loading a model
+    if train is not None:
+        dataset = read_ratings(train, dataset.catalogue)
+    held_out = None if test is None else read_ratings(test, dataset.catalogue)
+    # Report an impossible split before loading a model.
+    if held_out is None:
+        split_dataset(dataset, split, min_rating, seed)
+    else:
+        join_given(dataset, held_out, min_rating)
     with status("evaluating") as progress, Embedder(encoder, device=device) as embedder:
         solver = embedder.device if embedder.device.startswith("cuda") else "cpu"
         settings = EvaluationSettings(split, min_rating, names, seed, penalty, device=solver)
-        evaluation = run(dataset, choose_encode(embedder, fresh, progress), settings, progress)
+        evaluation = run(dataset, choose_encode(embedder, fresh, progress), settings, progress, test=held_out)
     if out is not None:
         from ridgeline.recommend import render_report
         from ridgeline.store import publish
@@ -296,7 +323,7 @@ def evaluate(
     if as_json:
         print_json(evaluation)
         return
-    for sentence in dataset.problems.lines():
+    for sentence in (*dataset.problems.lines(), *(held_out.problems.lines() if held_out is not None else ())):
         print_note(sentence)
     _print_evaluation(evaluation, names)
     if out is not None and not quiet:

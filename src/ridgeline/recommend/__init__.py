@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ridgeline.recommend.evaluation import EvaluationSettings as EvaluationSettings
     from ridgeline.recommend.evaluation import Split as Split
     from ridgeline.recommend.evaluation import evaluate as evaluate
+    from ridgeline.recommend.evaluation import join_given as join_given
     from ridgeline.recommend.evaluation import mask_scores as mask_scores
     from ridgeline.recommend.evaluation import measure as measure
     from ridgeline.recommend.evaluation import parse_metrics as parse_metrics
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ridgeline.recommend.ranking import VectorRanker as VectorRanker
     from ridgeline.recommend.ranking import top_k as top_k
     from ridgeline.recommend.readers import read as read
+    from ridgeline.recommend.readers import read_ratings as read_ratings
     from ridgeline.recommend.recommender import Options as Options
     from ridgeline.recommend.recommender import Recommendation as Recommendation
     from ridgeline.recommend.recommender import Recommender as Recommender
@@ -56,6 +58,7 @@ __getattr__, __dir__, __all__ = attach(
             "EvaluationSettings",
             "Split",
             "evaluate",
+            "join_given",
             "mask_scores",
             "measure",
             "parse_metrics",
@@ -73,7 +76,7 @@ __getattr__, __dir__, __all__ = attach(
             "item_texts",
         ],
         "ranking": ["SMALL_BATCH_USERS", "EaseRanker", "StageCallback", "VectorRanker", "top_k"],
-        "readers": ["read"],
+        "readers": ["read", "read_ratings"],
         "recommender": ["Options", "Recommendation", "Recommender", "parse_years", "write_recommendations"],
         "weights": ["preference_weights"],
     },

@@ -10,6 +10,7 @@ temporal-global  holds out all likes after one moment; 80 % of the likes are bef
 strong           20 % of the users are not in the training data: 80 % of their likes are the input, the latest 20 % are
                  held out
 cold-items       20 % of the items are not in the training data; they are ranked among themselves
+given            the caller has split the data: training and held-out ratings are two datasets of one catalogue
 
 Metrics over the complete catalogue, one value per user:
 
@@ -18,8 +19,9 @@ ndcg@k     gains discounted by log2 of the rank; the ideal ranking has at most k
 mrr        1 / rank of the first held-out item, in the full ranking
 coverage   share of the items that are among the first 10 of any user (one value for all users)
 
-Ties go by the item's row, so that a ranking is the same every time. No parameter is tuned on held-out likes: EASE's λ
-and kNN's neighbours are fixed, and `learn_blend` learns the hybrid's weights on a second split of the training data.
+Ties go by the item's row, so that a ranking is the same every time. No parameter is tuned on held-out likes: kNN's
+neighbours are fixed, and a second split of the training data decides EASE's λ (`choose_penalty`) and the hybrid's
+weights (`learn_blend`).
 Intervals are 95 %, by bootstrap over users; the paired difference to EASE is over the same users.
 """
 
@@ -47,18 +49,22 @@ from ridgeline.recommend.models import (
     Semantic,
     Tfidf,
 )
+from ridgeline.recommend.models.ease import DEFAULT_PENALTY
 from ridgeline.recommend.ranking import top_k
 
 USER_BLOCK = 2_048  # users per block of scores [users, items] float32
 MAX_BLEND_USERS = 4_000  # users for learning the blend; fewer if their scores exceed MAX_SCORES numbers
 MAX_SCORES = 50_000_000
 OBJECTIVE = ("ndcg@10", "ndcg@100")
+PENALTIES = (10.0, 20.0, 50.0, DEFAULT_PENALTY, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0)  # of EASE, to choose from
+PENALTY_ITEMS = 4_000  # most liked items for choosing λ; a solution takes time with the cube of their number
 SPLIT_TEXTS = {
     "random": "each user's 20 % at random",
     "temporal-user": "each user's latest 20 %",
     "temporal-global": "all after the moment that has 80 % of the likes before it; items liked before it",
     "strong": "the latest 20 % of 20 % of the users, from whom nothing was learnt",
     "cold-items": "20 % of the items, from which nothing was learnt, ranked among themselves",
+    "given": "the likes of a file of their own",
 }
 
 Progress = Callable[[str], object]
@@ -72,28 +78,38 @@ _METRIC = re.compile(r"(recall|ndcg)@([1-9]\d{0,4})|mrr|coverage")
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The settings of an evaluation; likes are ratings of `min_rating` or more, `penalty` is EASE's λ."""
+    """The settings of an evaluation; likes are ratings of `min_rating` or more, `penalty` is EASE's λ (None: chosen on
+    a part of the training data)."""
 
     split: str = "random"
     min_rating: float = 4.0
     metrics: Sequence[str] = ("recall@20", "ndcg@10")
     seed: int = 0
-    penalty: float = 100.0
+    penalty: float | None = None
     template: str = TEMPLATE
     device: str = "cpu"
 
 
 def evaluate(
-    dataset: Dataset, encode: Encode, settings: EvaluationSettings, progress: Progress = lambda _: None
+    dataset: Dataset,
+    encode: Encode,
+    settings: EvaluationSettings,
+    progress: Progress = lambda _: None,
+    *,
+    test: Dataset | None = None,
 ) -> dict[str, Any]:
-    """Evaluate every model on one split of a dataset.
+    """Evaluate every model on one split of a dataset, or on the ratings of `test`, held out by the caller.
 
     `encode` turns item texts into vectors [N, dim]; `progress` receives the name of each stage. Returns {"protocol": …,
     "models": {name: {metric: {"mean", "ci"}, "paired_vs_ease": …}}}; raises InputError if the split is impossible.
     """
     if not settings.metrics:
         raise InputError("no metric is given; give some of recall@K, ndcg@K, mrr, coverage.")
-    split = split_dataset(dataset, settings.split, settings.min_rating, settings.seed)
+    if test is not None:
+        settings = replace(settings, split="given")
+        split = join_given(dataset, test, settings.min_rating)
+    else:
+        split = split_dataset(dataset, settings.split, settings.min_rating, settings.seed)
     known = dataset.without_themes() if split.without_themes else dataset
     progress("item texts")
     texts = item_texts(known.catalogue, settings.template)
@@ -102,11 +118,12 @@ def evaluate(
     years = dataset.catalogue.years[split.items]
 
     inner = _split_training(split, settings)
-    progress("the hybrid's weights, on a part of the training data")
-    weights = learn_blend(inner, vectors, years, settings.penalty, settings.device)
+    progress("EASE's λ and the hybrid's weights, on a part of the training data")
+    penalty = settings.penalty if settings.penalty is not None else choose_penalty(inner, settings.device)
+    weights = learn_blend(inner, vectors, years, penalty, settings.device)
 
     progress("the models")
-    hybrid = _build_hybrid(vectors, years, settings.penalty, settings.device, weights).fit(split.train)
+    hybrid = _build_hybrid(vectors, years, penalty, settings.device, weights).fit(split.train)
     models: list[Model] = [
         RandomModel(settings.seed),
         hybrid.popularity,
@@ -122,7 +139,7 @@ def evaluate(
         progress(f"ranking by {model.name}")
         values[model.name], covered[model.name] = _evaluate_model(model, split, settings.metrics)
     return {
-        "protocol": _protocol(dataset, split, settings, weights),
+        "protocol": _protocol(dataset, split, settings, penalty, weights),
         "models": {name: _summarize(name, values, covered, settings) for name in values},
     }
 
@@ -158,6 +175,35 @@ def split_dataset(dataset: Dataset, kind: str, min_rating: float, seed: int = 0)
         place[order] = np.arange(len(order))
         likes, items = replace(likes, items=place[likes.items]), items[order]
     return split_likes(likes, items, users, kind, seed)
+
+
+def join_given(train: Dataset, test: Dataset, min_rating: float) -> Split:
+    """Return the split that the caller made: two datasets of one catalogue. Users and items need no number of likes.
+
+    Held-out likes of users without training ratings, and those that are also training likes, count as problems of
+    `test`.
+    """
+    known = {str(user): row for row, user in enumerate(train.user_ids.tolist())}
+    user_rows = np.array([known.get(str(user), -1) for user in test.user_ids.tolist()], np.int64)
+    likes, held_out = (d.ratings.select(np.flatnonzero(d.ratings.stars >= min_rating)) for d in (train, test))
+    held_out = replace(held_out, users=user_rows[held_out.users])
+    strangers = len(np.unique(test.ratings.users[user_rows[test.ratings.users] < 0]))
+    held_out = held_out.select(np.flatnonzero(held_out.users >= 0))
+    width = len(train.catalogue)
+    repeated = np.isin(held_out.users * width + held_out.items, likes.users * width + likes.items)
+    held_out = held_out.select(np.flatnonzero(~repeated))
+    for kind, count, sentence in (
+        ("unknown user", strangers, f"users of '{test.name}' without training ratings"),
+        ("in both files", int(repeated.sum()), f"likes of '{test.name}' are also training likes"),
+    ):
+        if count:
+            test.problems.counts[kind], test.problems.examples[kind] = count, [sentence]
+    items = np.union1d(likes.items, held_out.items)
+    histories = [
+        build_histories(replace(r, items=np.searchsorted(items, r.items)), len(train.user_ids), len(items))
+        for r in (likes, held_out)
+    ]
+    return _select_users(histories[0], histories[0], histories[1], items, np.ones(len(items), bool))
 
 
 def split_likes(likes: Ratings, items: NDArray[np.int64], users: int, kind: str, seed: int) -> Split:
@@ -264,11 +310,28 @@ def bootstrap_interval(values: NDArray[Any], seed: int = 0, draws: int = 1000) -
     return float(low), float(high)
 
 
-def learn_blend(
-    split: Split, vectors: Floats, years: NDArray[np.int64], penalty: float, device: str
-) -> dict[str, float]:
-    """Learn the hybrid's weights on one split."""
-    hybrid = _build_hybrid(vectors, years, penalty, device, None).fit(split.train)
+def choose_penalty(split: Split, device: str) -> float:
+    """Return the λ of PENALTIES with which EASE has the best NDCG on one split: walk up or down while it improves."""
+    history, objective = _make_objective(split)
+    quality: dict[int, float] = {}
+
+    def get_quality(number: int) -> float:
+        if not 0 <= number < len(PENALTIES):
+            return -np.inf
+        if number not in quality:
+            ease = Ease(PENALTIES[number], max_items=PENALTY_ITEMS, device=device).fit(split.train)
+            quality[number] = objective(ease.scores(history))
+        return quality[number]
+
+    best = PENALTIES.index(DEFAULT_PENALTY)
+    for step in (1, -1):
+        while get_quality(best + step) > get_quality(best):
+            best += step
+    return PENALTIES[best]
+
+
+def _make_objective(split: Split) -> tuple[Histories, Callable[[Floats], float]]:
+    """Return (the histories, the quality of scores [n, items]) of some users of a split."""
     most = min(MAX_BLEND_USERS, len(split.test), max(1, MAX_SCORES // len(split.items)))
     some = np.linspace(0, len(split.test) - 1, most).astype(np.int64)
     history, test = split.history.select(some), split.test.select(some)
@@ -277,6 +340,15 @@ def learn_blend(
         values, _ = measure(mask_scores(scores.copy(), history, split.candidates), test, OBJECTIVE)
         return float(np.mean([values[name].mean() for name in OBJECTIVE]))
 
+    return history, objective
+
+
+def learn_blend(
+    split: Split, vectors: Floats, years: NDArray[np.int64], penalty: float, device: str
+) -> dict[str, float]:
+    """Learn the hybrid's weights on one split."""
+    hybrid = _build_hybrid(vectors, years, penalty, device, None).fit(split.train)
+    history, objective = _make_objective(split)
     return hybrid.learn(history, objective).weights
 
 
@@ -297,7 +369,9 @@ def _build_hybrid(
 def _split_training(split: Split, settings: EvaluationSettings) -> Split:
     train = split.train
     likes = Ratings(train.users, train.items, train.stars, train.times)
-    kind = "temporal-user" if settings.split == "strong" else settings.split
+    kind = settings.split
+    if kind in ("strong", "given"):
+        kind = "temporal-user" if likes.times.any() else "random"
     return split_likes(likes, split.items, len(train), kind, settings.seed + 1)
 
 
@@ -332,7 +406,7 @@ def _summarize(
 
 
 def _protocol(
-    dataset: Dataset, split: Split, settings: EvaluationSettings, weights: dict[str, float]
+    dataset: Dataset, split: Split, settings: EvaluationSettings, penalty: float, weights: dict[str, float]
 ) -> dict[str, Any]:
     return {
         "dataset": dataset.name,
@@ -349,7 +423,8 @@ def _protocol(
         "likes_held_out": len(split.test.items),
         "ranking": "all candidates, training items masked; equal scores by the item's row",
         "ideal": "NDCG's ideal is cut at k; recall divides by the number held out; users averaged",
-        "ease_lambda": settings.penalty,
+        "ease_lambda": penalty,
+        "ease_lambda_from": "validation" if settings.penalty is None else "the caller",
         "itemknn_neighbours": ItemKnn().neighbours,
         "hybrid_weights": weights,
         "texts": "title, year, genres" if split.without_themes else "title, year, genres, themes",

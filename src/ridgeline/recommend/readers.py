@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError
 from ridgeline.recommend.data import Catalogue, Dataset, Problems, Ratings
-from ridgeline.recommend.tables import FLOAT, ID, INTEGER, MAX_BAD_SHARE, MOMENT, TEXT, WORDS, read_columns
+from ridgeline.recommend.tables import FLOAT, ID, INTEGER, MAX_BAD_SHARE, MOMENT, TEXT, WORDS, read_columns, read_names
 from ridgeline.recommend.titles import parse_year
 
 NO_GENRES = ("(no genres listed)", "unknown", "")
@@ -44,6 +44,13 @@ MAX_YEAR = 9_999
 MAX_TIME = 253_402_300_799  # the last second of the year 9999; a larger time is not in seconds
 FINER_UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 GENERIC = ("items", "interactions")
+RATING_FILES, HEADERLESS = (".csv", ".tsv", ".parquet"), (".data", ".base", ".test")
+SPELLINGS = {
+    "user": ("user", "userId", "user_id"),
+    "item": ("item", "movieId", "item_id"),
+    "rating": ("rating",),
+    "time": ("time", "timestamp"),
+}
 GENRES_100K = [
     *(
         "unknown",
@@ -90,6 +97,30 @@ def read(folder: str | os.PathLike[str]) -> Dataset:
         return _build_dataset(root.name, "generic", items, generic[1], rated, None, problems)
     known = ", ".join(" + ".join(file_pair) for file_pair in FORMS.values())
     raise InputError(f"'{root}' holds no known ratings; expected {known}, *.inter or items + interactions.")
+
+
+def read_ratings(file: str | os.PathLike[str], catalogue: Catalogue) -> Dataset:
+    """Read ratings of a catalogue's items from one file.
+
+    A .csv, .tsv or .parquet file has the columns user and item [rating, time], under the names of any format above.
+    .data, .base and .test are files of MovieLens 100k, without a header.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"there is no file '{path}'; give one with the columns user, item and rating.")
+    problems = Problems()
+    if path.suffix in HEADERLESS:
+        rated = read_columns(path, RATED, problems, names=list(RATED), delimiter="\t")
+        return _build_dataset(path.name, "file", catalogue, path, rated, None, problems)
+    if path.suffix not in RATING_FILES:
+        raise InputError(f"'{path}' ends in none of {', '.join((*RATING_FILES, *HEADERLESS))}; convert it.")
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    present = read_names(path, delimiter)
+    names = {kind: next((n for n in spellings if n in present), spellings[0]) for kind, spellings in SPELLINGS.items()}
+    kinds = {names["user"]: ID, names["item"]: ID, names["rating"]: FLOAT, names["time"]: MOMENT}
+    columns = read_columns(path, kinds, problems, delimiter=delimiter, optional=(names["rating"], names["time"]))
+    rated = {kind: columns[name] for kind, name in names.items() if name in columns}
+    return _build_dataset(path.name, "file", catalogue, path, rated, None, problems)
 
 
 def themes_from_genome(root: Path, ids: NDArray[Any], problems: Problems) -> tuple[list[tuple[str, ...]], int]:

@@ -31,7 +31,7 @@ from ridgeline.recommend.data import (
     build_single_history,
     find_user_row,
 )
-from ridgeline.recommend.evaluation import Encode, learn_blend, select_likes, split_likes
+from ridgeline.recommend.evaluation import Encode, choose_penalty, learn_blend, select_likes, split_likes
 from ridgeline.recommend.item_vectors import TEMPLATE, item_texts
 from ridgeline.recommend.models import Ease, Hybrid, ItemKnn, Popularity, RecentPopularity, Semantic
 from ridgeline.recommend.models.hybrid import standardize
@@ -146,15 +146,15 @@ class Recommender:
         embedder: Embedder,
         *,
         min_rating: float = 4.0,
-        penalty: float = 100.0,
+        penalty: float | None = None,
         template: str = TEMPLATE,
         encode: Encode | None = None,
         progress: Progress = lambda _: None,
     ) -> Recommender:
-        """Fit on all ratings; learn the blend's weights on each user's latest likes.
+        """Fit on all ratings; each user's latest likes decide EASE's λ and the weights of the blend.
 
         min_rating  ratings from this on are likes
-        penalty     EASE's λ
+        penalty     EASE's λ instead
         template    text of an item: {title}, {year}, {genres}, {themes}
         encode      encodes the item texts instead of `embedder.encode`, for example with a cache (`encode_cached`)
         progress    receives the name of each stage
@@ -167,6 +167,7 @@ class Recommender:
         progress("learning the blend")
         selected, items, user_count = select_likes(dataset, min_rating)
         inner = split_likes(selected, items, user_count, "temporal-user" if selected.times.any() else "random", 0)
+        penalty = penalty if penalty is not None else choose_penalty(inner, solver)
         weights = learn_blend(inner, vectors[items], dataset.catalogue.years[items], penalty, solver)
         progress("fitting")
         r = dataset.ratings

@@ -107,6 +107,20 @@ def read_columns(
     return _filter_rows(text, kinds, present, nullable, bad_rows, lines, path, problems)
 
 
+def read_names(path: Path, delimiter: str) -> list[str]:
+    """Return the names of a file's columns."""
+    if path.suffix != ".parquet":
+        with path.open("rb") as file:
+            return _read_header(file.readline().removeprefix(b"\xef\xbb\xbf").strip(b"\r\n"), delimiter)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is no complete Parquet file ({error}); write it again.") from None
+
+
 def _read_as_text(parse: Callable[[Any, int | None], Any], raw: bytes, path: Path) -> tuple[Any, dict[int, str]]:
     """Return (rows as text, {row from 0, header included: why the row is left out})."""
     import pyarrow as pa
@@ -286,5 +300,5 @@ def _read_bytes(path: Path, encoding: str) -> bytes:
 
 
 def _read_header(raw: bytes, delimiter: str) -> list[str]:
-    first = raw.partition(b"\n")[0].decode().strip("\r")
+    first = raw.partition(b"\n")[0].decode(errors="replace").strip("\r")
     return [word.strip().strip('"') for word in first.split(delimiter)] if first else []
