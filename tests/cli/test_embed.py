@@ -18,6 +18,7 @@ from tests.embed import tiny
 from tests.embed.tiny import TEXTS, Reference
 
 from ridgeline.cli import main
+from ridgeline.embed import TextFormat, read_texts
 from ridgeline.embed import file_job as file_job
 
 
@@ -95,6 +96,129 @@ def test_parquet_holds_texts_and_vectors(run_embed, tmp_path: Path, expected, mo
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=2e-6)
 
 
+ROWS = [("the red cat", "007", "1995", "0.5", "x"), ("a dog", "8", "", "2", ""), ("blue tree", "9", "2001", "", "y")]
+
+
+def write_table(path: Path) -> Path:
+    """ROWS as (text, code, year, share, note) in the format of the suffix; year and share have a gap."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    names = ("text", "code", "year", "share", "note")
+    types = {"year": int, "share": float}
+    rows = [
+        {n: None if n in types and v == "" else types.get(n, str)(v) for n, v in zip(names, row, strict=True)}
+        for row in ROWS
+    ]
+    if path.suffix == ".parquet":
+        parquet.write_table(arrow.Table.from_pylist(rows), path, row_group_size=2)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text("\n".join(",".join(row) for row in [names, *ROWS]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_the_other_columns_are_kept_with_their_types(run_embed, tmp_path: Path, name: str, monkeypatch):
+    import pyarrow.parquet as parquet
+
+    monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 2})
+    assert run_embed(write_table(tmp_path / name), "-o", tmp_path / "o.parquet")[0] == 0
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert {f.name: str(f.type) for f in table.schema if f.name != "vector"} == {
+        "text": "string",
+        "code": "string",
+        "year": "int64",
+        "share": "double",
+        "note": "string",
+    }
+    assert table["code"].to_pylist() == ["007", "8", "9"]
+    assert table["year"].to_pylist() == [1995, None, 2001]
+    assert table["share"].to_pylist() == [0.5, 2.0, None]
+    assert table["note"].to_pylist() == ["x", "", "y"]
+
+
+def test_keep_chooses_columns(run_embed, tmp_path: Path):
+    import pyarrow.parquet as parquet
+
+    file, out = write_table(tmp_path / "t.csv"), tmp_path / "o.parquet"
+    for keep, names in (("year,code", ["text", "code", "year", "vector"]), ("", ["text", "vector"])):
+        assert run_embed(file, "-o", out, "--keep", keep)[0] == 0
+        assert parquet.read_schema(out).names == names
+    assert "did you mean 'year'" in run_embed(file, "-o", out, "--keep", "yeer")[2]
+    assert "write a .parquet file" in run_embed(file, "-o", tmp_path / "o.npy", "--keep", "year")[2]
+
+
+def test_parquet_names_the_model_and_is_embedded_again_without_its_old_vectors(run_embed, tmp_path: Path, model: Path):
+    import pyarrow.parquet as parquet
+
+    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    assert run_embed(write_table(tmp_path / "t.csv"), "-o", first)[0] == 0
+    assert json.loads(parquet.read_schema(first).metadata[b"ridgeline"])["model"] == str(model.resolve())
+    assert run_embed(first, "-o", second)[0] == 0
+    assert parquet.read_table(first).equals(parquet.read_table(second))
+    assert "do not keep it" in run_embed(first, "-o", second, "--keep", "vector")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", "text,n\nCafé €5,1\n".encode("cp1252"), ["--encoding", "cp1252"]),
+        ("t.csv", "text,n\nCafé €5,1\n".encode("utf-16"), []),
+        ("t.csv", "text,n\r\nCafé €5,1\r\n".encode("utf-16-be"), ["--encoding", "utf-16-be"]),
+        ("t.csv", "n;text\n1;Café €5\n".encode(), []),
+        ("t.csv", "n|text\n1|Café €5\n".encode(), []),
+        ("t.csv", "n!text\n1!Café €5\n".encode(), ["--delimiter", "!"]),
+        ("t.csv", "n\ttext\n1\tCafé €5\n".encode(), ["--delimiter", "tab"]),
+        ("t.csv", "# a\n\n# b\ntext,n\n# c\nCafé €5,1\n".encode(), ["--comment", "#"]),
+        ("t.txt", "Café €5\n".encode("cp1252"), ["--encoding", "cp1252"]),
+        ("t.jsonl", '{"text": "Café €5"}\n'.encode("cp1252"), ["--encoding", "cp1252"]),
+    ],
+)
+def test_encodings_delimiters_and_comments_are_read(run_embed, tmp_path: Path, name: str, content: bytes, words: list):
+    import pyarrow.parquet as parquet
+
+    (tmp_path / name).write_bytes(content)
+    assert run_embed(tmp_path / name, "-o", tmp_path / "o.parquet", *words)[0] == 0
+    assert parquet.read_table(tmp_path / "o.parquet")["text"].to_pylist() == ["Café €5"]
+
+
+def test_a_comment_sign_inside_a_quoted_value_is_text(tmp_path: Path):
+    (tmp_path / "t.csv").write_text('text,n\n"one\n# two",1\n# three\nfour,2\n')
+    with read_texts(tmp_path / "t.csv", None, TextFormat(comment="#")) as rows:
+        assert list(rows.texts) == ["one\n# two", "four"]
+
+
+def test_several_devices_give_the_same_vectors(run_embed, tmp_path: Path, expected, monkeypatch):
+    monkeypatch.setattr(file_job.embed_file, "__kwdefaults__", {**file_job.embed_file.__kwdefaults__, "chunk": 4})
+    code, out, _ = run_embed(write(tmp_path / "t.csv"), "-o", tmp_path / "o.npy", "--device", "cpu,cpu", "--json")
+    assert code == 0
+    assert json.loads(out)["placement"]["devices"] == ["cpu", "cpu"]
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
+
+
+def test_all_gpus_without_a_gpu_is_one_sentence(run_embed, tmp_path: Path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = run_embed(write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--device", "cuda:all")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_an_index_of_embedded_parquet_answers_texts_with_a_filter(run_embed, tmp_path: Path, capsys):
+    def run(*words):
+        with pytest.raises(SystemExit) as exit_info:
+            main(list(map(str, words)))
+        assert not exit_info.value.code
+        return capsys.readouterr().out
+
+    assert run_embed(write_table(tmp_path / "t.csv"), "-o", tmp_path / "o.parquet")[0] == 0
+    run("index", tmp_path / "o.parquet", "-o", tmp_path / "ix", "--device", "cpu", "-q")
+    found = json.loads(run("search", tmp_path / "ix", "--text", "the red cat", "--where", "year > 1999", "--json"))
+    assert [row["text"] for row in found["results"][0]["found"]] == ["blue tree"]
+
+
 def test_json_has_every_figure(run_embed, tmp_path: Path):
     code, out, _ = run_embed(
         write(tmp_path / "t.txt"), "-o", tmp_path / "o.npy", "--json", "--verify", "--truncate-dim", 8
@@ -145,6 +269,10 @@ def test_a_long_text_is_truncated_with_one_warning(run_embed, tmp_path: Path):
         ("t.txt", "x\n", ["--device", "tpu"], "no device 'tpu'"),
         ("t.txt", "x\n", ["--model", "org/none"], "ridgeline model get org/none"),
         ("t.txt", "x\n", ["--out", "o.csv"], "ends in neither of .npy, .parquet"),
+        ("t.csv", "text,n\nx,1\n", ["--encoding", "cp9999"], "no encoding 'cp9999'"),
+        ("t.csv", "text,n\nx,1\n", ["--delimiter", "::"], "the delimiter is '::'; give one character"),
+        ("t.txt", "x\n", ["--delimiter", ";"], "has no delimiter; leave --delimiter out"),
+        ("t.txt", b"x\n\xe9t\xe9\n", [], "give its encoding, such as --encoding cp1252"),
         ("t.txt", "x\n", ["--out", "no/such/o.npy"], "no folder 'no/such'"),
     ],
 )
@@ -297,7 +425,6 @@ def test_importing_the_command_does_not_import_torch():
 def test_nine_thousand_titles(data: Path, tmp_path: Path):
     """Some titles, with the real model."""
     from ridgeline import Embedder
-    from ridgeline.embed.text_files import read_texts
 
     with read_texts(data / "movielens/ml-latest-small/movies.csv", "title") as rows:
         titles = list(rows.texts)

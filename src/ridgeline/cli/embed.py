@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, stderr
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, stderr
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
-    from ridgeline.embed import JobResult, Progress
+    from ridgeline.embed import EmbedderPool, JobResult, Progress
 
 
 def embed(
@@ -25,6 +26,24 @@ def embed(
     column: Annotated[
         str | None,
         typer.Option("--column", metavar="NAME", help="The column of texts (default: 'text', or the only one)."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Parquet: other columns to keep, separated by commas; '' keeps none (default: all)."
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Encoding of the file, such as cp1252 (default: UTF-8, or by its mark)."),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(metavar="C", help="Delimiter of .csv and .tsv: a character or 'tab' (default: by the header)."),
+    ] = None,
+    comment: Annotated[
+        str | None,
+        typer.Option(metavar="C", help="Skip lines of .csv and .tsv that start with C (default: skip none)."),
     ] = None,
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="A folder, or a name (ridgeline model ls).")
@@ -49,7 +68,13 @@ def embed(
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read the output and encode some rows again.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Discard the chunks of an earlier job.")] = False,
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="auto, cpu, cuda, cuda:N; several as cuda:0,cuda:1; cuda:all uses every GPU of the machine.",
+        ),
+    ] = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,28 +86,32 @@ def embed(
 
       ridgeline embed reviews.jsonl.gz -o reviews.parquet --verify
 
+      ridgeline embed export.csv -o export.parquet --encoding cp1252 --delimiter ";" --keep id,year
+
     A job that was stopped resumes when it is started again. Exit 1 if --verify finds a difference.
     """
-    from ridgeline.embed import OUTPUT_FORMATS, Embedder, embed_file, read_texts, verify_file
+    from ridgeline.embed import OUTPUT_FORMATS, Embedder, TextFormat, embed_file, read_texts, verify_file
 
     if out.suffix not in OUTPUT_FORMATS:
         raise InputError(f"--out '{out}' ends in neither of {', '.join(OUTPUT_FORMATS)}; choose one of them.")
     if not out.parent.is_dir():
         raise InputError(f"there is no folder '{out.parent}'; create it first.")
-    with read_texts(file, column):
+    text_format = TextFormat(encoding, "\t" if delimiter in ("tab", "\\t") else delimiter, comment)
+    with read_texts(file, column, text_format):
         pass  # raises for a wrong column before a model is loaded
+    devices = _parse_devices(device)
+    settings: dict[str, Any] = {
+        "dtype": dtype,
+        "max_tokens": max_tokens,
+        "normalize": normalize,
+        "prompt": prompt,
+        "truncate_dim": truncate_dim,
+    }
     started = time.perf_counter()
     with (
         _collect_warnings() as notes,
-        Embedder(
-            model,
-            device=device,
-            dtype=dtype,
-            max_tokens=max_tokens,
-            normalize=normalize,
-            prompt=prompt,
-            truncate_dim=truncate_dim,
-        ) as embedder,
+        Embedder(model, device=devices[0], **settings) as embedder,
+        _start_pool(model, devices, settings) as pool,
     ):
         loaded = time.perf_counter()
         with _progress(quiet or as_json) as progress:
@@ -91,17 +120,21 @@ def embed(
                 file,
                 out,
                 column=column,
+                keep=None if keep is None else [name.strip() for name in keep.split(",") if name.strip()],
+                text_format=text_format,
+                pool=pool,
                 settings={"normalize": normalize},
                 batch_tokens="auto" if batch_tokens is None else batch_tokens,
                 force=force,
                 progress=progress,
             )
         seconds = time.perf_counter() - loaded
-        passed, sentence = verify_file(embedder, file, out, column) if verify else (True, "")
+        passed, sentence = verify_file(embedder, file, out, column, text_format) if verify else (True, "")
     answer = {
         "out": str(out),
         "model": model,
         "device": embedder.device,
+        "placement": {"devices": devices if pool else [embedder.device], "cpus": sorted(os.sched_getaffinity(0))},
         "dtype": embedder.dtype,
         **asdict(result.quality),
         "resumed": result.resumed,
@@ -116,6 +149,30 @@ def embed(
         _print_result(result, seconds, sentence, notes, quiet)
     if not passed or result.quality.not_finite:
         raise typer.Exit(Exit.FINDINGS)
+
+
+def _parse_devices(text: str) -> list[str]:
+    """Return the devices of 'cuda:0,cuda:1' or 'cuda:all', or the only one."""
+    if text == "cuda:all":
+        from ridgeline.embed import resolve_torch_device
+
+        resolve_torch_device("cuda")  # raises if there is no GPU
+        import torch
+
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    devices = [name.strip() for name in text.split(",") if name.strip()]
+    if not devices:
+        raise InputError(f"--device '{text}' names no device; give auto, cpu, cuda or several with commas.")
+    return devices
+
+
+def _start_pool(model: str, devices: list[str], settings: dict[str, Any]) -> EmbedderPool | nullcontext[None]:
+    """Return a worker for each device, or no pool for a single one."""
+    if len(devices) == 1:
+        return nullcontext()
+    from ridgeline.embed import EmbedderPool
+
+    return EmbedderPool(model, devices=devices, **settings)
 
 
 def _print_result(result: JobResult, seconds: float, verified: str, notes: list[str], quiet: bool) -> None:

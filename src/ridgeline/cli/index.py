@@ -29,7 +29,11 @@ def index(
         str, typer.Option(metavar="TYPE", help="Type of Flat values: auto, float32 or float16 (default: auto).")
     ] = "auto",
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model of the vectors, for `search --text`.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The model of the vectors, for `search --text` (default: as `ridgeline embed` wrote it).",
+        ),
     ] = None,
     sample: Annotated[
         int,
@@ -52,7 +56,7 @@ def index(
 
     A search can filter by the other columns of a Parquet file: search --where "year >= 1990".
     """
-    from ridgeline.search import Index, read_vectors
+    from ridgeline.search import Index, read_model_name, read_vectors
 
     if not out.parent.is_dir():
         raise InputError(f"there is no folder '{out.parent}'; create it first.")
@@ -60,6 +64,7 @@ def index(
         raise InputError(f"--sample is {sample}; give 0 or more.")
     new_index = Index(spec, metric=metric, device=device, dtype=dtype, model=model)
     vectors, table = read_vectors(file, column)
+    new_index.model = model or read_model_name(file)
     id_values = _read_ids(file, table, ids)
     if ids is not None:
         table = table.drop_columns([ids])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ridgeline.embed.models import DEFAULT as DEFAULT
     from ridgeline.embed.models import find_model as find_model
     from ridgeline.embed.models import list_models as list_models
+    from ridgeline.embed.text_files import TextFormat as TextFormat
     from ridgeline.embed.text_files import read_texts as read_texts
     from ridgeline.embed.tokenizer import Tokenizer as Tokenizer
     from ridgeline.embed.tokenizer import load_tokenizer as load_tokenizer
@@ -50,7 +51,7 @@ __getattr__, __dir__, __all__ = attach(
         "file_job": ["JobResult", "OUTPUT_FORMATS", "Progress", "embed_file", "verify_file"],
         "layers": ["Layers", "Packed"],
         "models": ["DEFAULT", "find_model", "list_models"],
-        "text_files": ["read_texts"],
+        "text_files": ["TextFormat", "read_texts"],
         "tokenizer": ["Tokenizer", "load_tokenizer"],
         "tokens": ["Tokens"],
         "weights": ["read_dense", "read_encoder"],

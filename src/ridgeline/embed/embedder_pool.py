@@ -66,6 +66,10 @@ class EmbedderPool:
         first = next(chunks, [])
         yield from self._pool.map(chain([first], chunks))
 
+    def encode_chunks(self, chunks: Iterable[list[str]]) -> Iterator[Vectors]:
+        """Yield float32 [n, dim] for each list of texts, in order; a worker encodes one list at a time."""
+        yield from self._pool.map(chunks)
+
     def stats(self) -> Sequence[WorkerStats]:
         """Return chunks, busy seconds and restarts of each worker."""
         return self._pool.stats()

@@ -6,8 +6,10 @@ Vectors are stored in chunks beside the output until the job is complete, so a j
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.embed.embedder import Embedder
-from ridgeline.embed.text_files import TextRows, get_format, read_texts
-from ridgeline.errors import InputError, MissingExtra, unknown
+from ridgeline.embed.embedder_pool import EmbedderPool
+from ridgeline.embed.kept_columns import VECTOR, KeptColumns
+from ridgeline.embed.text_files import AS_FILE_SHOWS, TextFormat, TextRows, read_texts
+from ridgeline.errors import InputError, unknown
 from ridgeline.store import ChunkSet
 
 OUTPUT_FORMATS = (".npy", ".parquet")
 CHUNK = 8_192  # texts; the most that a stopped job loses
+METADATA = "ridgeline"  # the key of the model's description in the metadata of a Parquet file
 VERIFIED_ROWS = 64  # rows that `verify_file` encodes again
 MIN_COSINE = {"float32": 0.99999, "bfloat16": 0.9998, "float16": 0.9998}  # with the same row in float32
 
@@ -44,6 +49,9 @@ def embed_file(
     out: Path,
     *,
     column: str | None = None,
+    keep: Sequence[str] | None = None,
+    text_format: TextFormat = AS_FILE_SHOWS,
+    pool: EmbedderPool | None = None,
     settings: dict[str, Any] | None = None,
     batch_tokens: int | str = "auto",
     chunk: int = CHUNK,
@@ -52,7 +60,12 @@ def embed_file(
 ) -> JobResult:
     """Embed one column of `path` into `out`.
 
+    A Parquet file gets the columns of `path` beside the vectors, and the name of the model in its metadata.
+
     column        the column to embed; by default "text", or the only one
+    keep          the other columns to write to Parquet; None: all
+    text_format   encoding, delimiter and comments of the file, where it does not show them
+    pool          several devices that encode, with the settings of `embedder`
     settings      other settings that determine the vectors; a job with different ones does not resume
     batch_tokens  tokens per batch
     chunk         texts per chunk: the most that a stopped job loses
@@ -65,14 +78,22 @@ def embed_file(
         raise unknown(f"writer for '{out.name}': suffix", out.suffix, OUTPUT_FORMATS)
     if out.exists() and path.exists() and out.samefile(path):
         raise InputError(f"'{out}' is the file that is read; choose another name for the vectors.")
-    with read_texts(path, column) as rows:
-        return _embed_rows(embedder, path, rows, out, settings or {}, batch_tokens, chunk, force, progress)
+    if keep is not None and out.suffix != ".parquet":
+        raise InputError(f"'{out.name}' holds vectors alone; write a .parquet file to keep columns.")
+    with read_texts(path, column, text_format) as rows:
+        columns = None
+        if out.suffix == ".parquet":
+            columns = KeptColumns(path, rows.column, keep, text_format)
+        job = {**(settings or {}), "format": asdict(text_format)}
+        return _embed_rows(embedder, pool, path, rows, columns, out, job, batch_tokens, chunk, force, progress)
 
 
 def _embed_rows(
     embedder: Embedder,
+    pool: EmbedderPool | None,
     path: Path,
     rows: TextRows,
+    columns: KeptColumns | None,
     out: Path,
     settings: dict[str, Any],
     batch_tokens: int | str,
@@ -97,29 +118,48 @@ def _embed_rows(
     count = resumed = 0
     with ChunkSet(folder, key=key, suffix=".f32", start_over=force, cure="forget it with --force") as chunks:
         ready = set(chunks.done())
-        for number, texts in enumerate(_split_chunks(rows.texts, chunk)):
-            if number in ready:
-                resumed += len(texts)
-            else:
+        pending: deque[tuple[int, int, int]] = deque()  # number of a chunk, its first text, its texts
+
+        def missing_chunks() -> Iterator[list[str]]:
+            nonlocal count, resumed
+            for number, texts in enumerate(_split_chunks(rows.texts, chunk)):
+                if number in ready:
+                    resumed += len(texts)
+                else:
+                    pending.append((number, count, len(texts)))
+                    yield texts
+                count += len(texts)
+
+        def encode_alone() -> Iterator[NDArray[np.float32]]:
+            for texts in missing_chunks():
                 report = partial(_report, progress, count - resumed, resumed, rows.share)
-                vectors = _encode_chunk(embedder, texts, count, batch_tokens, report)
-                chunks.put(number, vectors.tobytes())
-            count += len(texts)
+                yield _encode_chunk(embedder, texts, pending[0][1], batch_tokens, report)
+
+        done = 0
+        for vectors in encode_alone() if pool is None else pool.encode_chunks(missing_chunks()):
+            number, _, length = pending.popleft()
+            chunks.put(number, vectors.tobytes())
+            done += length
+            if pool is not None:
+                progress(done, resumed, rows.share())
         if not count:
             raise InputError(f"'{path}' has no rows; there is nothing to embed.")
         meter = QualityMeter(embedder.dim)
-        column = rows.column if rows.column != "vector" else "text"
-        reopen = partial(read_texts, path, rows.column if get_format(path) != "txt" else None)
-        write = _make_writer(out, embedder.dim, count, meter, column, reopen)
-        chunks.finish(out, write)
+        chunks.finish(out, _make_writer(out, embedder, count, meter, columns, settings))
     return JobResult(out, meter.quality(), resumed)
 
 
-def verify_file(embedder: Embedder, path: Path, out: Path, column: str | None = None) -> tuple[bool, str]:
+def verify_file(
+    embedder: Embedder,
+    path: Path,
+    out: Path,
+    column: str | None = None,
+    text_format: TextFormat = AS_FILE_SHOWS,
+) -> tuple[bool, str]:
     """Read the output and encode some rows again, one by one; return whether they agree, and a sentence."""
     vectors = _read_vectors(out)
     row_numbers = sorted(set(np.linspace(0, len(vectors) - 1, VERIFIED_ROWS, dtype=int).tolist()))
-    with read_texts(path, column) as rows:
+    with read_texts(path, column, text_format) as rows:
         texts = _pick_texts(rows.texts, row_numbers)
     if len(texts) != len(row_numbers):
         return False, f"'{path}' has fewer rows than '{out}'"
@@ -163,8 +203,15 @@ def _split_chunks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
 
 
 def _make_writer(
-    out: Path, dim: int, count: int, meter: QualityMeter, column: str, reopen: Callable[[], TextRows]
+    out: Path,
+    embedder: Embedder,
+    count: int,
+    meter: QualityMeter,
+    columns: KeptColumns | None,
+    settings: dict[str, Any],
 ) -> Any:
+    dim = embedder.dim
+
     def blocks(parts: Sequence[Path]) -> Iterator[NDArray[np.float32]]:
         for part in parts:
             block = np.fromfile(part, np.float32).reshape(-1, dim)
@@ -179,19 +226,37 @@ def _make_writer(
                 file.write(block.tobytes())
 
     def as_parquet(parts: Sequence[Path], tmp: Path) -> None:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+
+        if columns is None:
+            raise InputError(f"'{out}' is no Parquet file.")
+        schema = columns.schema.append(arrow.field(VECTOR, arrow.list_(arrow.float32(), dim)))
+        schema = schema.with_metadata({METADATA: json.dumps(_describe_model(embedder, settings))})
+        take, close = columns.open()
         try:
-            import pyarrow as arrow
-            import pyarrow.parquet as parquet
-        except ImportError:
-            raise MissingExtra("writing Parquet", "parquet") from None
-        schema = arrow.schema([(column, arrow.string()), ("vector", arrow.list_(arrow.float32(), dim))])
-        with reopen() as rows, parquet.ParquetWriter(tmp, schema, compression="zstd", use_dictionary=False) as writer:
-            for block in blocks(parts):
-                flat = arrow.FixedSizeListArray.from_arrays(arrow.array(block.reshape(-1)), dim)
-                texts = arrow.array(list(islice(rows.texts, len(block))), arrow.string())
-                writer.write_table(arrow.table([texts, flat], schema=schema))
+            with parquet.ParquetWriter(tmp, schema, compression="zstd", use_dictionary=False) as writer:
+                for block in blocks(parts):
+                    flat = arrow.FixedSizeListArray.from_arrays(arrow.array(block.reshape(-1)), dim)
+                    table = take(len(block)).append_column(schema.field(VECTOR), flat)
+                    writer.write_table(table.replace_schema_metadata(schema.metadata))
+        finally:
+            close()
 
     return as_npy if out.suffix == ".npy" else as_parquet
+
+
+def _describe_model(embedder: Embedder, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what a search needs to encode a query like these texts."""
+    is_folder = Path(embedder.name).is_dir()
+    return {
+        "model": str(Path(embedder.name).resolve()) if is_folder else embedder.name,
+        "dim": embedder.dim,
+        "dtype": embedder.dtype,
+        "max_tokens": embedder.max_tokens,
+        "prompt": embedder.prompt,
+        "normalize": settings.get("normalize", True),
+    }
 
 
 def _read_vectors(out: Path) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ridgeline.search.recall import Point as Point
     from ridgeline.search.recall import RecallWarning as RecallWarning
     from ridgeline.search.tensors import view_as_tensor as view_as_tensor
+    from ridgeline.search.vector_files import read_model_name as read_model_name
     from ridgeline.search.vector_files import read_vectors as read_vectors
     from ridgeline.search.where import rows_where as rows_where
 
@@ -30,7 +31,7 @@ __getattr__, __dir__, __all__ = attach(
         "index": ["Index", "ShardedIndex"],
         "recall": ["Curve", "Point", "RecallWarning"],
         "tensors": ["view_as_tensor"],
-        "vector_files": ["read_vectors"],
+        "vector_files": ["read_model_name", "read_vectors"],
         "where": ["rows_where"],
     },
 )

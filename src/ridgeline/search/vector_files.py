@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,20 @@ def read_vectors(path: Path, column: str = VECTOR) -> tuple[Array, Any]:
     if path.suffix not in FORMS:
         raise unknown(f"reader for '{path.name}': suffix", path.suffix, FORMS)
     return _read_npy(path) if path.suffix == ".npy" else _read_parquet(path, column)
+
+
+def read_model_name(path: Path) -> str | None:
+    """Return the name of the model that made the vectors of a Parquet file of `ridgeline embed`; None if unknown."""
+    if path.suffix != ".parquet":
+        return None
+    import pyarrow.parquet as pq
+
+    try:
+        described = json.loads((pq.read_schema(path).metadata or {}).get(b"ridgeline", b"{}"))
+    except ValueError:
+        return None
+    model = described.get("model") if isinstance(described, dict) else None
+    return model if isinstance(model, str) else None
 
 
 def _read_npy(path: Path) -> tuple[Array, None]:
