@@ -190,13 +190,14 @@ def test_many_logs_form_one_lerobot_dataset_and_only_failures_are_repeated(run_c
 
 @pytest.fixture
 def two_logs(tmp_path: Path) -> list[Path]:
-    """Two HDF5 files: a pose of three and of four columns, a speed in both, a current in the second."""
+    """Two HDF5 files: a pose and a box of different widths, a speed in both, a current in the second."""
     import h5py
 
     paths = [tmp_path / "l0.h5", tmp_path / "l1.h5"]
     for path, width in zip(paths, (3, 4), strict=True):
         with h5py.File(path, "w") as file:
             file["time"], file["pose"], file["speed"] = np.arange(100) / 50, np.zeros((100, width)), np.arange(100.0)
+            file["box"] = np.zeros((100, 9 - width))
             if width == 4:
                 file["current"] = np.ones(100)
     return paths
@@ -208,11 +209,11 @@ def test_a_stream_of_two_widths_is_named_with_its_files_and_can_be_excluded_or_r
     ask = ["resample", *two_logs, "--hz", 20, "--format", "lerobot", "-o"]
     code, _, err = run_cli(*ask, tmp_path / "o")
     assert code == 2
-    assert "'pose' has 3 columns in" in err
-    assert "l0.h5' and 4 in" in err
-    assert "--exclude 'pose'" in err
+    assert "'box' has 6 columns in" in err
+    assert "l0.h5' and 5 in" in err
+    assert "--exclude 'box,pose'" in err
     assert not (tmp_path / "o").exists()
-    code, _, err = run_cli(*ask, tmp_path / "o", "--exclude", "po*,nothing")
+    code, _, err = run_cli(*ask, tmp_path / "o", "--exclude", "po*,box,nothing")
     assert code == 0, err
     assert "--exclude 'nothing' matches no stream" in err
     assert "l0.h5' lacks current" in err

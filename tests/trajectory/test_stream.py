@@ -207,6 +207,12 @@ def test_a_nan_of_the_recording_is_masked_in_its_column():
     assert one.warnings == ()
 
 
+def test_a_stream_of_only_nan_is_named_as_such():
+    both = align([Stream("x", np.arange(5) * NS, np.full(5, np.nan)), Stream("y", np.arange(5) * NS, np.ones(5))], hz=1)
+    assert both.warnings == ("the recording has only NaN or infinity in x.",)
+    assert not both.masks["x"].any()
+
+
 def test_a_shift_moves_a_stream_and_all_below_its_name():
     both = align([ramp("imu/a"), ramp("imu/b"), ramp("cam")], hz=10, shifts={"imu": 0.25})
     assert both.times[0] == pytest.approx(0.25)

@@ -17,7 +17,7 @@ from ridgeline.store import ChunkSet, discard_dir
 from ridgeline.trajectory import readers, writers
 from ridgeline.trajectory.columns import check_kind, match_names
 from ridgeline.trajectory.readers import ReadOptions
-from ridgeline.trajectory.stream import Aligned, Span, Stream, align
+from ridgeline.trajectory.stream import Aligned, Span, Stream, align, join_names
 from ridgeline.trajectory.writers import npz
 
 Report = Callable[[str], None]
@@ -263,9 +263,8 @@ def _add_missing(result: ConversionResult, loaded: Sequence[tuple[Path, Sequence
     missing = [name for name in every if name not in present]
     if not missing or not present:
         return result
-    rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-    lacks = f"'{result.input}' lacks {', '.join(missing[:6])}{rest}"
-    return replace(result, notes=(*result.notes, f"{lacks}; other recordings have it, and its rows are empty."))
+    lacks = f"'{result.input}' lacks {join_names(missing)}"
+    return replace(result, notes=(*result.notes, f"{lacks}, which other recordings have; its rows are empty there."))
 
 
 def _chunk_number(path: Path, settings: ConversionSettings) -> int:

@@ -176,7 +176,7 @@ def align(
             )
         else:
             tracks[stream.name] = tracks_by_clock[key]
-    warnings = [f"left out for {why}: {_join_names(names)}." for why, names in skipped.items()]
+    warnings = [f"left out for {why}: {join_names(names)}." for why, names in skipped.items()]
     if not tracks:
         raise InputError(f"no stream has two different stamps; {' '.join(warnings)}")
     if hz is not None:
@@ -198,9 +198,12 @@ def align(
             stream, line, ticks, known[id(line)], max_gap, integer_clock, device
         )
     empty = [name for name, mask in masks.items() if len(ticks) and not find_valid(columns[name], mask).any()]
-    if empty:
+    no_numbers = [s.name for s in aligned_streams if s.name in empty and not np.isfinite(s.values).any()]
+    if no_numbers:
+        warnings.append(f"the recording has only NaN or infinity in {join_names(no_numbers)}.")
+    if unreached := [name for name in empty if name not in no_numbers]:
         warnings.append(
-            f"no value on this clock is known of {_join_names(empty)}; a larger max_gap or tolerance may help."
+            f"no value on this clock is known of {join_names(unreached)}; a larger max_gap or tolerance may help."
         )
     labels = {s.name: s.columns for s in aligned_streams}
     kinds = {s.name: s.resolved_kind for s in aligned_streams}
@@ -461,7 +464,8 @@ def _resample(
     return out.cpu().numpy(), mask.cpu().numpy()
 
 
-def _join_names(names: Sequence[str], most: int = 6) -> str:
+def join_names(names: Sequence[str], most: int = 6) -> str:
+    """Return names in one line: all of them, or with more than `most` their topics, the first ones."""
     topics = list(dict.fromkeys(n.rpartition("/")[0] or n for n in names)) if len(names) > most else list(names)
     rest = f" and {len(topics) - most} more" if len(topics) > most else ""
     return f"{', '.join(topics[:most])}{rest}"

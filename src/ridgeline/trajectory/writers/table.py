@@ -44,22 +44,24 @@ def episode_index(episodes: Sequence[Aligned]) -> Array:
 
 
 def check_columns(episodes: Sequence[Aligned], places: Sequence[str]) -> None:
-    """Raise InputError if a stream has other columns in another episode; `places` names the episodes."""
+    """Raise InputError if streams have other columns in another episode; `places` names the episodes."""
     first: dict[str, tuple[str, tuple[str, ...]]] = {}
+    conflicts: dict[str, str] = {}
     for episode, place in zip(episodes, places, strict=True):
         for name, labels in episode.labels.items():
             known_place, known = first.setdefault(name, (place, labels))
             if len(labels) != len(known):
-                counts = f"{len(known)} columns in {known_place} and {len(labels)} in {place}"
+                conflicts.setdefault(name, f"{len(known)} columns in {known_place} and {len(labels)} in {place}")
             elif set(labels) != set(known):
                 before, after = (next(x for x in a if x not in b) for a, b in ((known, labels), (labels, known)))
-                counts = f"a column '{before}' in {known_place} and '{after}' in {place}"
-            else:
-                continue
-            raise InputError(
-                f"'{name}' has {counts}; leave it out (--exclude '{name}'), or give it another name in one of them "
-                "(--rename)."
-            )
+                conflicts.setdefault(name, f"a column '{before}' in {known_place} and '{after}' in {place}")
+    if conflicts:
+        name, difference = next(iter(conflicts.items()))
+        more = f" (and {len(conflicts) - 1} more streams differ)" if len(conflicts) > 1 else ""
+        raise InputError(
+            f"'{name}' has {difference}{more}; leave out what differs (--exclude '{','.join(conflicts)}'), or give it "
+            "another name in one of them (--rename)."
+        )
 
 
 def build_arrow(episodes: Sequence[Aligned]) -> Any:
