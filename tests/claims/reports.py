@@ -91,18 +91,8 @@ def wires(r: random.Random) -> Part:
         t = delay + size / (peak * 1e9)
         bandwidth = size / t / 1e9
         rows.append([text, round_digits(t * 1e6, 5), round_digits(bandwidth, 4), f"{bandwidth / peak:.1%}"])
-        derived += [(row, 2), (row, 3)]
+        derived += [(row, 2)]
     return Part(["Size", "Time (µs)", "Bandwidth (GB/s)", "% of peak"], rows, derived)
-
-
-def costs(r: random.Random) -> Part:
-    price = round(r.uniform(0.5, 40), 2)
-    rows, derived = [], []
-    for row in range(r.randint(3, 5)):
-        hours = round(r.uniform(1, 900), 1)
-        rows.append([f"run {'abcdef'[row]}", f"{hours} h", f"${hours * price:,.2f}"])
-        derived.append((row, 2))
-    return Part(["Scenario", "Time", "Cost"], rows, derived, before=f"The instance costs ${price}/hour.")
 
 
 def sums(r: random.Random) -> Part:
@@ -112,15 +102,6 @@ def sums(r: random.Random) -> Part:
     rows.append([r.choice(["Total", "**Total**", "Sum"]), f"{sum(counts):,}", f"{sum(parts):.1f} ms"])
     last = len(rows) - 1
     return Part(["Stage", "Count", "Time"], rows, [(last, 1), (last, 2)])
-
-
-def wholes(r: random.Random) -> Part:
-    rows, derived = [], []
-    for row in range(r.randint(4, 6)):
-        a, b = round(r.uniform(5, 45), 1), round(r.uniform(5, 45), 1)
-        rows.append([f"case {'abcdef'[row]}", f"{a:.1f}%", f"{b:.1f}%", f"{100 - a - b:.1f}%"])
-        derived += [(row, 1), (row, 2), (row, 3)]
-    return Part(["Component", "User CPU", "System CPU", "Idle CPU"], rows, derived)
 
 
 def deltas(r: random.Random) -> Part:
@@ -140,9 +121,7 @@ TABLES: tuple[Callable[[random.Random], Part], ...] = (
     strong,
     peers,
     wires,
-    costs,
     sums,
-    wholes,
     deltas,
 )
 

@@ -62,7 +62,7 @@ def kinds(answer) -> list[tuple[str, int]]:
         '1.21 times faster<!--@gpu.txt "p99 0.222 ms" / "p50 0.183 ms"-->',
         "Recall .268<!--@figures.jsonl split=a m.r@20-->",
         '```\n160 µs\n```\n<!--@gpu.txt "160 µs" = "linear bfloat16 [145.1]" ±11%-->',
-        "It is not measured yet; 5 layers, 384 dimensions, at 50 Hz, within 5 s, 95 % intervals.",
+        "It is not measured yet; 5 layers, 384 dimensions, at 50 Hz, within 5 s, with pauses of half a second to 30 seconds, 95 % intervals.",
         "```\n1.5 ms here is code\n```\nand `2 ms` too",
         'As in `0.19 ms<!--@gone.txt "p50 0.183 ms"-->` or\n\n```\n0.19 ms<!--@gone.txt "p50 0.183 ms"-->\n```',
     ],

@@ -1,4 +1,4 @@
-"""Reports as people write them: each has no finding, and one number made wrong is found in its line."""
+"""Reports as people write them: each has no finding, and the numbers made wrong are found in their lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ridgeline.claims import check_text
 
 CORPUS = Path(__file__).parent / "corpus"
 REPORTS = sorted(path for path in CORPUS.iterdir() if path.suffix != ".toml")
-SILENT = {"jmh.txt", "gbench.txt", "independent-means.md", "complexity.txt"}  # nothing follows from anything
 PLANTED = tomllib.loads((CORPUS / "planted.toml").read_text())["planted"]
 
 
@@ -34,7 +33,3 @@ def test_one_wrong_number_is_found_in_its_line(plant):
     line = text[: text.index(plant["right"])].count("\n") + 1
     findings = check_text(text.replace(plant["right"], plant["wrong"]), plant["file"]).findings
     assert line in [finding.line for finding in findings]
-
-
-def test_every_report_of_the_corpus_has_a_wrong_number_or_nothing_to_check():
-    assert {path.name for path in REPORTS} - {plant["file"] for plant in PLANTED} <= SILENT

@@ -50,7 +50,8 @@ _PLACE = re.compile(
 _MARKED = re.compile(r"\[([^\]]*\d[^\]]*)\]")
 _MEASURED_ROLES = ("time", "latency", "rate", "bandwidth", "flops", "speedup", "share")
 _SETTING = re.compile(
-    r"(?:\b(?:within|after|every|up to|at most|at least|timeout|deadline|limit|older than|default|budget)|±)"
+    r"(?:\b(?:within|after|every|up to|at most|at least|timeout|deadline|limit|older than|default|budget|"
+    r"pauses?(?: of [\w ]{1,20} to)?)|±)"
     r"\s*(?:of\s*)?(?:a\s*)?(?:about\s*)?$",
     re.I,
 )

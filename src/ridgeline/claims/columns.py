@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,6 @@ from ridgeline.claims.quantities import NONE, Dims, Quantity, find_quantities
 DEVICE_WORDS = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size|(?:queue|io) ?depth|qd|in flight)\b"
-)
-_COUNT_IN_LABEL = re.compile(  # "2 GPUs", "4 H100 nodes", "8x A100", "workers=4", "A100 ×8"; not "GPU 2"
-    rf"(?<![\w.,])(\d[\d,]*)(?:[\s-]?(?:[A-Z]\w*\d\w*\s)?(?i:{DEVICE_WORDS[2:]})|\s?[x×]\s?(?=[A-Z]{{2}}|[A-Z]\d|(?i:{DEVICE_WORDS})))"
-    rf"|(?i:{DEVICE_WORDS})\s?[=:]\s?(\d+)(?![\w.])|\s[x×]\s?(\d+)\s?(?=\)|$)"
 )
 SUMMARY_LABEL = re.compile(  # a row that summarises the others
     r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
@@ -75,6 +70,7 @@ class Column:
     dims: Dims
     cells: tuple[Quantity | None, ...]
     mixed: bool = False  # holds quantities of several kinds
+    raw: tuple[Quantity | None, ...] = ()  # the cells, those of other kinds too
 
     @property
     def words(self) -> set[str]:
@@ -90,18 +86,18 @@ def _read_column(table: Table, index: int) -> Column:
     name = table.header[index].replace("_", " ")
     unit = parse_header_unit(name)
     texts = [row.cells[index] for row in table.rows]
-    cells = tuple(parse_cell(text, unit) for text in texts)
+    raw = cells = tuple(parse_cell(text, unit) for text in texts)
     filled = [cell for cell in cells if cell is not None]
     if not filled or 2 * len(filled) < len([t for t in texts if re.search(r"\w", t)]):
-        return Column(index, name, "label", q.NONE, tuple(None for _ in texts))
+        return Column(index, name, "label", q.NONE, tuple(None for _ in texts), raw=raw)
     kinds = [c.dims for c in filled]
     dims = max(kinds, key=kinds.count)
     mixed = len({(c.dims, c.share, c.factor) for c in filled}) > 1
     cells = tuple(cell if cell is not None and cell.dims == dims else None for cell in cells)
     filled = [cell for cell in cells if cell is not None]
     words = name.lower()
-    if dims == q.MONEY and (per := re.search(r"\bper\s([\w-]+)|/\s?([\w-]+)|(hour)ly\b", words)):
-        return _read_price_column(index, name, cells, next(filter(None, per.groups())))
+    if dims == q.MONEY and re.search(r"\bper\s|/|hourly\b", words):
+        return Column(index, name, "other", dims, cells, mixed, raw)
     if 2 * sum(c.share for c in filled) > len(filled):
         role = _choose_role(_SHARES, words)
         cells = tuple(c if c is not None and c.share else None for c in cells)
@@ -118,7 +114,7 @@ def _read_column(table: Table, index: int) -> Column:
             role = "number"
     else:
         role = "other"
-    return Column(index, name, role, dims, cells, mixed)
+    return Column(index, name, role, dims, cells, mixed, raw)
 
 
 def parse_cell(text: str, unit: tuple[float, Dims, str] | None = None) -> Quantity | None:
@@ -164,32 +160,6 @@ def _drop_repeated_prefix(cell: Quantity, unit: str) -> Quantity:
         return cell
     bare = next(iter(find_quantities(letter[1])), cell)
     return replace(bare, text=cell.text, noun=cell.noun, start=cell.start, end=cell.end)
-
-
-_MULTIPLES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "mm": 1e6, "b": 1e9, "billion": 1e9}
-
-
-def _read_price_column(index: int, name: str, cells: tuple[Quantity | None, ...], per: str) -> Column:
-    """Read "Cost per hour" as a price, "$/1M tokens" as a cost of each, other "per" columns as "other"."""
-    unit = q.parse_unit(per)
-    multiple = re.fullmatch(r"(1|10|100)?(k|thousand|mm?|million|b|billion)?", per)
-    if multiple and per and (multiple[2] or multiple[1] != "1"):
-        unit = float(multiple[1] or 1) * _MULTIPLES.get(multiple[2] or "", 1.0), q.NONE
-    elif unit is None or unit[1] != q.TIME:
-        return Column(index, name, "other", q.MONEY, cells)
-    scaled = tuple(
-        None
-        if c is None
-        else replace(
-            c,
-            value=c.value / unit[0],
-            step=c.step / unit[0],
-            loose=c.loose / unit[0],
-            dims=q.combine_dims(q.MONEY, unit[1], -1),
-        )
-        for c in cells
-    )
-    return Column(index, name, "price" if unit[1] == q.TIME else "each", q.combine_dims(q.MONEY, unit[1], -1), scaled)
 
 
 def _choose_role(roles: tuple[tuple[str, str], ...], words: str) -> str:
@@ -240,11 +210,3 @@ def get_label(table: Table, row: int, columns: list[Column]) -> str:
     """Return the text of the first label column of a row."""
     words = [table.rows[row].cells[c.index] for c in columns if c.role == "label"]
     return words[0] if words else table.rows[row].cells[0]
-
-
-def read_counts(table: Table, row: int, columns: list[Column]) -> set[float]:
-    """Read device counts from the label of a row: "c (2 GPUs)", "8x A100"; of "2 nodes × 8 GPUs" also the product."""
-    texts = [table.rows[row].cells[c.index] for c in columns if c.role in ("label", "number")]
-    numbers = [n for text in texts for groups in _COUNT_IN_LABEL.findall(text.replace("_", " ")) for n in groups if n]
-    counts = {float(n.replace(",", "")) for n in numbers}
-    return {n for n in counts | {math.prod(counts)} if n > 1}

@@ -313,6 +313,8 @@ def _split_row(line: str) -> list[str]:
     inner = line.strip()
     inner = inner[1:] if inner.startswith("|") else inner
     inner = inner[:-1] if inner.endswith("|") else inner
+    if inner.count("`") % 2 == 0:  # a bar inside code does not end a cell
+        inner = re.sub(r"`[^`]*`", lambda code: re.sub(r"(?<!\\)\|", r"\\|", code[0]), inner)
     return [strip_markup(cell).strip() for cell in re.split(r"(?<!\\)\|", inner)]
 
 

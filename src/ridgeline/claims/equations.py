@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ridgeline.claims.columns import DEVICE_WORDS
 from ridgeline.claims.document import Document, Line
-from ridgeline.claims.finding import Finding, confidence
+from ridgeline.claims.finding import CERTAIN, LIKELY, UNSURE, Finding, grade_confidence
 from ridgeline.claims.quantities import (
     BANDWIDTH,
     BYTES,
@@ -33,11 +33,13 @@ from ridgeline.claims.quantities import (
 
 _EQUALS = re.compile(r"(?<![<>=!:+*/-])(?:=|≈|≅)(?![=>])")
 _LETTERS = (  # other meanings of a letter after a number and a space
-    (re.compile(rf"(?<=\d){MAGNITUDE}"), ""),
+    (re.compile(rf"(?<=\d){MAGNITUDE}(?=\s[A-Za-z])|(?<=\d)\sG(?![\w/%-])"), ""),
     (re.compile(r"(?<=\d)\s([KG])(?=\s)"), r"\1"),
     (re.compile(r"(?<=\d)\s([KMGT])(?![\w/%-])"), r" \1iB"),
     (re.compile(r"(?<=\d)\sB(?![\w/%-])"), " billion"),
 )
+_SPREAD = re.compile(r"(?:±|\+/-|\+-)\s*$")
+_SPREAD_FIGURE = re.compile(r"^\s*(?:±|\+/-|\+-)\s*[\d.,]+\s?[A-Za-zµμ%]*")
 _MAX_DEPTH = 20  # nested brackets
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
@@ -160,7 +162,8 @@ def _compare(path: str, line: Line, at: int, computed: Value, stated: Value) -> 
     if factor >= 1.5:
         arithmetic += f" (a factor of {format_number(factor)})"
     at += len(line.text[at:]) - len(line.text[at:].lstrip())
-    return Finding(path, line.get_number(at), kind, line.get_sentence(at), arithmetic, confidence(factor, 0.97))
+    sure = grade_confidence(UNSURE if mixed else CERTAIN, factor)
+    return Finding(path, line.get_number(at), kind, line.get_sentence(at), arithmetic, sure)
 
 
 def evaluate(text: str, from_left: bool) -> Value | None:
@@ -294,13 +297,13 @@ class _Calculator:
 
 
 def _check_second_unit(document: Document, line: Line) -> Iterator[Finding]:
-    """Check a quantity that is repeated in another unit: "90 minutes (1.5 hours)"."""
-    quantities = find_quantities(line.text)
+    """Check a quantity that a bracket repeats in another unit: "90 minutes (1.5 hours)", "1,759 ns ± 46 (1.76 µs)"."""
+    quantities = [x for x in find_quantities(line.text) if not _SPREAD.search(line.text[: x.start])]
     for first, second in pairwise(quantities):
-        between = line.text[first.end : second.start]
+        between = _SPREAD_FIGURE.sub("", line.text[first.end : second.start])
         if first.dims != second.dims or first.dims not in (TIME, BYTES, BANDWIDTH) or first.unit == second.unit:
             continue
-        again = re.fullmatch(r"\s*\(\s*", between) and re.match(r"\s*[)/,]", line.text[second.end :])
+        again = re.fullmatch(r"\s*\(\s*[~≈=]?", between) and re.match(r"\s*\)", line.text[second.end :])
         if not again and not re.fullmatch(r",?\s*(?:which|that) is\s*(?:only |just )?", between):
             continue
         if first.bound or second.bound or "per" in first.unit or "per" in second.unit:
@@ -309,10 +312,13 @@ def _check_second_unit(document: Document, line: Line) -> Iterator[Finding]:
             continue
         factor = compute_factor(first.value, second.value)
         mixed = find_unit_mixup(factor, first.dims)
-        if mixed is None and factor > 1000:
-            continue  # the bracket is about something else
         first_value, second_value = format_value(first.value, first.dims), format_value(second.value, second.dims)
         arithmetic = f"{first.text} = {first_value}; {second.text} = {second_value}"
         kind = "unit" if mixed else "restated"
+        sure = LIKELY if mixed is None and (factor < 1.3 or _is_power_of_ten(factor)) else UNSURE
         line_number, sentence = line.get_number(second.start), line.get_sentence(second.start)
-        yield Finding(document.path, line_number, kind, sentence, arithmetic, confidence(factor, 0.85))
+        yield Finding(document.path, line_number, kind, sentence, arithmetic, grade_confidence(sure, factor))
+
+
+def _is_power_of_ten(factor: float) -> bool:
+    return any(compute_factor(factor, 10.0**power) < 1.02 for power in range(1, 10))

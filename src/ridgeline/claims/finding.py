@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+CERTAIN, LIKELY, UNSURE = 0.95, 0.85, 0.5  # base confidence: what a rule knows about the meaning of the numbers
+_MIN_CONFIDENCE = 0.7  # with less, it is a note
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -17,19 +20,17 @@ class Finding:
     arithmetic: str
     confidence: float
 
+    @property
+    def is_note(self) -> bool:
+        """Whether it is too unsure to be a contradiction."""
+        return self.confidence < _MIN_CONFIDENCE
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a dict."""
         return asdict(self)
 
 
-def confidence(factor: float, base_confidence: float = 0.95) -> float:
-    """Lower a confidence by the size of the gap: a small gap may have a reason that the report does not state."""
-    if factor >= 1.5:
-        grade = 1.0
-    elif factor >= 1.05:
-        grade = 0.92
-    elif factor >= 1.01:
-        grade = 0.8
-    else:
-        grade = 0.62
-    return round(base_confidence * grade, 2)
+def grade_confidence(base: float, factor: float) -> float:
+    """Lower the confidence of a rule a little if the stated and the computed value are close to each other."""
+    grade = 1.0 if factor >= 1.5 else 0.97 if factor >= 1.05 else 0.93
+    return round(base * grade, 2)

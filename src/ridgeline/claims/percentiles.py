@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from ridgeline.claims import quantities as q
 from ridgeline.claims.columns import Column
-from ridgeline.claims.context import Context, create_finding, group_by_statement
+from ridgeline.claims.context import Context
 from ridgeline.claims.document import Table
-from ridgeline.claims.finding import Finding, confidence
+from ridgeline.claims.finding import CERTAIN, Finding
 from ridgeline.claims.quantities import Quantity, compute_factor
 
 _MIN, _MAX = -1.0, 101.0
@@ -19,7 +19,7 @@ _PERCENTILE = re.compile(
     r"\b(?P<median>median|med)\b|\b(?P<least>min(?:imum)?)\b|\b(?P<most>max(?:imum)?)\b",
     re.I,
 )
-_RISES = (q.TIME, q.NONE, q.BYTES)  # the p99 of a rate may be the value that 99 % exceed
+_RISES = (q.TIME, q.BYTES)  # the p99 of a rate may be the value that 99 % exceed
 _MEAN = re.compile(r"\b(?:mean|avg|average)\b", re.I)
 _UNITS = re.compile(r"[(\[][^)\]]*[)\]]|[,_]")
 
@@ -52,25 +52,6 @@ def check_percentile_columns(context: Context, table: Table, columns: list[Colum
         means = [c for c in columns if c.dims == dims and _MEAN.search(c.name) and _remove_mean(c.name) == stem]
         for row in range(len(table.rows)):
             yield from _check_row(context, table, row, ranked, means)
-        for mean in means:
-            for rank, column in ranked:
-                if 90 <= rank < _MAX:
-                    yield from _check_mean(context, table, mean, column)
-
-
-def _check_mean(context: Context, table: Table, mean: Column, column: Column) -> Iterator[Finding]:
-    """Report a mean above a high percentile if it is so in one row only."""
-    pairs = [
-        (r, a, b)
-        for r, (a, b) in enumerate(zip(mean.cells, column.cells, strict=True))
-        if _get_exact(a) and _get_exact(b)
-    ]
-    above = [(r, a, b) for r, a, b in pairs if a and b and _is_above(a, b)]
-    if len(above) == 1 and len(pairs) >= 3:
-        row, more, less = above[0]
-        assert more is not None and less is not None  # noqa: S101, PT018
-        arithmetic = f"order: {mean.name} ≤ {column.name} in the other rows, not {more.text} > {less.text}"
-        yield _create_finding(context, table, row, column, arithmetic, more, less, 0.75)
 
 
 def _remove_mean(name: str) -> str:
@@ -84,7 +65,7 @@ def _check_row(
     for (low, lower, less), (high, higher, more) in pairwise(cells):
         if low < high and _is_above(less, more):
             arithmetic = f"order: {lower.name} ≤ {higher.name}, not {less.text} > {more.text}"
-            yield _create_finding(context, table, row, higher, arithmetic, less, more)
+            yield _report(context, table, row, higher, arithmetic, less, more)
     ends = [(rank, column, cell) for rank, column, cell in cells if rank in (_MIN, _MAX)]
     for mean in means:
         middle = _get_exact(mean.cells[row])
@@ -94,7 +75,7 @@ def _check_row(
             if _is_above(less, more):
                 names = (column.name, mean.name) if rank == _MIN else (mean.name, column.name)
                 arithmetic = f"order: {names[0]} ≤ {names[1]}, not {less.text} > {more.text}"
-                yield _create_finding(context, table, row, mean, arithmetic, less, more)
+                yield _report(context, table, row, mean, arithmetic, less, more)
 
 
 def _get_exact(cell: Quantity | None) -> Quantity | None:
@@ -105,26 +86,16 @@ def _is_above(less: Quantity, more: Quantity) -> bool:
     return less.interval(0.5)[0] > more.interval(0.5)[1]
 
 
-def _create_finding(
-    context: Context,
-    table: Table,
-    row: int,
-    column: Column,
-    arithmetic: str,
-    less: Quantity,
-    more: Quantity,
-    base_confidence: float = 0.9,
+def _report(
+    context: Context, table: Table, row: int, column: Column, arithmetic: str, less: Quantity, more: Quantity
 ) -> Finding:
-    base_confidence = confidence(1.04 * compute_factor(less.value, more.value), base_confidence)
-    line = table.get_line(row, column.index)
-    return Finding(
-        context.document.path, line, "order", table.format_row(row, column.index), arithmetic, base_confidence
-    )
+    factor = compute_factor(less.value, more.value)
+    return context.report_cell(table, row, column.index, "order", arithmetic, factor, CERTAIN)
 
 
 def check_percentile_statements(context: Context) -> Iterator[Finding]:
     """Check "p50 12 ms, p99 9 ms" in one sentence."""
-    for facts in group_by_statement(context):
+    for facts in context.group_by_statement():
         ranked = [
             (where[0], fact)
             for fact in facts
@@ -137,6 +108,5 @@ def check_percentile_statements(context: Context) -> Iterator[Finding]:
         for (low, first), (high, second) in pairwise(ranked):
             if first.sentence == second.sentence and low < high and _is_above(first.quantity, second.quantity):
                 arithmetic = f"order: {first.label} {first.quantity.text} > {second.label} {second.quantity.text}"
-                yield create_finding(
-                    context, second, "order", arithmetic, 1.04 * first.quantity.value / second.quantity.value, 0.85
-                )
+                factor = first.quantity.value / second.quantity.value
+                yield context.report(second, "order", arithmetic, factor, CERTAIN)

@@ -141,7 +141,14 @@ class Quantity:
             half = max(half, LOOSEST * abs(self.value))
         return self.value - half, (self.top if self.top is not None else self.value) + half
 
+    def count_interval(self) -> tuple[float, float]:
+        """Return the interval of what may be a count: 6,400 and 64 KB are exact, 6.4K and 41 MB are rounded."""
+        is_count = self.dims == NONE and self.written == self.value and re.fullmatch(r"[\d,]+", self.text.split()[0])
+        is_size = self.dims == BYTES and self.written in _ROUND_SIZES
+        return (self.value, self.value) if (is_count or is_size) and not self.about else self.interval(loosely=False)
 
+
+_ROUND_SIZES = {*(2.0**power for power in range(13)), 10.0, 100.0, 1000.0}
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?![\w.]))?|\.\d+"
 _WORD = r"[A-Za-zµμ%$][A-Za-zµμ]*"
 _PART = rf"(?:{DEVICE_PREFIX})?{_WORD}"
@@ -325,9 +332,18 @@ def _get_noun(name: str) -> str:
     return "" if first in UNITS or parse_unit(first) is not None else first.lower()
 
 
+def take_unit(bare: Quantity, other: Quantity) -> Quantity:
+    """Give a number without a unit that of the next one: "64 of 340 ms", "1,250 vs 432 images/s"."""
+    if bare.dims != NONE or bare.unit or bare.noun not in ("", "of", "out", "vs", "versus", "to") or not other.written:
+        return bare
+    scale = other.value / other.written
+    return replace(bare, value=bare.value * scale, step=bare.step * scale, loose=bare.loose * scale, dims=other.dims)
+
+
 # --- Arithmetic
 
 SLACK = 0.0005  # tolerance on top of the rounding of written numbers
+MIXES = tuple(1.024**power for power in range(-3, 4))  # binary beside decimal units
 Interval = tuple[float, float]
 
 

@@ -24,7 +24,8 @@ def check(
 
       ridgeline check README.md docs/*.md --json
 
-    Exit 0: no contradiction; 1: at least one. Rounding is not a contradiction; mixed units (MB, MiB) are notes.
+    Exit 0: no contradiction; 1: at least one. Rounding is not a contradiction. A note may have another reason (mixed
+    units, another base) and does not change the exit code.
     """
     results = [claims.check_file(file) for file in files]
     findings = sorted((f for r in results for f in r.findings), key=lambda f: (-f.confidence, f.file, f.line))
@@ -42,8 +43,8 @@ def check(
             print_line(f"{finding.file}:{finding.line}  {finding.kind}, confidence {finding.confidence:.2f}")
             print_line(f"    says        {finding.says}")
             print_line(f"    arithmetic  {finding.arithmetic}")
-        for finding in notes:
-            print_line(f"{finding.file}:{finding.line}  only units: {finding.arithmetic}")
+        for note in notes:
+            print_line(f"{note.file}:{note.line}  note: {note.arithmetic}")
         for result in results:
             print_line(result.sentence)
     for result in results:
