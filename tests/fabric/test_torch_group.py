@@ -161,6 +161,7 @@ def test_long_and_strided_tensors_are_reduced_piece_by_piece(three):
         (torch.ones(2), dist._make_nccl_premul_sum(2.0), "no reduction"),
         (torch.ones(2).to_sparse(), R.MAX, "sparse"),
         (torch.empty(2, device="meta"), R.SUM, "CPU tensors"),
+        (torch.ones(2).cfloat().conj().imag, R.SUM, "resolve_neg"),
     ],
 )
 def test_a_type_without_a_reduction_is_refused_by_name_and_the_group_works_on(three, tensor, op, words):
@@ -186,6 +187,52 @@ def test_uneven_parts_arrive_in_full(three):
         assert gathered == [1, 2, 2, 3, 3, 3]
         assert part == [3.0 * rank + 3] * (2 * rank)
         assert received == [10.0 * k + rank for k in range(3) for _ in range(k + rank)]
+
+
+def test_inputs_and_outputs_may_be_the_same_memory(three):
+    def call(group, rank):
+        parts = torch.arange(6.0) + 10 * rank
+        group.alltoall_base(parts, parts, [1, 2, 3] if rank == 2 else [2, 2, 2], [2, 2, 2]).wait(GUARD)
+
+    for outcome in three.run(call):
+        assert "all_to_all: rank 0 sends 2 elements to rank 2" in str(outcome)
+
+    def exchange(group, rank):
+        parts = torch.arange(6.0) + 10 * rank
+        group.alltoall_base(parts, parts, [2, 2, 2], [2, 2, 2]).wait(GUARD)
+        sums = [torch.full((1 + k,), rank + 1.0) for k in range(3)]
+        group.reduce_scatter([sums[rank]], [sums]).wait(GUARD)
+        gathered = [torch.full((1 + k,), rank + 1.0) for k in range(3)]
+        group.allgather([gathered], [gathered[rank]]).wait(GUARD)
+        return parts.tolist(), sums[rank].tolist(), torch.cat(gathered).tolist()
+
+    for rank, (parts, part, gathered) in enumerate(three.run(exchange)):
+        assert parts == [10.0 * k + 2 * rank + j for k in range(3) for j in range(2)]
+        assert part == [6.0] * (1 + rank)
+        assert gathered == [1, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float8_e5m2, torch.complex64, torch.uint16, torch.bfloat16])
+def test_messages_and_copies_have_any_type_and_length(three, kind):
+    def call(group, rank):
+        wrong = []
+        for shape in ((), (0,), (3, 2), (70_000,)):
+            sent = torch.ones(shape).to(kind)
+            received, copied = torch.zeros(shape).to(kind), sent.clone() if rank == 2 else torch.zeros(shape).to(kind)
+            works = [group.recv([received], (rank - 1) % 3), group.send([sent], (rank + 1) % 3)]
+            works.append(group.broadcast([copied], options("BroadcastOptions", rootRank=2)))
+            gathered = [torch.zeros(shape).to(kind) for _ in range(3)]
+            works.append(group.allgather([gathered], [sent]))
+            for work in works:
+                work.wait(GUARD)
+            wrong += [
+                shape
+                for x in (received, copied, *gathered)
+                if not torch.equal(x.to(torch.complex64), sent.to(torch.complex64))
+            ]
+        return wrong
+
+    assert three.run(call) == [[]] * 3
 
 
 def test_lists_and_roots(three):

@@ -165,7 +165,7 @@ class _CallQueue:
                 self._calls.put(None)
         if wait and self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        atexit.unregister(self.close)
+            atexit.unregister(self.close)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -173,7 +173,7 @@ class _CallQueue:
             del call  # it holds tensors
 
 
-def _announces_refusals(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _announce_refusals(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let the other ranks know of a refused call, so that they need not wait for this rank until their deadline."""
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,7 +237,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Collectives of the engine.
 
-    @_announces_refusals("all_reduce")
+    @_announce_refusals("all_reduce")
     def allreduce(self, tensors: list[Any], opts: Any = None) -> Any:
         if any(tensor.is_sparse for tensor in tensors):
             return self._allreduce_sparse(tensors, opts)
@@ -252,13 +252,13 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
-    @_announces_refusals("reduce")
+    @_announce_refusals("reduce")
     def reduce(self, tensors: list[Any], opts: Any = None) -> Any:
         root, (tensor,) = self._get_root("reduce", opts), tensors
         reduce = self._choose_reduction("reduce", tensor, opts)
         return self._submit("reduce", lambda: reduce(tensor, root), tensors)
 
-    @_announces_refusals("broadcast")
+    @_announce_refusals("broadcast")
     def broadcast(self, tensors: list[Any], opts: Any = None) -> Any:
         _check("broadcast", tensors)
         root, timeout = self._get_root("broadcast", opts), _get_timeout(opts)
@@ -269,7 +269,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
-    @_announces_refusals("all_gather")
+    @_announce_refusals("all_gather")
     def allgather_into_tensor_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         for out, tensor in zip(outputs, inputs, strict=True):
             _check("all_gather", [tensor], [out])
@@ -284,7 +284,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
-    @_announces_refusals("reduce_scatter")
+    @_announce_refusals("reduce_scatter")
     def reduce_scatter_tensor_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         for out, tensor in zip(outputs, inputs, strict=True):
             _check("reduce_scatter", [tensor], [out])
@@ -301,7 +301,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Lists of tensors: equal parts go through the engine, others are made of its calls.
 
-    @_announces_refusals("all_gather")
+    @_announce_refusals("all_gather")
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         timeout = _get_timeout(opts)
         for parts, tensor in zip(outputs, inputs, strict=True):
@@ -332,7 +332,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         work._tensors = outputs
         return work
 
-    @_announces_refusals("reduce_scatter")
+    @_announce_refusals("reduce_scatter")
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
         for out, parts in zip(outputs, inputs, strict=True):
             _check("reduce_scatter", parts, [out])
@@ -360,15 +360,14 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                     self._comm.reduce_scatter(rows, _REDUCTIONS[op], out=out, timeout=timeout)
                     continue
                 self._agree(f"reduce_scatter of {_list_sizes(parts)} {kind} ({op})", timeout)
-                for root, part in enumerate(parts):
-                    reduced = part.detach().clone()
-                    reduce(reduced, root)
-                    if root == self._rank:
-                        out.detach().copy_(reduced.view(out.shape))
+                reduced = [part.detach().clone() for part in parts]  # `out` may be a part
+                for root, part in enumerate(reduced):
+                    reduce(part, root)
+                out.detach().copy_(reduced[self._rank].view(out.shape))
 
         return self._submit("reduce_scatter", work, outputs)
 
-    @_announces_refusals("all_to_all")
+    @_announce_refusals("all_to_all")
     def alltoall_base(
         self, output: Any, tensor: Any, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Any:
@@ -380,7 +379,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         timeout = _get_timeout(opts)
         return self._submit("all_to_all", lambda: self._comm.all_to_all(tensor, out=output, timeout=timeout), [output])
 
-    @_announces_refusals("all_to_all")
+    @_announce_refusals("all_to_all")
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
         _check("all_to_all", inputs, outputs)
         if not len(outputs) == len(inputs) == self._count:
@@ -400,18 +399,19 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             wrong = np.argwhere(table[:, 0] != table[:, 1].T)
             if len(wrong):
                 a, b = wrong[0]
-                raise _Refusal(
+                raise FabricError(
                     f"all_to_all: rank {a} sends {table[a, 0, b]} elements to rank {b}, "
                     f"but rank {b} receives {table[b, 1, a]} from it."
                 )
-            outputs[self._rank].detach().copy_(inputs[self._rank].detach().reshape(outputs[self._rank].shape))
+            sent = [tensor.detach().clone() for tensor in inputs] if _share_memory(inputs, outputs) else inputs
+            outputs[self._rank].detach().copy_(sent[self._rank].detach().reshape(outputs[self._rank].shape))
             # In round k the ranks whose sum is k exchange their parts, so each rank has one peer at a time.
             for k in range(self._count):
                 peer = (k - self._rank) % self._count
                 if peer < self._rank:
                     self._receive(outputs[peer], peer, timeout)
                 if peer != self._rank:
-                    self._send(inputs[peer], peer, timeout)
+                    self._send(sent[peer], peer, timeout)
                 if peer > self._rank:
                     self._receive(outputs[peer], peer, timeout)
 
@@ -424,7 +424,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise InputError(f"all_to_all: {sizes} do not cut the {rows} rows of the {which} into {self._count} parts.")
         return list(tensor.split(sizes))
 
-    @_announces_refusals("all_gather")
+    @_announce_refusals("all_gather")
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("gather", opts), _get_timeout(opts), inputs
         parts = self._check_parts("gather", outputs, tensor, root)
@@ -441,7 +441,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._submit("gather", work, parts)
 
-    @_announces_refusals("all_gather")
+    @_announce_refusals("all_gather")
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("scatter", opts), _get_timeout(opts), outputs
         parts = self._check_parts("scatter", inputs, tensor, root)
@@ -545,7 +545,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         calls = [bytes(other).decode(errors="replace").rstrip() for other in rows]
         for rank, other in enumerate(calls):
             if other != calls[0]:
-                raise _Refusal(
+                raise FabricError(
                     f"rank 0 calls {calls[0]}, rank {rank} calls {other}: all ranks must make the same call."
                 )
 
@@ -641,16 +641,16 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._submit("all_reduce", work, tensors)
 
 
-class _Refusal(FabricError):
-    """All ranks have refused a call before its data moved."""
-
-
 def _check(name: str, tensors: Sequence[Any], others: Sequence[Any] = ()) -> None:
     for tensor in (*tensors, *others):
         if tensor.layout != torch.strided:
             raise InputError(f"{name}: sparse tensors are not supported; give dense ones ({tensor.layout} was given).")
         if tensor.device.type != "cpu":
             raise InputError(f"{name}: back end 'ridgeline' takes CPU tensors, not one on {tensor.device}.")
+        if tensor.is_neg() or tensor.is_conj():
+            raise InputError(
+                f"{name}: this tensor is a lazy negation or conjugate; give x.resolve_neg().resolve_conj()."
+            )
         if others and tensor.dtype != tensors[0].dtype:
             raise InputError(f"{name}: inputs and outputs are {tensors[0].dtype} and {tensor.dtype}; give one type.")
 
@@ -677,6 +677,11 @@ def _get_type(tensor: Any) -> str:
 def _get_bytes(tensor: Any) -> memoryview:
     """The memory of a contiguous tensor."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+
+
+def _share_memory(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
+    first, second = ({tensor.untyped_storage().data_ptr() for tensor in some} for some in (tensors, others))
+    return bool(first & second)
 
 
 def _list_sizes(tensors: Sequence[Any]) -> str:
