@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,20 @@ def test_what_is_left_out_has_its_reason(tmp_path: Path):
     assert "too wide: 300" in reasons["/state/many"]
     assert "length changes" in reasons["/state/ragged"]
     assert "list of messages" in reasons["/state/inner"]
+
+
+def test_images_do_not_fill_the_memory():
+    from ridgeline.trajectory.readers.messages import MessageColumns
+
+    images = MessageColumns()
+    tracemalloc.start()
+    for i in range(200):
+        images.add({"x": i, "data": np.zeros(100_000, np.uint8), "raw": bytes(100_000)}, i)
+    assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    tracemalloc.stop()
+    left_out: list[LeftOut] = []
+    assert list(images.build_columns("/camera", ReadOptions(leave_out=left_out.append))) == ["x"]
+    assert {x.reason for x in left_out} == {"too wide: 100000 columns, and at most 256 are read"}
 
 
 # --- joints, constants, transforms ---

@@ -199,7 +199,8 @@ def _progress(inputs: Sequence[Path], quiet: bool) -> Iterator[Callable[[Convers
 
         def each(result: ConversionResult) -> None:
             finished.append(result)
-            report(len(finished), sum(sizes[: len(finished)]) / (sum(sizes) or 1))
+            skipped = sum(size for size, r in zip(sizes, finished, strict=False) if r.skipped)  # they take no time
+            report(len(finished), (sum(sizes[: len(finished)]) - skipped) / max(1, sum(sizes) - skipped))
 
         try:
             yield each

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
@@ -21,10 +21,12 @@ import numpy as np
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory.readers.streams import (
+    WIDEST,
     Column,
     ReadOptions,
     build_masked_streams,
     describe_error,
+    explain_unusable,
     report_left_out,
     to_numeric,
 )
@@ -36,6 +38,7 @@ _JOINT_NAMES = ("name", "names", "joint_names")
 _TRANSFORMS = "transforms"
 _FRAMES = ("child_frame_id", "parent_frame_id")
 MOST_NAME_SETS = 64  # with more, the names are no joints: detections, for example
+_SCALARS = frozenset({bool, int, float, str})
 _ABSENT = (KeyError, AttributeError, TypeError, IndexError)  # what a getter raises for a field that is not there
 
 
@@ -113,8 +116,11 @@ class MessageColumns:
                 value = None
             if value is None:
                 self._incomplete.add(path)
-            elif order is not None and _is_list(value) and len(value) == len(order):
-                value = [value[i] for i in order]
+            elif type(value) not in _SCALARS and (isinstance(value, bytes) or _is_list(value)):
+                if len(value) > WIDEST:
+                    value = TooWide(len(value))  # images would fill the memory
+                elif order is not None and len(value) == len(order):
+                    value = [value[i] for i in order]
             self._columns[path].append(value)
 
     def __len__(self) -> int:
@@ -182,6 +188,13 @@ class MessageColumns:
         if key not in self._orders:
             self._orders[key] = [key.index(name) for name in self.names]
         return self._orders[key]
+
+
+@dataclass(frozen=True)
+class TooWide:
+    """Stands for a value that is too wide for a stream."""
+
+    width: int
 
 
 class DecodeFailures:
@@ -282,6 +295,8 @@ def _build_column(values: list[Any], incomplete: bool) -> Column | str:
     if samples and array.dtype.kind in "OUST":
         shapes = [_numeric_shape(v) for v in samples]
         shape, count = Counter(shapes).most_common(1)[0]
+        if shape is None and isinstance(samples[0], TooWide):
+            return explain_unusable(np.dtype(np.uint8), (len(samples), samples[0].width))
         if shape is None:
             return "a list of messages" if _members(_first(samples[0])) is not None else "text, not numeric"
         if 2 * count < len(samples):
@@ -304,9 +319,11 @@ def _build_column(values: list[Any], incomplete: bool) -> Column | str:
 
 
 def _numeric_shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of numbers; None for text, messages and lists of unequal lists."""
+    """Return the shape of numbers; None for text, messages, lists of unequal lists and what is too wide."""
     if isinstance(value, bool | int | float | np.number | np.bool_):
         return ()
+    if isinstance(value, TooWide):
+        return None
     try:
         array = np.asarray(value)
     except ValueError:
