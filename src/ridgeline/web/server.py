@@ -45,7 +45,7 @@ def create_app(
     deadline_s: float = 30.0,
     concurrency: int = 32,
     queue: int = 512,
-    queue_s: float = 10.0,
+    queue_s: float = 20.0,
     lifespan: Callable[[Any], Any] | None = None,
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
