@@ -164,12 +164,17 @@ def test_a_closed_messenger_leaves_no_thread_and_no_file(make_messengers):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_forked_process_is_refused(make_messengers):
-    one, _ = make_messengers(2)
+def test_a_forked_process_is_refused_and_does_not_close_the_connections_of_its_parent(make_messengers):
+    one, two = make_messengers(2)
+    pair = send(two, np.ones(3), 0), receive(one, np.zeros(3), 1)
+    assert [future.result(GUARD_S) for future in pair] == [0, 1]
     if (child := os.fork()) == 0:
         try:
             send(one, np.ones(3), 1)
         except FabricError:
+            one.close()
             os._exit(0)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pair = send(two, np.ones(3), 0), receive(one, np.zeros(3), 1)
+    assert [future.result(GUARD_S) for future in pair] == [0, 1]

@@ -496,12 +496,28 @@ def test_a_destroyed_group_leaves_nothing_and_refuses_calls():
     groups.run(lambda group, rank: (group.send if rank else group.recv)([torch.ones(1)], 1 - rank).wait(GUARD))
     groups.close()
     group = groups.groups[0]
-    with pytest.raises(FabricError, match="destroyed"):
+    with pytest.raises(FabricError, match="barrier of rank 0: this group has ended: rank 0 has destroyed it"):
         group.barrier()
-    with pytest.raises(FabricError, match="has ended: rank 0 has closed it"):
+    with pytest.raises(FabricError, match="rank 0 has destroyed it"):
         group.send([torch.ones(1)], 1).wait()
     group.shutdown()
     del groups, group
     gc.collect()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_forked_process_is_refused_and_does_not_end_the_group_of_its_parent(three):
+    group = three.groups[0]
+    if (child := os.fork()) == 0:
+        refused = 0
+        for call in (group.barrier, lambda: group.send([torch.ones(1)], 1)):
+            try:
+                call()
+            except FabricError as error:
+                refused += "forked" in str(error)
+        group.shutdown()
+        os._exit(0 if refused == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    three.check_usable()
+    assert three.run(lambda group, rank: group.barrier().wait(GUARD)) == [True] * 3

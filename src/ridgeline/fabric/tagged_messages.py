@@ -7,7 +7,6 @@ ranks has one Unix socket. One thread of each rank moves all messages, so no ord
 
 from __future__ import annotations
 
-import atexit
 import os
 import selectors
 import socket
@@ -62,7 +61,7 @@ class _Connection:
 class Messenger:
     """The messages of one rank. Make it on every rank before the ranks meet, and set `pids` when they have met.
 
-    A message that misses its deadline ends the messenger and calls `on_failure`.
+    A message that misses its deadline ends the messenger and calls `on_failure`. Close it before the interpreter ends.
     """
 
     def __init__(
@@ -107,11 +106,12 @@ class Messenger:
 
     def close(self) -> None:
         """End the thread; messages in progress fail."""
+        if os.getpid() != self._process:
+            return  # a forked child must not end the connections of its parent
         self.end(FabricError(f"rank {self._rank} has closed it."))
         if self._thread is not None:
             if self._thread is not threading.current_thread():
                 self._thread.join()
-            atexit.unregister(self.close)
         else:
             self._selector.close()
         for link in (self._listener, self._wake, self._woken):
@@ -128,8 +128,6 @@ class Messenger:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="fabric-messages")
                 self._thread.start()
-                # A daemon thread must not run while the interpreter ends; atexit functions run before that.
-                atexit.register(self.close)
         self._wake_thread()
         return message.future
 

@@ -139,13 +139,11 @@ class _CallQueue:
 
         with self._lock:
             if self._closed:
-                raise FabricError("this process group was destroyed; make a new one.")
+                raise FabricError("this group was destroyed; make a new one.")
             self._calls.put(call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="fabric-torch")
                 self._thread.start()
-                # A daemon thread must not run while the interpreter ends; atexit functions run before that.
-                atexit.register(self.close)
         return future
 
     def help(self, future: Future[Any]) -> None:
@@ -165,7 +163,6 @@ class _CallQueue:
                 self._calls.put(None)
         if wait and self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-            atexit.unregister(self.close)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -215,6 +212,8 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             if server is not None:
                 server.close()
         self._messenger.pids = self._world.pids
+        # Daemon threads must not run while the interpreter ends; atexit functions run before that.
+        atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:
         return NAME
@@ -493,12 +492,16 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End the group after the calls in progress."""
+        if self._closed or os.getpid() != self._process:  # a forked child must not end the group of its parent
+            return
+        self._closed = True
         self._calls.close()
+        self._end(FabricError(f"rank {self._rank} has destroyed it."))
         self._messenger.close()
         self._comm.close()
-        if not self._closed:
-            self._closed = True
-            os.close(self._world.fd)
+        os.close(self._world.fd)
+        del self._comm  # torch may keep this object until the process ends, but it needs no memory then
+        atexit.unregister(self.shutdown)
 
     def abort(self) -> None:
         """End the group; calls in progress fail."""
