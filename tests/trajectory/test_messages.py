@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.trajectory.recordings import EPOCH, NS
 
 from ridgeline.errors import InputError
 from ridgeline.trajectory import Stream, align, readers
 from ridgeline.trajectory.readers import LeftOut, ReadOptions
+from ridgeline.trajectory.readers.messages import MessageColumns, Topic, build_message_streams
 
 STEP = NS // 100
 
@@ -109,6 +112,31 @@ def test_a_field_that_the_first_messages_lack_is_read(tmp_path: Path):
     assert streams["/state/pose"].values[:, 0].tolist() == [3, 4, 5, 6, 7]
 
 
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["a", ["a", "b"], ["b", "a"], [[1], []]])
+)
+FIELDS = st.sampled_from(["x", "name", "position", "transforms", "child_frame_id", "header", "stamp", "sec"])
+BODIES = st.dictionaries(
+    FIELDS,
+    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3)),
+    max_size=4,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(bodies=st.lists(BODIES, min_size=1, max_size=6), stamps=st.sampled_from(readers.STAMPS))
+def test_any_json_gives_streams_with_one_stamp_per_sample_or_one_sentence(bodies: list[Any], stamps: str):
+    topic = Topic("/any")
+    for i, body in enumerate(bodies):
+        topic.add(body, i * STEP)
+    try:
+        streams = build_message_streams([topic], ReadOptions(stamps=stamps), "a.mcap")
+    except InputError:
+        return
+    assert all(len(s.values) == len(s.times) <= len(bodies) * 3 for s in streams)
+    assert len({s.name for s in streams}) == len(streams)
+
+
 def test_what_is_left_out_has_its_reason(tmp_path: Path):
     bodies = [
         {"text": "a", "many": [0.0] * 300, "ragged": [1.0] * (i % 5), "inner": [{"a": 1}], "x": i} for i in range(20)
@@ -123,8 +151,6 @@ def test_what_is_left_out_has_its_reason(tmp_path: Path):
 
 
 def test_images_do_not_fill_the_memory():
-    from ridgeline.trajectory.readers.messages import MessageColumns
-
     images = MessageColumns()
     tracemalloc.start()
     for i in range(200):

@@ -335,7 +335,8 @@ def _numeric_shape(value: Any) -> tuple[int, ...] | None:
 
 def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequence[str]]]] | None:
     """Return a function that splits a message into (key, part of the message, joint names); None for plain messages."""
-    if _TRANSFORMS in (_members(message) or ()) and _are_transforms(_get_path(message, _TRANSFORMS)):
+    members, transforms = _members(message) or [], _get_path(message, _TRANSFORMS)
+    if _are_transforms(transforms) and (len(transforms) or members == [_TRANSFORMS]):
         return _split_transforms
     for path in _paths(message):
         get = _getter(message, path)
@@ -351,7 +352,8 @@ def _find_split(message: Any) -> Callable[[Any], Iterable[tuple[Any, Any, Sequen
 
 
 def _split_transforms(message: Any) -> Iterator[tuple[str, Any, Sequence[str]]]:
-    for transform in _get_path(message, _TRANSFORMS) or ():
+    transforms = _get_path(message, _TRANSFORMS)
+    for transform in transforms if _are_transforms(transforms) else ():
         parent = _get_path(transform, "header", "frame_id") or _get_path(transform, "parent_frame_id") or ""
         child = _get_path(transform, "child_frame_id") or ""
         yield "/".join(str(frame).strip("/") for frame in (parent, child) if frame), transform, ()
