@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import threading
@@ -320,6 +321,53 @@ def follow_from(path, position):
         return seen
 
     return run_in_thread(asyncio.wait_for(run(), 30))
+
+
+def rotate(folder, content, times=1):
+    """What logrotate does: a.log.1 becomes a.log.2 and so on, a.log becomes a.log.1, and a new a.log begins."""
+    for _ in range(times):
+        for number in range(9, 0, -1):
+            if (folder / f"a.log.{number}").exists():
+                (folder / f"a.log.{number}").rename(folder / f"a.log.{number + 1}")
+        (folder / "a.log").rename(folder / "a.log.1")
+        time.sleep(0.01)  # the time stamps of files are coarse
+        (folder / "a.log").write_text(content)
+
+
+async def read_all(path, position=None):
+    batches = [b async for b in make_source(path, follow=False).batches(position)]
+    messages = [e["attributes"]["message"] for b in batches for e in b.events]
+    return messages, batches[-1].position if batches else position, [gap for b in batches for gap in b.gaps]
+
+
+@pytest.mark.parametrize("rotations", [1, 2, 5])
+def test_every_file_that_was_rotated_while_no_watcher_ran_is_read_in_order(tmp_path, rotations):
+    path = tmp_path / "a.log"
+    path.write_text("zero\n")
+    _, position, _ = run_in_thread(read_all(path))
+    with path.open("a") as file:
+        file.write("rest\n")
+    for number in range(rotations):
+        rotate(tmp_path, f"file {number}\n")
+    (tmp_path / "a.log.bak").write_text("a copy\n")
+    (tmp_path / "a.log.20").write_text((tmp_path / f"a.log.{rotations}").read_text())  # a copy of the file read last
+    messages, position, gaps = run_in_thread(read_all(path, position))
+    assert messages == ["rest", *[f"file {n}" for n in range(rotations)]]
+    assert gaps == []
+    assert run_in_thread(read_all(path, position))[0] == []
+
+
+def test_a_file_that_was_compressed_before_it_was_read_is_a_gap(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("zero\n")
+    _, position, _ = run_in_thread(read_all(path))
+    rotate(tmp_path, "one\n")
+    rotate(tmp_path, "two\n")
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress((tmp_path / "a.log.1").read_bytes()))
+    (tmp_path / "a.log.1").unlink()
+    messages, _, gaps = run_in_thread(read_all(path, position))
+    assert messages == ["two"]
+    assert gaps == [f"{tmp_path}/a.log.1.gz was compressed before it was read; its lines are lost"]
 
 
 def test_a_long_line_that_grows_is_searched_once_and_never_held_whole(tmp_path, monkeypatch):

@@ -2,15 +2,17 @@
 
 A position is the inode, the offset, and hashes of the first bytes and of the bytes before the offset. So a file that
 was replaced under the same name, or truncated and rewritten, is recognised as another file. A file that was rotated
-while no watcher ran is found beside the file and read to its end first. If it is gone, or the file was truncated, the
-batch has a gap.
+while no watcher ran is found beside the file and read to its end first; then those that were rotated after it, oldest
+first. If one of them is gone or compressed, or the file was truncated, the batch has a gap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ from ridgeline.errors import InputError
 
 CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
+# "a.log.1", "a.log-20261118", "a.log.2026-11-18.1.gz", but not "a.log.bak"
+_ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
 
 
@@ -89,6 +94,7 @@ class LineFile:
         self._read, self._follow, self._chunk = read, follow, chunk
         self._stop = asyncio.Event()
         self._gaps: list[str] = []
+        self._finished: deque[bytes] = deque(maxlen=100)  # first bytes of the files read to their end: skip copies
         self._searched = (0, 0), 0  # (inode, offset) of a long line, and how far its end was looked for
         self._number: int | None = None  # lines read so far, if this process read from the beginning of the file
 
@@ -124,8 +130,9 @@ class LineFile:
                     yield self._batch(rest, place)
                     continue
                 if moved:
-                    file.close()
-                    file, place = self._open_from_start()
+                    finished, file = file, None
+                    with finished:
+                        file, place = self._open_next(finished)
                     continue
                 if last:
                     return
@@ -164,6 +171,43 @@ class LineFile:
         """Open the file that has the name now, at its beginning."""
         file = self._open()
         return file, _Place(os.fstat(file.fileno()).st_ino if file is not None else 0)
+
+    def _open_next(self, finished: BinaryIO) -> tuple[BinaryIO | None, _Place]:
+        """Open the file that was written after `finished`, which was rotated: the name may have moved on since."""
+        self._finished.append(_read_at(finished, 0, _HEAD))
+        for path, inode in self._list_later(finished):
+            try:
+                file = _open_regular(path)
+            except (OSError, InputError):
+                continue  # it is being rotated further, or removed
+            if os.fstat(file.fileno()).st_ino != inode:  # rotated between the two calls: look again
+                file.close()
+                return self._open_next(finished)
+            start = _read_at(file, 0, _HEAD)
+            if start and not start.startswith(_COMPRESSED) and start not in self._finished:
+                self._number = None
+                return file, _Place(inode)
+            if start.startswith(_COMPRESSED):
+                self._gaps.append(f"{path} was compressed before it was read; its lines are lost")
+            file.close()
+        return self._open_from_start()
+
+    def _list_later(self, finished: BinaryIO) -> list[tuple[Path, int]]:
+        """List the rotated files that were written later than `finished`, oldest first, with their inodes."""
+        done, rotated = os.fstat(finished.fileno()), re.compile(re.escape(self.path.name) + _ROTATED)
+        later = list[tuple[int, Path, int]]()
+        for path in self.path.parent.glob(escape(self.path.name) + "[.-]*"):
+            if rotated.fullmatch(path.name) is None:
+                continue
+            with suppress(OSError):
+                status = path.stat()
+                if (
+                    stat.S_ISREG(status.st_mode)
+                    and status.st_ino != done.st_ino
+                    and status.st_mtime_ns > done.st_mtime_ns
+                ):
+                    later.append((status.st_mtime_ns, path, status.st_ino))
+        return [(path, inode) for _, path, inode in sorted(later)]
 
     def _restart_after_cut(self, file: BinaryIO, place: _Place) -> _Place:
         """Return the place to continue at in a truncated file: its beginning, or the old offset if zeros precede it.
