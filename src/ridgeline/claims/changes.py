@@ -132,7 +132,7 @@ def _check_claim_ahead(context: Context, facts: list[Fact], index: int) -> Itera
     claim, first, second = facts[index - 1 : index + 2]
     tail, gap = _CLAIM_TAIL.match(claim.tail), claim.text[claim.quantity.end : first.quantity.start]
     moved = _MOVED.search(claim.text[max(0, claim.quantity.start - 90) : claim.quantity.start])
-    if not _CLAIM_FIRST.fullmatch(gap) or not is_exact(claim.quantity):
+    if not _CLAIM_FIRST.fullmatch(gap) or not is_exact(claim.quantity) or re.match(r"\s*=", second.tail):
         return
     named = moved or (tail if tail is not None and tail["end"] is None else None)
     if named is None:

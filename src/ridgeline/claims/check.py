@@ -17,7 +17,7 @@ from ridgeline.claims.peaks import check_peaks
 from ridgeline.claims.percentiles import check_percentile_columns, check_percentile_statements
 from ridgeline.claims.quantities import find_quantities
 from ridgeline.claims.ratios import check_efficiencies, check_ratios
-from ridgeline.claims.rows import check_batches, check_rates, check_shares
+from ridgeline.claims.rows import check_batches, check_bracketed_shares, check_rates, check_shares
 from ridgeline.claims.sentences import check_fractions, check_repeated_rows, check_sentences
 from ridgeline.claims.totals import check_means, check_total_lines, check_totals
 
@@ -89,6 +89,7 @@ def _run_rules(context: Context) -> Iterator[Finding]:
         yield from check_batches(context, table, columns)
     for table, columns in context.views:
         yield from check_total_lines(context, table, columns)
+        yield from check_bracketed_shares(context, table, columns)
     yield from check_percentile_statements(context)
     yield from check_sentences(context)
     yield from check_fractions(context)

@@ -15,7 +15,7 @@ from ridgeline.claims.finding import Finding
 from ridgeline.claims.quantities import MIXES, Interval, Quantity, divide, format_number, multiply
 
 COMPARES = re.compile(
-    r"speed-?\s?up|faster|slower|improve|change|delta|δ|diff|ratio|relative|\bvs\b|versus|gain|reduc|sav(?:ed|ing)|"
+    r"speed-?\s?up|faster|slower|improve|change|delta|δ|diff|\bratio|relative|\bvs\b|versus|gain|reduc|sav(?:ed|ing)|"
     r"overhead|regress|increase|decrease|advantage|\bfactor|^[x×]$|^\s*$",
     re.I,
 )
@@ -35,6 +35,7 @@ _OTHER_MEANING = re.compile(
     r"scal|efficien|compress|util|real-?time|\brtf\b|accura|recall|quality|score|hit|loss", re.I
 )
 _BASE_WORD = re.compile(r"\W*(?:baseline|base|reference|ref|[-–—]+|)\W*", re.I)
+_BARE = re.compile(r"[~≈]?\d[\d.,]*")
 _MIN_FACTOR = 1.02  # tools print the mean of ratios, which is not the ratio of the means
 _NO_RATIO = ("label", "n", "batch", "params", "dim", "other")
 
@@ -45,7 +46,8 @@ def check_ratios(context: Context, table: Table, columns: list[Column]) -> Itera
         stated = _read_ratios(table, column)
         if stated and not _OTHER_MEANING.search(column.name):
             measured = [c for c in columns if c is not column and _is_measured(c)]
-            explanations = [*_explain_by_pairs(column, stated, measured)]
+            bare = len(table.rows) == 1 and sum(_BARE.fullmatch(cell) is not None for cell in table.rows[0].cells) == 2
+            explanations = [*_explain_by_pairs(column, stated, measured, bare)]
             explanations += _explain_by_base(table, column, stated, measured)
             explanations += _explain_by_factors(column, stated, columns)
             yield from check_column(context, table, column, stated, explanations, "ratio", _MIN_FACTOR)
@@ -68,7 +70,9 @@ def _is_ratio(cell: Quantity) -> bool:
 
 
 def _count_ratios(text: str) -> int:
-    return sum(quantity.factor or quantity.share or not quantity.unit for quantity in q.find_quantities(text))
+    """Count the ratios of a cell; a bracket may restate one: "10.8x (91 % less)"."""
+    quantities = q.find_quantities(re.sub(r"(?<=\S)\s*\([^)]*\)", "", text))
+    return sum(quantity.factor or quantity.share or not quantity.unit for quantity in quantities)
 
 
 def is_exact(cell: Quantity) -> bool:
@@ -94,7 +98,9 @@ def _is_figure(cell: Quantity | None) -> bool:
     return cell is not None and is_exact(cell) and not cell.share and not cell.factor
 
 
-def _explain_by_pairs(column: Column, stated: dict[int, Quantity], measured: list[Column]) -> list[Explanation]:
+def _explain_by_pairs(
+    column: Column, stated: dict[int, Quantity], measured: list[Column], is_bare_list: bool
+) -> list[Explanation]:
     """Compare two figures of the row; explicit if the row has no third figure of their kind."""
     generic = _GENERIC.fullmatch(column.name) is not None
     explanations = []
@@ -107,7 +113,8 @@ def _explain_by_pairs(column: Column, stated: dict[int, Quantity], measured: lis
                 continue
             expected[row] = compare(one, other, ratio)
             kin = [c for c in measured if (cell := c.raw[row]) is not None and _are_comparable(one, cell, ratio)]
-            alone = alone and len(kin) == 2 and (one.dims != q.NONE or one.share)
+            has_unit = one.dims != q.NONE or one.share
+            alone = alone and len(kin) == 2 and (has_unit or (is_bare_list and len(measured) == 2 and ratio.unit != ""))
         if expected:
             explanations.append(Explanation(expected, explicit=alone))
     return explanations

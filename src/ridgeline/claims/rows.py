@@ -11,8 +11,8 @@ from ridgeline.claims.columns import DEVICE_WORDS, Column, find_roles, get_label
 from ridgeline.claims.context import Context
 from ridgeline.claims.document import Table
 from ridgeline.claims.explanations import Expected, Explanation, check_column, format_result
-from ridgeline.claims.finding import UNSURE, Finding
-from ridgeline.claims.quantities import MIXES, Interval, Quantity, compute_factor, divide
+from ridgeline.claims.finding import LIKELY, UNSURE, Finding
+from ridgeline.claims.quantities import MIXES, SLACK, Interval, Quantity, compute_factor, divide, overlap
 from ridgeline.claims.ratios import STATISTIC, is_exact
 
 _COUNT = re.compile(
@@ -161,6 +161,36 @@ def check_shares(context: Context, table: Table, columns: list[Column]) -> Itera
         if all(_is_part(parts[0], totals[0], row) for row in stated):
             explanation = _divide_columns(parts[0], totals[0], stated, explicit=True)
             yield from check_column(context, table, column, stated, [explanation], "share")
+
+
+_BRACKETED = re.compile(r"\s*\(\s*[~≈]?(?P<share>\d[\d.]*\s?%)")
+
+
+def check_bracketed_shares(context: Context, table: Table, columns: list[Column]) -> Iterator[Finding]:
+    """Check a list with a total and parts: "Total requests: 500", "Failed: 12 (3.4 %)"."""
+    totals = [c for c in columns if re.match(r"\W*total\b", c.name, re.I) and c.dims == q.NONE and len(c.cells) == 1]
+    total = totals[0].cells[0] if len(totals) == 1 else None
+    if total is None or not is_exact(total):
+        return
+    words = _get_words(totals[0])
+    for column in columns:
+        part, text = column.raw[0], table.rows[0].cells[column.index]
+        bracket = _BRACKETED.match(text, part.end) if part is not None and part.dims == q.NONE else None
+        if part is None or bracket is None or column is totals[0] or not 0 < part.value <= total.value:
+            continue
+        stated = q.find_quantities(bracket["share"])[0]
+        if not (_is_any_part(column) or words & _get_words(column)) or not is_exact(stated):
+            continue
+        share = divide(part.count_interval(), total.count_interval())
+        if not overlap(stated.interval(1.0), share, SLACK):
+            value = part.value / total.value
+            arithmetic = f"share ({column.name}): {part.text} / {total.text} = {100 * value:.3g}%, not {stated.text}"
+            factor = compute_factor(value, stated.value)
+            yield context.report_cell(table, 0, column.index, "share", arithmetic, factor, LIKELY)
+
+
+def _get_words(column: Column) -> set[str]:
+    return set(re.findall(r"[a-z]{4,}", column.name.lower())) - {"total", "rate", "time", "size"}
 
 
 def _is_any_part(column: Column) -> bool:
