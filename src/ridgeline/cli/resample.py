@@ -55,7 +55,7 @@ def resample(
         typer.Option(
             "--rename",
             metavar="OLD=NEW",
-            help="Give a stream, or all streams of a topic, another name; other options use the new name.",
+            help="Give a stream, or all streams of a topic, another name; --kind and --shift use the new one.",
         ),
     ] = None,
     max_gap: Annotated[
