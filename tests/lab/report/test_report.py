@@ -229,6 +229,15 @@ def read_legend(chart: str) -> dict[str, str]:
     return {name: colour for colour, name in keys}
 
 
+def test_a_stage_that_took_longer_than_its_step_has_no_ratio():
+    one = make_race("made", {"n": 8}, 10.0, {})
+    for stage_ns, ratio in ((9.0, "0.90"), (15.5, "–")):
+        result = replace(one.contenders[0], extras={"stages_ns": {"read": [stage_ns], "write": [1.0]}})
+        page = build_report([replace(one, contenders=(result,))])
+        stages = page[page.index('<table class="stages">') :]
+        assert re.findall(r'<td class="num">([^<]*)</td></tr>', stages)[0] == ratio
+
+
 def test_a_ratio_has_the_digits_that_its_interval_supports():
     noisy = make_race("made", {"n": 8}, 10.0, {"peer": 12.0})
     samples = [12.0 * (0.5 + 1.0 * (i % 2)) for i in range(len(noisy.contenders[1].samples_ns))]
