@@ -261,6 +261,18 @@ def test_a_group_of_hdf5_has_its_own_clock_and_what_is_left_out_has_its_reason(t
         readers.read(tmp_path / "a.h5", options=ReadOptions(clock="clock"))
 
 
+@pytest.mark.parametrize("dtype", ["uint64", "float32"])
+def test_a_column_of_hdf5_that_goes_back_is_no_clock(tmp_path: Path, dtype: str):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["time"] = np.arange(4) / 10
+        file["imu/t"], file["imu/x"] = np.array([1, 5, 3, 9], dtype), np.arange(4.0)
+    streams_by_name = by_name(readers.read(tmp_path / "a.h5"))
+    assert streams_by_name["imu/x"].times.tolist() == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert set(streams_by_name) == {"imu/t", "imu/x"}
+
+
 def test_groups_of_hdf5_without_a_clock_beside_groups_with_one_are_left_out_without_fps(tmp_path: Path):
     import h5py
 

@@ -125,7 +125,7 @@ def _find_clocks(sets: Mapping[str, Any], options: ReadOptions, path: Path) -> d
             continue
         times = np.asarray(item[()]).reshape(-1)
         plain = named or base.lower() in ("time", "times", "timestamp", "timestamps")
-        if plain or (len(times) > 1 and times[0] < times[-1] and bool((np.diff(times) >= 0).all())):
+        if plain or (len(times) > 1 and times[0] < times[-1] and bool((times[1:] >= times[:-1]).all())):
             unit = options.unit or guess_unit(times, base)[0]
             stamps[name] = to_stamps(name, times, unit)
     if options.clock is not None and not stamps:
