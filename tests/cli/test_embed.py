@@ -198,6 +198,13 @@ def test_several_devices_give_the_same_vectors(run_embed, tmp_path: Path, expect
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, atol=2e-6)
 
 
+def test_several_devices_say_which_texts_are_truncated(run_embed, tmp_path: Path):
+    (tmp_path / "t.txt").write_text("\n".join(["cat " * 99, "a dog", "cat " * 99]) + "\n")
+    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy", "--device", "cpu,cpu")
+    assert code == 0
+    assert err.count("note: 2 texts reach the limit of 24 tokens") == 1
+
+
 def test_all_gpus_without_a_gpu_is_one_sentence(run_embed, tmp_path: Path, monkeypatch):
     import torch
 

@@ -7,6 +7,7 @@ with EmbedderPool(devices=["cuda:0", "cuda:1"]) as embedders:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -64,11 +65,14 @@ class EmbedderPool:
         check_texts(texts)
         chunks = (part[k : k + self.chunk] for _, part in split_windows(texts) for k in range(0, len(part), self.chunk))
         first = next(chunks, [])
-        yield from self._pool.map(chain([first], chunks))
+        yield from self.encode_chunks(chain([first], chunks))
 
     def encode_chunks(self, chunks: Iterable[list[str]]) -> Iterator[Vectors]:
         """Yield float32 [n, dim] for each list of texts, in order; a worker encodes one list at a time."""
-        yield from self._pool.map(chunks)
+        for vectors, notes in self._pool.map(chunks):
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
+            yield vectors
 
     def stats(self) -> Sequence[WorkerStats]:
         """Return chunks, busy seconds and restarts of each worker."""
@@ -84,7 +88,14 @@ class EmbedderPool:
         self._pool.__exit__(kind, error, trace)
 
 
-def _make_encode(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], Vectors]:
-    """Load the encoder in a worker."""
-    encode: Callable[[list[str]], Vectors] = Embedder(model, device=device, **settings).encode
+def _make_encode(model: str, settings: dict[str, Any], device: str) -> Callable[[list[str]], tuple[Vectors, list[str]]]:
+    """Load the encoder in a worker; its function returns vectors and warnings, which the caller repeats."""
+    embedder = Embedder(model, device=device, **settings)
+
+    def encode(texts: list[str]) -> tuple[Vectors, list[str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            vectors: Vectors = embedder.encode(texts)
+        return vectors, [str(warning.message) for warning in caught]
+
     return encode
