@@ -143,7 +143,9 @@ def test_all_writes_a_file(capsys, model, tmp_path):
     code, out, _ = run(capsys, "recommend", "all", "--model", model, "-o", tmp_path / "all.parquet", "-k", 3, "--json")
     assert code == 0
     assert json.loads(out)["rows"] == 720
-    assert pq.read_table(tmp_path / "all.parquet").column_names == ["user", "rank", "item", "title", "score"]
+    table = pq.read_table(tmp_path / "all.parquet")
+    assert table.column_names == ["user", "rank", "item", "title", "score", "basis"]
+    assert set(table["basis"].to_pylist()) == {"likes"}
 
 
 def test_evaluate_prints_json_and_writes_a_page(capsys, folder, encoder, tmp_path):

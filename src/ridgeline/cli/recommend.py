@@ -227,7 +227,9 @@ def new(
 @recommend.command("all")
 def all_users(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet file with user, rank, item, title, score.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .parquet file with user, rank, item, title, score, basis.")
+    ],
     k: K = 10,
     device: Device = "cpu",
     as_json: Json = False,

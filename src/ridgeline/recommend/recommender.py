@@ -288,11 +288,15 @@ class Recommender:
 
     def top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats]:
         """Return (item rows int64 [n, k], scores) for user rows, without rated items; −1 if no item remains."""
+        return self._top(users, k)[:2]
+
+    def _top(self, users: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], Floats, list[str]]:
+        """Return the result of `top`, and what it rests on for each user."""
         liked, seen = self.likes.select(users).at_moment(self.latest), self.seen.select(users)
-        scores, _ = self._score(liked)
+        scores, bases = self._score(liked)
         scores[seen.users, seen.items] = -np.inf
         order = top_k(scores, k)
-        return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1)
+        return order, np.take_along_axis(scores, np.maximum(order, 0), axis=1), bases
 
     @property
     def embedder(self) -> Embedder:
@@ -534,7 +538,7 @@ def _load_history(array: Any, name: str, width: int) -> Histories:
 def write_recommendations(
     model: Recommender, out: Path, k: int, progress: Callable[[str], object] = lambda _: None
 ) -> int:
-    """Write the k best items of every user to a Parquet file: user, rank (from 1), item, title, score.
+    """Write the k best items of every user to a Parquet file: user, rank (from 1), item, title, score, basis.
 
     Returns the number of rows. The file appears complete or not at all.
     """
@@ -547,7 +551,7 @@ def write_recommendations(
         writer = None
         for start in range(0, len(model.user_ids), USER_BLOCK):
             users = np.arange(start, min(start + USER_BLOCK, len(model.user_ids)))
-            items, scores = model.top(users, k)
+            items, scores, bases = model._top(users, k)
             present = items >= 0
             ranks = np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[present]
             user_column = np.broadcast_to(model.user_ids[users][:, None], items.shape)[present]
@@ -559,6 +563,7 @@ def write_recommendations(
                     "item": model.catalogue.ids[item_rows],
                     "title": pa.array(titles[item_rows].tolist(), pa.string()),
                     "score": scores[present].astype(np.float32),
+                    "basis": pa.array(np.broadcast_to(np.array(bases)[:, None], items.shape)[present].tolist()),
                 }
             )
             writer = writer or pq.ParquetWriter(tmp, table.schema)
