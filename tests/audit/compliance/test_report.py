@@ -9,7 +9,7 @@ import re
 import shutil
 
 import pytest
-from tests.audit.watch.watching import BASE, event, jsonl, make, run_command, watch, write_events
+from tests.audit.watch.watching import BASE, ODD_RULE, event, jsonl, make, run_command, watch, write_events
 from tests.web.hostile import HOSTILE
 
 from ridgeline.audit import Ledger, new_signer
@@ -27,7 +27,7 @@ def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reported")
     log = make(folder / "log")
     write_events(folder / "in", 0, 1_200)
-    watch(log, jsonl(folder / "in"))
+    watch(log, jsonl(folder / "in"), rules=[ODD_RULE])
     with Ledger.open(log) as ledger:
         odd = read_alerts(ledger)[0]["entry"]
         ledger.append([make_label_event(log, odd, "bad", "ann", "disk <b>restored</b>")])

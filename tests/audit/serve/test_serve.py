@@ -8,7 +8,7 @@ import re
 
 import httpx
 import pytest
-from tests.audit.watch.watching import encode, jsonl, make, watch, write_events
+from tests.audit.watch.watching import ODD_RULE, encode, jsonl, make, watch, write_events
 from tests.web.hostile import HOSTILE
 
 from ridgeline.audit import Ledger
@@ -32,7 +32,7 @@ def log(tmp_path_factory):
         for name, text in SAYABLE.items():
             words = {"source": "hostile", "actor": text, "action": "hostile.text", "subject": text}
             file.write(json.dumps({**words, "attributes": {"message": text, text[:50]: name}}) + "\n")
-    watch(log, jsonl(folder / "in"))
+    watch(log, jsonl(folder / "in"), rules=[ODD_RULE])
     with Ledger.open(log) as ledger:
         ledger.append([make_label_event(log, oddest(ledger), "bad", "<b>ann</b>")])
     return log

@@ -96,11 +96,11 @@ def test_a_watcher_saves_while_it_scores_and_comes_to_the_same(tmp_path, monkeyp
     write_events(tmp_path / "in", 0, 1_200)
     logs = [make(tmp_path / name) for name in ("often", "never")]
     for log, save_s in zip(logs, (0.0, 1e9), strict=True):
-        watch(log, jsonl(tmp_path / "in"), save_s=save_s)
+        watch(log, jsonl(tmp_path / "in"), save_s=save_s, rules=[watching.ODD_RULE])
     assert begun
     often, never = (alerts(log) for log in logs)
     assert often == never
-    assert [subject for subject, _ in often] == ["deny all inbound traffic"]
+    assert "deny all inbound traffic" in [subject for subject, _ in often]
     write_events(tmp_path / "in", 1_200, 1_300)  # goes on from what the copies wrote
     assert watch(logs[0], jsonl(tmp_path / "in")).scored == 100
 

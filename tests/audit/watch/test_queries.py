@@ -7,7 +7,7 @@ import shutil
 import stat
 
 import pytest
-from tests.audit.watch.watching import encode, event, jsonl, make, run_command, watch, write_events
+from tests.audit.watch.watching import ODD_RULE, encode, event, jsonl, make, run_command, watch, write_events
 
 from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.layout import LedgerPaths
@@ -20,7 +20,7 @@ def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     folder_of_log = make(folder / "log")
     write_events(folder / "in", 0, 1_200)
-    watch(folder_of_log, jsonl(folder / "in"))
+    watch(folder_of_log, jsonl(folder / "in"), rules=[ODD_RULE])
     return folder_of_log
 
 

@@ -89,7 +89,7 @@ def test_a_receiver_that_is_not_there_is_given_up_at_the_end(tmp_path):
 
 
 def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):
-    from tests.audit.watch.watching import encode
+    from tests.audit.watch.watching import ODD_RULE, encode
 
     write_events(tmp_path / "in", 0, 1_200)
     for status in (200, 400):
@@ -97,7 +97,9 @@ def test_a_watcher_sends_alerts_and_records_undelivered_ones(tmp_path):
         with receiver(status) as (url, got), Ledger.open(log) as ledger:
             source = jsonl(tmp_path / "in")
             settings = Settings(wait_ms=1)
-            done = run_in_thread(Watcher(ledger, [source], settings, webhooks=[url], encode=encode).run)
+            done = run_in_thread(
+                Watcher(ledger, [source], settings, webhooks=[url], encode=encode, rules=[ODD_RULE]).run
+            )
         assert len(got) == done.alerts > 0
         undelivered = [e for e in entries(log) if e["action"] == internal_events.UNDELIVERED]
         assert len(undelivered) == done.undelivered == (0 if status == 200 else done.alerts)

@@ -14,13 +14,14 @@ from ridgeline.audit import Ledger
 from ridgeline.audit.ledger.merkle import leaf_hash
 from ridgeline.audit.sources.files import LineFile
 from ridgeline.audit.sources.lines import parse_json_line
-from ridgeline.audit.watch import internal_events
+from ridgeline.audit.watch import internal_events, make_rule
 from ridgeline.audit.watch.scorer import Settings
 from ridgeline.audit.watch.watcher import Watcher
 from ridgeline.cli import main
 
 BASE = 1_700_000_000_000_000_000
-ODD = 1_100  # the one among the first 1,200 that any detector should see
+ODD = 1_100  # one odd event among the first 1,200 …
+ODD_RULE = make_rule("action == 'firewall.rule.delete'", "high", "odd")  # … which alerts whatever the detector says
 
 
 def encode(texts: list[str]) -> np.ndarray:
