@@ -138,7 +138,7 @@ int all_reduce_array(Engine &self, nb::handle array, int how, double timeout) {
 
 int broadcast_array(Engine &self, nb::handle array, int root, double timeout) {
   const View x(array);
-  if (!x.fits()) return -1;
+  if (!x.fits() || root < 0 || root >= self.engine.size()) return -1;
   return self.run_call(x.buffer.len, [&] {
     self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
   });
@@ -200,18 +200,18 @@ void bind_collective(nb::module_ &m) {
       .def("recv_array", &receive_array, "array"_a.none(), "source"_a, "timeout"_a, "As all_reduce.")
       .def("run",
            [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
-              double timeout, const std::string &type_name) {
+              double timeout, const char *type_name) {
              return self.run_call(~0ull, [&] {
-               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name.c_str()});
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name});
              });
            },
            "op"_a, "source"_a, "target"_a, "count"_a, "type"_a, "how"_a, "root"_a, "timeout"_a, "type_name"_a = "")
       .def("run_steps",
            [](Engine &self, int op, std::uint64_t in, std::uint64_t out, std::uint64_t count, int type, int how, int root,
-              double timeout, const std::string &type_name, Steps steps, int chunks, int widest, std::uint32_t algorithm,
+              double timeout, const char *type_name, Steps steps, int chunks, int widest, std::uint32_t algorithm,
               std::uint32_t schedule_hash) {
              return self.run_call(~0ull, [&] {
-               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name.c_str()},
+               self.engine.run({Op(op), at(in), at(out), count, Number(type), Combine(how), root, ns(timeout), type_name},
                                Program{steps.data(), steps.shape(0), chunks, widest, algorithm, schedule_hash});
              });
            },
@@ -220,19 +220,19 @@ void bind_collective(nb::module_ &m) {
       .def("refuse", [](Engine &self, int op, double timeout) {
         return self.run_call(0, [&] { self.engine.refuse(Op(op), ns(timeout)); });
       }, "op"_a, "timeout"_a, "Tell the other ranks that this rank refuses its arguments; counts as a call, does not wait.")
-      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, double timeout, const std::string &type_name) {
-        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout), type_name.c_str()); });
-      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "timeout"_a, "type_name"_a = "")
-      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, double timeout, const std::string &type_name) {
-        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout), type_name.c_str()); });
-      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "timeout"_a, "type_name"_a = "")
+      .def("send", [](Engine &self, std::uint64_t from, std::uint64_t bytes, int type, int to, const char *type_name, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.send(at(from), bytes, Number(type), to, ns(timeout), type_name); });
+      }, "source"_a, "bytes"_a, "type"_a, "to"_a, "type_name"_a, "timeout"_a)
+      .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, const char *type_name, double timeout) {
+        return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout), type_name); });
+      }, "target"_a, "bytes"_a, "type"_a, "source"_a, "type_name"_a, "timeout"_a)
       .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
         return self.engine.can_read(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
       .def("header", [](Engine &self, int rank, bool disputed) -> Header {
         const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.read_last_header(rank);
         const bool has_name = Number(c.type) == Number::bytes;
-        return {w.sequence, c.op, c.type, c.how, c.count, c.root, c.algorithm, w.stamp,
+        return {w.sequence, c.op, c.type, c.how, c.count(), c.root(), c.algorithm, w.stamp,
                 has_name ? self.engine.type_name(rank, w.sequence) : ""};
       }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp, type name) of a rank's call.")
       .def_prop_ro("first_failure", [](Engine &self) -> std::optional<FailureRow> {

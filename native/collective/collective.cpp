@@ -10,6 +10,9 @@
 #include <sys/uio.h>
 
 namespace ridgeline {
+
+std::atomic<std::uint32_t> forks{0};
+
 namespace {
 
 constexpr std::uint64_t kLead = 1;      // slices that a rank fills before it reads the first slice of the others
@@ -35,13 +38,13 @@ bool overwrites_input(const Call &call, int ranks, int me) {
   }
 }
 
-std::atomic<std::uint32_t> forks{0};
-
 std::uint32_t count_forks() { // of this process and its ancestors, since the first communicator
   static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
   if (registered) throw std::runtime_error("pthread_atfork failed");
   return forks.load();
 }
+
+} // namespace
 
 std::uint32_t hash_text(const char *text) { // FNV-1a
   std::uint32_t hash = 2166136261u;
@@ -49,14 +52,11 @@ std::uint32_t hash_text(const char *text) { // FNV-1a
   return hash;
 }
 
-} // namespace
-
-std::uint32_t hash_type(Number type, const char *name) { return type == Number::bytes ? hash_text(name) : 0; }
-
 Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me,
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
     : waiter(segment_, members, me, pids, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes),
-      members_(std::move(members)), pids_(pids), me_(me), forks_(count_forks()), call_data_(members_.size()), from_(members_.size()),
+      members_(std::move(members)), pids_(pids), me_(me), first_failure_(segment_.first_failure(members_.at(0))),
+      forks_(count_forks()), call_data_(members_.size()), from_(members_.size()),
       loops_(reduce_loops(chosen_isa())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)
@@ -65,10 +65,8 @@ Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, 
   progress_ = segment_.line(members_[me_]).progress.load();
 }
 
-bool Collective::is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
-
 void Collective::fail(const Failure &failure) {
-  FirstFailure &first = segment_.first_failure(members_[0]);
+  FirstFailure &first = first_failure_;
   std::uint32_t expected = FirstFailure::no_failure;
   if (!first.state.compare_exchange_strong(expected, FirstFailure::writing)) return;
   first.op = std::uint32_t(op_), first.sequence = number_;
@@ -78,15 +76,7 @@ void Collective::fail(const Failure &failure) {
 }
 
 const FirstFailure *Collective::first_failure() const {
-  const FirstFailure &first = segment_.first_failure(members_[0]);
-  return first.state.load() == FirstFailure::written ? &first : nullptr;
-}
-
-void Collective::start(Op op, std::uint32_t number, std::int64_t timeout_ns) {
-  if (segment_.first_failure(members_[0]).state.load(std::memory_order_relaxed)) throw Failure{Fault::failed_before, members_[me_]};
-  op_ = op, number_ = number, timeout_ns_ = timeout_ns;
-  start_ns_ = monotonic_ns();
-  waiter.deadline = start_ns_ + timeout_ns;
+  return first_failure_.state.load() == FirstFailure::written ? &first_failure_ : nullptr;
 }
 
 std::pair<Called, CallData> Collective::read_last_header(int rank) const {
@@ -131,9 +121,9 @@ std::uint32_t Collective::arrive(const Call &call, std::uint32_t algorithm, std:
     call_data.address = reinterpret_cast<std::uint64_t>(data);
   }
   own_line.call_data[sequence % 2] = call_data;
-  static_assert(sizeof(Called) == 24, "compared byte by byte");
-  const Called called{std::uint8_t(call.op), std::uint8_t(call.type), std::uint8_t(call.how), std::uint8_t(algorithm),
-                      call.root, call.count, hash_type(call.type, call.type_name), schedule_hash};
+  static_assert(sizeof(Called) == 16, "compared byte by byte");
+  const Called called(std::uint32_t(call.op), std::uint32_t(call.type), std::uint32_t(call.how), algorithm,
+                      hash_type(call.type, call.type_name) ^ schedule_hash, call.root, call.count);
   own_line.called[sequence % 2] = called;
   if (call.type == Number::bytes) std::strncpy(own_line.type_name[sequence % 2], call.type_name, kTypeName - 1);
   advance_and_wait();
@@ -152,7 +142,7 @@ void Collective::refuse(Op op, std::int64_t timeout_ns) {
   const std::uint32_t sequence = sequence_++;
   Line &own_line = segment_.line(members_[me_]);
   own_line.call_data[sequence % 2] = {sequence, std::uint32_t(DataPath::bounce), 0, start_ns_};
-  own_line.called[sequence % 2] = {std::uint8_t(op), 0, 0, std::uint8_t(kRefusedCall), 0, 0, 0, 0};
+  own_line.called[sequence % 2] = Called(std::uint32_t(op), 0, 0, kRefusedCall, 0, 0, 0);
   Waiter::raise(own_line.progress, own_line.waiters, ++progress_);
   refused_ = true;
 }

@@ -33,7 +33,9 @@ struct Call {
   const char *type_name = ""; // for Number::bytes: ranks with different types must not exchange bytes
 };
 
-std::uint32_t hash_type(Number type, const char *name); // 0 for types with a reduction
+extern std::atomic<std::uint32_t> forks; // of this process and its ancestors, since the first communicator
+std::uint32_t hash_text(const char *text);
+inline std::uint32_t hash_type(Number type, const char *name) { return type == Number::bytes ? hash_text(name) : 0; }
 
 // The program of one rank, rows of (kind, peer, chunk, width), over `chunks` pieces of the data.
 struct Program {
@@ -69,7 +71,7 @@ public:
   std::pair<Called, CallData> read_last_header(int rank) const;
   char *arena() const { return segment_.arena(members_[me_]); }
   const char *type_name(int rank, std::uint32_t sequence) const { return segment_.line(members_[rank]).type_name[sequence % 2]; }
-  bool is_forked() const; // whether this process is a child of the rank: it must not write to the segment
+  bool is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; } // whether this process is a child of the rank: it must not write to the segment
   void fail(const Failure &failure); // ends the communicator for all ranks: the current call leaves data in flight
   const FirstFailure *first_failure() const;
 
@@ -87,7 +89,12 @@ private:
     const Line &line = segment_.line(members_[rank]);
     return {line.called[sequence % 2], line.call_data[sequence % 2]};
   }
-  void start(Op op, std::uint32_t number, std::int64_t timeout_ns);
+  void start(Op op, std::uint32_t number, std::int64_t timeout_ns) {
+    if (first_failure_.state.load(std::memory_order_relaxed)) throw Failure{Fault::failed_before, members_[me_]};
+    op_ = op, number_ = number, timeout_ns_ = timeout_ns;
+    start_ns_ = monotonic_ns();
+    waiter.deadline = start_ns_ + timeout_ns;
+  }
   std::uint32_t arrive(const Call &call, std::uint32_t algorithm, std::uint32_t schedule_hash, bool hidden, std::size_t slot_bytes);
   std::vector<std::uint64_t> parts(const Call &call) const;
   void advance_and_wait();
@@ -109,6 +116,7 @@ private:
   std::vector<int> members_, pids_;
   int me_;
   std::uint32_t sequence_ = 0, progress_ = 0, disputed_ = 0;
+  FirstFailure &first_failure_;
   std::uint32_t forks_;       // of this process when the communicator was made
   bool refused_ = false;      // the last call was refused without waiting for the other ranks
   Op op_ = Op::barrier;       // of the current call, as are the next three

@@ -136,8 +136,7 @@ void Collective::send(const void *from, std::uint64_t bytes, Number type, int to
     if (bytes > first_line) std::memcpy(cell.data + first_line, data + first_line, bytes - first_line);
     std::memcpy(cell.data, data, std::min<std::size_t>(first_line, bytes));
   }
-  cell.type = std::uint32_t(type);
-  cell.type_hash = hash_type(type, type_name);
+  cell.type = std::uint64_t(type) | std::uint64_t(hash_type(type, type_name)) << 32;
   cell.bytes = bytes;
   mail.sent = number + 1;
   Waiter::raise(cell.number, cell.waiters, number + 1);
@@ -156,7 +155,7 @@ void Collective::receive(void *to, std::uint64_t bytes, Number type, int from, s
   Cell &cell = mail.cells[number % kCells];
   waiter.until(cell.number, cell.waiters, number + 1, source);
   const std::uint64_t length = cell.bytes;
-  const bool other = length != bytes || cell.type != std::uint32_t(type) || cell.type_hash != hash_type(type, type_name);
+  const bool other = length != bytes || cell.type != (std::uint64_t(type) | std::uint64_t(hash_type(type, type_name)) << 32);
   const bool fits = length <= sizeof cell.data;
   if (fits && length && !other) std::memcpy(data, cell.data, length);
   Waiter::raise(mail.taken, mail.taken_waiters, number + 1);

@@ -143,7 +143,7 @@ class Communicator(Group):
         async_op: bool = False,
     ) -> Any:
         """Copy the array of the root into the arrays of all ranks; returns the array."""
-        if algorithm is None and not async_op and "broadcast" in self._direct_ops and root in self._ranks:
+        if algorithm is None and not async_op and "broadcast" in self._direct_ops:
             code = self._engine.broadcast(array, root, timeout or self._timeout)
             if code == 0:
                 return array
@@ -205,10 +205,8 @@ class Communicator(Group):
             self._get_device_group().send(array, to)
             return
         source = flatten(array, "send", written=False)
-
-        def run(seconds: float) -> int:
-            return self._engine.send(source.address, source.nbytes, source.type, to, seconds, source.name)
-
+        # A closure over the arguments would cost the direct path above some 50 ns.
+        run = partial(self._engine.send, source.address, source.nbytes, source.type, to, source.name)
         self._run(run, "send", timeout)
 
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
@@ -224,10 +222,7 @@ class Communicator(Group):
             self._check_usable("recv")
             return self._get_device_group().recv(array, source)
         target = flatten(array, "recv", written=True)
-
-        def run(seconds: float) -> int:
-            return self._engine.recv(target.address, target.nbytes, target.type, source, seconds, target.name)
-
+        run = partial(self._engine.recv, target.address, target.nbytes, target.type, source, target.name)
         self._run(run, "recv", timeout)
         target.finish()
         return array
