@@ -13,9 +13,6 @@ DEVICE_WORDS = (
     r"\b(?:nodes?|gpus?|tpus?|workers?|ranks?|threads?|cores?|processes|procs|devices?|replicas?|machines?|hosts?|"
     r"servers?|instances?|clients?|concurrency|streams?|jobs|world size|(?:queue|io) ?depth|qd|in flight)\b"
 )
-SUMMARY_LABEL = re.compile(  # a row that summarises the others
-    r"\W*(?:geo|arith\w*|harm\w*|grand |overall )?\s?-?(?:mean|average|avg|median|total|sum|overall)\b", re.I
-)
 _SHARES = (  # roles of a column of percentages: the first whose words its header has
     ("delta", r"delta|δ|shift|improv|change|gain|faster|slower|reduc|saving|saved|diff|increase|decrease|vs\b"),
     (
@@ -36,7 +33,6 @@ _DIMENSIONS: dict[Dims, tuple[tuple[str, str], ...]] = {
     q.FLOPS: (("flops", ""),),
     q.BYTES: (("memory", r"mem|usage|peak|footprint|vram|ram\b|rss|used|overhead"), ("size", "")),
     q.MONEY: (("spared", r"saved|saving"), ("cost", "")),
-    q.PRICE: (("price", ""),),
 }
 _PLAIN = (
     ("speedup", r"speed-?\s?up|^vs\b|\bvs\.? |relative|× ?faster|faster"),
@@ -71,10 +67,6 @@ class Column:
     cells: tuple[Quantity | None, ...]
     mixed: bool = False  # holds quantities of several kinds
     raw: tuple[Quantity | None, ...] = ()  # the cells, those of other kinds too
-
-    @property
-    def words(self) -> set[str]:
-        return set(re.findall(r"[a-z0-9]+", self.name.lower())) - {"time", "cost", "size", "ms", "s", "total", "the"}
 
 
 def read_columns(table: Table) -> list[Column]:
