@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -356,6 +358,32 @@ def stop_job(run_embed, monkeypatch):
         monkeypatch.setattr(file_job, "_encode_chunk", original)
 
     return stop
+
+
+def test_a_resumed_job_says_how_many_texts_it_keeps(run_embed, stop_job, tmp_path: Path, expected):
+    source, out = write(tmp_path / "t.txt"), tmp_path / "o.npy"
+    stop_job(source, "-o", out)
+    code, _, err = run_embed(source, "-o", out)
+    assert code == 0
+    assert "resuming: 4 texts of an earlier run are kept" in err
+    np.testing.assert_allclose(np.load(out), expected, atol=2e-6)
+
+
+def test_a_pipe_gets_lines_of_progress_with_the_remaining_time(run_embed, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("ridgeline.cli.embed"), "LINE_S", 0.0)
+    monkeypatch.setattr(file_job, "CHUNK_CHARACTERS", {"cpu": 40})
+    (tmp_path / "t.txt").write_text("a red cat\n" * 3_000)
+    code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy", "--json")
+    assert code == 0
+    assert re.search(r"^[\d,]+ texts, [\d,]+/s, \d+% of the file, about [\d,]+ s left$", err, re.MULTILINE)
+    assert run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy", "--json", "-q")[2] == ""
+
+
+def test_chunks_of_characters_hold_every_text_once():
+    texts = ["x" * n for n in (3, 50, 0, 10, 10, 40, 1)]
+    chunks = list(file_job._split_chunks(iter(texts), 3, 20))
+    assert [len(chunk) for chunk in chunks] == [2, 3, 1, 1]
+    assert [text for chunk in chunks for text in chunk] == texts
 
 
 def test_force_discards_another_job(run_embed, stop_job, tmp_path: Path, expected):

@@ -19,6 +19,9 @@ from ridgeline.errors import Exit, InputError
 if TYPE_CHECKING:
     from ridgeline.embed import EmbedderPool, JobResult, Progress
 
+LINE_S = 3.0  # between two lines of progress without a terminal
+MIN_SHARE = 0.01  # of the file, from which the remaining time is estimated
+
 
 def embed(
     file: Annotated[Path, typer.Argument(metavar="INPUT", help=".txt, .csv, .tsv, .jsonl (also .gz) or .parquet.")],
@@ -114,7 +117,7 @@ def embed(
         _start_pool(model, devices, settings) as pool,
     ):
         loaded = time.perf_counter()
-        with _progress(quiet or as_json) as progress:
+        with _progress(quiet) as progress:
             result = embed_file(
                 embedder,
                 file,
@@ -127,6 +130,7 @@ def embed(
                 batch_tokens="auto" if batch_tokens is None else batch_tokens,
                 force=force,
                 progress=progress,
+                resume=lambda count: None if quiet else _print_resumed(count),
             )
         seconds = time.perf_counter() - loaded
         passed, sentence = verify_file(embedder, file, out, column, text_format) if verify else (True, "")
@@ -203,22 +207,42 @@ def _collect_warnings() -> Iterator[list[str]]:
         yield notes
 
 
+def _print_resumed(count: int) -> None:
+    print_line(f"resuming: {count:,} texts of an earlier run are kept", stderr())
+
+
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Progress]:
-    """Show texts per second and the remaining time on a terminal."""
+    """Show texts per second and the remaining time: a bar on a terminal, else a line every few seconds."""
     console = stderr()
-    if quiet or not console.is_terminal:
-        yield lambda *_: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     started = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("embedding", total=1.0)
+    if quiet:
+        yield lambda *_: None
+    elif not console.is_terminal:
+        printed, first_share = started, -1.0
 
-        def advance(done: int, before: int, share: float) -> None:
-            rate = done / max(time.perf_counter() - started, 1e-9)
-            bar.update(task, completed=share, description=f"{before + done:,} texts, {rate:,.0f}/s")
+        def print_progress(done: int, before: int, share: float) -> None:
+            nonlocal printed, first_share
+            now = time.perf_counter()
+            if first_share < 0:
+                first_share = share
+            if now - printed < LINE_S:
+                return
+            printed, rate = now, done / (now - started)
+            left = (1 - share) * (now - started) / max(share - first_share, 1e-9)
+            remaining = f", about {left:,.0f} s left" if share - first_share > MIN_SHARE else ""
+            print_line(f"{before + done:,} texts, {rate:,.0f}/s, {share:.0%} of the file{remaining}", console)
 
-        yield advance
+        yield print_progress
+    else:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("embedding", total=1.0)
+
+            def advance(done: int, before: int, share: float) -> None:
+                rate = done / max(time.perf_counter() - started, 1e-9)
+                bar.update(task, completed=share, description=f"{before + done:,} texts, {rate:,.0f}/s")
+
+            yield advance

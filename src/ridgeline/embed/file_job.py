@@ -26,7 +26,8 @@ from ridgeline.errors import InputError, unknown
 from ridgeline.store import ChunkSet
 
 OUTPUT_FORMATS = (".npy", ".parquet")
-CHUNK = 8_192  # texts; the most that a stopped job loses
+MAX_CHUNK = 8_192  # texts of a chunk
+CHUNK_CHARACTERS = {"cpu": 1 << 15, "cuda": 1 << 24}  # of a chunk: a second of work, the most that a stopped job loses
 METADATA = "ridgeline"  # the key of the model's description in the metadata of a Parquet file
 VERIFIED_ROWS = 64  # rows that `verify_file` encodes again
 MIN_COSINE = {"float32": 0.99999, "bfloat16": 0.9998, "float16": 0.9998}  # with the same row in float32
@@ -54,9 +55,10 @@ def embed_file(
     pool: EmbedderPool | None = None,
     settings: dict[str, Any] | None = None,
     batch_tokens: int | str = "auto",
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     force: bool = False,
     progress: Progress = lambda *_: None,
+    resume: Callable[[int], object] = lambda _: None,
 ) -> JobResult:
     """Embed one column of `path` into `out`.
 
@@ -68,9 +70,10 @@ def embed_file(
     pool          several devices that encode, with the settings of `embedder`
     settings      other settings that determine the vectors; a job with different ones does not resume
     batch_tokens  tokens per batch
-    chunk         texts per chunk: the most that a stopped job loses
+    chunk         texts per chunk: the most that a stopped job loses (default: by device)
     force         discard the chunks of an earlier job
-    progress      called with texts done now, texts done before, share of the file
+    progress      called with texts done now, texts done before, share of the file that is done
+    resume        called with the number of texts of an earlier run, if there are any
 
     Raises InputError for a file that cannot be read or written.
     """
@@ -85,7 +88,7 @@ def embed_file(
         if out.suffix == ".parquet":
             columns = KeptColumns(path, rows.column, keep, text_format)
         job = {**(settings or {}), "format": asdict(text_format)}
-        return _embed_rows(embedder, pool, path, rows, columns, out, job, batch_tokens, chunk, force, progress)
+        return _embed_rows(embedder, pool, path, rows, columns, out, job, batch_tokens, chunk, force, progress, resume)
 
 
 def _embed_rows(
@@ -97,11 +100,13 @@ def _embed_rows(
     out: Path,
     settings: dict[str, Any],
     batch_tokens: int | str,
-    chunk: int,
+    chunk: int | None,
     force: bool,
     progress: Progress,
+    resume: Callable[[int], object],
 ) -> JobResult:
     input_stat = path.stat()
+    characters = None if chunk else CHUNK_CHARACTERS[embedder.device.partition(":")[0]]
     key = {
         "input": {"name": path.name, "bytes": input_stat.st_size, "changed_ns": input_stat.st_mtime_ns},
         "column": rows.column,
@@ -111,18 +116,20 @@ def _embed_rows(
         "dtype": embedder.dtype,
         "max_tokens": embedder.max_tokens,
         "prompt": embedder.prompt,
-        "chunk": chunk,
+        "chunk": chunk or f"{characters} characters",
         **settings,
     }
     folder = out.parent / f".{out.name}.chunks"
     count = resumed = 0
     with ChunkSet(folder, key=key, suffix=".f32", start_over=force, cure="forget it with --force") as chunks:
         ready = set(chunks.done())
+        if ready:
+            resume(sum(chunks.file(number).stat().st_size for number in ready) // (4 * embedder.dim))
         pending: deque[tuple[int, int, int]] = deque()  # number of a chunk, its first text, its texts
 
         def missing_chunks() -> Iterator[list[str]]:
             nonlocal count, resumed
-            for number, texts in enumerate(_split_chunks(rows.texts, chunk)):
+            for number, texts in enumerate(_split_chunks(rows.texts, chunk or MAX_CHUNK, characters)):
                 if number in ready:
                     resumed += len(texts)
                 else:
@@ -131,9 +138,11 @@ def _embed_rows(
                 count += len(texts)
 
         def encode_alone() -> Iterator[NDArray[np.float32]]:
+            before = 0.0  # the share of the file that is done
             for texts in missing_chunks():
-                report = partial(_report, progress, count - resumed, resumed, rows.share)
+                report = partial(_report, progress, count - resumed, resumed, before, rows.share(), len(texts))
                 yield _encode_chunk(embedder, texts, pending[0][1], batch_tokens, report)
+                before = rows.share()
 
         done = 0
         for vectors in encode_alone() if pool is None else pool.encode_chunks(missing_chunks()):
@@ -193,12 +202,22 @@ def _hash_model_files(folder: Path) -> str:
     return hashlib.sha256(repr(states).encode()).hexdigest()[:12]
 
 
-def _report(progress: Progress, done: int, before: int, share: Callable[[], float], added: int) -> None:
-    progress(done + added, before, share())
+def _report(progress: Progress, done: int, resumed: int, before: float, after: float, length: int, added: int) -> None:
+    """Report `added` texts of a chunk of `length`; the file is read up to the share `after`, not yet encoded."""
+    progress(done + added, resumed, before + (after - before) * added / length)
 
 
-def _split_chunks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
-    while chunk := list(islice(texts, size)):
+def _split_chunks(texts: Iterator[str], size: int, characters: int | None) -> Iterator[list[str]]:
+    """Split texts after `size` of them or after `characters`, the same way in every run."""
+    chunk: list[str] = []
+    total = 0
+    for text in texts:
+        chunk.append(text)
+        total += len(text)
+        if len(chunk) >= size or (characters is not None and total >= characters):
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk
 
 
