@@ -70,3 +70,20 @@ def test_the_root_help_imports_no_command():
     lines = process.stdout.strip().splitlines()
     assert lines[-1] == "ridgeline.cli.output"
     assert all(any(name in line for line in lines) for name in COMMANDS)
+
+
+def complete(words: str) -> list[str]:
+    """Return what the shell offers after the last of these words."""
+    environment = {
+        **os.environ,
+        "_RIDGELINE_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"ridgeline {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    command = [sys.executable, "-c", "from ridgeline.cli import main; main()"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def test_the_shell_completes_commands_and_options():
+    assert complete("rec") == ["records", "recommend"]
+    assert complete("records exp") == ["export"]

@@ -99,6 +99,10 @@ class Commands(typer.core.TyperGroup):
         super().format_help(ctx, formatter)
         self.commands = loaded
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self._add_summaries()
+        return super().shell_complete(ctx, incomplete)
+
     def _add_summaries(self) -> None:
         for name, (_, panel, summary) in COMMANDS.items():
             if name not in self.commands:
@@ -115,7 +119,7 @@ app = typer.Typer(
     name="ridgeline",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    **SETTINGS,
+    **{**SETTINGS, "add_completion": True},
 )
 
 
