@@ -54,7 +54,9 @@ def append(
     log: Log,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Name of this input, like a UUID: appended again under it, it counts once."),
+        typer.Option(
+            "--key", metavar="KEY", help="Name of this input, like a UUID: appended again under it, it counts once."
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
