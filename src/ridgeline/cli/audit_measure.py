@@ -23,7 +23,7 @@ def evaluate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show precision, recall, F1 and AUROC of the score, with intervals, and those of two simple baselines.
+    """Show precision, recall, F1 and AUROC of the score, with intervals, and those of three simple baselines.
 
     DATA is a file of lines with the label in the first column (Loghub; "-" is normal), a JSONL file of sessions
     (label, templates), or the common beginning of two file names (DATA_train.jsonl.gz, DATA_test.jsonl.gz).
@@ -53,14 +53,15 @@ def _print_answer(answer: dict[str, Any]) -> None:
     protocol = answer["protocol"]
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for name in ("precision", "recall", "F1", "95 %", "AUROC", "95 %"):
+    for name in ("precision", "recall", "F1", "95 %", "AUROC", "95 %", "F1, no labels", "95 %"):
         table.add_column(name, justify="right")
-    for name in ("ridgeline", "never_seen", "count_vector"):
-        row = answer[name]
+    for name, row in answer.items():
+        if name == "protocol":
+            continue
         cells = [f"{row['precision']:.3f}", f"{row['recall']:.3f}"]
-        for figure in ("f1", "auroc"):
-            low, high = row["ci"][figure]
-            cells += [f"{row[figure]:.3f}", f"{low:.3f} to {high:.3f}"]
+        for part, figure in ((row, "f1"), (row, "auroc"), (row["unlabelled"], "f1")):
+            low, high = part["ci"][figure]
+            cells += [f"{part[figure]:.3f}", f"{low:.3f} to {high:.3f}"]
         table.add_row(name, *cells)
     print_line(
         f"{protocol['data']}: {protocol['test']:,} {protocol['unit']}s judged, {protocol['test_anomalies']:,} of them "
@@ -69,6 +70,11 @@ def _print_answer(answer: dict[str, Any]) -> None:
     stdout().print(table)
     print_line(f"split       {protocol['split']}")
     print_line(f"threshold   {protocol['threshold']}")
+    print_line(f"no labels   {protocol['unlabelled']}")
+    unlabelled = answer["ridgeline"]["unlabelled"]
+    low, high = unlabelled["exceeded_ci"]
+    drift = "; that is drift: what is normal has changed" if unlabelled["drift"] else ""
+    print_line(f"exceeded    by {unlabelled['exceeded']:.1%} of the normal units ({low:.1%} to {high:.1%}){drift}")
     print_line(f"intervals   {protocol['intervals']}")
 
 

@@ -31,23 +31,34 @@ def test_the_distance_equals_a_sum_over_all_templates(learnt, queries, restored)
     module.MOST = 8
     try:
         for session in learnt:
-            counts.learn(session, counts.surprise(session)[1])
+            counts.learn(session)
             if session not in known:
                 known = [*known, session][-8:]
         if restored:
             counts = Counts.restore(json.loads(json.dumps(counts.state())))
         for session in queries:
-            assert counts.distance(session) == pytest.approx(slow(known, session), abs=1e-6)
+            assert counts.distances(session)[0] == pytest.approx(slow(known, session), abs=1e-6)
         for session in known:
-            assert counts.distance(session) == 0.0
+            assert counts.distances(session)[0] == 0.0
     finally:
         module.MOST = before
 
 
-def test_learning_invalidates_the_cached_answer():
+def test_a_rare_key_counts_more_in_the_weighted_distance():
     counts = Counts()
-    counts.learn({1: 1}, 0.0)
-    first = counts.surprise({1: 1, 2: 1})
-    assert counts.surprise({1: 1, 2: 1}) == first
-    counts.learn({1: 1, 2: 1}, first[1])
-    assert counts.surprise({1: 1, 2: 1}) != first
+    for n in range(1, 40):
+        counts.learn({1: n, 2: 2 * n, 3: 5})
+    counts.learn({1: 1, 2: 2, 3: 5, 4: 1})
+    plain, weighted = counts.distances({1: 20, 2: 40, 3: 5, 9: 1})
+    assert weighted > 2 * plain
+    assert counts.distances({1: 20, 2: 40, 3: 5}) == (0.0, 0.0)
+
+
+def test_keys_beyond_the_last_column_share_columns(monkeypatch):
+    monkeypatch.setattr(module, "WIDEST", 16)
+    counts = Counts()
+    for key in range(200):
+        counts.learn({key: 2})
+    assert counts._matrix.shape[1] == 16
+    assert counts.distances({199: 2}) == (0.0, 0.0)
+    assert 0.0 <= counts.distances({1000: 2})[0] <= 1.0

@@ -397,3 +397,57 @@ def test_a_sentence_has_the_action_first_and_no_session():
     row = {"action": "a.b", "subject": "c d", "attributes": {"z": [1, {"y": 2}], "b": "x", "session": "s1"}}
     assert describe_event(row) == 'a.b c d b=x z=[1, {"y": 2}]'
     assert describe_event({}) == "event"
+
+
+def place(texts: list[str]) -> np.ndarray:
+    """Vectors in which some words sound like trouble (first axis), some like routine (second axis)."""
+    vectors = np.zeros((len(texts), 3), np.float32)
+    for row, text in zip(vectors, texts, strict=True):
+        row[0] = any(word in text.lower() for word in ("disabled", "panic", "failure", "attack"))
+        row[1] = any(word in text.lower() for word in ("added", "started", "information"))
+        row[2] = 0.5
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_newness_alone_raises_no_alert_and_trouble_does_even_after_it():
+    rows = units(1500)
+    for k, (action, subject, actor) in enumerate(
+        [
+            ("PortAdded", "br0", "root"),
+            ("FirewallDisabled", "firewalld", "root"),
+            ("KernelMessage", "PANIC disk", "root"),
+            ("PortAdded", "eth9 by hand", "stranger"),
+        ]
+    ):
+        rows.append(
+            rows[0] | {"time": BASE + (1500 + k) * SECOND, "action": action, "subject": subject, "actor": actor}
+        )
+    harmless, firewall, panic, stranger = Detector(place).score(rows, range(len(rows)))[1500:]
+    assert not harmless.alert
+    assert "sounds like trouble" not in harmless.reason
+    assert firewall.alert
+    assert panic.alert
+    assert stranger.alert
+    assert "sounds like trouble" in panic.reason
+    assert harmless.score < min(firewall.score, panic.score, stranger.score)
+
+
+def test_anomalous_sessions_raise_alerts_though_there_are_more_of_them_than_the_rate():
+    """Ranks of all sessions would let one in a hundred through; here one in eight is broken."""
+    rng, detector = Random(1), Detector(words)
+    found = wrong = broken = 0
+    for i in range(900):
+        bad = i >= 500 and rng.random() < 0.125
+        texts = ordinary(rng)
+        if bad:
+            texts = [texts[0], *texts[2:-2], texts[1], *texts[-2:]]
+        row = units(1)[0] | {"action": "log.line", "attributes": {"session": f"s{i}"}}
+        detector.score(
+            [row | {"time": BASE + i * SECOND, "subject": text.format(n=i)} for text in texts], [i] * len(texts)
+        )
+        [judgement] = detector.end_sessions()
+        broken += bad
+        found += bad and judgement.alert
+        wrong += i >= 500 and not bad and judgement.alert
+    assert found > 0.5 * broken
+    assert wrong <= 20  # of 350

@@ -15,14 +15,22 @@ from tests.audit.conftest import cli, cli_json
 from tests.audit.simulated import KINDS, sessions, strange_actor, words
 
 from ridgeline.audit.anomaly.evaluate import Labelled, Unit, compare_methods, load, protocol
-from ridgeline.audit.anomaly.evaluate.methods import CountVector, LineCounts, NeverSeen, Watcher
+from ridgeline.audit.anomaly.evaluate.methods import (
+    CountVector,
+    LineCounts,
+    NeverSeen,
+    NewRuns,
+    Watcher,
+    choose_reading,
+)
 from ridgeline.audit.anomaly.evaluate.metrics import (
     MethodScores,
     bootstrap,
     compute_figures,
-    find_exceeded,
     find_interval,
+    find_share_interval,
     find_threshold,
+    find_tolerance,
 )
 from ridgeline.errors import InputError
 
@@ -72,10 +80,19 @@ def test_weights_stand_for_copies():
     assert weighted == find_threshold(np.repeat(labels, copies), np.repeat(scores, copies), np.ones(7))
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.floats(0.01, 0.5))
-def test_at_most_a_rate_exceeds(values, rate):
-    scores = np.array(values, float)
-    assert (scores > find_exceeded(scores, rate)).mean() <= rate + 1e-9
+@pytest.mark.parametrize("count", [100, 400, 2000])
+def test_the_threshold_without_labels_holds_on_later_scores_in_nineteen_of_twenty_cases(count):
+    rng, rate, cases = np.random.default_rng(0), 0.01, 400
+    # The share of later uniform scores above a threshold is 1 − threshold.
+    too_low = sum(1 - find_tolerance(rng.random(count), rate) > rate for _ in range(cases))
+    expected = 0.05 if count >= 299 else (1 - rate) ** count
+    assert too_low / cases <= expected + 0.075
+
+
+def test_the_interval_of_a_share_holds_it():
+    low, high = find_share_interval(41, 100)
+    assert 0.31 < low < 0.33 < 0.5 < high < 0.51
+    assert find_share_interval(0, 100)[0] == 0.0
 
 
 def test_bootstrap_intervals_hold_the_truth_about_as_often_as_they_say():
@@ -116,9 +133,29 @@ def unit(texts: list[str], bad: bool = False) -> Unit:
     return Unit(bad, tuple({"action": "log.line", "subject": text, "attributes": {"session": "s"}} for text in texts))
 
 
+def read(event: dict) -> str:
+    return event["subject"]
+
+
+def test_the_baselines_read_raw_events_and_mask_only_what_does_not_recur():
+    """The template miner takes the names of system calls for a variable; the baselines must not."""
+    data = [
+        unit([f"syscall {name}" for name in ("open", "read", "5", "write", "close")] + [f"id {i}"]) for i in range(9)
+    ]
+    reading = choose_reading(data)
+    assert [reading(e) for e in data[0].events] == [
+        "log.line syscall open",
+        "log.line syscall read",
+        "log.line syscall 5",
+        "log.line syscall write",
+        "log.line syscall close",
+        "log.line id <*>",
+    ]
+
+
 def test_the_baselines_are_what_they_are_called():
-    never, count = NeverSeen(), CountVector()
-    for method in (never, count):
+    never, count, runs = NeverSeen(read), CountVector(read), NewRuns(read, single=False)
+    for method in (never, count, runs):
         for texts in (["a x", "b"], ["a x", "b", "b"], ["a x", "b"]):
             method.judge(unit(texts), learn=True)
     assert never.judge(unit(["a x", "c", "d e f"]), learn=False) == 2
@@ -126,12 +163,14 @@ def test_the_baselines_are_what_they_are_called():
     assert count.judge(unit(["b", "a x"]), learn=False) == 0.0
     assert count.judge(unit(["a x", "a x", "b"]), learn=False) == pytest.approx(1 / 5)
     assert count.judge(unit(["c"]), learn=False) == 1.0
+    assert runs.judge(unit(["a x", "b", "b"]), learn=False) == 0.0
+    assert runs.judge(unit(["b", "a x", "b"]), learn=False) == 1.0
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=2, max_size=12))
 @settings(max_examples=50)
 def test_count_distance_is_the_nearest_of_all(data):
-    method = CountVector()
+    method = CountVector(read)
     for texts in data[:-1]:
         method.judge(unit(texts), learn=True)
     last = data[-1]
@@ -144,7 +183,7 @@ def test_count_distance_is_the_nearest_of_all(data):
 
 
 def test_lines_are_counted_with_those_before_them():
-    method = LineCounts(3)
+    method = LineCounts(read, 3)
     for text in "aabaabaab":
         method.judge(unit([text]), learn=True)
     assert method.judge(unit(["a"]), learn=False) == 0.0  # a b a: seen
@@ -159,7 +198,7 @@ def quick(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_detector_is_no_worse_than_the_baselines_for_any_kind_of_session(kind, quick):
     answer = compare_methods(sessions(kind, seed=3, count=700), words)
-    for name in ("never_seen", "count_vector"):
+    for name in ("never_seen", "count_vector", "new_ngrams"):
         for figure in ("f1", "auroc"):
             assert answer["ridgeline"][figure] >= answer[name][figure] - 1e-9
     assert answer["ridgeline"]["f1"] > 0.85
@@ -182,7 +221,8 @@ def test_test_labels_decide_nothing(quick):
     data = sessions(KINDS[-1], seed=4, count=400)
     turned = Labelled("t", data.kind, data.split, data.train, [Unit(not u.anomalous, u.events) for u in data.test])
     one, other = compare_methods(data, words), compare_methods(turned, words)
-    for name in ("ridgeline", "never_seen", "count_vector"):
+    for name in ("ridgeline", "never_seen", "count_vector", "new_ngrams"):
+        assert one[name]["unlabelled"]["threshold"] == other[name]["unlabelled"]["threshold"]
         assert one[name]["threshold"] == other[name]["threshold"]
         assert one[name]["found"] == other[name]["found"]
         assert one[name]["auroc"] == pytest.approx(1 - other[name]["auroc"])
@@ -201,10 +241,12 @@ def test_the_watcher_judges_as_the_detector_does():
 
     data = sessions(KINDS[-1], seed=6, count=120)
     watcher, detector = Watcher(words, "session"), Detector(words)
+    detector.trust = True
     for i, each in enumerate(data.train):
         score = watcher.judge(each, learn=True)
         detector.score(each.events, [i] * len(each.events))
-        assert [j.score for j in detector.end_sessions()] == [score]
+        [judgement] = detector.end_sessions()
+        assert judgement.score / (1 - judgement.score) == score
 
 
 def write(path: Path, data: list[dict]) -> Path:
@@ -297,9 +339,9 @@ def test_the_command_answers_in_json_and_in_words(tmp_path, capsys):
 
     path = write(tmp_path / "x.jsonl", session_rows(2, 100))
     answer = cli_json("audit", "evaluate", path)
-    assert set(answer) == {"protocol", "ridgeline", "never_seen", "count_vector"}
-    for name in ("ridgeline", "never_seen", "count_vector"):
-        assert {"precision", "recall", "f1", "auroc", "ci", "threshold"} <= set(answer[name])
+    assert set(answer) == {"protocol", "ridgeline", "never_seen", "count_vector", "new_ngrams"}
+    for name in ("ridgeline", "never_seen", "count_vector", "new_ngrams"):
+        assert {"unlabelled", "precision", "recall", "f1", "auroc", "ci", "threshold"} <= set(answer[name])
         low, high = answer[name]["ci"]["f1"]
         assert low <= answer[name]["f1"] <= high
     _print_answer(answer)

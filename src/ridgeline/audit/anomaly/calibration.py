@@ -23,12 +23,18 @@ is ranked against recent sums:
 
     p      how rare a sum as large was recently
     score  L / (L + L₀) with L = −log p and L₀ = −log(alert rate): 0.5 is the threshold of an alert
+
+`SessionScale` does the same for sessions, with all parts, since there are few and each ranks sessions by itself. Ranks
+of all sessions would never let more than the alert rate through, however many anomalies there are. So sessions far
+beyond the threshold do not enter the ranks, and those that are just beyond it enter as if they were at it. If so many
+sessions raise alerts that they cannot all be anomalies, normal sessions have changed (`drifts`), and all are learnt
+until that has passed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
 from typing import Any, Self
 
@@ -42,6 +48,9 @@ REACH = 16  # bins below that count in part
 _PARTS = [math.exp(-n * WIDTH / DECAY) for n in range(REACH, 0, -1)]
 STANDS_OUT = math.log(10)
 NEXT = 0.5  # weight of the next largest part
+CLEAR = 2.0  # nats beyond the threshold at which a session is clearly an anomaly; few normal ones are that far
+SHARE = 200  # sessions over which the share of alerts is averaged
+DRIFT = 0.5  # share of sessions with alerts that means drift
 GIVEN = ("new", "meaning", "tone")  # parts of a new template only
 
 
@@ -105,6 +114,18 @@ class Ranks:
         new = weight if above >= weight else weight / (1.0 + self._beyond(at))
         return min(1.0, (above + new) / (self._clock.total + weight))
 
+    def beyond(self, surprise: float) -> float:
+        """Return the distance, in nats, from the largest surprises in memory; 0 if it is not beyond them."""
+        return self._beyond(surprise / WIDTH)
+
+    def find_exceeded(self, share: float) -> float:
+        """Return the surprise that this share of the surprises in memory exceeds, to the next bin."""
+        left, bin = share * self._clock.total, self._top
+        while bin >= 0 and self._bins[bin] <= left:
+            left -= self._bins[bin]
+            bin -= 1
+        return (bin + 1) * WIDTH
+
     def _beyond(self, at: float) -> float:
         """Return the distance, in nats, beyond the point above which less than one surprise remains."""
         left, bin, weight = 0.0, self._top, self._clock.weight
@@ -160,12 +181,8 @@ class Scale:
         if new <= STANDS_OUT:
             new = 0.0
             weights = {part: weight for part, weight in weights.items() if part not in GIVEN}
-        total, share = 0.0, 1.0
         others = [weight for part, weight in weights.items() if part != "template" and part not in GIVEN]
-        for weight in sorted([new, *others], reverse=True):
-            total += weight * share
-            share *= NEXT
-        return total, weights
+        return _add_parts([new, *others]), weights
 
     def rarity(self, total: float) -> float:
         """Return L of a sum."""
@@ -194,6 +211,60 @@ class Scale:
         }
         restored.sums = Ranks.restore(state["sums"], restored._clock)
         return restored
+
+
+class SessionScale(Scale):
+    """The histories of the parts of sessions and of their sum.
+
+    rate  the share of ordinary sessions that may raise alerts
+    """
+
+    def __init__(self, parts: Sequence[str], memory: int = MEMORY, rate: float = 0.01) -> None:
+        super().__init__(parts, memory)
+        self.rate = rate
+        self.alert_share = rate  # of recent sessions
+
+    @property
+    def drifts(self) -> bool:
+        """Whether more sessions raise alerts than anomalies can be."""
+        return self.alert_share > DRIFT
+
+    def rarity(self, total: float) -> float:
+        """Return L of a sum. Beyond all sums in memory it grows with the sum, by half: sums have exponential tails."""
+        beyond = self.sums.beyond(total)
+        return super().rarity(total) + max(0.0, beyond / 2 - math.log1p(beyond))
+
+    def weigh(self, raw: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+        weights = {part: self.parts[part].rarity(value) for part, value in raw.items()}
+        return _add_parts(weights.values()), {part: w for part, w in weights.items() if w > STANDS_OUT}
+
+    def learn(self, raw: Mapping[str, float], total: float, alert: bool = False) -> None:
+        self.alert_share += (alert - self.alert_share) / SHARE
+        if alert and not self.drifts:
+            threshold = self.sums.find_exceeded(self.rate)
+            if total > threshold + CLEAR:
+                return
+            total = min(total, threshold)
+            raw = {part: min(value, self.parts[part].find_exceeded(self.rate)) for part, value in raw.items()}
+        super().learn(raw, total)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"rate": self.rate, "share": self.alert_share}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        restored = super().restore(state)
+        restored.rate, restored.alert_share = state["rate"], state["share"]
+        return restored
+
+
+def _add_parts(weights: Iterable[float]) -> float:
+    """Add the weights of parts: the largest in full, each next one by half of the share before."""
+    total, share = 0.0, 1.0
+    for weight in sorted(weights, reverse=True):
+        total += weight * share
+        share *= NEXT
+    return total
 
 
 def scale_score(rarity: float, alert_rate: float) -> float:

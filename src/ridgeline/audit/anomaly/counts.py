@@ -1,8 +1,8 @@
-"""Sessions by how often each template occurs in them: how unusual the counts are, and how far from the nearest session.
+"""Sessions by how often each key occurs in them: the distance to the nearest known session.
 
-A session whose counts were seen before is as unusual as those counts are rare. A session with new counts is as unusual
-as new counts are rare, and more so the further it is from the nearest known session. If every session is different,
-only the distance matters.
+Two distances (Bray–Curtis, the share of log counts that differ): one counts all keys the same, one counts a key the
+more the fewer sessions have it (tf-idf). The first sees a step that is missing or too many, the second a few rare
+events in a long session.
 """
 
 from __future__ import annotations
@@ -15,109 +15,132 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.audit.anomaly.calibration import Ranks
-from ridgeline.audit.anomaly.frequency import Frequencies
-
-SPAN = 10_000
-MOST = 2_048  # different sessions in memory
-WIDEST = 4_096  # templates in them; beyond that, all sessions are forgotten
+MOST = 4_096  # different sessions in memory
+WIDEST = 2_048  # columns; beyond that, keys share them
 FIRST = (16, 16)
-SCALE = 8.0  # nats of a distance of 1 (nothing in common), for the ranks
+LEAST = 0.1  # weight of a key that every session has
+REFRESH = 1.1  # the weights are computed again when there are this many times more sessions
 
 
 class Counts:
-    def __init__(self, span: int = SPAN) -> None:
-        self._often = Frequencies(span)
-        self._away = Ranks(span)  # distances of earlier sessions
+    def __init__(self) -> None:
         self._rows: OrderedDict[str, int] = OrderedDict()  # counts → row, oldest first
-        self._columns: dict[int, int] = {}  # template → column
+        self._columns: dict[int, int] = {}  # key → column
         self._matrix: NDArray[np.float32] = np.zeros(FIRST, np.float32)  # log(1 + count)
         self._sums: NDArray[np.float64] = np.zeros(FIRST[0])  # row sums
-        self._last_answer: tuple[str, tuple[float, float]] | None = None  # of `surprise`, valid until the next `learn`
+        self._weights: NDArray[np.float64] = np.zeros(0)  # of the columns, at the last refresh
+        self._weighted: NDArray[np.float64] = np.zeros(FIRST[0])  # weighted row sums
+        self._learnt = self._refreshed = 0  # sessions added, and those at the last refresh
 
-    def surprise(self, counts: Mapping[int, int]) -> tuple[float, float]:
-        """Return the surprise in nats, and the distance in [0, 1] to the nearest known session."""
-        key = _key(counts)
-        if self._last_answer is None or self._last_answer[0] != key:
-            self._last_answer = key, self._surprise(key, counts)
-        return self._last_answer[1]
+    def distances(self, counts: Mapping[int, int]) -> tuple[float, float]:
+        """Return both distances, in [0, 1], to the nearest known session; 0 if there is none.
 
-    def _surprise(self, key: str, counts: Mapping[int, int]) -> tuple[float, float]:
-        rare = -math.log(self._often.p(key))
-        if key in self._often:
-            return rare, 0.0
-        distance = self.distance(counts)
-        return rare - math.log(self._away.p(distance * SCALE)), distance
-
-    def distance(self, counts: Mapping[int, int]) -> float:
-        """Return the distance to the nearest known session: the share of log counts that differ (Bray–Curtis).
-
-        Only the templates of this session are read: sessions a and b differ by Σ a + Σ b − 2 Σ min(a, b). Float64 sums
-        of this few float32 numbers are exact.
+        Only the columns of this session are read: sessions a and b differ by Σ a + Σ b − 2 Σ min(a, b).
         """
-        if not self._rows:
-            return 0.0
-        shared = [(self._columns[template], n) for template, n in counts.items() if template in self._columns]
-        columns, log_counts = [column for column, _ in shared], np.log1p([n for _, n in shared]).astype(np.float32)
-        strange = sum(math.log1p(n) for template, n in counts.items() if template not in self._columns)
         known = len(self._rows)
-        both = np.minimum(self._matrix[:known, columns], log_counts).sum(1, dtype=np.float64)
-        total = self._sums[:known] + log_counts.sum(dtype=np.float64) + strange
-        return float(((total - 2 * both) / np.maximum(total, 1e-9)).min())
+        if not known or _name(counts) in self._rows:
+            return 0.0, 0.0
+        columns, values, strange = self._project(counts)
+        shared = np.minimum(self._matrix[:known, columns], values)
+        plain = _nearest(shared.sum(1, dtype=np.float64), self._sums[:known], values.sum(dtype=np.float64) + strange)
+        weights = self._column_weights(columns)
+        total = float(values @ weights) + strange * self._unknown_weight()
+        return plain, _nearest(shared @ weights, self._weighted[:known], total)
 
-    def learn(self, counts: Mapping[int, int], distance: float) -> None:
-        key, self._last_answer = _key(counts), None
-        self._often.learn(key)
-        self._away.add(distance * SCALE)
-        if key in self._rows or not 0 < len(counts) <= WIDEST:
+    def learn(self, counts: Mapping[int, int]) -> None:
+        name = _name(counts)
+        if name in self._rows or not counts:
             return
-        if len(self._columns) + sum(template not in self._columns for template in counts) > WIDEST:
-            self._rows, self._columns = OrderedDict(), {}
-            self._matrix, self._sums = np.zeros(FIRST, np.float32), np.zeros(FIRST[0])
         row = len(self._rows)
         if row >= MOST:
             row = self._rows.popitem(last=False)[1]
             self._matrix[row] = 0
-        self._rows[key] = row
-        for template in counts:
-            self._columns.setdefault(template, len(self._columns))
-        rows, columns = self._matrix.shape
-        if len(self._rows) > rows or len(self._columns) > columns:
-            rows = 2 * rows if len(self._rows) > rows else rows
-            while columns < len(self._columns):
-                columns *= 2
-            larger, sums = np.zeros((rows, columns), np.float32), np.zeros(rows)
-            larger[: len(self._matrix), : self._matrix.shape[1]] = self._matrix
-            sums[: len(self._sums)] = self._sums
-            self._matrix, self._sums = larger, sums
+        self._rows[name] = row
+        for key in counts:
+            if key not in self._columns and len(self._columns) < WIDEST:
+                self._columns[key] = len(self._columns)
+        self._grow()
         self._write(row, counts)
+        self._learnt += 1
+        if self._learnt > REFRESH * self._refreshed or self._learnt >= self._refreshed + MOST // 8:
+            self._refreshed = self._learnt
+            self._refresh()
+
+    def _project(self, counts: Mapping[int, int]) -> tuple[list[int], NDArray[np.float32], float]:
+        """Return the columns of a session, its log counts in them, and the sum of those without a column."""
+        by_column: dict[int, int] = {}
+        strange = 0.0
+        for key, count in counts.items():
+            column = self._columns.get(key)
+            if column is None and len(self._columns) >= WIDEST:
+                column = key % WIDEST
+            if column is None:
+                strange += math.log1p(count)
+            else:
+                by_column[column] = by_column.get(column, 0) + count
+        return list(by_column), np.log1p(np.fromiter(by_column.values(), np.float32, len(by_column))), strange
+
+    def _unknown_weight(self) -> float:
+        return math.log(self._refreshed + 1) + LEAST
+
+    def _column_weights(self, columns: list[int]) -> NDArray[np.float64]:
+        """Return the weights of columns; a column that is newer than the weights counts as unknown."""
+        known, unknown = len(self._weights), self._unknown_weight()
+        return np.array([self._weights[column] if column < known else unknown for column in columns])
+
+    def _refresh(self) -> None:
+        known, used = len(self._rows), len(self._columns)
+        sessions = (self._matrix[:known, :used] > 0).sum(0)
+        self._weights = np.log((known + 1) / (sessions + 1)) + LEAST
+        self._weighted = self._matrix[:, :used] @ self._weights
+
+    def _grow(self) -> None:
+        rows, columns = self._matrix.shape
+        if len(self._rows) <= rows and len(self._columns) <= columns:
+            return
+        rows = 2 * rows if len(self._rows) > rows else rows
+        while columns < len(self._columns):
+            columns *= 2
+        larger, sums, weighted = np.zeros((rows, columns), np.float32), np.zeros(rows), np.zeros(rows)
+        larger[: len(self._matrix), : self._matrix.shape[1]] = self._matrix
+        sums[: len(self._sums)], weighted[: len(self._weighted)] = self._sums, self._weighted
+        self._matrix, self._sums, self._weighted = larger, sums, weighted
 
     def _write(self, row: int, counts: Mapping[int, int]) -> None:
-        columns = [self._columns[template] for template in counts]
-        self._matrix[row, columns] = np.log1p(list(counts.values()))
-        self._sums[row] = self._matrix[row, columns].sum(dtype=np.float64)
+        columns, values, _ = self._project(counts)
+        self._matrix[row, columns] = values
+        self._sums[row] = values.sum(dtype=np.float64)
+        self._weighted[row] = float(values @ self._column_weights(columns))
 
     def state(self) -> dict[str, Any]:
         return {
-            "often": self._often.state(),
-            "away": self._away.state(),
             "known": list(self._rows.items()),
             "columns": list(self._columns),
             "shape": self._matrix.shape,
+            "weights": self._weights.tolist(),
+            "learnt": [self._learnt, self._refreshed],
         }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
         restored = cls()
-        restored._often, restored._away = Frequencies.restore(state["often"]), Ranks.restore(state["away"])
         restored._rows = OrderedDict(map(tuple, state["known"]))
-        restored._columns = {template: column for column, template in enumerate(state["columns"])}
-        restored._matrix, restored._sums = np.zeros(state["shape"], np.float32), np.zeros(state["shape"][0])
-        for key, row in restored._rows.items():
-            items = (item.partition(":") for item in key.split())
-            restored._write(row, {int(template): int(count) for template, _, count in items})
+        restored._columns = {key: column for column, key in enumerate(state["columns"])}
+        restored._matrix = np.zeros(state["shape"], np.float32)
+        restored._sums, restored._weighted = (np.zeros(state["shape"][0]) for _ in range(2))
+        restored._weights = np.array(state["weights"])
+        restored._learnt, restored._refreshed = state["learnt"]
+        for name, row in restored._rows.items():
+            items = (item.partition(":") for item in name.split())
+            restored._write(row, {int(key): int(count) for key, _, count in items})
         return restored
 
 
-def _key(counts: Mapping[int, int]) -> str:
-    return " ".join(f"{template}:{counts[template]}" for template in sorted(counts))
+def _nearest(shared: NDArray[np.float64], sums: NDArray[np.float64], total: float) -> float:
+    both = sums + total
+    # Rounding, so that the order of additions on a machine makes no difference.
+    return max(0.0, round(float(((both - 2 * shared) / np.maximum(both, 1e-9)).min()), 6))
+
+
+def _name(counts: Mapping[int, int]) -> str:
+    return " ".join(f"{key}:{count}" for key, count in sorted(counts.items()))

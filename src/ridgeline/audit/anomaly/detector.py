@@ -16,9 +16,19 @@ Eight questions about an event, each answered by a p-value against recent histor
     count      how often does it occur in one session or minute?
     order      what usually comes before it there?
 
-A session that has ended is judged by the largest surprise of its events in each part, its last event (`end`), and its
-counts (`counts`). `calibration.py` turns the surprises into one score. The detector learns from every event, alerts
-included: what keeps happening stops being unusual. Labels of a person stay.
+A session that has ended is judged as a whole:
+
+    event        how unusual is its most unusual event?
+    counts       how far are its counts from those of the nearest session?
+    rare_counts  the same, with weight on what few sessions have
+    order        how unlikely are ten events in a row, each after the two before it?
+    overall      how unlikely are all its events, on average?
+
+A new template that sounds like routine raises no alert by itself. One that sounds like trouble, or has another unusual
+part, does, even if others did shortly before. `calibration.py` turns the surprises into one score.
+
+The detector learns from every event, alerts included: what keeps happening stops being unusual. Labels of a person
+stay. An unusual session is not learnt as a whole until there were several like it.
 """
 
 from __future__ import annotations
@@ -35,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.audit.anomaly import reasons
-from ridgeline.audit.anomaly.calibration import MEMORY, Scale, scale_score
+from ridgeline.audit.anomaly.calibration import MEMORY, Scale, SessionScale, scale_score
 from ridgeline.audit.anomaly.history import History, ParsedEvent
 from ridgeline.audit.anomaly.neighbours import ROUTINE, TROUBLE
 from ridgeline.audit.anomaly.sentences import describe_event, strip_masks
@@ -47,13 +57,19 @@ from ridgeline.store import publish_dir, verify
 Embed = Callable[[list[str]], NDArray[np.float32]]
 
 EVENT_PARTS = ("template", "new", "meaning", "tone", "actor", "subject", "time", "count", "order")
-SESSION_PARTS = (*EVENT_PARTS, "end", "counts")
+SESSION_PARTS = ("event", "counts", "rare_counts", "order", "overall")
+NEWNESS = ("template", "new", "meaning", "tone")  # parts that only say that a template is new or rare
 ALERT_RATE = 0.001
+SESSION_RATE = 10  # a session has many events: it may raise alerts this many times as often as one event
+HIGHEST_RATE = 0.5
+HOLD = 5  # a session is learnt at once unless it is rarer than this many times the alert rate
 WARM = 100  # events scored before the first alert
+LIKELY = 10  # a part counts for or against an alert by newness if it is rarer than this many times the alert rate
+BELOW, ABOVE = 0.95, 1.05  # rarity, in alert thresholds, of a new event that is held back or brought forward
 REASON_SCORE = 0.25  # lowest score with a reason
 LABEL = 1.5  # rarity, in alert thresholds, that an event like a bad one gains
 REMEMBERED = 50_000  # entries that can be labelled
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,8 @@ class Detector:
     alert_rate   the share of ordinary events that may be alerts
     sessions     names of attributes that identify a session
     memory       events after which an old surprise counts for 1/e
+
+    Set `trust` while the events are known to be normal: then sessions that raise alerts are learnt like all others.
     """
 
     def __init__(
@@ -92,12 +110,17 @@ class Detector:
         if not 0.0 < alert_rate < 1.0:
             raise InputError(f"alert_rate is {alert_rate}; give a share between 0 and 1, like 0.001.")
         self.alert_rate = alert_rate
+        self.trust = False
         self._embed = embed
         self._miner = Miner()
         self._history = History()
         self._sessions = Sessions(sessions)
         self._events = Scale(EVENT_PARTS, memory)
-        self._session_scales = {True: Scale(SESSION_PARTS, memory), False: Scale(SESSION_PARTS, memory)}
+        # True: of named sessions, False: of time windows
+        session_rates = {True: min(SESSION_RATE * alert_rate, HIGHEST_RATE), False: alert_rate}
+        self._session_scales = {
+            named: SessionScale(SESSION_PARTS, memory, rate) for named, rate in session_rates.items()
+        }
         self._new: dict[int, tuple[str, str, NDArray[np.float32]]] = {}  # new templates that no event has used yet
         self._over: list[Session] = []  # windows that have ended and are not judged yet
         self._recent: OrderedDict[int, tuple[int, str]] = OrderedDict()  # entry → template, actor
@@ -123,6 +146,11 @@ class Detector:
         """Judge the sessions and windows that have ended by `now` (ns; None: all), each at its last entry."""
         sessions, self._over = self._over + self._sessions.end_sessions(now), []
         return [self._judge_session(session, learn) for session in sessions]
+
+    @property
+    def drifts(self) -> bool:
+        """Whether so many sessions raise alerts that what is normal must have changed."""
+        return any(scale.drifts for scale in self._session_scales.values())
 
     def label(self, entry: int, verdict: Literal["normal", "bad"]) -> None:
         """Label an event: similar events score lower ("normal") or higher ("bad") from now on."""
@@ -177,7 +205,8 @@ class Detector:
         detector._sessions = Sessions.restore(state["sessions"])
         detector._events = Scale.restore(state["events"])
         detector._session_scales = {
-            named: Scale.restore(scale_state) for named, scale_state in zip((True, False), state["wholes"], strict=True)
+            named: SessionScale.restore(scale_state)
+            for named, scale_state in zip((True, False), state["wholes"], strict=True)
         }
         detector._over = [Session.restore(row) for row in state["over"]]
         detector._recent = OrderedDict((entry, (template, actor)) for entry, template, actor in state["recent"])
@@ -187,10 +216,13 @@ class Detector:
         """Find the templates of the events; embed all new templates at once."""
         parsed_events, texts = [], {}
         for event, entry in zip(events, entries, strict=True):
-            words = mask(describe_event(event))
+            sentence = describe_event(event)
+            words = mask(sentence)
             template = self._miner.learn(words)
+            sentences = (sentence,) if sentence == words else (sentence, words)
             actor, action = str(event.get("actor") or ""), str(event.get("action") or "")
-            parsed_events.append(ParsedEvent(entry, int(event.get("time") or 0), actor, action, words, template.id))
+            time = int(event.get("time") or 0)
+            parsed_events.append(ParsedEvent(entry, time, actor, action, words, template.id, sentences))
             if template.id not in self._history.known and template.id not in texts:
                 texts[template.id] = (template.text, action)
         if texts:
@@ -210,9 +242,10 @@ class Detector:
         if over is not None:
             self._over.append(over)
             del self._over[:-OPEN]
+        history.measure_order(parsed, session)
         raw = history.measure_event(parsed, session)
         total, parts = self._events.weigh(raw)
-        rarity = self._events.rarity(total)
+        rarity = self._weigh_newness(template, parts, self._events.rarity(total))
         warm = self._events.sums.count >= WARM
         if history.neighbours.labelled:
             leaning = history.neighbours.leaning(template, parsed.actor)
@@ -227,20 +260,33 @@ class Detector:
         if learn:
             history.learn_event(parsed, session, alert)
             self._events.learn(raw, total)
-        session.take(parsed.entry, parsed.time, template, raw, parts, reason)
+        session.take(parsed.entry, parsed.time, template, total, reason)
         self._recent[parsed.entry] = (template, parsed.actor)
         if len(self._recent) > REMEMBERED:
             self._recent.popitem(last=False)
         return Judgement(parsed.entry, score, alert, reason, parts, nearest, template)
 
+    def _weigh_newness(self, template: int, parts: Mapping[str, float], rarity: float) -> float:
+        """Let the meaning of a new template decide, not its newness."""
+        known = self._history.known[template]
+        threshold, strong = -math.log(self.alert_rate), -math.log(min(1.0, LIKELY * self.alert_rate))
+        if "new" not in parts:
+            return rarity
+        others = max((parts[part] for part in parts if part not in NEWNESS), default=0.0)
+        if not known.sounds_bad and others < strong:
+            return min(rarity, BELOW * threshold)
+        first = not known.seen and parts.get("template", 0.0) >= strong
+        return max(rarity, ABOVE * threshold) if first else rarity
+
     def _judge_session(self, session: Session, learn: bool) -> Judgement:
         history, scale = self._history, self._session_scales[session.named]
         raw = history.measure_session(session)
         total, parts = scale.weigh(raw)
-        score = scale_score(scale.rarity(total), self.alert_rate)
+        score = scale_score(scale.rarity(total), scale.rate)
         alert = scale.sums.count >= WARM and score >= 0.5
         reason = reasons.explain_session(history, session, parts) if parts and score >= REASON_SCORE else ""
         if learn:
-            history.learn_session(session)
-            scale.learn(raw, total)
+            unusual = score >= scale_score(-math.log(min(1.0, HOLD * scale.rate)), scale.rate)
+            history.learn_session(session, hold=unusual and not scale.drifts and not self.trust)
+            scale.learn(raw, total, alert and not self.trust)
         return Judgement(session.entry, score, alert, reason, parts, (), session.last)

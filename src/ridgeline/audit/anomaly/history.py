@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -11,8 +12,9 @@ import numpy as np
 
 from ridgeline.audit.anomaly.counts import Counts
 from ridgeline.audit.anomaly.frequency import Contexts, Frequencies, Hours
-from ridgeline.audit.anomaly.neighbours import Arrival, Neighbours, Vectors
-from ridgeline.audit.anomaly.sessions import Session, find_step
+from ridgeline.audit.anomaly.neighbours import SOUNDS_BAD, Arrival, Neighbours, Vectors
+from ridgeline.audit.anomaly.sequence import END, Keys, Transitions
+from ridgeline.audit.anomaly.sessions import WINDOW, Session, find_step
 
 SETTLED = 10  # occurrences before a template is normal
 SEPARATE = 30  # events since the last occurrence, after which another one counts as a separate time
@@ -22,7 +24,10 @@ NEW = math.log(10)
 CONTEXTS, SPAN = 4_096, 1_000
 ENOUGH = 20  # events of a template or an action before its actors are used
 MOST_SESSIONS = 2_000  # sessions with a template; beyond that, old ones count for half
-START, END = -1, -2
+PIECE = 4_096  # keys of a session that are learnt at once
+DISTANCE, NATS = 32.0, 4.0  # scales of distances and of mean surprises, for the bins of their ranks
+KIND = 3  # sessions with the same counts that are held; further ones are learnt
+HELD = 1_024
 DIGITS = 5  # of a rounded distance and tone
 
 
@@ -38,6 +43,7 @@ class KnownTemplate:
     entry: int = -1  # entry of the last event with it
     meaning: float = 0.0  # surprise of its distance from all others when it was new, in nats
     tone: float = 0.0  # surprise of its tone, in nats
+    sounds_bad: bool = False  # its tone is one of trouble, whatever the others'
     nearest_templates: list[tuple[int, float]] = field(
         default_factory=list
     )  # the nearest templates when it was new, with cosine
@@ -57,6 +63,7 @@ class ParsedEvent:
     action: str
     words: str  # the masked sentence
     template: int
+    sentences: tuple[str, ...] = ()  # the sentence, and the masked one if it differs
 
 
 class History:
@@ -70,7 +77,11 @@ class History:
         self.order = Contexts(SPAN, CONTEXTS)
         self.hours = Hours()
         self.steps: dict[int, list[int]] = {}  # template → number of sessions that reached each step of its count
-        self.counts = {True: Counts(), False: Counts()}  # True: of named sessions, False: of time windows
+        self.keys = Keys()
+        # True: of named sessions, False: of time windows
+        self.counts = {True: Counts(), False: Counts()}
+        self.transitions = {True: Transitions(), False: Transitions()}
+        self._held: OrderedDict[int, int] = OrderedDict()  # counts of held sessions → number of them
 
     def meet(self, template: int, text: str, action: str, vector: Vectors, learn: bool) -> None:
         """Add a new template: find the nearest normal templates and its surprises."""
@@ -78,9 +89,9 @@ class History:
         nearest = neighbours.nearest(vector)
         known = self.known[template] = KnownTemplate(text, nearest_templates=nearest)
         # Round, so that the order of additions on a machine makes no difference.
-        arrival = (
-            Arrival(round(1.0 - nearest[0][1], DIGITS), round(neighbours.tone(vector), DIGITS)) if nearest else None
-        )
+        tone = round(neighbours.tone(vector), DIGITS)
+        known.sounds_bad = tone >= SOUNDS_BAD
+        arrival = Arrival(round(1.0 - nearest[0][1], DIGITS), tone) if nearest else None
         if arrival is not None:
             known.meaning, known.tone = neighbours.surprises(action, arrival)
         neighbours.learn(template, vector, action, arrival if learn else None)
@@ -113,6 +124,13 @@ class History:
             surprises["order"] = max(0.0, -math.log(p) - surprises.get("template", 0.0))
         return surprises
 
+    def measure_order(self, event: ParsedEvent, session: Session) -> None:
+        """Add the key of an event to its session, with the surprise of its order."""
+        key = self.keys.find(event.sentences, event.template)
+        second, last = session.keys[-2:]
+        surprise = self.transitions[session.named].surprise(second, last, key)
+        session.take_key(key, event.template, surprise)
+
     def choose_actors(self, event: ParsedEvent) -> Frequencies:
         """Return the actors of this template; if it is rare, those of its action; if that is rare too, all actors."""
         for context in (event.template, event.action):
@@ -143,6 +161,10 @@ class History:
         template = event.template
         known = self.known[template]
         self.learnt += 1
+        self.keys.learn(event.sentences, session.number)
+        if len(session.keys) > PIECE:  # do not keep all of a session that never ends
+            self.transitions[session.named].learn(session.keys)
+            session.keys = session.keys[-2:]
         known.times += not known.seen or self.learnt - known.last > SEPARATE
         known.seen, known.last = known.seen + 1, self.learnt
         known.alerts += alert
@@ -167,19 +189,34 @@ class History:
                 self.steps[template] = [n // 2 for n in reached]
 
     def measure_session(self, session: Session) -> dict[str, float]:
-        surprises = dict(session.most)
-        if session.named and (p := self.order.p(session.last, END)) < 1.0:
-            surprises["end"] = -math.log(p)
-        surprise, _ = self.counts[session.named].surprise(session.counts)
-        if surprise > 0.0:
-            surprises["counts"] = surprise
-        return surprises
+        """Return how unusual a session is by part, each on its own scale, for the ranks."""
+        end = self.measure_end(session)
+        window = sum([*session.order_window[1 - WINDOW :], end])
+        plain, weighted = self.counts[session.named].distances(session.key_counts)
+        return {
+            "event": session.weight,
+            "counts": plain * DISTANCE,
+            "rare_counts": weighted * DISTANCE,
+            "order": max(session.order_most, window) / WINDOW * NATS,
+            "overall": (session.order_sum + end) / (session.events + 1) * NATS,
+        }
 
-    def learn_session(self, session: Session) -> None:
-        if session.named:
-            self.order.add(session.last, END)
-        counts = self.counts[session.named]
-        counts.learn(session.counts, counts.surprise(session.counts)[1])
+    def measure_end(self, session: Session) -> float:
+        """Return the surprise, in nats, of the end of a session; a time window just ends."""
+        second, last = session.keys[-2:]
+        return self.transitions[True].surprise(second, last, END) if session.named else 0.0
+
+    def learn_session(self, session: Session, hold: bool) -> None:
+        """Learn a session; one to `hold` only when others with the same counts were held before."""
+        if hold:
+            kind = hash(frozenset(session.key_counts.items()))
+            self._held[kind] = self._held.pop(kind, 0) + 1
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
+            if self._held[kind] <= KIND:
+                return
+        self.transitions[session.named].learn([*session.keys, END] if session.named else session.keys)
+        self.counts[session.named].learn(session.key_counts)
 
     def state(self) -> tuple[dict[str, Any], Vectors]:
         neighbours, vectors = self.neighbours.state()
@@ -193,7 +230,10 @@ class History:
             "order": self.order.state(),
             "hours": self.hours.state(),
             "steps": list(self.steps.items()),
+            "keys": self.keys.state(),
             "counts": [self.counts[True].state(), self.counts[False].state()],
+            "transitions": [self.transitions[True].state(), self.transitions[False].state()],
+            "held": list(self._held.items()),
         }
         return state, vectors
 
@@ -211,7 +251,11 @@ class History:
         history.order = Contexts.restore(state["order"])
         history.hours = Hours.restore(state["hours"])
         history.steps = {id: list(reached) for id, reached in state["steps"]}
-        history.counts = {True: Counts.restore(state["counts"][0]), False: Counts.restore(state["counts"][1])}
+        history.keys = Keys.restore(state["keys"])
+        for named, counts, transitions in zip((True, False), state["counts"], state["transitions"], strict=True):
+            history.counts[named] = Counts.restore(counts)
+            history.transitions[named] = Transitions.restore(transitions)
+        history._held = OrderedDict(map(tuple, state["held"]))
         return history
 
 

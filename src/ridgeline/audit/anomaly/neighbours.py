@@ -25,6 +25,7 @@ FAMILIES = 1_000
 ENOUGH = 20  # arrivals of a family that outweigh those of all families
 SIMILAR = 0.75  # lowest cosine at which a label affects another template
 ALL = ""
+SOUNDS_BAD = 0.05  # lowest tone that sounds like trouble
 TROUBLE = (
     "fatal error",
     "failure",
@@ -34,6 +35,11 @@ TROUBLE = (
     "panic, execution stopped",
     "hardware fault",
     "attack, intrusion",
+    "security protection disabled",
+    "data loss",
+    "change was rolled back",
+    "malware, unauthorised access",
+    "out of memory",
 )
 ROUTINE = (
     "information",
@@ -42,6 +48,11 @@ ROUTINE = (
     "corrected",
     "started",
     "normal routine message",
+    "device or port added",
+    "item created",
+    "service restarted",
+    "configuration reloaded",
+    "user session opened",
 )
 
 

@@ -20,7 +20,7 @@ def explain_event(history: History, event: ParsedEvent, session: Session, parts:
             times = history.templates.count(event.template)
             often = f"seen {times} times among" if times > 1 else "seen once among" if times else "never seen in"
             reasons.append(f"{quote(known.text)} was {often} the last {len(history.templates):,} events")
-        elif part == "tone":
+        elif part == "tone" and known.sounds_bad:
             reasons.append(f"{quote(known.text)} sounds like trouble")
         elif part == "actor":
             actors = history.choose_actors(event)
@@ -52,24 +52,25 @@ def explain_event(history: History, event: ParsedEvent, session: Session, parts:
 
 
 def explain_session(history: History, session: Session, parts: Mapping[str, float]) -> str:
-    reasons = []
+    reasons, counted = list[str](), False
     for part in sorted(parts, key=lambda part: -parts[part]):
-        if part == "counts":
-            counts = history.counts[session.named]
-            _, distance = counts.surprise(session.counts)
+        if part in ("counts", "rare_counts") and not counted:
+            counted = True
+            distance = history.counts[session.named].distances(session.key_counts)[part == "rare_counts"]
             some = islice(session.counts.items(), LISTED)
             listed = ", ".join(f"{n} × {quote(find_text(history, t), 60)}" for t, n in some)
-            how = (
-                f"no session had these counts (distance to the nearest {distance:.2f})"
-                if distance
-                else "few sessions had these counts"
-            )
-            reasons.append(f"{how}: {listed[:LETTERS]}")
-        elif part == "end":
-            reasons.append(f"it ended with {quote(find_text(history, session.last))}")
-    if session.why and len(reasons) < len(parts):
+            reasons.append(f"no session had these counts (distance to the nearest {distance:.2f}): {listed[:LETTERS]}")
+        elif part in ("order", "overall"):
+            surprise, template, before = session.odd_order
+            end = history.measure_end(session)
+            if end > surprise:
+                reasons.append(f"it ended with {quote(find_text(history, session.last))}")
+            else:
+                after = quote(find_text(history, before)) if before >= 0 else "the beginning"
+                reasons.append(f"{quote(find_text(history, template))} seldom follows {after}")
+    if session.why and "event" in parts:
         reasons.append(session.why)
-    return f"{session.key.replace(chr(0), ' ').strip()}: {'; '.join(reasons)}"
+    return f"{session.key.replace(chr(0), ' ').strip()}: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def find_text(history: History, template: int) -> str:

@@ -20,6 +20,7 @@ from ridgeline.audit.anomaly.sessions import NAMES
 
 LONGEST = 400  # most characters of the value of an attribute
 _WORDS = re.compile(r"[^\W\d_]+")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")  # between the words of CamelCase
 
 
 def describe_event(event: Mapping[str, Any]) -> str:
@@ -38,10 +39,12 @@ def describe_event(event: Mapping[str, Any]) -> str:
 def strip_masks(template: str) -> str:
     """Return the words of a template without masks and punctuation: the encoder was trained on prose.
 
+    >>> strip_masks("FirewallDisabled firewalld")
+    'Firewall Disabled firewalld'
     >>> strip_masks("firewall.rule.delete deny all n=<*>")
     'firewall rule delete deny all n'
     """
-    return " ".join(_WORDS.findall(template)) or template
+    return " ".join(_WORDS.findall(_HUMP.sub(" ", template))) or template
 
 
 def _value(value: Any) -> str:

@@ -76,9 +76,33 @@ def find_threshold(labels: Labels, scores: Scores, weights: Scores) -> tuple[flo
     return float(below + GAP * (values[best] - below)), float(f1[best])
 
 
-def find_exceeded(scores: Scores, rate: float) -> float:
-    """Return the value that at most a share `rate` of the scores exceeds."""
-    return float(np.quantile(scores, 1 - rate, method="inverted_cdf"))
+def find_tolerance(scores: Scores, rate: float) -> float:
+    """Return a threshold that, with 95 % confidence, at most a share `rate` of later scores exceeds.
+
+    It is a tolerance limit: if later scores are like these, as few of these exceed it as make a larger share unlikely.
+    With fewer than 598 scores and a rate of 0.5 % that is none, so the threshold is the largest score.
+
+    >>> find_tolerance(np.arange(1000.0), 0.01)
+    995.0
+    """
+    count = len(scores)
+    chance = term = (1.0 - rate) ** count  # that at most `exceeding` of them exceed a threshold with this rate
+    exceeding = 0
+    while exceeding < count:
+        if chance > 1.0 - LEVEL:
+            break
+        term *= (count - exceeding) / (exceeding + 1) * rate / (1.0 - rate)
+        if chance + term > 1.0 - LEVEL:
+            break
+        chance, exceeding = chance + term, exceeding + 1
+    return float(np.sort(scores)[count - 1 - exceeding])
+
+
+def find_share_interval(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval (Wilson) of a share."""
+    z, share = 1.96, hits / count
+    middle, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    return max(0.0, (middle - spread) / (1 + z * z / count)), min(1.0, (middle + spread) / (1 + z * z / count))
 
 
 def bootstrap(

@@ -2,31 +2,43 @@
 
     ridgeline audit evaluate logs/hdfs_sessions
 
-1. Score the units of the training part in order; learn each normal unit after its score.
-2. Choose the threshold with the best F1 on the training part. Its normal units have the scores from before they were
-   learnt (only those of the later half, weighted for all); its anomalies are scored at the end. Every kind of anomaly
-   (the same set of templates) has the same weight, since future anomalies will be of other kinds. Without anomalies,
-   the threshold is the score that 1 % of the normal units exceed.
-3. Score the test part without learning.
-4. Compute the figures on the test part, with 95 % bootstrap intervals. All methods use the same draws, so differences
-   are paired. Lines and events are drawn in blocks, since they come in bursts.
+1. Learn from the earlier normal units of the training part (80 %), in order.
+2. Score its later normal units without learning, as the test part is scored: thresholds that are chosen by them hold
+   for the test part as long as nothing has changed.
+3. Choose two thresholds. Without labels: one that, with 95 % confidence, at most 0.5 % of later normal units exceed.
+   With labels, if the training part has anomalies: the one with the best F1 on the later normal units and all anomalies
+   of the training part. Every kind of anomaly (the same set of events) has the same weight there, since future
+   anomalies will be of other kinds.
+4. Score the test part without learning.
+5. Compute the figures on the test part, with 95 % bootstrap intervals. All methods use the same draws, so differences
+   are paired. Lines and events are drawn in blocks, since they come in bursts. If the normal units of the test part
+   exceed the threshold without labels in clearly more than 1 % of cases, the answer says drift.
 
 In addition, `live`: the detector scores the test part again and learns from all of it, as it does in the watcher.
 
-Every method follows this protocol; the settings of a method are those with the best F1 in step 2.
+Every method follows this protocol; the settings of a method are those with the best F1 in step 3.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ridgeline.audit.anomaly.detector import Embed
-from ridgeline.audit.anomaly.evaluate.methods import LineCounts, Method, Watcher, list_kinds, make_methods
+from ridgeline.audit.anomaly.evaluate.methods import (
+    LineCounts,
+    Method,
+    Read,
+    Watcher,
+    choose_reading,
+    list_kinds,
+    make_methods,
+)
 from ridgeline.audit.anomaly.evaluate.metrics import (
     DRAWS,
     Labels,
@@ -34,76 +46,104 @@ from ridgeline.audit.anomaly.evaluate.metrics import (
     auroc,
     bootstrap,
     compute_figures,
-    find_exceeded,
     find_interval,
+    find_share_interval,
     find_threshold,
+    find_tolerance,
 )
 from ridgeline.audit.anomaly.evaluate.units import SHARE, Labelled, Unit, load
 
-EARLY = 0.5  # share of the training part whose normal units do not count for the threshold
-RATE = 0.01
+EARLY = 0.8  # share of the normal units of the training part that are learnt; the others choose the thresholds
+RATE = 0.005  # of later normal units that exceed the threshold without labels
+DRIFT = 0.01  # if clearly more of them do, what is normal has changed
 BLOCK = 20  # lines or events
 
 Tell = Callable[[str], object]
 
 
 def evaluate(path: Path, embed: Embed, share: float = SHARE, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """`{"protocol": …, "ridgeline": {precision, recall, f1, auroc, …}, "never_seen": …, "count_vector": …}`."""
+    """Return `{"protocol": …, "ridgeline": {precision, recall, f1, auroc, unlabelled, …}, "never_seen": …, …}`."""
     data = load(path, share)
     return compare_methods(data, embed, tell)
 
 
 def compare_methods(data: Labelled, embed: Embed, tell: Tell = lambda _: None) -> dict[str, Any]:
     labels = np.array([unit.anomalous for unit in data.test])
+    read = choose_reading(data.train)
     results: dict[str, MethodScores] = {}
+    unlabelled: dict[str, MethodScores] = {}
     settings: dict[str, dict[str, Any]] = {}
-    for name, several in make_methods(embed, data.kind).items():
+    for name, several in make_methods(embed, data.kind, read).items():
         tell(f"{name}: learning")
-        best, threshold = _train(several, data.train, alone=data.kind != "session")
+        best, threshold, tolerance = _train(several, data.train, data.kind != "session", read)
         tell(f"{name}: judging")
         scores = np.array([best.judge(unit, learn=False) for unit in data.test])
         results[name] = MethodScores(labels, scores, threshold)
+        unlabelled[name] = replace(results[name], threshold=tolerance)
         settings[name] = {"window": best.window} if isinstance(best, LineCounts) else {}
         if isinstance(best, Watcher):
             tell(f"{name}: as it would be live")
             settings[name] = {"live": _live(best, data.test, labels)}
     tell("intervals")
     block = 1 if data.kind == "session" else BLOCK
-    draws = bootstrap(results, block)
+    draws, unlabelled_draws = bootstrap(results, block), bootstrap(unlabelled, block)
     return {"protocol": _protocol(data, block)} | {
-        name: _summarise(name, result, draws) | settings[name] for name, result in results.items()
+        name: _summarise(name, result, draws)
+        | {"unlabelled": _summarise(name, unlabelled[name], unlabelled_draws) | _find_drift(unlabelled[name])}
+        | settings[name]
+        for name, result in results.items()
     }
 
 
 def _live(watcher: Watcher, test: Sequence[Unit], labels: Labels) -> dict[str, Any]:
     """Score the test part again while learning from it, and count the alerts that the watcher would give."""
+    watcher.go_live()
     rows = [(watcher.judge(unit, learn=True), watcher.alerted) for unit in test]
     alerts = np.array([alert for _, alert in rows])
     return {
         "auroc": auroc(labels, np.array([score for score, _ in rows])),
         "alerts": int(alerts.sum()),
         "alerts_right": int((alerts & labels).sum()),
+        "drift": watcher.drifts,
     }
 
 
-def _train(several: Sequence[Method], train: Sequence[Unit], alone: bool) -> tuple[Method, float]:
-    """Train every setting; return the one with the best F1 on the training part, and its threshold."""
+def _train(several: Sequence[Method], train: Sequence[Unit], alone: bool, read: Read) -> tuple[Method, float, float]:
+    """Train every setting; return the one with the best F1 on the training part, and its two thresholds.
+
+    The first threshold is chosen with the labels of anomalies in the training part, if there are any; the second
+    without.
+    """
     bad = np.array([unit.anomalous for unit in train])
-    late = ~bad & (np.cumsum(~bad) > EARLY * (~bad).sum())
+    cut = int(np.flatnonzero(~bad)[int(EARLY * (~bad).sum())])  # the first of the later normal units
+    late = ~bad[cut:]
     labels = np.repeat([False, True], [late.sum(), bad.sum()])
-    kinds = list_kinds([unit for unit in train if unit.anomalous])
+    kinds = list_kinds([unit for unit in train if unit.anomalous], read)
     often = Counter(kinds)
     weights = np.array([(~bad).sum() / late.sum()] * late.sum() + [bad.sum() / len(often) / often[k] for k in kinds])
     tried = []
     for method in several:
-        first = np.array([method.judge(unit, learn=not unit.anomalous) for unit in train])
+        for unit in train[:cut]:
+            method.judge(unit, learn=not unit.anomalous)
+        later = np.array([method.judge(unit, learn=False) for unit in train[cut:]])[late]
+        tolerance = find_tolerance(later, RATE)
+        if not bad.any():
+            tried.append((0.0, tolerance, tolerance, method))
+            continue
         # Score single lines again in order, since a method may use earlier lines; sessions are independent.
-        again = [method.judge(unit, learn=False) for unit in train if bad.any() and (unit.anomalous or alone)]
-        scores = np.concatenate([first[late], np.array(again)[bad] if alone and again else again])
-        threshold, f1 = find_threshold(labels, scores, weights) if bad.any() else (find_exceeded(scores, RATE), 0.0)
-        tried.append((f1, threshold, method))
-    _, threshold, method = max(tried, key=lambda row: row[0])
-    return method, threshold
+        again = np.array([method.judge(unit, learn=False) for unit in train if unit.anomalous or alone])
+        threshold, f1 = find_threshold(labels, np.concatenate([later, again[bad] if alone else again]), weights)
+        tried.append((f1, threshold, tolerance, method))
+    _, threshold, tolerance, method = max(tried, key=lambda row: row[0])
+    return method, threshold, tolerance
+
+
+def _find_drift(result: MethodScores) -> dict[str, Any]:
+    """Return how many normal units of the test part exceed the threshold, and whether that means drift."""
+    normal = result.scores[~result.labels]
+    exceeding = int((normal > result.threshold).sum())
+    low, high = find_share_interval(exceeding, len(normal))
+    return {"exceeded": exceeding / len(normal), "exceeded_ci": [low, high], "drift": low > DRIFT}
 
 
 def _summarise(name: str, result: MethodScores, draws: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -127,12 +167,12 @@ def _protocol(data: Labelled, block: int) -> dict[str, Any]:
         "train_anomalies": sum(unit.anomalous for unit in data.train),
         "test": len(data.test),
         "test_anomalies": sum(unit.anomalous for unit in data.test),
-        "learnt_from": "the normal units of the training part, in order; nothing is learnt from the test part",
+        "learnt_from": f"the first {EARLY:.0%} of the normal units of the training part, in order",
         "threshold": (
-            "best F1 on the training part, kinds of anomalies counted the same; normal units as judged before "
-            "they were learnt"
+            "best F1 on the later normal units and the anomalies of the training part, kinds counted the same"
             if any(unit.anomalous for unit in data.train)
-            else f"what {RATE:.0%} of the training part exceed, which has no anomalies"
+            else "that without labels: the training part has no anomalies"
         ),
+        "unlabelled": f"at most {RATE:.1%} of later normal units exceed it, with 95 % confidence",
         "intervals": f"95 %, bootstrap over the test part, {DRAWS} draws of blocks of {block}",
     }
