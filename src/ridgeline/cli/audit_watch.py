@@ -275,13 +275,15 @@ def search(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find events by meaning, nearest first.
+    """Find events by meaning and words, most relevant first.
 
     [dim]Example:[/]
 
       ridgeline audit search LOG "someone opened the firewall" --since 24h --where "source == 'dbus'"
 
-    The search first builds or updates its index from the log; the answer tells up to which entry it is complete.
+    The first column is the relevance, from 0 to 1: how well the meaning and the words of an event fit TEXT. An event
+    that says the opposite (failed instead of successful) comes later. The search first builds or updates its index
+    from the log; the answer tells up to which entry it is complete.
     """
     from ridgeline.audit import Ledger
     from ridgeline.audit.ledger import compile_filter, parse_moment
@@ -298,13 +300,13 @@ def search(
     if as_json:
         print_json(
             [
-                {**_with_text_time(hit.event), "entry": hit.entry, "score": hit.score, "template": hit.template}
+                {**_with_text_time(hit.event), "entry": hit.entry, "relevance": hit.relevance, "template": hit.template}
                 for hit in hits
             ]
         )
     else:
         for hit in hits:
-            print_line(f"{hit.score:6.3f}  {_format_event(hit.entry, hit.event)}")
+            print_line(f"{hit.relevance:6.3f}  {_format_event(hit.entry, hit.event)}")
         if not hits:
             print_line("nothing matches.")
     if complete < size:

@@ -42,7 +42,7 @@ def test_search_finds_events_by_meaning_newest_first_and_no_internal_ones(ledger
     assert search_entries(meaning, ledger, k=6) == WIPE[::-1]
     hits = meaning.search("disk wipe", 1, ledger)
     assert hits[0].event == {**event(WIPE[-1]), "attributes": {}}
-    assert hits[0].score > 0.5
+    assert hits[0].relevance > 0.5
 
 
 def test_time_and_condition_choose_before_the_count_does(ledger, tmp_path):

@@ -38,7 +38,7 @@ def test_search_by_meaning_with_conditions_tells_how_far_the_index_is_complete(a
     assert (code, err) == (0, "")
     assert [h["action"] for h in hits] == ["disk.wipe"] * 2
     assert hits[0]["entry"] > hits[1]["entry"]
-    assert hits[0]["score"] > 0.5
+    assert hits[0]["relevance"] > 0.5
     where = "actor == 'root' and attributes.pid < 10"
     rows = json.loads(ask("audit", "search", log, "disk wipe", "--where", where, "--json")[1])
     assert {h["actor"] for h in rows} == {"root"}

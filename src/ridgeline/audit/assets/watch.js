@@ -102,7 +102,7 @@
       at("results").hidden = false;
       at("complete").textContent = told.complete < told.size
         ? `The index is complete up to entry ${number(told.complete)} of ${number(told.size)}.` : `All ${number(told.size)} entries were searched.`;
-      at("found").replaceChildren(...told.hits.map((hit) => row(hit.entry, hit.event, hit.score)));
+      at("found").replaceChildren(...told.hits.map((hit) => row(hit.entry, hit.event, hit.relevance)));
       trouble("");
     } catch (error) { trouble(error.message); }
   });

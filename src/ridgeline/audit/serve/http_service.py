@@ -127,7 +127,9 @@ def _openapi(name: str) -> dict[str, Any]:
             "/api/status": get("the status of the log and its watcher"),
             "/api/events": get("the newest events with their scores", "after", "k"),
             "/api/alerts": get("the newest alerts, with reasons and labels", "k"),
-            "/api/search": get("events by meaning", "q", "k", "since", "where"),
+            "/api/search": get(
+                "events by meaning and words, each with its relevance from 0 to 1", "q", "k", "since", "where"
+            ),
             "/api/entry": get("one event with its proof", "index"),
             "/api/proof": get("a tlog-proof", "index"),
             "/metrics": get("for Prometheus"),

@@ -119,7 +119,7 @@ class Live:
             hits = self._meaning.search(text, k, self.ledger, since=since, where=matches)
             complete = self._meaning.complete
         rows = [
-            {"entry": h.entry, "score": h.score, "template": h.template, "event": _with_text_time(h.event)}
+            {"entry": h.entry, "relevance": h.relevance, "template": h.template, "event": _with_text_time(h.event)}
             for h in hits
         ]
         return {"hits": rows, "complete": complete, "size": self.ledger.checkpoint().size}

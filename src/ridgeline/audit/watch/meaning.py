@@ -1,4 +1,6 @@
-"""The meaning index: search a log by a sentence. It has one vector per template, and the template of every entry.
+"""The meaning index: search a log by a sentence, by its meaning and its words.
+
+It has one vector per template, and the template of every entry.
 
     meaning = Meaning(folder, str(ledger.verifier), "all-MiniLM-L6-v2", embedder.encode)
     meaning.catch_up(ledger)
@@ -35,6 +37,7 @@ from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.tiles import WIDTH
 from ridgeline.audit.watch.internal_events import is_internal
 from ridgeline.audit.watch.state import WatchPaths
+from ridgeline.audit.watch.word_index import WordIndex
 from ridgeline.errors import InputError, MissingExtra, StoreError, Unverified
 from ridgeline.store import get_owner, publish
 
@@ -51,14 +54,16 @@ Vectors = NDArray[np.float32]
 Encode = Callable[[list[str]], Vectors]
 PART = 1 << 16  # numbers; a part of this size is never moved again
 SMALL_BATCH = 4  # texts
+WORDS_WEIGHT = 0.3  # of the shared words in the relevance; the meaning has the rest
+CONTRADICTION = 0.5  # factor on the relevance of a template that says the opposite of the query
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An entry whose meaning is similar to the query; `score` is the cosine of its template."""
+    """An entry that fits the query; `relevance`, from 0 to 1, says how well its template does, by meaning and words."""
 
     entry: int
-    score: float
+    relevance: float
     template: str
     event: dict[str, Any]
 
@@ -78,6 +83,7 @@ class Meaning:
         self._miner = Miner()
         self._entries, self._times = Column(np.int32), Column(np.int64)  # rows of the vocabulary, times
         self._words = Vocabulary(encode)
+        self._word_index = WordIndex()  # of the vocabulary; `search` extends it
         self.complete = 0  # entries in the index
         self._saved = {"entries": 0, "rows": 0, "text_bytes": 0}
         self._load()
@@ -146,7 +152,10 @@ class Meaning:
         until: int | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """Return the `k` entries nearest in meaning, best first; of one template the newest first.
+        """Return the `k` entries that fit best, best first; of one template the newest first.
+
+        The relevance of a template is the weighted mean of the cosine of its vector and of the words that it shares
+        with the text; it is halved if the template says the opposite of the text (failed instead of successful).
 
         `since` and `until` are times in ns since 1970; `where(event)` selects events. Events are read from the log and
         proved.
@@ -164,16 +173,22 @@ class Meaning:
                 chosen &= times < until
             candidates = np.flatnonzero(chosen)
             seen = np.unique(numbers[candidates])
+            if not len(seen):
+                return []
             vectors = self._words.vectors()[seen]
-        if not len(seen):
-            return []
+            self._word_index.extend(self._words.texts[len(self._word_index) :])
+            uses = np.bincount(numbers[numbers != _INTERNAL], minlength=len(self._word_index))
+            shared, contradicts = self._word_index.compare(text, uses)
         hits: list[Hit] = []
         read = _make_reader(ledger)
-        for rank, score in self._scores(vectors, text):
-            for entry in candidates[numbers[candidates] == seen[rank]][::-1].tolist():
+        cosines = np.clip(vectors @ np.asarray(self._encode([text]), np.float32)[0], 0, 1)
+        relevance = (1 - WORDS_WEIGHT) * cosines + WORDS_WEIGHT * shared[seen]
+        relevance *= np.where(contradicts[seen], CONTRADICTION, 1)
+        for best in np.argsort(-relevance, kind="stable").tolist():
+            for entry in candidates[numbers[candidates] == seen[best]][::-1].tolist():
                 event = read(entry)
                 if event is not None and (where is None or where({**event, "index": entry})):
-                    hits.append(Hit(entry, score, mask(describe_event(event)), event))
+                    hits.append(Hit(entry, float(relevance[best]), mask(describe_event(event)), event))
                     if len(hits) == k:
                         return hits
         return hits
@@ -222,15 +237,6 @@ class Meaning:
     def stats(self) -> dict[str, Any]:
         with self._lock:
             return {"complete": self.complete, "templates": len(self._miner), "vectors": len(self._words)}
-
-    def _scores(self, vectors: Vectors, text: str) -> list[tuple[int, float]]:
-        from ridgeline.search import Index
-
-        index = Index("Flat", dim=vectors.shape[1], device="cpu")
-        index.add(vectors)
-        query = np.asarray(self._encode([text]), np.float32)
-        scores, rows = index.search(query, len(vectors))
-        return [(int(row), float(score)) for row, score in zip(rows[0], scores[0], strict=True) if row >= 0]
 
     def _load(self) -> None:
         """Load the files if they belong to this log and model and are complete; else start empty."""
