@@ -19,7 +19,7 @@ from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, pr
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
-    from ridgeline.audit.sources import Http, Source
+    from ridgeline.audit.sources import Http, LineReader, Source
     from ridgeline.audit.watch import Rule
 Where = Annotated[
     str | None,
@@ -53,7 +53,12 @@ def watch(
         typer.Option("--jsonl", metavar="FILE", help="Read events, one JSON object per line; - is stdin."),
     ] = None,
     lines: Annotated[
-        list[Path] | None, typer.Option("--lines", metavar="FILE", help="Read plain log lines; each becomes an event.")
+        list[Path] | None,
+        typer.Option(
+            "--lines",
+            metavar="FILE|DIR",
+            help="Read plain log lines; each becomes an event. A folder or '*.log': all its files, also new ones.",
+        ),
     ] = None,
     http: Annotated[
         str | None,
@@ -128,7 +133,7 @@ def watch(
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
-    sources = _make_sources(dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
+    sources = _make_sources(log, dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
     http_source = _make_http(log, http, http_token_file) if http is not None else None
     if http_source is not None:
         sources.append(http_source)
@@ -161,6 +166,7 @@ def watch(
 
 
 def _make_sources(
+    log: Path,
     dbus: list[str] | None,
     dbus_match: list[str] | None,
     journal: bool,
@@ -174,17 +180,21 @@ def _make_sources(
         DBus,
         Journal,
         LineFile,
-        LineReader,
+        LineFolder,
         PipeSource,
-        make_log_reader,
+        is_pattern,
         parse_json_line,
     )
 
     sources: list[Source] = []
     files: list[tuple[str, Path, LineReader]] = [("jsonl", path, parse_json_line) for path in jsonl or ()]
-    files += [
-        ("lines", path, make_log_reader("stdin" if str(path) == "-" else str(path.absolute()))) for path in lines or ()
-    ]
+    for path in lines or ():
+        if path.is_dir() or is_pattern(path):
+            own = (log, log.with_name(f"{log.name}.private"))
+            folder = LineFolder(path, "lines", _read_log, follow=follow, exclude=own, announce=print_note)
+            sources.append(folder)
+        else:
+            files.append(("lines", path, _read_log(path)))
     for _, path, _ in files:
         if follow and str(path) != "-" and not path.exists():
             print_note(f"'{path}' does not exist yet; the watcher waits for it.")
@@ -199,6 +209,12 @@ def _make_sources(
     if journal:
         sources.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
     return sources
+
+
+def _read_log(path: Path) -> LineReader:
+    from ridgeline.audit.sources import make_log_reader
+
+    return make_log_reader("stdin" if str(path) == "-" else str(path.absolute()))
 
 
 def _make_rules(conditions: list[str], severities: list[str], files: list[Path]) -> list[Rule]:

@@ -16,6 +16,8 @@ from ridgeline._lazy import attach
 if TYPE_CHECKING:
     from ridgeline.audit.sources.dbus import DBus as DBus
     from ridgeline.audit.sources.files import LineFile as LineFile
+    from ridgeline.audit.sources.folder import LineFolder as LineFolder
+    from ridgeline.audit.sources.folder import is_pattern as is_pattern
     from ridgeline.audit.sources.http import Http as Http
     from ridgeline.audit.sources.journal import Journal as Journal
     from ridgeline.audit.sources.lines import LineReader as LineReader
@@ -36,6 +38,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "dbus": ["DBus"],
         "files": ["LineFile"],
+        "folder": ["LineFolder", "is_pattern"],
         "http": ["Http"],
         "journal": ["Journal"],
         "lines": ["LineReader", "parse_json_line", "make_log_reader"],

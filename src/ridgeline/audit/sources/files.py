@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -28,8 +28,8 @@ from ridgeline.errors import InputError
 CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
 # "a.log.1", "a.log-20261118", "a.log.2026-11-18.1.gz", but not "a.log.bak"
-_ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
 
 
@@ -81,9 +81,19 @@ class LineFile:
     read    makes an event of a line
     follow  wait for more lines at the end of the file
     chunk   bytes in one batch
+    skip    whether an opened file is read elsewhere; then wait for another one under the name
     """
 
-    def __init__(self, path: Path, kind: str, read: LineReader, *, follow: bool = True, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        read: LineReader,
+        *,
+        follow: bool = True,
+        chunk: int = CHUNK,
+        skip: Callable[[BinaryIO], bool] = lambda file: False,
+    ) -> None:
         if path.is_dir():
             raise InputError(f"'{path}' is a folder; give a file.")
         if path.exists() and not path.is_file():
@@ -91,7 +101,9 @@ class LineFile:
         if not follow and not path.is_file():
             raise InputError(f"there is no file '{path}'; check the name, or follow it to wait for it.")
         self.path, self.name = path, f"{kind}:{path.absolute()}"
-        self._read, self._follow, self._chunk = read, follow, chunk
+        self._read, self._follow, self._chunk, self._skip = read, follow, chunk, skip
+        self.poll_s = _POLL_S
+        self.identity: tuple[int, int] | None = None  # device and inode of the file being read
         self._stop = asyncio.Event()
         self._gaps: list[str] = []
         self._finished: deque[bytes] = deque(maxlen=100)  # first bytes of the files read to their end: skip copies
@@ -112,6 +124,8 @@ class LineFile:
                     if file is None:
                         await self._pause()
                         continue
+                status = os.fstat(file.fileno())
+                self.identity = status.st_dev, status.st_ino
                 lines, ends_line = self._read_lines(file, place.offset)
                 if not place.stands(file):  # checked after the read, so that it is valid for the bytes read
                     place = self._restart_after_cut(file, place)
@@ -146,16 +160,16 @@ class LineFile:
         file, start = self._open_from_start()
         if position is None:
             return file, start
-        if file is not None and (place := _find_place(file, position)) is not None:
+        if file is not None and (place := find_place(file, position)) is not None:
             return file, place
         for other in sorted(self.path.parent.glob(escape(self.path.name) + "*")):
             if other == self.path or not other.is_file():
                 continue
             try:
-                rotated = _open_regular(other)
+                rotated = open_regular(other)
             except (OSError, InputError):
                 continue  # if it was that file, its lines are reported as lost
-            if (place := _find_place(rotated, position)) is not None:
+            if (place := find_place(rotated, position)) is not None:
                 if file is not None:
                     file.close()
                 return rotated, place
@@ -177,24 +191,24 @@ class LineFile:
         self._finished.append(_read_at(finished, 0, _HEAD))
         for path, inode in self._list_later(finished):
             try:
-                file = _open_regular(path)
+                file = open_regular(path)
             except (OSError, InputError):
                 continue  # it is being rotated further, or removed
             if os.fstat(file.fileno()).st_ino != inode:  # rotated between the two calls: look again
                 file.close()
                 return self._open_next(finished)
             start = _read_at(file, 0, _HEAD)
-            if start and not start.startswith(_COMPRESSED) and start not in self._finished:
+            if start and not start.startswith(COMPRESSED) and start not in self._finished:
                 self._number = None
                 return file, _Place(inode)
-            if start.startswith(_COMPRESSED):
+            if start.startswith(COMPRESSED):
                 self._gaps.append(f"{path} was compressed before it was read; its lines are lost")
             file.close()
         return self._open_from_start()
 
     def _list_later(self, finished: BinaryIO) -> list[tuple[Path, int]]:
         """List the rotated files that were written later than `finished`, oldest first, with their inodes."""
-        done, rotated = os.fstat(finished.fileno()), re.compile(re.escape(self.path.name) + _ROTATED)
+        done, rotated = os.fstat(finished.fileno()), re.compile(re.escape(self.path.name) + ROTATED)
         later = list[tuple[int, Path, int]]()
         for path in self.path.parent.glob(escape(self.path.name) + "[.-]*"):
             if rotated.fullmatch(path.name) is None:
@@ -261,11 +275,15 @@ class LineFile:
 
     def _open(self) -> BinaryIO | None:
         try:
-            return _open_regular(self.path)
+            file = open_regular(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise InputError(f"'{self.path}' cannot be read ({error.strerror}).") from None
+        if self._skip(file):
+            file.close()
+            return None
+        return file
 
     def _moved(self, file: BinaryIO) -> bool:
         """Whether another file has taken the name."""
@@ -277,10 +295,10 @@ class LineFile:
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), _POLL_S)
+            await asyncio.wait_for(self._stop.wait(), self.poll_s)
 
 
-def _open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a regular file; raise `InputError` for a pipe, without waiting for its writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -317,7 +335,7 @@ def _read_marks(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
     return _read_at(file, 0, min(_HEAD, offset)), _read_at(file, offset - tail, tail)
 
 
-def _find_place(file: BinaryIO, position: Position) -> _Place | None:
+def find_place(file: BinaryIO, position: Position) -> _Place | None:
     """Return the place of a position, if this is its file and it was not truncated."""
     offset = int(position["offset"])
     place = _Place(os.fstat(file.fileno()).st_ino, offset, *_read_marks(file, offset))
