@@ -15,7 +15,7 @@ from tests.web.hostile import HOSTILE
 from ridgeline.audit import Ledger, new_signer
 from ridgeline.audit.compliance.check import check_report
 from ridgeline.audit.compliance.controls import MAPS, find_controls, find_own_controls
-from ridgeline.audit.compliance.report import collect, derive_tables, render_files, write
+from ridgeline.audit.compliance.report import UNFOLDED, collect, derive_tables, render_files, write
 from ridgeline.audit.watch.internal_events import is_internal, make_label_event, read_alerts
 from ridgeline.cli.audit_report import _describe_completeness
 from ridgeline.errors import InputError
@@ -228,8 +228,44 @@ def test_the_page_verifies_its_rows_itself_and_shows_hostile_text_as_text(report
     page.goto((report_folder / "report.html").as_uri())
     page.locator("button[data-entry='7']").first.click()
     expect(page.locator("#verdict")).to_contain_text("Entry 7 verified in this browser")
+    page.locator("summary").last.click()
+    folded = page.locator("details[open] button[data-entry]").first
+    folded.click()
+    expect(page.locator("#verdict")).to_contain_text(f"Entry {folded.inner_text()} verified in this browser")
+    expect(page.locator("#verdict")).to_be_in_viewport()
     expect(page.locator("main")).to_contain_text(HOSTILE["image"])
     assert page.locator("main img, main script").count() == 0
     assert page.evaluate("window.pwned") is None
     assert not trouble
+    page.close()
+
+
+def test_the_page_has_every_event_once_and_folds_all_but_the_first(report_folder):
+    page = (report_folder / "report.html").read_text()
+    events = page[page.index("<h2>Events</h2>") : page.index("</main>")]
+    with (report_folder / "report.csv").open(newline="") as file:
+        indices = [row["index"] for row in csv.DictReader(file)]
+    assert re.findall(r'data-entry="(\d+)"', events) == indices
+    in_sight = re.sub(r"<details>.*?</details>", "", events, flags=re.DOTALL)
+    assert re.findall(r'data-entry="(\d+)"', in_sight) == indices[:UNFOLDED]
+    assert "<summary>1,121 to 1,202 of 1,202</summary>" in events
+    assert page.index("<h2>Anomalies</h2>") < page.index("<h2>By actor</h2>") < page.index("<h2>Events</h2>")
+
+
+@pytest.mark.browser
+def test_the_page_fits_a_phone_and_paper_has_every_line(report_folder, chromium):
+    page = chromium.new_page(viewport={"width": 390, "height": 844})
+    page.goto((report_folder / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollHeight") <= 20_000
+    page.locator("summary").last.click()
+    assert page.evaluate("document.documentElement.scrollHeight") <= 20_000, "with one part open"
+    frames = "[document.documentElement, ...document.querySelectorAll('.table')]"
+    assert page.evaluate(f"{frames}.every((frame) => frame.scrollWidth <= Math.max(frame.clientWidth, 1))")
+    folds = page.locator("details").count()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details[open]").count() == folds
+    assert page.locator("button[data-entry='7']").first.is_visible(), "paper shows the number of an entry"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details[open]").count() == 1
     page.close()

@@ -5,6 +5,10 @@
   const base64 = (bytes) => btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(""));
   const unhex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
   const size = Number(told.checkpoint.split("\n")[1]);
+  const setFolds = (open) => { for (const part of document.querySelectorAll("details")) part.open = open(part); };
+  // Paper has every line; afterwards the page is as it was.
+  addEventListener("beforeprint", () => setFolds((part) => { part.dataset.open = part.open ? "yes" : ""; return true; }));
+  addEventListener("afterprint", () => setFolds((part) => part.dataset.open === "yes"));
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-entry]");
     if (!button) return;

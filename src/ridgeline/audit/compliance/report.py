@@ -39,6 +39,7 @@ COLUMNS = (
     "note", "leaf", "proof",
 )  # fmt: skip
 LISTED_EVENTS = 2_000  # events on the page; the others are in its data and in the CSV
+UNFOLDED, FOLDED = 20, 100  # rows of a table in sight, and rows in each folded part after them
 
 
 def collect(ledger: Ledger, start: int | None, end: int | None, control_map: str | None) -> dict[str, Any]:
@@ -323,6 +324,8 @@ def _html(full: dict[str, Any]) -> str:
         report=full,
         tables=full["tables"],
         rows=rows[:LISTED_EVENTS],
+        unfolded=UNFOLDED,
+        folded=FOLDED,
         more=max(0, len(rows) - LISTED_EVENTS),
         anomalies=[row for row in rows if row["alert"]],
         start=span[0] or "its beginning",
@@ -332,4 +335,5 @@ def _html(full: dict[str, Any]) -> str:
     )
     data = {name: full[name] for name in ("key", "checkpoint", "hashes", "rows")}
     scripts = [web.read_asset("proof.js", _PACKAGE), web.read_asset("report.js", _PACKAGE)]
-    return web.build_page(f"Audit report: {full['origin']}", body, data=data, scripts=scripts)
+    styles = [web.read_asset("report.css", _PACKAGE)]
+    return web.build_page(f"Audit report: {full['origin']}", body, data=data, styles=styles, scripts=scripts)
