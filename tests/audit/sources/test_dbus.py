@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 
 import pytest
@@ -10,7 +11,7 @@ from tests.audit.sources.bus import private_bus, send_signals
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources.dbus import DBus, make_event
+from ridgeline.audit.sources.dbus import DBus, _find_program, make_event
 from ridgeline.errors import InputError, RidgelineError
 
 
@@ -54,7 +55,22 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
     first = events[0]
     assert (first["source"], first["action"], first["subject"]) == ("dbus", "net.ovs.Bridge.Created", "/net/ovs")
     assert first["attributes"]["_kind"] == "signal"
-    assert first["actor"].startswith(":")
+    assert first["attributes"]["_sender"].startswith(":")
+
+
+def test_an_event_says_which_user_and_program_sent_it(address):
+    source = DBus(address)
+    events, _ = run_in_thread(watch_bus(source, lambda: send_signals(address, 3), lambda events, _: len(events) >= 3))
+    who = {name: events[2]["attributes"][name] for name in ("uid", "pid", "program")}
+    assert who == {"uid": os.getuid(), "pid": os.getpid(), "program": os.readlink("/proc/self/exe")}
+    assert {event["actor"] for event in events} == {f"uid {os.getuid()}"}
+
+
+def test_a_process_that_ended_has_no_program():
+    process = subprocess.Popen(["true"])
+    process.wait(60)
+    assert _find_program(process.pid, os.getuid()) is None
+    assert _find_program(os.getpid(), os.getuid() + 1) is None  # its number belongs to another user now
 
 
 def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):

@@ -2,6 +2,9 @@
 
 A bus does not wait. Messages that arrive faster than the log writes them are buffered up to a limit; further messages
 are dropped and counted. On the system bus a monitor needs root, or a policy that allows BecomeMonitor.
+
+A second connection asks the bus for the uid and the pid of each sender, once, as soon as it connects or sends; /proc
+tells the program. A sender that has left before the answer stays unknown: its events have the name of its connection.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
+_SENDERS = 10_000  # most senders remembered
+_ANSWER_S = 5.0  # how long the bus may take to describe a sender
 _DEEPEST = 60  # the log refuses more than 64 levels; a bus does not
 
 
@@ -55,6 +60,8 @@ class DBus:
         self._dropped = 0
         self._waiting = asyncio.Event()
         self._stopped = self._lost = False
+        self._asking: MessageBus | None = None  # a monitor cannot call
+        self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # uid, pid and program, by connection
 
     def stop(self) -> None:
         self._stopped = True
@@ -69,6 +76,7 @@ class DBus:
     async def _read_connection(self, bus: MessageBus) -> AsyncIterator[Batch]:
         """Yield the batches of one connection, until it is lost or `stop`."""
         self._lost = False
+        self._senders.clear()
         watching = asyncio.create_task(self._until_lost(bus))
         try:
             yield Batch([])  # the monitor is ready
@@ -79,13 +87,18 @@ class DBus:
                     await asyncio.sleep(0)  # let further messages arrive
                 events = [self._queue.popleft() for _ in range(min(len(self._queue), AT_ONCE))]
                 dropped, self._dropped = self._dropped, 0
+                await self._name_senders(events)
                 if events or dropped:
                     yield Batch(events, dropped=dropped)
                 elif self._stopped or self._lost:
                     return
         finally:
             watching.cancel()
+            for task in self._senders.values():
+                task.cancel()
             bus.disconnect()
+            if self._asking is not None:
+                self._asking.disconnect()
 
     async def _connect(self) -> MessageBus:
         from dbus_fast import DBusError, Message, MessageType
@@ -94,6 +107,7 @@ class DBus:
 
         try:
             bus = await MessageBus(bus_address=self._address).connect()
+            self._asking = await MessageBus(bus_address=self._address).connect()
         except (OSError, EOFError, AuthError, DBusError, ValueError) as error:
             raise InputError(f"the bus {self._where} ({self._address}) cannot be reached: {error}.") from None
         bus.add_message_handler(self._take)
@@ -110,6 +124,7 @@ class DBus:
         if reply is None or reply.message_type == MessageType.ERROR:
             why = reply.body[0] if reply is not None and reply.body else "no answer"
             bus.disconnect()
+            self._asking.disconnect()
             raise InputError(f"the bus {self._where} does not allow monitoring: {why}.")
         return bus
 
@@ -127,14 +142,59 @@ class DBus:
         kind = _KIND.get(message.message_type.value)
         if kind is None:
             return False  # the library handles the answer to BecomeMonitor
+        if self._asking is not None and self._asking.unique_name in (message.sender, message.destination):
+            return True
+        if message.sender == _BUS and message.member == "NameOwnerChanged" and message.body[2].startswith(":"):
+            self._ask_sender(message.body[2])  # now, because it may leave soon
         if not self._housekeeping and _BUS in (message.destination, message.sender):
             return True
         if len(self._queue) >= self._capacity:
             self._dropped += 1
         else:
             self._queue.append(make_event(message, kind))
+            if message.sender:
+                self._ask_sender(message.sender)
         self._waiting.set()
         return True
+
+    def _ask_sender(self, sender: str) -> None:
+        """Ask the bus about a sender, unless that was done before: a bus never uses a connection's name again."""
+        if sender.startswith(":") and sender not in self._senders:
+            if len(self._senders) >= _SENDERS:
+                self._senders.pop(next(iter(self._senders))).cancel()
+            self._senders[sender] = asyncio.create_task(self._describe_sender(sender))
+
+    async def _describe_sender(self, sender: str) -> dict[str, Any]:
+        """Return uid, pid and program of a sender, as far as the bus and /proc know them."""
+        from dbus_fast import Message, MessageType
+
+        assert self._asking is not None  # noqa: S101
+        words = {"destination": _BUS, "path": "/org/freedesktop/DBus", "interface": _BUS}
+        call = Message(**words, member="GetConnectionCredentials", signature="s", body=[sender])
+        try:
+            reply = await asyncio.wait_for(self._asking.call(call), _ANSWER_S)
+        except (OSError, EOFError, TimeoutError):
+            return {}
+        if reply is None or reply.message_type == MessageType.ERROR:
+            return {}  # it has left
+        known = {name: _plain(value) for name, value in reply.body[0].items()}
+        uid, pid = known.get("UnixUserID"), known.get("ProcessID")
+        program = _find_program(pid, uid) if pid is not None and uid is not None else None
+        found = {"uid": uid, "pid": pid if program is not None else None, "program": program}
+        return {name: value for name, value in found.items() if value is not None}
+
+    async def _name_senders(self, events: list[Event]) -> None:
+        """Add uid, pid and program of their senders to events; the actor is the user, as in the journal."""
+        for event in events:
+            task = self._senders.get(event["actor"] or "")
+            if task is None:
+                continue
+            if not task.done():
+                await asyncio.wait([task])
+            who = {} if task.cancelled() else task.result()
+            if "uid" in who:
+                event["attributes"] = {**event["attributes"], "_sender": event["actor"], **who}
+                event["actor"] = f"uid {who['uid']}"
 
 
 def make_event(message: Any, kind: str) -> Event:
@@ -152,6 +212,19 @@ def make_event(message: Any, kind: str) -> Event:
         "subject": shorten(message.path) if message.path else None,
         "attributes": attributes,
     }
+
+
+def _find_program(pid: int, uid: int) -> str | None:
+    """Return the program of a process: its file, else its name; None if the process has ended."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != uid:
+            return None  # another process has the number now
+        with suppress(OSError):
+            return shorten(os.readlink(f"/proc/{pid}/exe"))
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
