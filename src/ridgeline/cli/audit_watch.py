@@ -60,6 +60,10 @@ def watch(
             help="Read plain log lines; each becomes an event. A folder or '*.log': all its files, also new ones.",
         ),
     ] = None,
+    syslog: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Receive syslog at udp:HOST:PORT, tcp:HOST:PORT or unix:PATH."),
+    ] = None,
     http: Annotated[
         str | None,
         typer.Option("--http", metavar="[HOST]:PORT", help="Receive events by POST /events with a bearer token."),
@@ -128,17 +132,19 @@ def watch(
     Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
+    from ridgeline.audit.sources import Syslog
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
     sources = _make_sources(log, dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
+    sources += [Syslog(address) for address in syslog or ()]
     http_source = _make_http(log, http, http_token_file) if http is not None else None
     if http_source is not None:
         sources.append(http_source)
     if not sources:
-        raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines or --http.")
+        raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --syslog or --http.")
     with Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
         with status("watching") if not quiet else nullcontext(lambda _: None) as update:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.sources.source import Source as Source
     from ridgeline.audit.sources.source import shorten as shorten
     from ridgeline.audit.sources.stdin import PipeSource as PipeSource
+    from ridgeline.audit.sources.syslog import Syslog as Syslog
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -44,5 +45,6 @@ __getattr__, __dir__, __all__ = attach(
         "lines": ["LineReader", "parse_json_line", "make_log_reader"],
         "source": ["Batch", "Event", "KeyedEvents", "LATEST", "Position", "SUBJECT", "Source", "shorten"],
         "stdin": ["PipeSource"],
+        "syslog": ["Syslog"],
     },
 )

@@ -54,11 +54,19 @@ def make_log_reader(file: str) -> LineReader:
 
 def _moment(header: re.Match[str]) -> int:
     """Return the time of a line (ns), in local time without a zone; now if it has no time that the log accepts."""
+    if header[3]:
+        return parse_stamp(header[3])
     try:
-        if header[3]:
-            time_ns = _stamp(header[3])
-        else:
-            time_ns = (_minute(header[1], int(time.time()) // _AHEAD_S) + int(header[2])) * 10**9
+        time_ns = (_minute(header[1], int(time.time()) // _AHEAD_S) + int(header[2])) * 10**9
+    except (ValueError, OverflowError):
+        return time.time_ns()
+    return time_ns if 0 <= time_ns <= LATEST else time.time_ns()
+
+
+def parse_stamp(words: str) -> int:
+    """Parse "2026-11-15T08:30:00.5Z"; return ns since 1970, or now if it is no time that the log accepts."""
+    try:
+        time_ns = _stamp(words)
     except (ValueError, OverflowError, InputError):
         return time.time_ns()
     return time_ns if 0 <= time_ns <= LATEST else time.time_ns()

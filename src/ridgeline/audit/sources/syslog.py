@@ -1,0 +1,169 @@
+"""The syslog source: messages of RFC 5424 (and RFC 3164) by UDP, TCP or a unix datagram socket.
+
+    udp:127.0.0.1:5514    tcp:127.0.0.1:5514    unix:/run/ridgeline.sock
+
+Over TCP a message is a line, or has its length before it (RFC 6587); TCP waits for the log. UDP and unix sockets do
+not: messages beyond a limit are dropped and counted. Senders are not authenticated, so listen on trusted networks only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import stat
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_stamp
+from ridgeline.audit.sources.source import Batch, Event, Position, shorten
+from ridgeline.errors import InputError
+
+CAPACITY = 50_000  # most messages buffered between the socket and the log
+AT_ONCE = 4_000  # messages in one batch
+_ADDRESS = re.compile(r"(udp|tcp):(\[[0-9a-fA-F:.]+\]|[^:]+):(\d{1,5})")
+_SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+_HEADER = re.compile(
+    r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*\])+)(?: |$)"
+)
+_PRIORITY = re.compile(r"<(\d{1,3})>")
+_OLD_HOST = re.compile(r"(?:<\d{1,3}>)?[A-Z][a-z]{2} [ \d]\d [\d:]{8} (\S+) ")
+
+
+class Syslog:
+    """Receives messages at one address: udp:HOST:PORT, tcp:HOST:PORT or unix:PATH; `capacity` messages are buffered."""
+
+    def __init__(self, address: str, *, capacity: int = CAPACITY) -> None:
+        match = _ADDRESS.fullmatch(address)
+        if match is None and not (address.startswith("unix:") and len(address) > 5):
+            raise InputError(f"--syslog '{address}' is no address; write udp:HOST:PORT, tcp:HOST:PORT or unix:PATH.")
+        if match is not None and int(match[3]) > 65_535:
+            raise InputError(f"--syslog '{address}' has port {match[3]}; give 65535 at most.")
+        self.name, self._address, self._capacity = f"syslog:{address}", address, capacity
+        self._kind = match[1] if match else "unix"
+        self._host, self._port = (match[2].strip("[]"), int(match[3])) if match else ("", 0)
+        self._path = Path(address.removeprefix("unix:"))
+        self._queue: deque[bytes] = deque()
+        self._dropped = 0
+        self._more, self._space = asyncio.Event(), asyncio.Event()
+        self._stopped = False
+        self.port = self._port  # the port in use, once it listens
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._more.set()
+
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
+        try:
+            listener = await self._listen()
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--syslog '{self._address}' cannot be listened on: {error}.") from None
+        try:
+            yield Batch([])  # it listens
+            while True:
+                if not self._queue and not self._stopped:
+                    self._more.clear()
+                    await self._more.wait()
+                    await asyncio.sleep(0)  # let further messages arrive
+                messages = [self._queue.popleft() for _ in range(min(len(self._queue), AT_ONCE))]
+                self._space.set()
+                dropped, self._dropped = self._dropped, 0
+                if messages or dropped:
+                    yield Batch([make_event(message) for message in messages], dropped=dropped)
+                elif self._stopped:
+                    return
+        finally:
+            listener.close()
+            if self._kind == "unix":
+                self._path.unlink(missing_ok=True)
+
+    async def _listen(self) -> asyncio.BaseTransport | asyncio.Server:
+        loop = asyncio.get_running_loop()
+        if self._kind == "tcp":
+            server = await asyncio.start_server(self._read_stream, self._host, self._port, limit=LONGEST)
+            self.port = server.sockets[0].getsockname()[1]
+            return server
+        if self._kind == "udp":
+            transport, _ = await loop.create_datagram_endpoint(
+                lambda: _Receiver(self), local_addr=(self._host, self._port)
+            )
+            self.port = transport.get_extra_info("sockname")[1]
+            return transport
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(self._path).st_mode):
+                raise OSError("there is a file of this name")
+            self._path.unlink()  # of an earlier watcher
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            receiver.setblocking(False)
+            receiver.bind(str(self._path))
+        except OSError:
+            receiver.close()
+            raise
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Receiver(self), sock=receiver)
+        return transport
+
+    def take(self, message: bytes) -> None:
+        """Buffer a message of a socket that does not wait, or count it as dropped."""
+        if len(self._queue) >= self._capacity:
+            self._dropped += 1
+        elif message.strip():
+            self._queue.append(message)
+        self._more.set()
+
+    async def _read_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Buffer the messages of one TCP connection; wait while the buffer is full."""
+        try:
+            while first := await reader.read(1):
+                if first.isdigit():
+                    length = int(first + (await reader.readuntil(b" ")))
+                    if length > LONGEST:
+                        raise ValueError(length)
+                    message = await reader.readexactly(length)
+                else:
+                    message = first + await reader.readline()
+                while len(self._queue) >= self._capacity and not self._stopped:
+                    self._space.clear()
+                    await self._space.wait()
+                self.take(message)
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):  # cut off, or longer than any message
+            self._dropped += 1
+            self._more.set()
+        writer.close()
+
+
+class _Receiver(asyncio.DatagramProtocol):
+    def __init__(self, source: Syslog) -> None:
+        self._source = source
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._source.take(data)
+
+
+def make_event(message: bytes) -> Event:
+    """Make an event of a message: action `syslog.message`, subject the program, the time of the message."""
+    message = message.rstrip(b"\r\n\0")
+    text = message[:LONGEST].decode("utf-8", errors="backslashreplace")
+    header = _HEADER.match(text)
+    priority = _PRIORITY.match(text)
+    if header is None:  # RFC 3164 is the format of lines in log files
+        event = make_log_reader("syslog")(message, "", 0)
+        del event["attributes"]["_file"]
+        host = _OLD_HOST.match(text)
+        attributes = {"host": host[1]} if host else {}
+    else:
+        _, stamp, name, program, pid, kind, data = header.groups()
+        event = {"time": parse_stamp(stamp), "subject": shorten(program) if program != "-" else None}
+        named = {"host": name, "_pid": pid, "_id": kind, "data": data}
+        attributes = {key: value for key, value in named.items() if value != "-"}
+        event["attributes"] = {"message": text[header.end() :].removeprefix("\ufeff")}
+    if priority is not None and int(priority[1]) < 192:
+        attributes["severity"] = _SEVERITIES[int(priority[1]) % 8]
+        attributes["_facility"] = int(priority[1]) // 8
+    event["attributes"] |= attributes
+    return {**event, "source": "syslog", "action": "syslog.message", "time": event.get("time") or time.time_ns()}

@@ -1,0 +1,88 @@
+"""Syslog over loopback: each message is an event with its host, program, severity and time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from tests.audit.threads import run_in_thread
+
+from ridgeline.audit.ledger import parse_moment
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.sources.syslog import Syslog, make_event
+from ridgeline.errors import InputError
+
+MESSAGE = b'<34>1 2026-11-18T10:00:00.5Z web1 su 77 ID47 [x@1 k="v]"] su root failed'
+
+
+def send(kind, target, *parts):
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as line:
+        line.connect(target)
+        for part in parts:
+            line.sendall(part)
+
+
+async def receive(source, act, count):
+    events, dropped = [], 0
+    async with asyncio.timeout(30):
+        async for batch in source.batches(None):
+            if not batch.events and not batch.dropped:
+                await asyncio.to_thread(act)
+            events += batch.events
+            dropped += batch.dropped
+            if len(events) + dropped >= count:
+                source.stop()
+    return events, dropped
+
+
+def test_a_message_keeps_its_host_program_severity_and_time():
+    event = make_event(MESSAGE)
+    assert (event["time"], event["subject"]) == (parse_moment("2026-11-18T10:00:00.5Z"), "su")
+    words = event["attributes"]
+    assert (words["host"], words["severity"], words["message"]) == ("web1", "crit", "su root failed")
+    assert words["data"] == '[x@1 k="v]"]'
+    old = make_event(b"<13>Nov  1 10:00:00 web2 cron[5]: job done\n")
+    assert (old["subject"], old["attributes"]["host"], old["attributes"]["severity"]) == ("cron", "web2", "notice")
+    assert old["attributes"]["message"] == "job done"
+
+
+@pytest.mark.parametrize("message", [b"<999>1 - - - - - -", b"\xff\0", b"<34>1 2026-99-99T10:00:00Z a b - - - x", b"<"])
+def test_every_message_is_an_event_that_the_log_accepts(message):
+    encode([make_event(message)])
+
+
+@pytest.mark.parametrize("kind", ["udp", "tcp", "unix"])
+def test_messages_arrive_by_every_kind_of_socket(kind, tmp_path):
+    source = Syslog(f"unix:{tmp_path}/s" if kind == "unix" else f"{kind}:127.0.0.1:0")
+    second = MESSAGE.replace(b"root", b"ann")
+    parts = (MESSAGE + b"\n", b"%d " % len(second) + second) if kind == "tcp" else (MESSAGE, second)
+    act = lambda: send(kind, f"{tmp_path}/s" if kind == "unix" else ("127.0.0.1", source.port), *parts)  # noqa: E731
+    events, _ = run_in_thread(receive(source, act, 2))
+    assert [event["attributes"]["message"] for event in events] == ["su root failed", "su ann failed"]
+    assert not (tmp_path / "s").exists()
+
+
+def test_messages_beyond_the_buffer_are_counted():
+    source = Syslog("udp:127.0.0.1:0", capacity=2)
+    events, dropped = run_in_thread(receive(source, lambda: [source.take(MESSAGE) for _ in range(5)], 5))
+    assert (len(events), dropped) == (2, 3)
+
+
+@pytest.mark.parametrize("part", [b"99999999 <34>1", b"500 <34>1 cut off", b"12x3 <34>1"])
+def test_a_message_that_cannot_be_taken_from_a_stream_is_counted(part):
+    source = Syslog("tcp:127.0.0.1:0")
+    act = lambda: send("tcp", ("127.0.0.1", source.port), MESSAGE + b"\n", part)  # noqa: E731
+    events, dropped = run_in_thread(receive(source, act, 2))
+    assert (len(events), dropped) == (1, 1)
+
+
+def test_a_wrong_address_is_a_sentence(tmp_path):
+    for address in ("514", "udp:514", "unix:", "udp:127.0.0.1:70000"):
+        with pytest.raises(InputError, match="--syslog"):
+            Syslog(address)
+    (tmp_path / "file").write_text("keep")
+    with pytest.raises(InputError, match="cannot be listened on"):
+        run_in_thread(receive(Syslog(f"unix:{tmp_path}/file"), lambda: None, 0))
+    assert (tmp_path / "file").read_text() == "keep"
