@@ -70,7 +70,7 @@ def test_without_its_libraries_the_server_names_the_extra(monkeypatch, module):
 
     ready = create_app(ROUTES)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"ridgeline\[serve\]"):
+    with pytest.raises(MissingExtra, match=r"\[serve\]"):
         serve(ready, port=0) if module == "uvicorn" else create_app(ROUTES)
 
 
