@@ -26,9 +26,9 @@ is ranked against recent sums:
 
 `SessionScale` does the same for sessions, with all parts, since there are few and each ranks sessions by itself. Ranks
 of all sessions would never let more than the alert rate through, however many anomalies there are. So sessions far
-beyond the threshold do not enter the ranks, and those that are just beyond it enter as if they were at it. If so many
-sessions raise alerts that they cannot all be anomalies, normal sessions have changed (`drifts`), and all are learnt
-until that has passed.
+beyond the threshold do not enter the ranks, and those that are just beyond it enter as if they were at it. If more
+sessions raise alerts than anomalies can be, normal sessions have changed (`drifts`), and all are learnt until that has
+passed.
 """
 
 from __future__ import annotations

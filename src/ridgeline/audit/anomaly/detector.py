@@ -149,7 +149,7 @@ class Detector:
 
     @property
     def drifts(self) -> bool:
-        """Whether so many sessions raise alerts that what is normal must have changed."""
+        """Whether more sessions raise alerts than anomalies can be: what is normal has changed."""
         return any(scale.drifts for scale in self._session_scales.values())
 
     def label(self, entry: int, verdict: Literal["normal", "bad"]) -> None:
@@ -287,6 +287,6 @@ class Detector:
         reason = reasons.explain_session(history, session, parts) if parts and score >= REASON_SCORE else ""
         if learn:
             unusual = score >= scale_score(-math.log(min(1.0, HOLD * scale.rate)), scale.rate)
-            history.learn_session(session, hold=unusual and not scale.drifts and not self.trust)
+            history.learn_session(session, unusual=unusual and not scale.drifts and not self.trust)
             scale.learn(raw, total, alert and not self.trust)
         return Judgement(session.entry, score, alert, reason, parts, (), session.last)

@@ -26,8 +26,8 @@ ENOUGH = 20  # events of a template or an action before its actors are used
 MOST_SESSIONS = 2_000  # sessions with a template; beyond that, old ones count for half
 PIECE = 4_096  # keys of a session that are learnt at once
 DISTANCE, NATS = 32.0, 4.0  # scales of distances and of mean surprises, for the bins of their ranks
-KIND = 3  # sessions with the same counts that are held; further ones are learnt
-HELD = 1_024
+KIND = 3  # unusual sessions with the same counts that are not learnt; further ones are
+UNUSUAL = 1_024
 DIGITS = 5  # of a rounded distance and tone
 
 
@@ -81,7 +81,7 @@ class History:
         # True: of named sessions, False: of time windows
         self.counts = {True: Counts(), False: Counts()}
         self.transitions = {True: Transitions(), False: Transitions()}
-        self._held: OrderedDict[int, int] = OrderedDict()  # counts of held sessions → number of them
+        self._unusual: OrderedDict[int, int] = OrderedDict()  # counts of unusual sessions → number of them
 
     def meet(self, template: int, text: str, action: str, vector: Vectors, learn: bool) -> None:
         """Add a new template: find the nearest normal templates and its surprises."""
@@ -206,14 +206,14 @@ class History:
         second, last = session.keys[-2:]
         return self.transitions[True].surprise(second, last, END) if session.named else 0.0
 
-    def learn_session(self, session: Session, hold: bool) -> None:
-        """Learn a session; one to `hold` only when others with the same counts were held before."""
-        if hold:
+    def learn_session(self, session: Session, unusual: bool) -> None:
+        """Learn a session; an `unusual` one only when others with the same counts came before."""
+        if unusual:
             kind = hash(frozenset(session.key_counts.items()))
-            self._held[kind] = self._held.pop(kind, 0) + 1
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
-            if self._held[kind] <= KIND:
+            self._unusual[kind] = self._unusual.pop(kind, 0) + 1
+            if len(self._unusual) > UNUSUAL:
+                self._unusual.popitem(last=False)
+            if self._unusual[kind] <= KIND:
                 return
         self.transitions[session.named].learn([*session.keys, END] if session.named else session.keys)
         self.counts[session.named].learn(session.key_counts)
@@ -233,7 +233,7 @@ class History:
             "keys": self.keys.state(),
             "counts": [self.counts[True].state(), self.counts[False].state()],
             "transitions": [self.transitions[True].state(), self.transitions[False].state()],
-            "held": list(self._held.items()),
+            "unusual": list(self._unusual.items()),
         }
         return state, vectors
 
@@ -255,7 +255,7 @@ class History:
         for named, counts, transitions in zip((True, False), state["counts"], state["transitions"], strict=True):
             history.counts[named] = Counts.restore(counts)
             history.transitions[named] = Transitions.restore(transitions)
-        history._held = OrderedDict(map(tuple, state["held"]))
+        history._unusual = OrderedDict(map(tuple, state["unusual"]))
         return history
 
 

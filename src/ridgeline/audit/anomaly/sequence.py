@@ -12,7 +12,7 @@ itself.
 >>> for _ in range(50):
 ...     transitions.learn([START, START, 1, 2, 3, END])
 >>> round(transitions.surprise(1, 2, 3), 2), round(transitions.surprise(1, 3, 2), 1)
-(0.04, 1.6)
+(0.0, 5.3)
 """
 
 from __future__ import annotations
