@@ -29,7 +29,7 @@ def check(capsys, tmp_path):
 def test_a_contradiction_is_shown_with_its_arithmetic(check):
     code, out, _ = check(WRONG)
     assert code == 1
-    assert "report.md:3  equation, confidence 0.97" in out
+    assert "report.md:3  equation, confidence 0.95" in out
     assert "2M × 20ms / 86400s = 0.463, not 463 cores" in out
 
 

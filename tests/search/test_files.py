@@ -192,5 +192,5 @@ def test_without_faiss_the_export_names_the_cure(tmp_path: Path, monkeypatch: py
     from ridgeline.errors import MissingExtra
 
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingExtra, match=r"ridgeline\[faiss\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[faiss\]'"):
         build_index("Flat").export_faiss(tmp_path / "x.faiss")

@@ -132,10 +132,11 @@ def test_the_first_screen_holds_the_machine_and_the_findings(documents, open_pag
 @browser
 def test_a_finding_links_to_its_record_and_command(documents, open_page):
     tab = open_page(documents["made"])
-    tab.locator(".finding .source a").first.click()
+    finding = tab.locator(".finding", has=tab.locator(".sentence", has_text="nearest")).first
+    finding.locator(".source a").first.click()
     row = tab.locator("tr:target")
     assert row.count() == 1
-    assert "run <img" in row.text_content()
+    assert row.text_content().endswith("ridgeline bench nearest")
 
 
 @browser
