@@ -372,7 +372,7 @@ def test_a_resumed_job_says_how_many_texts_it_keeps(run_embed, stop_job, tmp_pat
 def test_a_pipe_gets_lines_of_progress_with_the_remaining_time(run_embed, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("ridgeline.cli.embed"), "LINE_S", 0.0)
     monkeypatch.setattr(file_job, "CHUNK_CHARACTERS", {"cpu": 40})
-    (tmp_path / "t.txt").write_text("a red cat\n" * 3_000)
+    (tmp_path / "t.txt").write_text("a red cat\n" * 120)
     code, _, err = run_embed(tmp_path / "t.txt", "-o", tmp_path / "o.npy", "--json")
     assert code == 0
     assert re.search(r"^[\d,]+ texts, [\d,]+/s, \d+% of the file, about [\d,]+ s left$", err, re.MULTILINE)
