@@ -109,7 +109,7 @@ def test_the_index_is_complete_after_updates_by_watcher_and_search(log, tmp_path
             meaning = Meaning(folder, str(ledger.verifier), Settings().model, encode)
             meaning.catch_up(ledger)
             hits = meaning.search("disk wipe", 2_000, ledger)
-            return meaning, [(hit.entry, round(hit.score, 6)) for hit in hits]
+            return meaning, [(hit.entry, round(hit.relevance, 6)) for hit in hits]
 
     index_folder = LedgerPaths(log).private / "meaning"
     for turn, upto in enumerate((600, 700, 800)):
