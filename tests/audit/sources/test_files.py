@@ -357,6 +357,21 @@ def test_every_file_that_was_rotated_while_no_watcher_ran_is_read_in_order(tmp_p
     assert run_in_thread(read_all(path, position))[0] == []
 
 
+def test_a_file_rotated_before_its_first_lines_are_saved_is_read(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo\n")
+
+    async def stop_after_the_first_batch():
+        async for batch in make_source(path).batches(None):
+            return batch
+
+    first = run_in_thread(stop_after_the_first_batch())
+    assert first.events == []
+    path.rename(tmp_path / "a.log.1")
+    path.write_text("three\n")
+    assert follow_from(path, first.position) == ["one", "two", "three"]
+
+
 def test_a_file_that_was_compressed_before_it_was_read_is_a_gap(tmp_path):
     path = tmp_path / "a.log"
     path.write_text("zero\n")

@@ -115,6 +115,7 @@ class LineFile:
 
     async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
         file, place = self._begin(position)
+        known = position is not None or not self._follow
         try:
             while True:
                 if file is None:
@@ -124,6 +125,9 @@ class LineFile:
                     if file is None:
                         await self._pause()
                         continue
+                if not known:  # save which file it is before the first lines, so that it is found if it is rotated
+                    known = True
+                    yield Batch([], place.position())
                 status = os.fstat(file.fileno())
                 self.identity = status.st_dev, status.st_ino
                 lines, ends_line = self._read_lines(file, place.offset)
