@@ -361,11 +361,10 @@ def test_a_file_rotated_before_its_first_lines_are_saved_is_read(tmp_path):
     path = tmp_path / "a.log"
     path.write_text("one\ntwo\n")
 
-    async def stop_after_the_first_batch():
-        async for batch in make_source(path).batches(None):
-            return batch
+    async def read_one_batch():
+        return await anext(make_source(path).batches(None))
 
-    first = run_in_thread(stop_after_the_first_batch())
+    first = run_in_thread(read_one_batch())
     assert first.events == []
     path.rename(tmp_path / "a.log.1")
     path.write_text("three\n")
