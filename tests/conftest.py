@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.browser import chromium
 
 __all__ = ["chromium", "data"]
@@ -13,6 +14,10 @@ __all__ = ["chromium", "data"]
 # Read when triton is imported, by whichever test comes first: without a GPU its kernels are interpreted.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# An example that waits for a busy machine is no failure.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
 
 
 @pytest.fixture(scope="session")

@@ -115,5 +115,5 @@ def in_order(log: Path) -> list[int]:
 def run_command(capsys, *words: object) -> tuple[int, str, str]:
     """A command in this process: exit code, stdout, stderr."""
     with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
+        run_in_thread(lambda: main([str(word) for word in words]))
     return (int(left.value.code or 0), *capsys.readouterr())
