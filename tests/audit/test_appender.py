@@ -90,3 +90,22 @@ def test_a_writer_without_a_socket_is_waited_for_and_then_named(log):
 def test_a_lock_that_is_taken_has_an_error_of_its_own(tmp_path):
     with lock(tmp_path / "lock"), pytest.raises(Locked), lock(tmp_path / "lock"):
         pass
+
+
+def test_a_writer_that_closes_while_a_client_connects_frees_the_log(log, monkeypatch):
+    start = threading.Thread.start
+
+    def start_late(thread):
+        if thread.name == "ledger-socket":
+            time.sleep(0.2)
+        start(thread)
+
+    with Ledger.open(log) as ledger:
+        ledger.append([event(0)])
+        client = threading.Thread(target=lambda: Appender(log, timeout_s=60).close())
+        monkeypatch.setattr(threading.Thread, "start", start_late)
+        start(client)
+        time.sleep(0.1)
+    client.join()
+    with Ledger.open(log) as ledger:
+        ledger.append([event(1)])

@@ -88,9 +88,9 @@ class WriterSocket:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=run, name="ledger-socket", daemon=True)
-        with self._mutex:
+        with self._mutex:  # `close` sees only started threads, because others cannot be joined
+            thread.start()
             self._threads.add(thread)
-        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -106,7 +106,7 @@ class WriterSocket:
                     peer.close()
                     return
                 self._clients.add(peer)
-            self._start(self._serve, peer)
+                self._start(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:
         try:
