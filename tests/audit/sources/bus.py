@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,8 +42,11 @@ def private_bus(folder: Path) -> Iterator[str]:
         daemon.wait(30)
 
 
-def send_signals(address: str, count: int, start: int = 0) -> None:
-    """net.ovs.Bridge.Created with br0, br1, …, over a blocking socket: the bus sets the pace."""
+def send_signals(address: str, count: int, start: int = 0, leave: threading.Event | None = None) -> None:
+    """net.ovs.Bridge.Created with br0, br1, …, over a blocking socket: the bus sets the pace.
+
+    leave  stay on the bus until this is set, so that a slow watcher can ask the bus about the sender
+    """
     from dbus_fast import Message
 
     with socket.socket(socket.AF_UNIX) as line:
@@ -63,3 +67,4 @@ def send_signals(address: str, count: int, start: int = 0) -> None:
         answers = b""
         while struct.pack("<I", count + 2) not in answers:
             answers += line.recv(4096)
+        assert leave is None or leave.wait(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 
 import pytest
 from tests.audit.sources.bus import private_bus, send_signals
@@ -41,15 +42,24 @@ async def watch_bus(source, act, enough):
     return events, dropped
 
 
+def watch_signals(address, count):
+    """The events of `count` signals; their sender stays on the bus until the source has asked about it."""
+    seen = threading.Event()
+
+    def enough(events, _):
+        if len(events) >= count:
+            seen.set()
+        return seen.is_set()
+
+    return run_in_thread(watch_bus(DBus(address), lambda: send_signals(address, count, leave=seen), enough))
+
+
 def names(events):
     return [e["attributes"]["args"][0] for e in events]
 
 
 def test_signals_come_as_events_in_the_order_they_were_sent(address):
-    source = DBus(address)
-    events, dropped = run_in_thread(
-        watch_bus(source, lambda: send_signals(address, 500), lambda events, _: len(events) >= 500)
-    )
+    events, dropped = watch_signals(address, 500)
     assert names(events) == [f"br{i}" for i in range(500)]
     assert dropped == 0
     first = events[0]
@@ -59,8 +69,7 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
 
 
 def test_an_event_says_which_user_and_program_sent_it(address):
-    source = DBus(address)
-    events, _ = run_in_thread(watch_bus(source, lambda: send_signals(address, 3), lambda events, _: len(events) >= 3))
+    events, _ = watch_signals(address, 3)
     who = {name: events[2]["attributes"][name] for name in ("uid", "pid", "program")}
     assert who == {"uid": os.getuid(), "pid": os.getpid(), "program": os.readlink("/proc/self/exe")}
     assert {event["actor"] for event in events} == {f"uid {os.getuid()}"}
