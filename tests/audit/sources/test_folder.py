@@ -188,7 +188,7 @@ def test_binary_compressed_rotated_and_own_files_are_left_out(logs):
     reading = read_once(logs, exclude=[logs / "own"])
     assert sorted(reading.lines) == ALL
     assert len(reading.notes) == 1
-    assert all(words in reading.notes[0] for words in ("a.log.1 (rotated before)", "and 1 more"))
+    assert all(words in reading.notes[0] for words in ("a.log.1 (taken for a rotated file of a.log)", "and 1 more"))
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
@@ -218,3 +218,28 @@ def test_the_command_reads_a_folder_and_leaves_its_own_log_out(logs, capsys):
     _, out, _ = run_command(capsys, "audit", "export", log, "--json")
     lines = [e["attributes"]["message"] for e in json.loads(out) if e["source"] == "lines"]
     assert sorted(lines) == sorted([*ALL, *ALL[:4]])
+
+
+def test_a_new_file_that_is_taken_for_a_rotated_one_is_named(logs):
+    (logs / "worker").write_text("one\n")
+
+    async def run():
+        async with Reading(logs) as reading:
+            await reading.wait_for("one")
+            (logs / "worker-1").write_text("two\n")
+            (logs / "z.log").write_text("later\n")
+            await reading.wait_for("later")
+        return reading
+
+    notes = run_in_thread(run()).notes
+    assert len(notes) == 1
+    assert "worker-1 (taken for a rotated file of worker)" in notes[0]
+
+
+def test_a_file_that_appears_with_the_stop_does_not_keep_the_source_open(logs):
+    async def run():
+        async with Reading(logs, scan_s=60) as reading:
+            await reading.wait_for(*ALL)
+            (logs / "late.log").write_text("late\n")
+
+    run_in_thread(run())

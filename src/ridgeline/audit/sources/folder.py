@@ -1,6 +1,6 @@
 """The folder source: follow every log file below a folder, or every file that matches a pattern, each line once.
 
-New files are found by scanning. Each file is read by a `LineFile`, which follows its rotation. So a file with the name
+A scan finds new files. Each file is read by a `LineFile`, which follows its rotation. So a file with the name
 of a rotated one ("a.log.1" beside "a.log") is not read on its own. A file that was renamed otherwise ("a.log.old") is
 recognised by its inode and the bytes that were read. Compressed and binary files are left out.
 """
@@ -73,6 +73,8 @@ class LineFolder:
         self._missing: dict[str, float] = {}  # since when
         self._left_out: dict[str, _Identity] = {}
         self._unreadable: set[str] = set()
+        self._named_bases: set[str | None] = set()  # files whose rotated files were named
+        self._read_inodes: set[int] = set()  # of files read so far: a rotated one needs no note
         self._positions: dict[str, Position] = {}
         self._finished: list[Position] = []  # of files that were read to their end and rotated
 
@@ -96,13 +98,13 @@ class LineFolder:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_all(self, queue: _Queue) -> None:
-        """Scan, and read every file found in a task of its own; None ends the queue."""
+        """Scan, and read every new file in a task of its own; None ends the queue."""
         try:
             async with asyncio.TaskGroup() as group:
-                while True:
+                while not self._stop.is_set():  # `stop` does not reach a file that a later scan opens
                     for name, file in self._scan():
                         group.create_task(self._read_file(name, file, queue))
-                    if self._stop.is_set() or not self._follow:
+                    if not self._follow:
                         break
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._stop.wait(), self._scan_s)
@@ -135,22 +137,26 @@ class LineFolder:
 
     def _scan(self) -> list[tuple[str, LineFile]]:
         """Return the files to read from now on, and forget those that are gone."""
-        found = dict(self._list_files())
-        known = {*found, *self._positions, *self._files}
+        present = dict(self._list_files())
+        known = {*present, *self._positions, *self._files}
         rotated = {name for name in known if _find_base(name, known) is not None}
-        self._forget(found, rotated)
-        new, notes, before = list[tuple[str, LineFile]](), list[str](), {*self._positions, *self._files}
-        for name, status in sorted(found.items()):
+        self._forget(present, rotated)
+        new, notes = list[tuple[str, LineFile]](), list[str]()
+        self._read_inodes |= {position["inode"] for position in self._positions.values()}
+        self._read_inodes |= {file.identity[1] for file in self._files.values() if file.identity is not None}
+        for name, status in sorted(present.items()):
             identity = status.st_dev, status.st_ino
             if name in self._files or self._left_out.get(name) == identity:
                 continue
             if name in self._unreadable and not os.access(self._root / name, os.R_OK):
                 continue
-            why = "rotated before" if name in rotated else self._find_reason(name, identity)
+            base = _find_base(name, known)
+            why = f"taken for a rotated file of {base}" if base is not None else self._find_reason(name, identity)
             if why is not None:
                 self._left_out[name] = identity
-                if why and _find_base(name, before) is None:
+                if why and base not in self._named_bases and (base is None or status.st_ino not in self._read_inodes):
                     notes.append(f"{name} ({why})")
+                    self._named_bases |= {base} - {None}  # once for each: every rotation brings such a file
                 continue
             with suppress(InputError):  # it is gone again
                 self._files[name] = file = self._make_file(name, identity)
@@ -158,7 +164,7 @@ class LineFolder:
         if notes:
             more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
             self._announce(f"left out below {self._root}: {', '.join(notes[:3])}{more}.")
-        inodes = {status.st_ino for name, status in found.items() if name not in rotated}
+        inodes = {status.st_ino for name, status in present.items() if name not in rotated}
         self._finished = [place for place in self._finished if place["inode"] in inodes]
         for file in self._files.values():
             file.poll_s = max(file.poll_s, _POLL_PER_FILE_S * len(self._files))
@@ -182,18 +188,18 @@ class LineFolder:
     def _is_excluded(self, path: Path) -> bool:
         return bool(self._exclude) and any(path.resolve().is_relative_to(folder) for folder in self._exclude)
 
-    def _forget(self, found: dict[str, os.stat_result], rotated: set[str]) -> None:
+    def _forget(self, present: dict[str, os.stat_result], rotated: set[str]) -> None:
         """Close files that are gone, or that turned out to be rotated ones; forget their positions."""
         now, bases = (
             time.monotonic(),
-            {_find_base(name, rotated | set(self._positions)) for name in rotated & set(found)},
+            {_find_base(name, rotated | set(self._positions)) for name in rotated & set(present)},
         )
         for name in list(self._files):
-            if name in found:
+            if name in present:
                 self._missing.pop(name, None)
             elif now - self._missing.setdefault(name, now) < self._gone_s:
                 continue
-            if name not in found or name in rotated:
+            if name not in present or name in rotated:
                 file = self._files.pop(name)
                 file.stop()
                 self._left_out = {
@@ -201,12 +207,12 @@ class LineFolder:
                 }  # judge renamed ones again
         for name in set(self._positions) - set(self._files):
             # The position of a rotated file tells that it was read, until a new file has the name.
-            if name in rotated or (name not in found and name not in bases and not self._was_renamed(name, found)):
+            if name in rotated or (name not in present and name not in bases and not self._was_renamed(name, present)):
                 del self._positions[name]
-        self._left_out = {name: i for name, i in self._left_out.items() if name in found}
+        self._left_out = {name: i for name, i in self._left_out.items() if name in present}
 
-    def _was_renamed(self, name: str, found: dict[str, os.stat_result]) -> bool:
-        return any(status.st_ino == self._positions[name]["inode"] for status in found.values())
+    def _was_renamed(self, name: str, present: dict[str, os.stat_result]) -> bool:
+        return any(status.st_ino == self._positions[name]["inode"] for status in present.values())
 
     def _find_reason(self, name: str, identity: _Identity) -> str | None:
         """Return why a new file is left out ("": it was read under another name), or None."""
