@@ -196,8 +196,8 @@ def _make_sources(
     files: list[tuple[str, Path, LineReader]] = [("jsonl", path, parse_json_line) for path in jsonl or ()]
     for path in lines or ():
         if path.is_dir() or is_pattern(path):
-            own = (log, log.with_name(f"{log.name}.private"))
-            folder = LineFolder(path, "lines", _read_log, follow=follow, exclude=own, announce=print_note)
+            log_folders = (log, log.with_name(f"{log.name}.private"))
+            folder = LineFolder(path, "lines", _read_log, follow=follow, exclude=log_folders, announce=print_note)
             sources.append(folder)
         else:
             files.append(("lines", path, _read_log(path)))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr, stdout
+from ridgeline.cli.progress import format_left
 from ridgeline.errors import Exit
 from ridgeline.lab.experiment import Point, ProgressHooks, list_warnings, parse_arguments
 from ridgeline.machine import Topology, topology
@@ -133,9 +134,7 @@ def _print_plan(plan: ExperimentPlan, machine: Topology, as_json: bool) -> None:
         print_line(f"… and {left} more; --json lists all.", console)
     repeated = plan.requested_points - len(plan.points)
     note = f" ({repeated} asked for twice are run once)" if repeated else ""
-    print_line(
-        f"{len(plan.points)} points{note}, about {_format_duration(estimate.total_s)} by {estimate.basis}.", console
-    )
+    print_line(f"{len(plan.points)} points{note}, about {format_left(estimate.total_s)} by {estimate.basis}.", console)
     for sentence in estimate.notes:
         print_line(f"note: {sentence}", console)
     for reason in dict.fromkeys(filter(None, reasons)):
@@ -205,14 +204,3 @@ def _print_warnings(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> No
         print_line(sentence)
     if len(sentences) > MAX_WARNINGS:
         print_line(f"… and {len(sentences) - MAX_WARNINGS} more; the report lists all.")
-
-
-def _format_duration(seconds: float) -> str:
-    """Format a duration for people.
-
-    >>> _format_duration(40), _format_duration(600), _format_duration(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeline.embed.embedder import Embedder
 from ridgeline.embed.embedder_pool import EmbedderPool
-from ridgeline.embed.kept_columns import VECTOR, KeptColumns
+from ridgeline.embed.other_columns import VECTOR, OtherColumns
 from ridgeline.embed.text_files import AS_FILE_SHOWS, TextFormat, TextRows, read_texts
 from ridgeline.errors import InputError, unknown
 from ridgeline.store import ChunkSet
@@ -86,7 +86,7 @@ def embed_file(
     with read_texts(path, column, text_format) as rows:
         columns = None
         if out.suffix == ".parquet":
-            columns = KeptColumns(path, rows.column, keep, text_format)
+            columns = OtherColumns(path, rows.column, keep, text_format)
         job = {**(settings or {}), "format": asdict(text_format)}
         return _embed_rows(embedder, pool, path, rows, columns, out, job, batch_tokens, chunk, force, progress, resume)
 
@@ -96,7 +96,7 @@ def _embed_rows(
     pool: EmbedderPool | None,
     path: Path,
     rows: TextRows,
-    columns: KeptColumns | None,
+    columns: OtherColumns | None,
     out: Path,
     settings: dict[str, Any],
     batch_tokens: int | str,
@@ -226,7 +226,7 @@ def _make_writer(
     embedder: Embedder,
     count: int,
     meter: QualityMeter,
-    columns: KeptColumns | None,
+    columns: OtherColumns | None,
     settings: dict[str, Any],
 ) -> Any:
     dim = embedder.dim

@@ -30,14 +30,14 @@ SAME = 1e-10  # relative squared distance below which a row is the query itself
 class TruthSample:
     """Queries float32 [q, dim] and the ids and scores of their nearest rows [q, NEIGHBOURS], best first, id −1 if none.
 
-    `own` [q] is the id of the row that is the query itself, or −1; it is not among its neighbours. `complete` [q] says
-    that the list holds every row of the index. Otherwise rows may follow that it does not hold.
+    `query_ids` [q] is the id of the row that is the query itself, or −1; it is not among its neighbours. `complete`
+    [q] says that the list holds every row of the index. Otherwise rows may follow that it does not hold.
     """
 
     queries: Floats
     ids: Integers
     scores: Floats
-    own: Integers
+    query_ids: Integers
     complete: Integers
 
     def append(self, backend: Backend, metric: str, vectors: Any, ids: Integers) -> TruthSample:
@@ -49,17 +49,17 @@ class TruthSample:
 
     def remove(self, ids: Integers) -> TruthSample:
         """Return the sample without these ids: shorter lists, whose entries are still the nearest rows."""
-        kept = (self.ids >= 0) & ~np.isin(self.ids, ids)
-        order = np.argsort(~kept, axis=1, kind="stable")
+        valid = (self.ids >= 0) & ~np.isin(self.ids, ids)
+        order = np.argsort(~valid, axis=1, kind="stable")
         return replace(
             self,
-            ids=np.take_along_axis(np.where(kept, self.ids, -1), order, 1),
+            ids=np.take_along_axis(np.where(valid, self.ids, -1), order, 1),
             scores=np.take_along_axis(self.scores, order, 1),
-            own=np.where(np.isin(self.own, ids), -1, self.own),
+            query_ids=np.where(np.isin(self.query_ids, ids), -1, self.query_ids),
         )
 
     def find_neighbours(self, rows: Rows, k: int) -> tuple[Floats, Integers, Integers] | None:
-        """Return (queries [q, dim], their own rows [q] or −1, the rows of their k nearest [q, k]); None if the sample
+        """Return (queries [q, dim], their rows [q] or −1, the rows of their k nearest [q, k]); None if the sample
         cannot say, for example after the removal of many rows."""
         if k > NEIGHBOURS:
             return None
@@ -68,17 +68,17 @@ class TruthSample:
             return None
         ids = self.ids[usable, :k]
         neighbours = np.where(ids >= 0, rows.find(ids.ravel()).reshape(ids.shape), -1)
-        return self.queries[usable], rows.find(self.own[usable]), neighbours
+        return self.queries[usable], rows.find(self.query_ids[usable]), neighbours
 
     def _append_block(self, backend: Backend, metric: str, vectors: Any, ids: Integers) -> TruthSample:
         # One more, because the query itself may be among them.
         scores, rows = _search_exact(backend, metric, vectors, self.queries, min(NEIGHBOURS + 1, len(vectors)))
         first = _to_numpy(vectors[np.maximum(rows[:, 0], 0)])
         distances = ((first - self.queries) ** 2).sum(1)
-        is_own = (self.own < 0) & (rows[:, 0] >= 0) & (distances <= SAME * (self.queries**2).sum(1))
+        is_query = (self.query_ids < 0) & (rows[:, 0] >= 0) & (distances <= SAME * (self.queries**2).sum(1))
         new_ids = np.where(rows >= 0, ids[np.maximum(rows, 0)], -1)
-        own = np.where(is_own, new_ids[:, 0], self.own)
-        new_ids[is_own, 0] = -1
+        query_ids = np.where(is_query, new_ids[:, 0], self.query_ids)
+        new_ids[is_query, 0] = -1
 
         counts = (self.ids >= 0).sum(1)
         all_ids = np.concatenate([self.ids, new_ids], 1)
@@ -87,13 +87,13 @@ class TruthSample:
         order = np.argsort(keys, axis=1, kind="stable")[:, :NEIGHBOURS]
         # Behind the last known neighbour of an incomplete list, rows are missing, so the list does not grow.
         length = np.where(self.complete > 0, NEIGHBOURS, counts)
-        kept = np.arange(order.shape[1])[None] < length[:, None]
+        valid = np.arange(order.shape[1])[None] < length[:, None]
         complete = (self.complete > 0) & ((all_ids >= 0).sum(1) <= NEIGHBOURS) & (len(vectors) <= NEIGHBOURS + 1)
         return replace(
             self,
-            ids=np.where(kept, np.take_along_axis(all_ids, order, 1), -1),
+            ids=np.where(valid, np.take_along_axis(all_ids, order, 1), -1),
             scores=np.take_along_axis(all_scores, order, 1),
-            own=own,
+            query_ids=query_ids,
             complete=complete.astype(np.int64),
         )
 
@@ -114,10 +114,10 @@ def _search_exact(backend: Backend, metric: str, vectors: Any, queries: Floats, 
     import torch
 
     # Plain torch: the search kernels would be compiled for these few queries.
-    values, wanted = vectors.float(), torch.from_numpy(queries).to(vectors.device)
-    keys = wanted @ values.T
+    values, targets = vectors.float(), torch.from_numpy(queries).to(vectors.device)
+    keys = targets @ values.T
     if metric == "l2":
-        keys = 2 * keys - (values**2).sum(1)[None] - (wanted**2).sum(1)[:, None]
+        keys = 2 * keys - (values**2).sum(1)[None] - (targets**2).sum(1)[:, None]
     best, rows = keys.topk(k, dim=1)
     return (-best if metric == "l2" else best).cpu().numpy(), rows.cpu().numpy()
 

@@ -180,8 +180,8 @@ class DBus:
         known = {name: _plain(value) for name, value in reply.body[0].items()}
         uid, pid = known.get("UnixUserID"), known.get("ProcessID")
         program = _find_program(pid, uid) if pid is not None and uid is not None else None
-        found = {"uid": uid, "pid": pid if program is not None else None, "program": program}
-        return {name: value for name, value in found.items() if value is not None}
+        identity = {"uid": uid, "pid": pid if program is not None else None, "program": program}
+        return {name: value for name, value in identity.items() if value is not None}
 
     async def _name_senders(self, events: list[Event]) -> None:
         """Add uid, pid and program of their senders to events; the actor is the user, as in the journal."""
@@ -191,10 +191,10 @@ class DBus:
                 continue
             if not task.done():
                 await asyncio.wait([task])
-            who = {} if task.cancelled() else task.result()
-            if "uid" in who:
-                event["attributes"] = {**event["attributes"], "_sender": event["actor"], **who}
-                event["actor"] = f"uid {who['uid']}"
+            sender = {} if task.cancelled() else task.result()
+            if "uid" in sender:
+                event["attributes"] = {**event["attributes"], "_sender": event["actor"], **sender}
+                event["actor"] = f"uid {sender['uid']}"
 
 
 def make_event(message: Any, kind: str) -> Event:

@@ -146,8 +146,8 @@ def _may_have_shape(text: str) -> bool:
 
 
 def _hide_shape(match: re.Match[str]) -> str:
-    kept = next((match[name] for name in ("bearer", "url", "user", "attached", "sshpass") if match[name]), "")
-    return kept + HIDDEN
+    prefix = next((match[name] for name in ("bearer", "url", "user", "attached", "sshpass") if match[name]), "")
+    return prefix + HIDDEN
 
 
 redact = Redaction()

@@ -55,10 +55,10 @@ class ItemKnn:
         return row
 
 
-def _find_nearest(items: Any, similarities: Any, own: int, count: int) -> tuple[Any, Any]:
-    """Return the `count` most similar items without `own`. Equal similarities are common, because many items have few
+def _find_nearest(items: Any, similarities: Any, item: int, count: int) -> tuple[Any, Any]:
+    """Return the `count` most similar items without `item`. Equal similarities are common, because many items have few
     users; they go by item row, so that the choice is repeatable."""
-    other = items != own
+    other = items != item
     items, similarities = items[other], similarities[other]
     if len(items) <= count:
         return items, similarities

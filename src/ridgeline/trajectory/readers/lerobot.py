@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.trajectory.readers.streams import Column, ReadOptions, choose_topics, read_column, report_left_out
+from ridgeline.trajectory.readers.streams import ReadOptions, choose_topics, read_columns, report_left_out
 from ridgeline.trajectory.stream import Array, EpisodeInfo, Stream
 
 INFO = "meta/info.json"
@@ -44,16 +44,9 @@ def read(path: Path, topics: Sequence[str] | None = None, options: ReadOptions |
             raise InputError(f"'{path}' has no column '{name}' in {files[0].name}; it is no LeRobot dataset.")
     features = [n for n in table.column_names if n not in BOOKKEEPING]
     chosen_features = choose_topics(features, topics, path)
-    columns: dict[str, Column] = {}
-    left_out = {n: "video" for n, f in info.get("features", {}).items() if f.get("dtype") == "video"}
-    for name in features:
-        if name in chosen_features:
-            column = read_column(table.column(name))
-            if isinstance(column, str):
-                left_out[name] = column
-            else:
-                columns[name] = column
-    report_left_out(options, "", left_out)
+    videos = {n: "video" for n, f in info.get("features", {}).items() if f.get("dtype") == "video"}
+    columns, left_out = read_columns(table, [name for name in features if name in chosen_features])
+    report_left_out(options, "", videos | left_out)
     episodes = np.asarray(table.column("episode_index"))
     stamps = np.asarray(table.column("timestamp")).astype(np.float64)
     frames = np.asarray(table.column("frame_index")) if "frame_index" in table.column_names else None

@@ -281,21 +281,20 @@ def build_table_streams(
     times = _read_times(table.column(clock), clock, options, path, row)
     labels = next((n for n in EPISODES if n in table.column_names), None)
     episode = np.asarray(table.column(labels)) if labels else None
-    columns: dict[str, Column] = {}
-    left_out: dict[str, str] = {}
-    for name in table.column_names:
-        if name not in (clock, labels):
-            column = read_column(table.column(name))
-            if isinstance(column, str):
-                left_out[name] = column
-            else:
-                columns[name] = column
+    columns, left_out = read_columns(table, [name for name in table.column_names if name not in (clock, labels)])
     report_left_out(options, "", left_out)
     chosen = choose_columns(columns, topics)
     streams = _episodes(times, {n: c for n, c in columns.items() if n in chosen}, episode)
     if all(match_streams(streams, word) for word in topics or ()):
         return streams
     return _episodes(times, columns, episode)  # for the error about a word without a match: it lists all streams
+
+
+def read_columns(table: Any, names: Iterable[str]) -> tuple[dict[str, Column], dict[str, str]]:
+    """Return the columns that are numbers, and why each other one is left out."""
+    cells = {name: read_column(table.column(name)) for name in names}
+    left_out = {name: column for name, column in cells.items() if isinstance(column, str)}
+    return {name: column for name, column in cells.items() if not isinstance(column, str)}, left_out
 
 
 def read_column(chunked: Any) -> Column | str:

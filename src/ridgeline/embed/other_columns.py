@@ -34,7 +34,7 @@ _ORDER = ("null", "bool", "int64", "double", "string")  # a column has the last 
 Take = Callable[[int], Any]  # returns a pyarrow Table of the next n rows
 
 
-class KeptColumns:
+class OtherColumns:
     """The columns `names` of a file, of which `column` holds the texts; `schema` has their types."""
 
     def __init__(
@@ -56,8 +56,8 @@ class KeptColumns:
                 raise unknown(f"column in '{path}'", name, known)
             if name == VECTOR and name != column:
                 raise InputError(f"'{path}' has a column '{VECTOR}', the name of the new vectors; do not keep it.")
-        kept = [n for n in known if n == column or (n != VECTOR if keep is None else n in keep)]
-        self.names = tuple(dict.fromkeys(kept))
+        names = [n for n in known if n == column or (n != VECTOR if keep is None else n in keep)]
+        self.names = tuple(dict.fromkeys(names))
         types = {name: known[name] for name in self.names} | {column: arrow.string()}
         self.schema = arrow.schema([("text" if n == VECTOR else n, t) for n, t in types.items()])
 
@@ -112,7 +112,7 @@ class KeptColumns:
         return {name: arrow.type_for_alias(types[_ORDER[number]]) for name, number in kinds.items()}
 
     def _read_rows(self, raw: Any) -> Iterator[list[Any]]:
-        """Yield the values of the kept columns of every row."""
+        """Yield the values of the other columns of every row."""
         kind, stream = get_format(self.path), open_stream(self.path, raw)
         if kind == "jsonl":
             for _, row in read_json_rows(self.path, stream, self._format):
