@@ -227,3 +227,26 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, model, folder, bro
     assert message in " ".join(err.split())
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_token_comes_from_a_file_or_the_environment(capsys, model, tmp_path, monkeypatch):
+    from ridgeline import web
+
+    served = []
+    monkeypatch.setattr(web, "serve", lambda app, *, announce, **_: (served.append(app.rules.token), announce("at /")))
+    monkeypatch.delenv("RIDGELINE_RECOMMEND_TOKEN", raising=False)
+    code, _, err = run(capsys, "recommend", "serve", model, "--token", "a-token-of-sixteen-or-more")
+    assert (code, "seen by every user" in err, "RIDGELINE_RECOMMEND_TOKEN" in err, "sixteen" in err) == (2, 1, 1, 0)
+    path = tmp_path / "token"
+    code, _, err = run(capsys, "recommend", "serve", model, "--token-file", path)
+    token = path.read_text().strip()
+    assert (code, path.stat().st_mode & 0o777, served, token in err, str(path) in " ".join(err.split())) == (
+        (0, 0o600, [token], False, True)
+    )
+    assert run(capsys, "recommend", "serve", model, "--token-file", path)[0] == 0
+    monkeypatch.setenv("RIDGELINE_RECOMMEND_TOKEN", "token-of-the-environment")
+    assert run(capsys, "recommend", "serve", model)[0] == 0
+    assert served == [token, token, "token-of-the-environment"]
+    path.chmod(0o644)
+    code, _, err = run(capsys, "recommend", "serve", model, "--token-file", path)
+    assert (code, "can be read by others" in " ".join(err.split())) == (2, True)

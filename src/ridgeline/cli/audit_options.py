@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.errors import InputError
-from ridgeline.store import explain_errors, publish
+from ridgeline.cli.tokens import create_token, read_token
 
 if TYPE_CHECKING:
     from ridgeline.audit import Verifier
@@ -37,15 +34,8 @@ def find_token(log: Path, file: Path | None, name: str) -> tuple[str, str]:
     if file is None:
         file = find_ledger(log).private / name
         if not file.exists():
-            with publish(file, mode=0o600) as tmp:
-                fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(fd, "w", encoding="utf-8") as out:
-                    out.write(secrets.token_urlsafe(32) + "\n")
-    with explain_errors(file):
-        mode, text = stat.S_IMODE(file.stat().st_mode), file.read_text(encoding="utf-8", errors="replace")
-    if mode & 0o077:
-        raise InputError(f"the token in {file} can be read by others (mode {mode:04o}); chmod 600 it first.")
-    return text.strip(), str(file)
+            create_token(file)
+    return read_token(file), str(file)
 
 
 def describe_event(event: dict[str, Any], longest: int = 160) -> str:

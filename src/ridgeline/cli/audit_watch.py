@@ -16,6 +16,7 @@ import typer
 
 from ridgeline.cli.audit_options import TOKEN, Key, Log, describe_event, find_token, parse_key
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr
+from ridgeline.cli.tokens import refuse_token
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
@@ -434,10 +435,7 @@ def serve(
     from ridgeline.audit.serve import Live, make_service
 
     if token not in (None, "auto"):
-        raise InputError(
-            "a token on the command line is seen by every user of this machine; "
-            f"put it into {TOKEN} or a file (--token-file)."
-        )
+        raise refuse_token(TOKEN)
     with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
         secret, place = (None, "")
         if token or token_file or os.environ.get(TOKEN):

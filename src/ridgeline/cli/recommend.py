@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,14 @@ import typer
 
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr, stdout
 from ridgeline.cli.recommend_sizing import sizing
+from ridgeline.cli.tokens import create_token, read_token, refuse_token
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
     from ridgeline.embed import Embedder
     from ridgeline.recommend import Options, Recommendation, Recommender
+
+TOKEN = "RIDGELINE_RECOMMEND_TOKEN"  # noqa: S105  (the name of the variable)
 
 recommend = typer.Typer(no_args_is_help=True, help="Recommend items by ratings and by the meaning of texts.")
 
@@ -378,8 +382,14 @@ def serve(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `recommend fit` wrote.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    token: Annotated[
-        str | None, typer.Option(help="Access token; 'auto' creates one. Required for addresses other than loopback.")
+    token: Annotated[str | None, typer.Option(hidden=True)] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ask clients for the token in this file, which is created if it is missing "
+            f"(default: {TOKEN}). Needed unless on loopback.",
+        ),
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -387,10 +397,22 @@ def serve(
     from ridgeline import web
     from ridgeline.recommend import Recommender, create_app
 
+    if token is not None:
+        raise refuse_token(TOKEN)
     with Recommender.load(model, device=device) as recommender:
-        web.serve(
-            create_app(recommender, token=token), host=host, port=port, announce=lambda line: print_line(line, stderr())
-        )
+        secret, place = _find_token(token_file)
+        note = f"; the token is in {place}, once as /?token=… in a browser" if secret is not None else ""
+        app = create_app(recommender, token=secret)
+        web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
+
+
+def _find_token(file: Path | None) -> tuple[str | None, str]:
+    """Return the token of the file, which is created if it is missing, or of the environment, and where it is."""
+    if file is None:
+        return os.environ.get(TOKEN) or None, TOKEN
+    if not file.exists():
+        create_token(file)
+    return read_token(file), str(file)
 
 
 recommend.command()(sizing)

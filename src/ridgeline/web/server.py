@@ -142,7 +142,7 @@ def _prepare_server(app: App, host: str, port: int) -> tuple[uvicorn.Server, soc
         raise MissingExtra("the web server", "serve") from None
     if not app.rules.token and not _is_loopback(host):
         raise InputError(
-            f"{host or 'an empty host'} can be reached from other machines; give a token (or token='auto'), "
+            f"{host or 'an empty host'} can be reached from other machines; give a token (--token-file FILE), "
             "or stay on 127.0.0.1."
         )
     if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
