@@ -10,7 +10,7 @@ import pytest
 from tests.embed.tiny import TEXTS, WORDS, Reference
 
 from ridgeline import Embedder, errors
-from ridgeline.embed import Tokens
+from ridgeline.embed import Tokens, TooLong
 from ridgeline.embed import inputs as inputs
 from ridgeline.embed.devices import read_cpu_flags, resolve_dtype, resolve_torch_device
 from ridgeline.embed.encoder import Encoder
@@ -171,6 +171,13 @@ def test_a_huge_text_is_truncated_with_a_warning(embedder, folder):
     ):
         actual = embedder.encode(["a dog", huge])
     close(actual, Reference(folder).encode(["a dog", "unknowable " * 40]))
+
+
+def test_a_long_text_is_refused_instead_of_truncated_on_request(embedder):
+    fitting = "dog " * 22
+    assert embedder.tokenize([fitting], truncate=False).lengths.tolist() == [24]
+    with pytest.raises(TooLong, match="text 1 has more than the 24 tokens"):
+        embedder.tokenize([fitting, fitting + "dog"], truncate=False)
 
 
 def test_tokens_of_another_model_are_refused(embedder):

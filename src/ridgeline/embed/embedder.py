@@ -51,6 +51,10 @@ LARGE_RESULT = 16 << 20  # bytes of vectors
 WINDOWS_AHEAD = 2  # tokenized while one is encoded
 
 
+class TooLong(InputError):
+    """A text has more tokens than the model takes."""
+
+
 class Embedder:
     """A sentence encoder: texts → vectors.
 
@@ -179,10 +183,13 @@ class Embedder:
                 yield block
         self._add_stage_times(runner)
 
-    def tokenize(self, texts: Iterable[str]) -> Tokens:
-        """Return token numbers as the tokenizer of the model gives them, with prompt and special tokens."""
+    def tokenize(self, texts: Iterable[str], *, truncate: bool = True) -> Tokens:
+        """Return token numbers as the tokenizer of the model gives them, with prompt and special tokens.
+
+        truncate  cut a text to `max_tokens`, with a warning; False raises TooLong instead
+        """
         check_texts(texts)
-        parts = [self._tokenize(part, first) for first, part in split_windows(texts)]
+        parts = [self._tokenize(part, first, truncate) for first, part in split_windows(texts)]
         return join_tokens(parts)
 
     def encode_tokens(
@@ -275,7 +282,7 @@ class Embedder:
         self.stage_ns["sorting by length"] += now_ns() - start_ns
         return window
 
-    def _tokenize(self, texts: list[str], first: int) -> Tokens:
+    def _tokenize(self, texts: list[str], first: int, truncate: bool = True) -> Tokens:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
         if self.config.lower:
@@ -283,13 +290,16 @@ class Embedder:
         start_ns = now_ns()
         try:
             with self._lock:
-                tokens = self._tokenizer.encode(texts, self.max_tokens)
+                tokens = self._tokenizer.encode(texts, self.max_tokens if truncate else self.max_tokens + 1)
         except Exception as error:  # its number counts from the start of the window, or is missing
             raise explain_unreadable(texts, first, error) from error
         self.stage_ns["tokenizing"] += now_ns() - start_ns
+        if not truncate and len(tokens) and tokens.lengths.max() > self.max_tokens:
+            row = first + int(tokens.lengths.argmax())
+            raise TooLong(f"text {row} has more than the {self.max_tokens} tokens that '{self.name}' takes; shorten it.")
         self._check_tokens(tokens, first)
         truncated = np.flatnonzero(tokens.lengths >= self.max_tokens)
-        if len(truncated):
+        if truncate and len(truncated):
             subject = (
                 f"text {first + int(truncated[0])} reaches" if len(truncated) == 1 else f"{len(truncated)} texts reach"
             )
