@@ -75,12 +75,16 @@ class Config:
     default_prompt: str | None
 
 
-def read_config(folder: Path) -> Config:
-    """Read and check the configuration of a model folder; raises InputError if the encoder cannot run it."""
-    modules = _read_modules(folder)
+def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
+    """Read and check the configuration of a model folder; raises InputError if the encoder cannot run it.
+
+    encoder_only  accept a folder with any head (a reranker, SPLADE, ColBERT); heads.py reads the modules after the
+                  encoder, so pooling and dense modules are left out here
+    """
+    modules = find_encoder_module(folder) if encoder_only else _read_modules(folder)
     root = folder / next((path for name, path in modules if name == "Transformer"), "")
     settings = _read_json(root / "config.json")
-    _refuse_other_kinds(folder, root, settings, bool(modules))
+    _refuse_other_kinds(folder, root, settings, bool(modules), encoder_only)
     model_type = settings.get("model_type")
     if model_type not in FAMILIES:
         raise InputError(
@@ -111,7 +115,7 @@ def read_config(folder: Path) -> Config:
         padding=padding if FAMILIES[model_type] else None,
         max_tokens=_choose_max_tokens(root, sentence, settings["max_position_embeddings"] - first),
         lower=bool(sentence.get("do_lower_case", False)),
-        pooling=_read_pooling(folder, modules),
+        pooling=_read_pooling(folder, modules),  # "mean" without a pooling module
         dense=_read_all_dense(folder, modules),
         prompts={k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
         default_prompt=prompts.get("default_prompt_name"),
@@ -155,10 +159,22 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _refuse_other_kinds(folder: Path, root: Path, settings: Mapping[str, Any], has_modules: bool) -> None:
+def find_encoder_module(folder: Path) -> list[tuple[str, str]]:
+    """Return [("Transformer", subfolder)], whatever modules follow it; [] without modules.json."""
+    if not (folder / "modules.json").is_file():
+        return []
+    for entry in _read_json(folder / "modules.json"):
+        if str(entry["type"]).rpartition(".")[2] in ("Transformer", "MLMTransformer"):
+            return [("Transformer", entry.get("path", ""))]
+    raise InputError(f"'{folder}' has no Transformer module (modules.json).")
+
+
+def _refuse_other_kinds(
+    folder: Path, root: Path, settings: Mapping[str, Any], has_modules: bool, encoder_only: bool
+) -> None:
     """Refuse models that are no sentence encoders, and models with code of their own."""
     kind = _read_json(folder / "config_sentence_transformers.json", needed=False).get("model_type")
-    if kind not in (None, "SentenceTransformer"):
+    if kind not in (None, "SentenceTransformer") and not encoder_only:
         raise _make_kind_error(folder, _KINDS.get(kind, f"a {kind}"))
     for file in ("config.json", "tokenizer_config.json"):
         own_code = (settings if file == "config.json" else _read_json(root / file, needed=False)).get("auto_map")
@@ -167,7 +183,7 @@ def _refuse_other_kinds(folder: Path, root: Path, settings: Mapping[str, Any], h
                 f"'{folder}' brings code of its own (auto_map in {file}: {own_code}), which is not run; without it "
                 "the vectors would be others."
             )
-    if has_modules:  # sentence-transformers takes only the encoder from such weights
+    if has_modules or encoder_only:  # sentence-transformers takes only the encoder from such weights
         return
     for architecture in settings.get("architectures") or []:
         task = str(architecture).partition("For")[2]

@@ -39,6 +39,11 @@ class Encoder:
         full = self.head.dense[-1][0].shape[0] if self.head.dense else self.config.hidden
         return min(full, self.head.width or full)
 
+    @property
+    def has_pair_types(self) -> bool:
+        """Whether ids of the second text of a pair are counted from the size of the vocabulary (`load_encoder`)."""
+        return len(self.words.word) == 2 * self.config.vocabulary
+
     def __call__(self, ids: Any, packed: Packed) -> Any:
         with torch.inference_mode():
             return self.vectors(self.compute_hidden(ids, packed), packed)
@@ -87,15 +92,26 @@ class Encoder:
         )
 
 
-def load_encoder(config: Config, device: Any, dtype: Any, *, width: int | None, normalize: bool) -> Encoder:
-    """Read the weights of a folder and prepare them for a device."""
+def load_encoder(
+    config: Config, device: Any, dtype: Any, *, width: int | None, normalize: bool, for_pairs: bool = False
+) -> Encoder:
+    """Read the weights of a folder and prepare them for a device.
+
+    for_pairs  token n of the second text of a pair has the number n + vocabulary: the table of words gets a second
+               half with the difference between both token types added, if the model has two. So ids alone describe a
+               pair, and no step of any device needs types.
+    """
     dense = []
     for module in config.dense:
         weight, bias = read_dense(module.folder)
         weight, bias = weight.to(device), None if bias is None else bias.to(device)
         dense.append((weight, bias, getattr(torch.nn, module.activation)(), module.normalized))
     head = Head(tuple(dense), width, normalize)
-    return Encoder(config, choose_layers(config, device, dtype), head, read_encoder(config))
+    weights = read_encoder(config)
+    if for_pairs and "second_type" in weights:
+        second = weights["word"] + (weights["second_type"] - weights["type"])
+        weights["word"] = torch.cat([weights["word"], second])
+    return Encoder(config, choose_layers(config, device, dtype), head, weights)
 
 
 def choose_layers(config: Config, device: Any, dtype: Any) -> Layers:

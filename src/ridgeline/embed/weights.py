@@ -36,16 +36,21 @@ def find_weight_files(folder: Path) -> list[Path]:
 
 
 def read_encoder(config: Config) -> dict[str, Any]:
-    """Return name → float tensor; query, key and value of a layer are one matrix `qkv`."""
+    """Return name → float tensor; query, key and value of a layer are one matrix `qkv`.
+
+    "type" is the token type of a single text, "second_type" that of the second text of a pair, if the model has one.
+    """
     raw = _load_files(find_weight_files(config.folder))
     stem = next((n.removesuffix(_ANCHOR) for n in raw if n.endswith(_ANCHOR)), None)
     if stem is None:
         raise InputError(f"the weights in '{config.folder}' hold no '{_ANCHOR}', so they are no BERT's.")
     read = _WeightReader(raw, stem, config.folder)
+    types = read("embeddings.token_type_embeddings.weight")
     weights = {
         "word": read("embeddings.word_embeddings.weight"),
         "position": read("embeddings.position_embeddings.weight"),
-        "type": read("embeddings.token_type_embeddings.weight")[0],
+        "type": types[0],
+        **({"second_type": types[1]} if len(types) > 1 else {}),
         **read.read_pair("embed_norm", "embeddings.LayerNorm"),
     }
     for i in range(config.layers):
