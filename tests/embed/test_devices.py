@@ -38,11 +38,11 @@ def test_the_last_of_several_callers_restores_the_number(eight):
     def first():
         with limit_threads(16):
             first_in.set()
-            first_out.wait(10)
+            first_out.wait(60)
 
     thread = threading.Thread(target=first)
     thread.start()
-    first_in.wait(10)
+    first_in.wait(60)
     with limit_threads(8):
         first_out.set()
         thread.join()

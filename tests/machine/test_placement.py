@@ -140,7 +140,7 @@ def test_a_thread_started_inside_is_bound_too_and_an_earlier_thread_is_not():
     go = threading.Event()
 
     def look(name: str) -> None:
-        go.wait(10)
+        go.wait(60)
         seen[name] = os.sched_getaffinity(0)
 
     early = threading.Thread(target=look, args=("early",))

@@ -214,4 +214,4 @@ def test_other_threads_run_on_while_a_loop_spins():
         turns += 1
         time.sleep(0.001)
     spinner.join()
-    assert turns > 20
+    assert turns > 5

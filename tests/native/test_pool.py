@@ -44,7 +44,7 @@ def workers():
 
 def wait_workers(count):
     '''The workers, once there are `count`: a joined thread can be listed for a short time.'''
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while len(now := workers()) != count and time.monotonic() < until:
         time.sleep(0.001)
     assert len(now) == count, now
@@ -54,7 +54,7 @@ def child(work):
     '''Run work() in a forked child; an alarm ends a child that hangs.'''
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         try:
             work()
         except BaseException as error:
@@ -367,7 +367,7 @@ def test_workers_handle_faults_and_no_other_signals():
         fill(threads=3)
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
         for task in wait_workers(2):
-            until = time.monotonic() + 5
+            until = time.monotonic() + 60
             while read_status(task, 'State') == 'R' and time.monotonic() < until:
                 time.sleep(0.01)  # a thread begins with everything blocked
             blocked = int(read_status(task, 'SigBlk'), 16)

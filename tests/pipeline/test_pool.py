@@ -298,10 +298,10 @@ def test_a_worker_that_another_process_kills_is_replaced(pools):
     assert first + [r[0] for r in results] == list(range(40))
 
 
-@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("exit", "code 3"), ("hang", "no answer within 1")])
+@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("exit", "code 3"), ("hang", "no answer within 3")])
 def test_the_error_for_a_chunk_that_ends_its_workers_has_its_number(how, words):
     results = []
-    with unplaced_pool(jobs.Deadly(), ["cpu"] * 2, timeout=1.0 if how == "hang" else None) as workers:
+    with unplaced_pool(jobs.Deadly(), ["cpu"] * 2, tries=1, timeout=3.0 if how == "hang" else None) as workers:
         with pytest.raises(ChunkError, match=f"chunk 4: .*{words}") as caught:
             results.extend(workers.map((k, how if k == 4 else None) for k in range(100)))
         assert caught.value.index == 4

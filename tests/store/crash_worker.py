@@ -71,7 +71,7 @@ def write_journal(folder: Path, version: int) -> None:
 
 
 def take_lock(folder: Path, version: int) -> None:
-    with store.lock(folder / "lock", timeout=5):
+    with store.lock(folder / "lock", timeout=60):
         pass
 
 

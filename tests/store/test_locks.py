@@ -44,11 +44,11 @@ def test_waiting_ends_with_the_owner_or_the_timeout(tmp_path):
     def hold() -> None:
         with lock(path):
             acquired.set()
-            free.wait(10)
+            free.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    acquired.wait(10)
+    acquired.wait(60)
     start = time.monotonic()
     with pytest.raises(StoreError), lock(path, timeout=0.2):
         pass

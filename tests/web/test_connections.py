@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
@@ -15,6 +16,8 @@ from ridgeline.web import connections, create_app, run_in_background
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
+from starlette.responses import Response
+from starlette.routing import Route
 
 CLIENT = {"timeout": 30, "trust_env": False}
 
@@ -63,21 +66,14 @@ def test_connections_use_a_part_of_the_descriptors(monkeypatch):
 
 def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    reached = []
 
-    async def slow(scope, receive, send):
-        import asyncio
+    async def slow(request):
+        reached.append(request)
+        await asyncio.sleep(0.6)
+        return Response()
 
-        await asyncio.sleep(1.0)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    from starlette.routing import Route
-
-    class Slow:
-        async def __call__(self, scope, receive, send):
-            await slow(scope, receive, send)
-
-    with run_in_background(create_app([Route("/slow", Slow())])) as url:
+    with run_in_background(create_app([Route("/slow", slow)])) as url:
         with socket.create_connection(("127.0.0.1", httpx.URL(url).port), 30) as client:
             sent = 0
             for letter in b"GET / HTTP/1.1\r\nx: " + b"y" * 600:
@@ -90,8 +86,15 @@ def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(mo
                 time.sleep(0.05)
             assert sent < 600, "bytes that trickle keep a connection for ever"
         with httpx.Client(**CLIENT) as client:
-            assert client.get(f"{url}/slow").status_code == 200
-            assert client.get(f"{url}/slow").status_code == 200
+            answers = tries = 0
+            while answers < 2 and tries < 20:
+                before, tries = len(reached), tries + 1
+                try:
+                    answers += client.get(f"{url}/slow").status_code == 200
+                except httpx.TransportError:
+                    # On a busy machine the client may send its head too late. Then no handler has run.
+                    assert len(reached) == before, "the server cut off a request in progress"
+            assert answers == 2
 
 
 def test_a_repeated_message_is_logged_a_few_times_and_then_counted(monkeypatch, caplog):

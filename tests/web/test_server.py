@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn")
 
 ROUTES = []
 TOKEN = "correct-horse-battery-staple"
-CLIENT = {"timeout": 10, "trust_env": False}
+CLIENT = {"timeout": 60, "trust_env": False}
 
 
 def never(line):
@@ -121,7 +121,7 @@ def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
                     wire.sendall(f"GET /stuck HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
                     assert child.stdout.readline() == "reached\n"
                 child.send_signal(stop)
-                out, err = child.communicate(timeout=15)  # while the stream is still open
+                out, err = child.communicate(timeout=60)  # while the stream is still open
                 if stop == signal.SIGINT:
                     assert wire.recv(1000).startswith(b"HTTP/1.1 503")
         finally:

@@ -59,7 +59,7 @@ def launch(run, tmp_path):
 def have_ended(folder: Path) -> bool:
     """Whether the processes of both ranks have ended."""
     pids = [int((folder / f"pid.{rank}").read_text()) for rank in range(2)]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if not any(_is_alive(pid) for pid in pids):
             return True

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,10 @@ def test_a_contender_that_hangs_is_stopped_at_its_timeout(run, tmp_path):
 def test_the_death_of_a_contender_is_detected_and_its_children_end_too(run):
     start = time.monotonic()
     rows = get_rows(run("who=parent")[0])
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 300
     assert "exited with code 9" in rows["parent"].assessment.advice
     child = Path(f"/proc/{rows['parent'].result.settings['child']}")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while _is_alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _is_alive(child)
@@ -298,20 +299,24 @@ def test_spin_gets_same_slower_and_wrong(run, tmp_path):
 def test_ctrl_c_leaves_complete_records_and_no_process(tmp_path, known_ceilings):
     command = [sys.executable, "-m", "ridgeline", "bench", "spin", "--profile", "full", "--out", str(tmp_path / "o")]
     process = subprocess.Popen([*command, "--device", "cpu", "--budget", "60s"], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "o" / RECORDS_FILE).exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(0.5)
-    children = _list_children(process.pid)
+    children: list[int] = []
+    _wait_until(lambda: (tmp_path / "o" / RECORDS_FILE).exists())
+    _wait_until(lambda: children.extend(_list_children(process.pid)) or children)
     assert children, "contenders are running"
     process.send_signal(2)
-    _, output = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "goes on from there" in " ".join(output.split())
     for line in (tmp_path / "o" / RECORDS_FILE).read_text().splitlines():
         assert json.loads(line)["workload"] == "spin"
-    time.sleep(0.2)
-    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    _wait_until(lambda: not any(_is_alive(Path(f"/proc/{pid}")) for pid in children))
+    assert not [pid for pid in children if _is_alive(Path(f"/proc/{pid}"))]
+
+
+def _wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _is_alive(process: Path) -> bool:
