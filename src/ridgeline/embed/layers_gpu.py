@@ -47,14 +47,22 @@ class GpuLayers(Layers):
         tables = (words.word, words.position, norm.weight, norm.bias)
         return embed_tokens(ids, packed.offsets, *tables, norm.epsilon, positions)
 
+    def product(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """x [T, depth] · weight [width, depth]ᵀ + bias. Every product of the layers is computed here."""
+        return F.linear(x, weight, bias)
+
+    def linear(self, x: Any, layer: Linear) -> Any:
+        return self.product(x, layer.weight, layer.bias)
+
     def up(self, x: Any, layer: Linear) -> Any:
         if self.dtype != torch.float32 and linear_activate_pays(layer.weight, len(x)):
             return linear_activate(x, layer.weight, layer.bias, self._kind)
-        return activate(F.linear(x, layer.weight), layer.bias, self._kind)
+        return activate(self.product(x, layer.weight), layer.bias, self._kind)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
-        product = F.linear(x, layer.weight)
-        return add_and_normalize(product, layer.bias, residual, norm.weight, norm.bias, norm.epsilon)
+        return add_and_normalize(
+            self.product(x, layer.weight), layer.bias, residual, norm.weight, norm.bias, norm.epsilon
+        )
 
     def attention(self, qkv: Any, packed: Packed) -> Any:
         if not self._uses_attention_kernel:
