@@ -8,23 +8,28 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.lab.conftest import make_record, write_ceilings
+
+from ridgeline.cli import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sort_workload.py"
 
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory):
-    """Return a function that runs the command line, with one cache of ceilings for this module."""
-    cache = tmp_path_factory.mktemp("cache")
+    """Return a function that runs the command line with artificial ceilings, or with those in the folder `cache`."""
+    known = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(known))
+        write_ceilings()
 
-    def run(*words: object, **options) -> subprocess.CompletedProcess[str]:
-        import os
-
+    def run(*words: object, cache: Path = known, **options) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "NO_COLOR": "1"}
         command = [sys.executable, "-m", "ridgeline", *map(str, words)]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **options)
@@ -32,13 +37,26 @@ def cli(tmp_path_factory):
     return run
 
 
+@pytest.fixture
+def run_here(capsys, monkeypatch, tmp_path):
+    """Return a function that runs the command line in this process: exit code, stdout, stderr."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_info:
+            main([str(word) for word in words])
+        return exit_info.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def finished(cli, tmp_path_factory):
-    """Run a short benchmark of copy; return its folder and its JSON."""
-    out = tmp_path_factory.mktemp("bench")
-    process = cli(
-        "bench", "copy", "--case", "bytes=262144", "--device", "cpu", "--budget", "2s", "--out", out, "--json"
-    )
+    """Run a short benchmark of copy with measured ceilings; return its folder and its JSON."""
+    out, cache = tmp_path_factory.mktemp("bench"), tmp_path_factory.mktemp("measured")
+    words = ("--case", "bytes=262144", "--device", "cpu", "--budget", "2s", "--out", out, "--json")
+    process = cli("bench", "copy", *words, cache=cache)
     assert process.returncode == 0, process.stderr
     return out, json.loads(process.stdout)
 
@@ -138,13 +156,13 @@ def test_bad_input_is_one_sentence(cli, words, code, message, tmp_path):
     assert not list(tmp_path.iterdir()), "no incomplete file"
 
 
-def test_a_workload_file_without_a_method_is_refused_by_name(cli, tmp_path):
+def test_a_workload_file_without_a_method_is_refused_by_name(run_here, tmp_path):
     (tmp_path / "half.py").write_text(
         "class W:\n    name = 'half'\n    def cases(self, profile): return []\nworkload = W()\n"
     )
-    process = cli("bench", tmp_path / "half.py", "--out", tmp_path / "o")
-    assert process.returncode == 2
-    assert "lacks: work, contenders, prepare, check" in process.stderr
+    code, _, error_text = run_here("bench", tmp_path / "half.py", "--out", tmp_path / "o")
+    assert code == 2
+    assert "lacks: work, contenders, prepare, check" in " ".join(error_text.split())
 
 
 @pytest.mark.parametrize(
@@ -155,12 +173,12 @@ def test_a_workload_file_without_a_method_is_refused_by_name(cli, tmp_path):
         (EXAMPLE.read_text().replace('["ridgeline", "python"]', '["mine", "python"]'), "'sort' lack 'ridgeline'"),
     ],
 )
-def test_a_broken_workload_file_is_refused_in_one_sentence(cli, tmp_path, text, message):
+def test_a_broken_workload_file_is_refused_in_one_sentence(run_here, tmp_path, text, message):
     (tmp_path / "mine.py").write_text(text)
-    process = cli("bench", tmp_path / "mine.py", "--device", "cpu", "--out", tmp_path / "o")
-    assert process.returncode == 2
-    assert message in " ".join(process.stderr.split())
-    assert "Traceback" not in process.stderr
+    code, _, error_text = run_here("bench", tmp_path / "mine.py", "--device", "cpu", "--out", tmp_path / "o")
+    assert code == 2
+    assert message in " ".join(error_text.split())
+    assert "Traceback" not in error_text
 
 
 def test_the_message_of_a_peer_is_not_markup(cli, tmp_path):
@@ -177,14 +195,14 @@ def test_the_message_of_a_peer_is_not_markup(cli, tmp_path):
     assert "it raised OSError: [/lib] [red]" in process.stdout
 
 
-def test_a_narrow_screen_keeps_names_and_verdicts(finished):
+def test_a_narrow_screen_keeps_names_and_verdicts():
     from rich.console import Console
 
     from ridgeline.cli import tables
-    from ridgeline.lab.record import read_records
 
     screen = Console(width=60, record=True, file=io.StringIO())
-    for part in tables.list_race_tables(read_records(finished[0]).records, screen.width):
+    record = make_record({"ridgeline": [100.0 + k % 3 for k in range(40)], "numpy": [300.0] * 40})
+    for part in tables.list_race_tables([record], screen.width):
         screen.print(part)
     text = screen.export_text()
     assert "  ridgeline" in text
@@ -206,8 +224,6 @@ def test_a_wrong_result_of_ours_sets_exit_code_1(cli, tmp_path):
 @pytest.mark.slow
 def test_bench_into_a_pipe_names_ceilings_contenders_and_cases(tmp_path):
     """With an empty cache it measures the ceilings first; nothing stays silent for long (see test_bench_progress)."""
-    import os
-
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_COLOR": "1"}
     words = (
         "bench",

@@ -26,13 +26,18 @@ def known_ceilings(tmp_path_factory, monkeypatch):
     """Give each test its own cache folder with artificial ceilings."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    write_ceilings()
+    return cache
+
+
+def write_ceilings() -> None:
+    """Write artificial ceilings of the CPU into the cache folder of this process."""
     machine = topology()
     rows = [Ceiling(mix, 1e6, 1e6, "GB/s", bytes=1 << 20, threads=1) for mix in ("read", "write", "copy")]
     rows.append(Ceiling("matmul", 1e6, 1e6, "GFLOP/s", dtype="float32", how="numpy", threads=1))
     path = cache_path(machine, "cpu")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(Ceilings("cpu", fingerprint(machine), tuple(rows)).to_json()))
-    return cache
 
 
 @pytest.fixture
