@@ -62,6 +62,8 @@ def test_connections_use_a_part_of_the_descriptors(monkeypatch):
     for descriptors, most in limits.items():
         monkeypatch.setattr(resource, "getrlimit", lambda _, d=descriptors: (d, d))
         assert connections.get_connection_limit() == most
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10_000, 10_000))
+    assert [connections.get_connection_limit(most) for most in (4_096, 20)] == [2_500, 20]
 
 
 def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(monkeypatch):
@@ -95,6 +97,35 @@ def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(mo
                     # On a busy machine the client may send its head too late. Then no handler has run.
                     assert len(reached) == before, "the server cut off a request in progress"
             assert answers == 2
+
+
+def test_a_client_that_does_not_read_its_answer_loses_the_connection_and_a_slow_reader_does_not(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    size = 16 << 20
+
+    async def large(request):
+        return Response(b"x" * size)
+
+    with ExitStack() as stack, run_in_background(create_app([Route("/large", large)])) as url:
+        clients = []
+        for _ in range(2):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.settimeout(30)
+            client.connect(("127.0.0.1", httpx.URL(url).port))
+            client.sendall(b"GET /large HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            clients.append(client)
+        slow, asleep = clients
+        received, start = 0, time.monotonic()
+        while received < size:
+            received += len(slow.recv(1 << 18))
+            time.sleep(max(0.0, start + 2.0 * received / size - time.monotonic()))  # several periods
+        assert received >= size
+        total = 0
+        with suppress(ConnectionResetError):
+            while data := asleep.recv(1 << 20):
+                total += len(data)
+        assert total < size, "the answer stayed in memory for a client that did not read it"
 
 
 def test_a_repeated_message_is_logged_a_few_times_and_then_counted(monkeypatch, caplog):

@@ -143,6 +143,22 @@ def test_an_error_is_one_sentence_without_a_traceback(url, brief, client, path, 
     assert (answer.status_code, answer.json()) == (status, {"error": sentence})
 
 
+def test_refusals_and_errors_take_the_shape_that_the_application_gives_them(client):
+    def format_error(path, status, sentence):
+        return {"problem": {"path": path, "status": status, "sentence": sentence}}
+
+    limits = {"body_limit": 1000, "deadline_s": 0.5, "token": TOKEN, "format_error": format_error}
+    with run_in_background(create_app(ROUTES, **limits)) as url:
+        answers = [client.get(url)]
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        answers.append(client.post(url + "/echo", content=b"x" * 1001))
+        answers += [client.get(url + path) for path in ("/bad", "/broken", "/nowhere", "/echo", "/slow")]
+        assert client.get(url + "/healthz").json() == {"status": "ok"}
+    problems = [answer.json()["problem"] for answer in answers]
+    assert [p["status"] for p in problems] == [a.status_code for a in answers] == [401, 413, 400, 500, 404, 405, 504]
+    assert problems[2] == {"path": "/bad", "status": 400, "sentence": "row 3 of ratings.csv has no user; add one."}
+
+
 def test_an_unexpected_error_goes_to_the_log(url, client, caplog):
     client.get(url + "/broken")
     end = time.monotonic() + 30
@@ -168,6 +184,13 @@ def test_a_body_over_the_limit_is_refused_declared_or_chunked(url, client, size)
     chunked = client.post(url + "/echo", content=(b"x" * 1000 for _ in range(-(-size // 1000))))
     for answer in (declared, chunked):
         assert (answer.status_code, answer.json()) == (413, {"error": "the body is larger than 1000 bytes."})
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(url):
+    address = ("127.0.0.1", httpx.URL(url).port)
+    with socket.create_connection(address, timeout=60) as wire:
+        wire.sendall(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6000000\r\n\r\n")
+        assert wire.recv(1000).startswith(b"HTTP/1.1 413")
 
 
 def test_a_client_that_sends_before_it_listens_still_reads_the_refusal(url):

@@ -128,8 +128,39 @@ def test_a_signal_ends_it_in_order_even_with_requests_under_way(stop):
             child.kill()
     assert "closed" in out
     assert "Traceback" not in err
-    if stop == signal.SIGINT:
-        assert (child.returncode, out.split()[-1]) == (0, "after")
+    assert (child.returncode, out.split()[-1]) == (0, "after")
+
+
+@pytest.mark.parametrize("moment", ["before it serves", "with a request in progress"])
+def test_sigterm_answers_what_was_accepted_and_ends_in_order(moment):
+    script = textwrap.dedent("""
+        import asyncio, os, signal, sys
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+        from ridgeline.web import create_app, serve
+
+        async def slow(request):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.5)
+            return JSONResponse({"answered": True})
+
+        def announce(line):
+            print(line, flush=True)
+            if sys.argv[1] == "before it serves":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        serve(create_app([Route("/slow", slow)]), port=0, announce=announce, drain_s=30)
+        print("after", flush=True)
+    """)
+    with subprocess.Popen([sys.executable, "-c", script, moment], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            address = child.stdout.readline().split()[2]
+            if moment == "with a request in progress":
+                assert httpx.get(address + "slow", **CLIENT).json() == {"answered": True}
+            out, _ = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert (child.returncode, out) == (0, "after\n")
 
 
 def test_a_generated_token_is_printed_once_and_a_given_one_never():

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 512
 HEAD_S = 10.0  # until the head of a request is complete
+READ_BYTES = 64 << 10  # of an answer, at least, that a client reads in HEAD_S seconds
 SHARE = 4  # connections use at most 1/SHARE of the descriptors that the process may open
 _REPEATS, _PERIOD_S = 5, 60.0  # a message is logged this often in a period
 _LOGGERS = ("asyncio", "uvicorn.error", "ridgeline.web.middleware")  # a client can make them write
 
 
-def get_connection_limit() -> int:
-    """Return the most connections that the server keeps open."""
+def get_connection_limit(most: int | None = None) -> int:
+    """Return the most connections that the server keeps open; `most` is at most that number (default: 512)."""
+    most = MOST_CONNECTIONS if most is None else most
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(MOST_CONNECTIONS, max(4, descriptors // SHARE)) if descriptors > 0 else MOST_CONNECTIONS
+    return min(most, max(4, descriptors // SHARE)) if descriptors > 0 else most
 
 
 def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
@@ -37,6 +39,8 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
     idle: dict[Any, asyncio.TimerHandle] = {}  # connections without a request in progress, the oldest first
 
     class LimitedProtocol(H11Protocol):
+        unread_bytes = 0  # of the last answer, when it was last looked at
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._set_idle()
@@ -59,12 +63,21 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
 
         def _set_idle(self) -> None:
             self._set_busy()
-            idle[self] = self.loop.call_later(head_s, self._drop)
+            self.unread_bytes = self.transport.get_write_buffer_size()
+            idle[self] = self.loop.call_later(head_s, self._drop_unless_read)
 
         def _set_busy(self) -> None:
             timer = idle.pop(self, None)
             if timer is not None:
                 timer.cancel()
+
+        def _drop_unless_read(self) -> None:
+            """Keep the connection while its client reads the answer; drop it if nothing is left to read."""
+            unread = self.transport.get_write_buffer_size()
+            if unread and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes):
+                self._set_idle()
+            else:
+                self._drop()
 
         def _drop(self) -> None:
             self._set_busy()

@@ -16,6 +16,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -26,10 +27,13 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+FormatError = Callable[[str, int, str], Any]
 
 HEALTH = "/healthz"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_MAX_DRAIN = 8 * 2**20  # bytes read after a refusal, so that the client finishes sending and reads the answer
+# Read after a refusal, so that a client that still sends reads the answer.
+_MAX_DRAIN = 8 * 2**20  # bytes
+_MAX_DRAIN_S = 2.0
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d+)?", re.IGNORECASE)
 _HEADERS = {
     b"content-security-policy": b"default-src 'none'; base-uri 'none'; form-action 'none'",
@@ -56,6 +60,7 @@ class Rules:
     queue: int  # requests that wait for their turn; more are refused
     queue_s: float  # how long a request waits for its turn
     hosts: frozenset[str]  # accepted names, besides localhost and plain addresses
+    format_error: FormatError | None = None  # (path, status, sentence) → the body of a refusal, as JSON
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,14 @@ async def _handle_http(app: App, scope: Scope, receive: Receive, send: Send) -> 
     refusal = _check_origin(scope, app.rules)
     if refusal is None and scope["path"] != HEALTH and app.rules.token is not None:
         if (cookie := _exchange_token(scope, app.rules.token)) is not None:
-            await _send_answer(send, cookie)
+            await _send_answer(app, scope, send, cookie)
             return
         if not _is_authorised(scope, app.rules.token):
             refusal = _Answer(401, "a valid token is needed.", ((b"www-authenticate", b"Bearer"),))
     if refusal is None and not await _wait_for_turn(app):
         refusal = _Answer(503, "the server is busy; try again in a moment.", ((b"retry-after", b"1"),))
     if refusal is not None:
-        await _send_answer(send, refusal)
+        await _send_answer(app, scope, send, refusal)
         return
     await _run_with_deadline(app, scope, receive, send)
 
@@ -146,17 +151,17 @@ async def _run_with_deadline(app: App, scope: Scope, receive: Receive, send: Sen
         if not started.is_set() and not task.done():
             abandoned = True
             task.cancel()
-            await _send_answer(send, _Answer(504, f"no answer within {app.rules.deadline_s:g} s."))
+            await _send_answer(app, scope, send, _Answer(504, f"no answer within {app.rules.deadline_s:g} s."))
             return
         await asyncio.wait({task})
         failed = not task.cancelled() and task.exception() is not None
         if failed and not started.is_set():
-            await _send_answer(send, _Answer(500, "the server failed on this request; its log says why."))
+            await _send_answer(app, scope, send, _Answer(500, "the server failed on this request; its log says why."))
     except asyncio.CancelledError:
         # The server is stopping. Re-raising would only print a traceback.
         if not started.is_set():
             abandoned = True
-            await _send_answer(send, _Answer(503, "the server is stopping.", ((b"connection", b"close"),)))
+            await _send_answer(app, scope, send, _Answer(503, "the server is stopping.", ((b"connection", b"close"),)))
     finally:
         waiting.cancel()
         task.cancel()
@@ -173,15 +178,17 @@ async def _read_body_and_run(app: App, scope: Scope, receive: Receive, send: Sen
     """Read the body up to the limit, then call the handler; a handler never sees half a body."""
     limit = app.rules.body_limit
     declared = _get_header(scope, b"content-length")
-    expected = int(declared) if declared.isdigit() else 0
     body = bytearray()
+    if declared.isdigit() and int(declared) > limit:  # refused unread
+        await _refuse_large_body(app, scope, receive, send)
+        return
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return
         body += message.get("body", b"")
-        if max(expected, len(body)) > limit:
-            await _send_answer(send, await _refuse_large_body(receive, message, limit))
+        if len(body) > limit:
+            await _refuse_large_body(app, scope, receive, send)
             return
         if not message.get("more_body"):
             break
@@ -193,12 +200,18 @@ async def _read_body_and_run(app: App, scope: Scope, receive: Receive, send: Sen
     await app.inner(scope, receive_body, send)
 
 
-async def _refuse_large_body(receive: Receive, message: Message, limit: int) -> _Answer:
-    drained = 0
-    while message.get("more_body") and drained < _MAX_DRAIN:
-        message = await receive()
-        drained += len(message.get("body", b""))
-    return _Answer(413, f"the body is larger than {limit} bytes.", ((b"connection", b"close"),))
+async def _refuse_large_body(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer at once, then read on for a moment: closing a connection that has unread bytes can destroy the answer."""
+    answer = _Answer(413, f"the body is larger than {app.rules.body_limit} bytes.", ((b"connection", b"close"),))
+    await _send_answer(app, scope, send, answer, more_body=True)
+    drained, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_MAX_DRAIN_S):
+            while more and drained < _MAX_DRAIN:
+                message = await receive()
+                drained += len(message.get("body", b""))
+                more = message["type"] != "http.disconnect" and message.get("more_body", False)
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _check_origin(scope: Scope, rules: Rules) -> _Answer | None:
@@ -303,8 +316,11 @@ def _add_security_headers(send: Send) -> Send:
     return send_secured
 
 
-async def _send_answer(send: Send, answer: _Answer) -> None:
-    body = json.dumps({"error" if answer.status >= 400 else "status": answer.sentence}).encode()
+async def _send_answer(app: App, scope: Scope, send: Send, answer: _Answer, *, more_body: bool = False) -> None:
+    content: Any = {"error" if answer.status >= 400 else "status": answer.sentence}
+    if answer.status >= 400 and app.rules.format_error is not None:
+        content = app.rules.format_error(scope["path"], answer.status, answer.sentence)
+    body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": [*headers, *answer.headers]})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": more_body})

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import math
 import re
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, MissingExtra, RidgelineError
 from ridgeline.web import connections
-from ridgeline.web.middleware import HEALTH, App, Rules
+from ridgeline.web.middleware import HEALTH, App, FormatError, Rules
 from ridgeline.web.pages import get_policy
 
 if TYPE_CHECKING:
@@ -47,12 +49,14 @@ def create_app(
     queue: int = 512,
     queue_s: float = 20.0,
     lifespan: Callable[[Any], Any] | None = None,
+    format_error: FormatError | None = None,
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
 
     `token="auto"` generates a token. `hosts` are further names of the server. `body_limit` is in bytes; `concurrency`
-    is the number of requests in progress. Up to `queue` more wait for at most `queue_s` seconds, the rest gets 503. If
-    a handler raises a RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error
+    is the number of requests in progress. Up to `queue` more wait for at most `queue_s` seconds, the rest gets 503.
+    `format_error` makes the body of a refusal of (path, status, sentence); by default {"error": sentence}. If a handler
+    raises a RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error
     the answer is a 500 without details, and the error goes to the log.
     """
     try:
@@ -78,7 +82,8 @@ def create_app(
             status, sentence = 400 if isinstance(error, InputError) else 500, str(error)
         else:
             status, sentence = 500, "the server failed on this request; its log says why."
-        return JSONResponse({"error": sentence}, status, headers)
+        body = {"error": sentence} if format_error is None else format_error(request.url.path, status, sentence)
+        return JSONResponse(body, status, headers)
 
     if token not in (None, "auto") and not _TOKEN.fullmatch(token or ""):
         raise InputError("a token has at least 16 visible ASCII characters; token='auto' makes one.")
@@ -90,6 +95,7 @@ def create_app(
         queue=queue,
         queue_s=queue_s,
         hosts=frozenset(name.lower() for name in hosts),
+        format_error=format_error,
     )
     inner = Starlette(
         routes=[Route(HEALTH, health), *routes],
@@ -106,14 +112,38 @@ def create_page_response(document: str, status: int = 200) -> Response:
     return HTMLResponse(document, status, {"content-security-policy": get_policy(document)})
 
 
-def serve(app: App, *, host: str = "127.0.0.1", port: int = 8000, announce: Callable[[str], object] = print) -> None:
-    """Serve until Ctrl-C. Port 0 picks a free one; `announce` gets a line with the address and a generated token."""
-    server, listener, url = _prepare_server(app, host, port)
+def serve(
+    app: App,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    announce: Callable[[str], object] = print,
+    drain_s: float = 3.0,
+    max_connections: int | None = None,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM, then answer the requests in progress for at most `drain_s` seconds.
+
+    Port 0 picks a free one; `announce` gets a line with the address and a generated token. At most `max_connections`
+    (default: 512) are open at a time, and at most a quarter of the files that the process may open.
+    """
+    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
-    # uvicorn shuts down in order before it raises KeyboardInterrupt; for a server this is the normal end.
-    with listener, suppress(KeyboardInterrupt):
+    # uvicorn shuts down in order before it raises KeyboardInterrupt, or SIGTERM again; for a server both are the normal
+    # end.
+    with listener, _handle_sigterm(server), suppress(KeyboardInterrupt):
         announce(f"Serving on {url}/{query} (Ctrl-C stops it)")
         server.run(sockets=[listener])
+
+
+def check_address(host: str, port: int, token: str | None) -> None:
+    """Refuse an address that other machines can reach, unless there is a token; refuse an impossible port."""
+    if not token and not _is_loopback(host):
+        raise InputError(
+            f"{host or 'an empty host'} can be reached from other machines; give a token (--token-file FILE), "
+            "or stay on 127.0.0.1."
+        )
+    if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
+        raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
 
 
 @contextmanager
@@ -135,20 +165,29 @@ def run_in_background(app: App, *, host: str = "127.0.0.1", port: int = 0) -> It
         listener.close()
 
 
-def _prepare_server(app: App, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
+@contextmanager
+def _handle_sigterm(server: uvicorn.Server) -> Iterator[None]:
+    """Handle a SIGTERM before uvicorn does, and the one that it raises again after it has shut down."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(server, "should_exit", True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _prepare_server(
+    app: App, host: str, port: int, drain_s: float = 3.0, max_connections: int | None = None
+) -> tuple[uvicorn.Server, socket.socket, str]:
     try:
         import uvicorn
     except ImportError:
         raise MissingExtra("the web server", "serve") from None
-    if not app.rules.token and not _is_loopback(host):
-        raise InputError(
-            f"{host or 'an empty host'} can be reached from other machines; give a token (--token-file FILE), "
-            "or stay on 127.0.0.1."
-        )
-    if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
-        raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
+    check_address(host, port, app.rules.token)
     listener = _bind_socket(host, port)
-    limit = connections.get_connection_limit()
+    limit = connections.get_connection_limit(max_connections)
     connections.limit_log_lines()
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
@@ -163,7 +202,7 @@ def _prepare_server(app: App, host: str, port: int) -> tuple[uvicorn.Server, soc
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=math.ceil(drain_s),
     )
     url_host = f"[{host}]" if ":" in host else host
     return uvicorn.Server(config), listener, f"http://{url_host}:{listener.getsockname()[1]}"
