@@ -141,7 +141,6 @@ def test_endless_texts_are_read_only_as_far_as_needed(embedder, monkeypatch):
         (["a", "b", b"c"], r"text 2 is b'c' \(bytes\)"),
         (["a", float("nan")], r"text 1 is nan \(float\)"),
         (["a", "b \ud800"], r"text 1 holds '\\ud800', half a surrogate pair"),
-        ("a cat", "texts is one str"),
         (b"a cat", "texts is one bytes"),
         (3, r"texts is 3 \(int\)"),
     ],
@@ -150,6 +149,12 @@ def test_a_value_that_is_not_text_is_refused_with_its_number(embedder, texts, me
     for way in (embedder.encode, embedder.tokenize, lambda t: list(embedder.encode_iter(t))):
         with pytest.raises(errors.InputError, match=message):
             way(texts)
+
+
+def test_a_single_string_is_refused_where_texts_are_needed(embedder):
+    for way in (embedder.tokenize, lambda t: list(embedder.encode_iter(t))):
+        with pytest.raises(errors.InputError, match="texts is one str; give a list of str"):
+            way("a cat")
 
 
 def test_a_null_deep_in_a_column_is_named(embedder, monkeypatch):

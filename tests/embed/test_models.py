@@ -188,7 +188,6 @@ def test_an_order_of_modules_that_cannot_be_run_is_refused(tmp_path, names):
     ("architecture", "message"),
     [
         ("BertForSequenceClassification", r"is a cross-encoder \(reranker\) .*BertForSequenceClassification"),
-        ("BertForMaskedLM", r"is a sparse encoder \(SPLADE\) .*BertForMaskedLM"),
         ("BertForTokenClassification", "is a classifier of tokens"),
     ],
 )
@@ -209,10 +208,14 @@ def test_a_folder_of_another_kind_of_sentence_transformers_is_refused(tmp_path, 
         Embedder(path, device="cpu")
 
 
-def test_splade_modules_are_refused_by_name(tmp_path):
-    path = set_modules(tiny.make(tmp_path / "m"), "MLMTransformer", "SpladePooling")
-    with pytest.raises(InputError, match=r"is a sparse encoder \(SPLADE\)"):
-        Embedder(path, device="cpu")
+def test_a_masked_language_model_without_its_head_is_refused(tmp_path):
+    splade = set_modules(tiny.make(tmp_path / "m"), "MLMTransformer", "SpladePooling")
+    plain = tiny.make(tmp_path / "n", pooling=None, architectures=["BertForMaskedLM"])
+    for path in (splade, plain):
+        with pytest.raises(InputError, match="hold no head of a masked language model"):
+            Embedder(path, device="cpu")
+    with Embedder(tiny.make(tmp_path / "p", architectures=["BertForMaskedLM"]), device="cpu") as embedder:
+        assert embedder.outputs == ("dense", "tokens")  # its folder has a pooling module
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.embed.file_job import Progress as Progress
     from ridgeline.embed.file_job import embed_file as embed_file
     from ridgeline.embed.file_job import verify_file as verify_file
+    from ridgeline.embed.heads import TokenVectors as TokenVectors
     from ridgeline.embed.layers import Layers as Layers
     from ridgeline.embed.layers import Packed as Packed
     from ridgeline.embed.models import DEFAULT as DEFAULT
@@ -50,6 +51,7 @@ __getattr__, __dir__, __all__ = attach(
         "encoder": ["Encoder", "Head"],
         "fetch": ["fetch_model"],
         "file_job": ["JobResult", "OUTPUT_FORMATS", "Progress", "embed_file", "verify_file"],
+        "heads": ["TokenVectors"],
         "layers": ["Layers", "Packed"],
         "models": ["DEFAULT", "find_model", "list_models"],
         "text_files": ["TextFormat", "read_texts"],

@@ -107,21 +107,22 @@ def find_runs(offsets: NDArray[np.int64]) -> tuple[Run, ...]:
     return tuple(zip(offsets[heads].tolist(), counts.tolist(), lengths[heads].tolist(), strict=True))
 
 
-StoreVectors = Callable[[Batch, NDArray[np.float32]], None]  # the memory of the vectors is reused
+Compute = Callable[[Any, Any], dict[str, Any]]  # ids [T] and Packed → tensors by name
+StoreOutputs = Callable[[Batch, dict[str, NDArray[Any]]], None]  # the memory of the arrays is reused
 
 
 class BatchRunner:
-    """Runs batches through the encoder. `budget` is halved permanently when the device runs out of memory."""
+    """Runs batches through an encoder. `budget` is halved permanently when the device runs out of memory."""
 
-    def __init__(self, encoder: Any, device: Any, budget: int, staging: Staging | None = None) -> None:
-        self._encoder, self._device, self.budget, self._staging = encoder, device, budget, staging
+    def __init__(self, compute: Compute, device: Any, budget: int, staging: Staging | None = None) -> None:
+        self._compute_outputs, self._device, self.budget, self._staging = compute, device, budget, staging
         self.budget_reduced = False
         self.stage_seconds: Counter[str] = Counter()  # of each stage, after the stream has ended
         self._in_flight: deque[Batch] = deque()  # on the device
         self._retries: deque[Batch] = deque()  # to run again in smaller parts
 
-    def run(self, windows: Iterable[Any], store: StoreVectors) -> Iterator[Batch]:
-        """Yield every batch of every window after `store` has copied its vectors, float32 [n, dim]."""
+    def run(self, windows: Iterable[Any], store: StoreOutputs) -> Iterator[Batch]:
+        """Yield every batch of every window after `store` has copied its outputs."""
         new_batches = (batch for window in windows for batch in split_window(window, self.budget))
         while True:
             try:
@@ -152,11 +153,11 @@ class BatchRunner:
 
         # The stream pulls a batch and computes it before it pulls the next, so the last one pulled is this one.
         packed = Packed(tensors["offsets"], self._in_flight[-1].runs)
-        return {"vectors": self._encoder(tensors["ids"], packed)}
+        return self._compute_outputs(tensors["ids"], packed)
 
-    def _take(self, store: StoreVectors, index: int, outputs: dict[str, Any]) -> Batch:
+    def _take(self, store: StoreOutputs, index: int, outputs: dict[str, Any]) -> Batch:
         batch = self._in_flight.popleft()
-        store(batch, outputs["vectors"].numpy())
+        store(batch, {name: tensor.numpy() for name, tensor in outputs.items()})
         return batch
 
     def _shrink(self) -> None:

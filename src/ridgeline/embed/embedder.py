@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from types import TracebackType
@@ -22,6 +22,19 @@ from numpy.typing import NDArray
 from ridgeline.embed.batches import Batch, Window, find_runs, make_window
 from ridgeline.embed.config import choose_prompt, read_config
 from ridgeline.embed.devices import limit_threads, resolve_dtype, resolve_torch_device
+from ridgeline.embed.heads import (
+    HiddenStates,
+    RowParts,
+    SparseParts,
+    SpladeHead,
+    TokenParts,
+    TokenVectorHead,
+    TokenVectors,
+    TokenWeightHead,
+    find_heads,
+    find_token_ids,
+    read_linear_file,
+)
 from ridgeline.embed.inputs import (
     FIRST_WINDOW,
     MAX_RECORDED_TEXTS,
@@ -33,13 +46,14 @@ from ridgeline.embed.inputs import (
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.embed.tokenizer import load_tokenizer
 from ridgeline.embed.tokens import Tokens, join_tokens
+from ridgeline.embed.weights import read_dense
 from ridgeline.errors import InputError, unknown
 from ridgeline.machine import now_ns
 from ridgeline.native import scatter_rows, touch_pages
 from ridgeline.pipeline import Staging
 
 if TYPE_CHECKING:
-    from ridgeline.embed.batches import BatchRunner
+    from ridgeline.embed.batches import BatchRunner, Compute
     from ridgeline.embed.cuda_graphs import SmallBatchReplay
     from ridgeline.embed.encoder import Encoder
 
@@ -49,6 +63,8 @@ Progress = Callable[[int, int | None], None]
 
 LARGE_RESULT = 16 << 20  # bytes of vectors
 WINDOWS_AHEAD = 2  # tokenized while one is encoded
+# Special tokens without a weight in the sparse vectors of bge-m3.
+_UNWEIGHTED_TOKENS = ("<s>", "</s>", "<pad>", "<unk>", "[CLS]", "[SEP]", "[PAD]", "[UNK]")
 
 
 class TooLong(InputError):
@@ -66,6 +82,12 @@ class Embedder:
     normalize     scale vectors to length 1; False returns the result of the pooling (and dense modules)
     prompt        text before every input: the name of a prompt of the model, or the words themselves
     truncate_dim  keep the first components only (Matryoshka), before normalising
+    batch_invariant  promise that the result of a text is the same to the last bit in any batch, order, `batch_tokens`
+                  and thread. On a CPU whose products oneDNN or native code computes this always holds; everywhere else,
+                  on a GPU too, the promise is refused
+
+    A folder of a sparse or a multi-vector encoder has other outputs than "dense" (`outputs`): with such a model
+    max_tokens and the prompt are those of a document unless the prompt is "query".
 
     Raises InputError if the model is not on this machine, cannot be run, or an option is out of range.
     """
@@ -80,17 +102,26 @@ class Embedder:
         normalize: bool = True,
         prompt: str | None = None,
         truncate_dim: int | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         model_files = find_model(model)
-        config = read_config(model_files.folder)
+        heads = find_heads(model_files.folder)
+        config = read_config(model_files.folder, encoder_only=not heads.dense)
         if max_tokens is not None and not 3 <= max_tokens <= config.positions - config.first_position:
             position_limit = config.positions - config.first_position
             raise InputError(f"max_tokens is {max_tokens}; '{model_files.name}' takes 3 to {position_limit}.")
         if truncate_dim is not None and truncate_dim < 1:
             raise InputError(f"truncate_dim is {truncate_dim}; give 1 or more.")
+        if truncate_dim is not None:
+            heads.check(["dense"])
         self.name, self.folder, self.config = model_files.name, model_files.folder, config
-        self.max_tokens = max_tokens or config.max_tokens
-        self.prompt = choose_prompt(config, prompt)
+        self.batch_invariant, self._folder_heads, self._normalize = batch_invariant, heads, normalize
+        self._task = "query" if prompt == "query" else "document"
+        self.max_tokens = max_tokens or self._choose_max_tokens()
+        if prompt is None and heads.multi is not None and config.default_prompt is None:
+            self.prompt = config.prompts.get("document", "")
+        else:
+            self.prompt = choose_prompt(config, prompt)
         self._tokenizer = load_tokenizer(
             config.folder if (config.folder / "tokenizer.json").exists() else model_files.folder
         )
@@ -105,12 +136,18 @@ class Embedder:
         self._lock = threading.Lock()
         self._budget: int | None = None  # the reduced budget after memory ran out
         self._encoder: Encoder | None = _load_encoder(config, self._device, self._dtype, truncate_dim, normalize)
+        if batch_invariant and not self._encoder.layers.batch_invariant:
+            raise InputError(
+                f"batch_invariant is not available for dtype '{self.dtype}' on {self.device} yet: the last bits of a "
+                "vector depend on its batch there; leave it out, or use device='cpu'."
+            )
         self._staging = Staging()  # pinned once, for all calls
         # Nanoseconds of each stage of all calls, on a GPU also the copies (h2d, d2h). Stages of many texts overlap.
         self.stage_ns: Counter[str] = Counter()
         self._pool: ThreadPoolExecutor | None = None
         self._replays: SmallBatchReplay | None = None
-        self.dim = self._encoder.dim
+        self._heads: dict[str, Any] = {}
+        self.dim: int = self._encoder.dim if heads.dense else self._get_head(heads.names[0]).width
         if truncate_dim is not None and truncate_dim > self.dim:
             raise InputError(f"truncate_dim is {truncate_dim}, and '{model_files.name}' has {self.dim} dimensions.")
 
@@ -122,31 +159,49 @@ class Embedder:
     def dtype(self) -> str:
         return str(self._dtype).removeprefix("torch.")
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the model has: some of "dense", "sparse", "multi", and always "tokens"."""
+        return self._folder_heads.names
+
     def encode(
         self,
-        texts: Iterable[str],
+        texts: str | Iterable[str],
         *,
+        output: str | tuple[str, ...] = "dense",
         batch_tokens: int | str = "auto",
         progress: Progress | None = None,
         to: str = "numpy",
     ) -> Any:
         """Return float32 [N, dim], in the order of the texts: a list, a generator, a pandas or pyarrow column.
 
+        texts         one str gives one vector [dim]
+        output        "dense": float32 [N, dim];
+                      "sparse": a scipy.sparse CSR array [N, vocabulary] (one text: [1, vocabulary]);
+                      "multi" (one vector per token, as ColBERT) and "tokens" (last hidden states): an object with
+                      `.vectors` float32 [tokens of all texts, d] and `.offsets` int64 [N + 1] (one text: [tokens, d]);
+                      a tuple of these names: a dict with all of them, computed in one pass
         batch_tokens  tokens per batch; memory depends on it, not on the number of texts
         progress      called with (texts done, number of texts or None)
-        to            "numpy", or "torch" for a tensor in host memory
+        to            "numpy", or "torch" for a tensor in host memory (dense only)
         """
-        if to not in ("numpy", "torch"):
-            raise unknown("answer", to, ("numpy", "torch"))
+        names = self._check_output(output, to)
+        if isinstance(texts, str):
+            return self._encode_single(texts, output, batch_tokens, progress, to)
         check_texts(texts)
         total = get_length(texts)
+        if names != ("dense",):
+            results = self._encode_outputs(names, self._make_windows(texts, total), total, batch_tokens, progress)
+            return results[output] if isinstance(output, str) else results
         if total is not None and total <= MAX_RECORDED_TEXTS and self._can_record:  # nothing to overlap
-            return self.encode_tokens(self.tokenize(texts), batch_tokens=batch_tokens, progress=progress, to=to)
+            tokens = self.tokenize(texts)
+            return self.encode_tokens(tokens, output=output, batch_tokens=batch_tokens, progress=progress, to=to)
         vectors = self._encode_windows(self._make_windows(texts, total), total, batch_tokens, progress)
-        return _convert_result(vectors, to)
+        return _name_result(_convert_result(vectors, to), output)
 
     def encode_one(self, text: str) -> Vectors:
         """Encode one text into float32 [dim], with the least overhead."""
+        self._folder_heads.check(["dense"])
         if not isinstance(text, str):
             raise InputError(f"the text is {type(text).__name__}; give a string, or use encode for several.")
         tokens = self._tokenize([text], 0)
@@ -159,6 +214,7 @@ class Embedder:
 
     def encode_blocks(self, texts: Iterable[str], *, batch_tokens: int | str = "auto") -> Iterator[Vectors]:
         """Yield float32 [n, dim] for some thousands of texts at a time, in order."""
+        self._folder_heads.check(["dense"])
         check_texts(texts)
         runner = self._make_runner(batch_tokens)
         unfinished: deque[tuple[int, Vectors]] = deque()  # (missing rows, block)
@@ -170,9 +226,9 @@ class Embedder:
 
         begin = 0
 
-        def put(batch: Batch, vectors: Vectors) -> None:
+        def put(batch: Batch, arrays: Mapping[str, Any]) -> None:
             # Batches of a window are consecutive, so only the oldest block can be completed.
-            self._scatter(unfinished[0][1], batch.rows - begin, vectors)
+            self._scatter(unfinished[0][1], batch.rows - begin, arrays["dense"])
 
         for batch in runner.run(track_windows(), put):
             missing, block = unfinished.popleft()
@@ -193,22 +249,32 @@ class Embedder:
         return join_tokens(parts)
 
     def encode_tokens(
-        self, tokens: Tokens, *, batch_tokens: int | str = "auto", progress: Progress | None = None, to: str = "numpy"
+        self,
+        tokens: Tokens,
+        *,
+        output: str | tuple[str, ...] = "dense",
+        batch_tokens: int | str = "auto",
+        progress: Progress | None = None,
+        to: str = "numpy",
     ) -> Any:
         """Return float32 [N, dim] from tokens of `tokenize`; options as in `encode`."""
-        if to not in ("numpy", "torch"):
-            raise unknown("answer", to, ("numpy", "torch"))
+        names = self._check_output(output, to)
         self._check_tokens(tokens, 0)
+        if names != ("dense",):
+            windows = iter([make_window(tokens)])
+            results = self._encode_outputs(names, windows, len(tokens), batch_tokens, progress)
+            return results[output] if isinstance(output, str) else results
         vectors = self._replay(tokens) if batch_tokens == "auto" else None
         if vectors is None:
             vectors = self._encode_windows(iter([make_window(tokens)]), len(tokens), batch_tokens, progress)
         elif progress is not None:
             progress(len(tokens), len(tokens))
-        return _convert_result(vectors, to)
+        return _name_result(_convert_result(vectors, to), output)
 
     def close(self) -> None:
         """Release the weights and the threads; safe to call twice."""
         self._encoder = self._replays = None
+        self._heads.clear()
         self._staging = Staging()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -222,6 +288,120 @@ class Embedder:
     ) -> None:
         self.close()
 
+    def _check_output(self, output: str | tuple[str, ...], to: str) -> tuple[str, ...]:
+        """Return the names of the outputs; raise InputError for one that the model does not have."""
+        names = (output,) if isinstance(output, str) else tuple(output)
+        if not names:
+            raise InputError("output is empty; give one name or more.")
+        self._folder_heads.check(names)
+        if to not in ("numpy", "torch"):
+            raise unknown("answer", to, ("numpy", "torch"))
+        if to == "torch" and names != ("dense",):
+            raise InputError("to='torch' is for the output 'dense' alone; the others are NumPy and SciPy arrays.")
+        return names
+
+    def _encode_single(
+        self,
+        text: str,
+        output: str | tuple[str, ...],
+        batch_tokens: int | str,
+        progress: Progress | None,
+        to: str,
+    ) -> Any:
+        if output == "dense" and batch_tokens == "auto":
+            vector = self.encode_one(text)
+            if progress is not None:
+                progress(1, 1)
+            return _convert_result(vector, to)
+        result = self.encode([text], output=output, batch_tokens=batch_tokens, progress=progress, to=to)
+        return {n: _get_first(r) for n, r in result.items()} if isinstance(result, dict) else _get_first(result)
+
+    def _encode_outputs(
+        self,
+        names: tuple[str, ...],
+        windows: Iterator[Window],
+        total: int | None,
+        batch_tokens: int | str,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        """Compute several outputs in one pass."""
+        heads = {name: self._get_head(name) for name in names if name != "dense"}
+        encoder = self._get_encoder()
+
+        def compute(ids: Any, packed: Any) -> dict[str, Any]:
+            import torch
+
+            with torch.inference_mode():
+                hidden = encoder.compute_hidden(ids, packed)
+                outputs = {"dense": encoder.vectors(hidden, packed)} if "dense" in names else {}
+                for head in heads.values():
+                    outputs |= head(hidden, packed, ids)
+            return outputs
+
+        parts = {name: self._make_parts(name) for name in names}
+
+        def put(batch: Batch, arrays: Mapping[str, Any]) -> None:
+            for part in parts.values():
+                part.add(batch, arrays)
+
+        runner, done = self._make_runner(batch_tokens, compute), 0
+        for batch in runner.run(windows, put):
+            done += len(batch)
+            if progress is not None:
+                progress(done, total)
+        self._add_stage_times(runner)
+        return {name: part.join(done) for name, part in parts.items()}
+
+    def _make_parts(self, name: str) -> RowParts | SparseParts | TokenParts:
+        if name == "dense":
+            return RowParts(name, self.dim)
+        head = self._get_head(name)
+        if name == "sparse":
+            return SparseParts(head.width, getattr(head, "unused", None))
+        return TokenParts(name, self.config.hidden if head.width is None else head.width)
+
+    def _get_head(self, name: str) -> Any:
+        """Return a head; it is loaded when it is first needed."""
+        with self._lock:
+            if name not in self._heads:
+                self._heads[name] = self._load_head(name)
+            return self._heads[name]
+
+    def _load_head(self, name: str) -> Any:
+        layers, heads = self._get_encoder().layers, self._folder_heads
+        if name == "tokens":
+            return HiddenStates()
+        if name == "sparse":
+            if heads.splade is not None:
+                return SpladeHead(layers, self.config.folder, heads.splade)
+            special = self._tokenizer.special
+            unused = [special[token] for token in _UNWEIGHTED_TOKENS if token in special]
+            return TokenWeightHead(layers, heads.linear_files["sparse"], self.config.vocabulary, unused)
+        if heads.multi is None:
+            weight, bias = read_linear_file(heads.linear_files["multi"])
+            steps = [(weight, bias, "Identity", False)]
+            return TokenVectorHead(layers, steps, normalize=self._normalize, skips_first=True)
+        steps = []
+        for layer in heads.multi.layers:
+            weight, bias = read_dense(layer.folder)
+            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            steps.append((weight, bias, layer.activation, layer.normalized))
+        skips = self._task in heads.multi.skipped_tasks
+        skipped = find_token_ids(self.config.folder, heads.multi.skipped_words) if skips else []
+        return TokenVectorHead(layers, steps, normalize=heads.multi.normalize and self._normalize, skipped=skipped)
+
+    def _choose_max_tokens(self) -> int:
+        """The limit of the model, for a multi-vector encoder that of a query or a document."""
+        multi, limit = self._folder_heads.multi, self.config.max_tokens
+        if multi is None:
+            return limit
+        if self._task == "query" and multi.expands_queries:
+            raise InputError(
+                f"'{self.folder}' extends queries by mask tokens, which is not known here; encode documents with it."
+            )
+        length = multi.query_length if self._task == "query" else multi.document_length
+        return min(limit, length or limit)
+
     def _encode_windows(
         self, parts: Iterator[Window], total: int | None, batch_tokens: int | str, progress: Progress | None
     ) -> Vectors:
@@ -232,14 +412,14 @@ class Embedder:
             pages.start()
         done = 0
 
-        def put(batch: Batch, vectors: Vectors) -> None:
+        def put(batch: Batch, arrays: Mapping[str, Any]) -> None:
             nonlocal result
             row_count = int(batch.rows.max()) + 1
             if row_count > len(result):  # a generator: its length is known only at its end
                 result = np.concatenate(
                     [result, np.empty((max(row_count, 2 * len(result)) - len(result), self.dim), np.float32)]
                 )
-            self._scatter(result, batch.rows, vectors)
+            self._scatter(result, batch.rows, arrays["dense"])
 
         for batch in runner.run(parts, put):
             done += len(batch)
@@ -296,7 +476,9 @@ class Embedder:
         self.stage_ns["tokenizing"] += now_ns() - start_ns
         if not truncate and len(tokens) and tokens.lengths.max() > self.max_tokens:
             row = first + int(tokens.lengths.argmax())
-            raise TooLong(f"text {row} has more than the {self.max_tokens} tokens that '{self.name}' takes; shorten it.")
+            raise TooLong(
+                f"text {row} has more than the {self.max_tokens} tokens that '{self.name}' takes; shorten it."
+            )
         self._check_tokens(tokens, first)
         truncated = np.flatnonzero(tokens.lengths >= self.max_tokens)
         if truncate and len(truncated):
@@ -366,7 +548,7 @@ class Embedder:
         finally:
             self.stage_ns["encoding"] += now_ns() - start_ns
 
-    def _make_runner(self, batch_tokens: int | str) -> BatchRunner:
+    def _make_runner(self, batch_tokens: int | str, compute: Compute | None = None) -> BatchRunner:
         from ridgeline.embed.batches import BatchRunner
 
         if batch_tokens == "auto":
@@ -375,7 +557,10 @@ class Embedder:
             budget = int(batch_tokens)
         else:
             raise InputError(f"batch_tokens is {batch_tokens!r}; give a number above 0, or 'auto'.")
-        return BatchRunner(self._get_encoder(), self._device, budget, self._staging)
+        encoder = self._get_encoder()
+        return BatchRunner(
+            compute or (lambda ids, packed: {"dense": encoder(ids, packed)}), self._device, budget, self._staging
+        )
 
     def _add_stage_times(self, runner: BatchRunner) -> None:
         for stage, seconds in runner.stage_seconds.items():
@@ -397,6 +582,17 @@ def _load_encoder(config: Any, device: Any, dtype: Any, width: int | None, norma
     from ridgeline.embed.encoder import load_encoder
 
     return load_encoder(config, device, dtype, width=width, normalize=normalize)
+
+
+def _name_result(result: Any, output: str | tuple[str, ...]) -> Any:
+    return result if isinstance(output, str) else {output[0]: result}
+
+
+def _get_first(result: Any) -> Any:
+    """The result of the only text: a row, or its token vectors; a sparse array stays as it is."""
+    if isinstance(result, TokenVectors):
+        return result.vectors
+    return result[0] if isinstance(result, np.ndarray) else result
 
 
 def _convert_result(vectors: Vectors, to: str) -> Any:

@@ -32,6 +32,10 @@ class Encoder:
         position = weights["position"] + weights["type"]  # there is only one token type
         norm = layers.prepare_norm(weights["embed_norm.weight"], weights["embed_norm.bias"])
         self.words = Embeddings(layers.to_device(weights["word"]), layers.to_device(position), norm)
+        self._dense = [
+            (layers.prepare_head(weight, bias), activation, normalized)
+            for weight, bias, activation, normalized in head.dense
+        ]
         self.stack = layers.prepare_stack(self.words, [self._layer(weights, i) for i in range(config.layers)])
 
     @property
@@ -70,9 +74,9 @@ class Encoder:
         vectors = self.layers.pool(hidden, packed, self.config.pooling, self._ends_with_norm)
         if self._ends_with_norm:
             return vectors
-        for weight, bias, activation, normalized in self.head.dense:
+        for linear, activation, normalized in self._dense:
             vectors = self.layers.normalize_rows(vectors) if normalized else vectors
-            vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
+            vectors = activation(self.layers.head_linear(vectors, linear))
         if self.head.width is not None:
             vectors = vectors[:, : self.head.width].contiguous()
         return self.layers.normalize_rows(vectors) if self.head.normalize else vectors
@@ -104,7 +108,6 @@ def load_encoder(
     dense = []
     for module in config.dense:
         weight, bias = read_dense(module.folder)
-        weight, bias = weight.to(device), None if bias is None else bias.to(device)
         dense.append((weight, bias, getattr(torch.nn, module.activation)(), module.normalized))
     head = Head(tuple(dense), width, normalize)
     weights = read_encoder(config)

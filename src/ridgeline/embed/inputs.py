@@ -50,7 +50,7 @@ def get_length(texts: Any) -> int | None:
 def check_texts(texts: Any) -> None:
     """Refuse a single string, which Python treats as a list of letters, and values that are not iterable."""
     if isinstance(texts, str | bytes):
-        raise InputError(f"texts is one {type(texts).__name__}; give a list, or use encode_one for a single text.")
+        raise InputError(f"texts is one {type(texts).__name__}; give a list of str (encode takes one str too).")
     if not isinstance(texts, Iterable):
         raise InputError(f"texts is {_format_value(texts)}; give a list, a generator or a column of strings.")
     if hasattr(texts, "columns") and hasattr(texts, "to_dict"):

@@ -71,6 +71,7 @@ class Layers:
     # Per CPU thread: what fits into the cache of a core (benchmarks/embed_cpu.py --sweep). For a GPU: what fills it.
     batch_tokens: ClassVar = {"cpu": 256, "cuda": 131_072}
     by_offsets = False  # whether only the device reads offsets, so that one recording serves texts of any length
+    batch_invariant = False  # whether the result of a text has the same bits in any batch
 
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         self.config, self.device, self.dtype = config, device, dtype
@@ -84,6 +85,14 @@ class Layers:
     def prepare_linear(self, weight: Any, bias: Any) -> Linear:
         """Prepare a linear layer, once."""
         return Linear(self.to_device(weight), self.to_device(bias))
+
+    def prepare_head(self, weight: Any, bias: Any) -> Linear:
+        """Prepare a linear layer of a head, which is computed in float32 whatever the type of the encoder."""
+        return Linear(weight.float().to(self.device), None if bias is None else bias.float().to(self.device))
+
+    def head_linear(self, x: Any, layer: Linear) -> Any:
+        """x float32 [n, in] → float32 [n, out]."""
+        return F.linear(x, layer.weight, layer.bias)
 
     def prepare_norm(self, weight: Any, bias: Any) -> Norm:
         return Norm(self.to_device(weight), self.to_device(bias), self.config.epsilon)
@@ -176,3 +185,7 @@ class Layers:
     def normalize_rows(self, vectors: Any) -> Any:
         """Scale rows to length 1; a row of zeros stays zero."""
         return F.normalize(vectors, dim=1)
+
+    def sum_tokens(self, values: Any) -> Any:
+        """Float32 [n, tokens, width] → the sums over the tokens, [n, width]."""
+        return values.sum(1)

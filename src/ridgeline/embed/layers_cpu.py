@@ -34,33 +34,80 @@ def choose_cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
     """Return the fastest layers for this CPU and this build of torch."""
     if dtype is torch.float16:
         return Float16Layers(config, device)
-    if dtype is torch.bfloat16 and not has_bfloat16():
+    if dtype is torch.bfloat16 and not has_bfloat16() and _onednn_works(torch.float32):
         return EmulatedBfloat16Layers(config, device, torch.float32)
     return (CpuLayers if _onednn_works(dtype) else Layers)(config, device, dtype)
 
 
 class CpuLayers(Layers):
-    """Linear layers by oneDNN with weights in its layout."""
+    """Linear layers by oneDNN with weights in its layout.
+
+    A text has the same bits in any batch: a product sums in the same order for any number of rows except one, so a
+    single row is multiplied as two; means are summed natively, because torch's order depends on the number of threads;
+    and activations are computed by oneDNN, because torch computes the last elements of a thread in another way.
+    """
+
+    @property
+    def batch_invariant(self) -> bool:  # type: ignore[override]
+        return self.config.activation in _FUSED_ACTIVATIONS
 
     def prepare_linear(self, weight: Any, bias: Any) -> Linear:
         return Linear(pack_weight(weight.to(self.dtype)), self.to_device(bias))
 
     def linear(self, x: Any, layer: Linear) -> Any:
-        return _linear(x, layer.weight, layer.bias, "none", [], "")
+        return _multiply(x, layer, "none", "")
+
+    def prepare_head(self, weight: Any, bias: Any) -> Linear:
+        return Linear(pack_weight(weight.float()), None if bias is None else bias.float())
+
+    def head_linear(self, x: Any, layer: Linear) -> Any:
+        return _multiply(x, layer, "none", "")
 
     def up(self, x: Any, layer: Linear) -> Any:
         if self.config.activation not in _FUSED_ACTIVATIONS:
             return self.activate(self.linear(x, layer))
         name, algorithm = _FUSED_ACTIVATIONS[self.config.activation]
-        return _linear(x, layer.weight, layer.bias, name, [], algorithm)
+        return _multiply(x, layer, name, algorithm)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
-        summed = _linear.binary(x, residual, layer.weight, layer.bias, "add")
+        if len(x) == 1:
+            summed = _linear.binary(_repeat(x), _repeat(residual), layer.weight, layer.bias, "add")[:1]
+        else:
+            summed = _linear.binary(x, residual, layer.weight, layer.bias, "add")
         return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
 
+    def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        if mode != "mean":
+            return super().pool(hidden, packed, mode, unit)
+        return _average_rows(hidden.float(), packed.offsets, unit)
 
-class EmulatedBfloat16Layers(Layers):
+    def sum_tokens(self, values: Any) -> Any:
+        texts, length, _ = values.shape
+        return _average_rows(values.flatten(0, 1), torch.arange(texts + 1) * length, False) * length
+
+
+def _multiply(x: Any, layer: Linear, activation: str, algorithm: str) -> Any:
+    if len(x) == 1:
+        return _linear(_repeat(x), layer.weight, layer.bias, activation, [], algorithm)[:1]
+    return _linear(x, layer.weight, layer.bias, activation, [], algorithm)
+
+
+def _repeat(row: Any) -> Any:
+    return torch.cat([row, row])
+
+
+def _average_rows(rows: Any, offsets: Any, unit: bool) -> Any:
+    """The mean of the rows of each text, float32; with `unit` scaled to length 1."""
+    means = torch.empty(len(offsets) - 1, rows.shape[1])
+    mean_rows(rows.contiguous().numpy(), offsets.numpy(), means.numpy(), unit, int(torch.get_num_threads()))
+    return means
+
+
+class EmulatedBfloat16Layers(CpuLayers):
     """bfloat16 emulated in float32."""
+
+    def prepare_linear(self, weight: Any, bias: Any) -> Linear:
+        return super().prepare_linear(_round_to_bfloat16(weight), bias)
 
     def to_device(self, tensor: Any) -> Any:
         return _round_to_bfloat16(super().to_device(tensor))
@@ -143,6 +190,8 @@ _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
 class Float16Layers(Layers):
     """All layers in one native call; the embeddings and the result are float32."""
 
+    batch_invariant = True
+
     batch_tokens: ClassVar = {
         "cpu": 2_048
     }  # the overhead of a batch is 2 % with 256 tokens, and none with more than this
@@ -180,8 +229,7 @@ class Float16Layers(Layers):
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
         """Pool; values beyond the range of float16 (65,504) are an InputError."""
         if mode == "mean":
-            pooled = torch.empty(len(packed.offsets) - 1, hidden.shape[1])
-            mean_rows(hidden.numpy(), packed.offsets.numpy(), pooled.numpy(), unit, int(torch.get_num_threads()))
+            pooled = _average_rows(hidden, packed.offsets, unit)
         else:
             pooled = super().pool(hidden, packed, mode, unit)
         _check_range(pooled.numpy())
