@@ -65,15 +65,27 @@ def watch(
         list[str] | None,
         typer.Option(metavar="ADDRESS", help="Receive syslog at udp:HOST:PORT, tcp:HOST:PORT or unix:PATH."),
     ] = None,
+    auditd: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE|SOCKET",
+            help="Read the Linux audit system: its audit.log, or the socket of its af_unix plugin.",
+        ),
+    ] = None,
     http: Annotated[
         str | None,
         typer.Option("--http", metavar="[HOST]:PORT", help="Receive events by POST /events with a bearer token."),
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST]:PORT", help="Receive OpenTelemetry's logs by POST /v1/logs with a bearer token."),
     ] = None,
     http_token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the token of --http (default: RIDGELINE_AUDIT_TOKEN, else LOG.private/http-token).",
+            help="File with the token of --http and --otlp (default: RIDGELINE_AUDIT_TOKEN, "
+            "else LOG.private/http-token).",
         ),
     ] = None,
     follow: Annotated[
@@ -133,7 +145,7 @@ def watch(
     Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.sources import Syslog
+    from ridgeline.audit.sources import Auditd, Http, Otlp, Syslog
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
@@ -141,11 +153,13 @@ def watch(
     conditions = _make_rules(rule or [], severity or [], rules or [])
     sources = _make_sources(log, dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
     sources += [Syslog(address) for address in syslog or ()]
-    http_source = _make_http(log, http, http_token_file) if http is not None else None
-    if http_source is not None:
-        sources.append(http_source)
+    sources += [Auditd(path, follow=follow) for path in auditd or ()]
+    servers = [_make_http(kind, log, where, http_token_file) for kind, where in ((Http, http), (Otlp, otlp)) if where]
+    sources += servers
     if not sources:
-        raise InputError("there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --syslog or --http.")
+        raise InputError(
+            "there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --syslog, --auditd, --http or --otlp."
+        )
     with Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
         with status("watching") if not quiet else nullcontext(lambda _: None) as update:
@@ -161,9 +175,10 @@ def watch(
                 retry=follow,
                 notify=print_note,
             )
-            if http_source is not None:
-                http_source.metrics = lambda: format_metrics(watcher.status())
-                http_source.load_requests = lambda: read_request_keys(ledger)
+            for server in servers:
+                server.metrics = lambda: format_metrics(watcher.status())
+                if server.option == "--http":  # OTLP has no keys of requests
+                    server.load_requests = lambda: read_request_keys(ledger)
             done = watcher.run()
     _print_summary(done.to_json(), as_json, quiet)
     if done.left:
@@ -238,11 +253,9 @@ def _make_rules(conditions: list[str], severities: list[str], files: list[Path])
     return rules + [rule for path in files for rule in read_rules(path)]
 
 
-def _make_http(log: Path, address: str, token_file: Path | None) -> Http:
-    from ridgeline.audit.sources import Http
-
+def _make_http(kind: type[Http], log: Path, address: str, token_file: Path | None) -> Http:
     token, place = find_token(log, token_file, "http-token")
-    return Http(address, token, announce=lambda line: print_line(f"{line}; the token is in {place}", stderr()))
+    return kind(address, token, announce=lambda line: print_line(f"{line}; the token is in {place}", stderr()))
 
 
 def _format_status(now: dict[str, Any]) -> str:

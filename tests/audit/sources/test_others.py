@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from hashlib import sha256
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -234,10 +235,20 @@ def test_what_is_wrong_too_much_or_not_allowed_is_refused_whole():
         return [*answers, post(url, LINE)]
 
     answers = run_in_thread(served.run(act))
-    assert [a.status_code for a in answers] == [401, 401, 400, 400, 429, 413, 404, 500]
+    assert [a.status_code for a in answers] == [401, 401, 400, 400, 413, 413, 404, 500]
     assert "event 1 action 'no words'" in answers[2].json()["error"]
-    assert answers[4].headers["retry-after"] == "1"
+    assert answers[4].json()["error"] == "the request has 11 events; send at most 10 at once."
+    assert "retry-after" not in answers[4].headers  # it would never be taken
     assert served.taken == []
+
+
+def test_requests_above_the_rate_are_told_to_come_again(monkeypatch):
+    monkeypatch.setattr(
+        "ridgeline.audit.sources.http.time", SimpleNamespace(monotonic=lambda: 5.0)
+    )  # time stands still
+    served = Served(rate=10)
+    one, two = run_in_thread(served.run(lambda url: [post(url, "\n".join([LINE] * 10)), post(url, LINE)]))
+    assert (one.status_code, two.status_code, two.headers["retry-after"]) == (200, 429, "1")
 
 
 def test_a_body_may_be_compressed_and_its_size_is_bounded():
@@ -328,7 +339,7 @@ def test_a_request_that_failed_or_was_turned_away_may_come_again_under_its_key()
         turned = post(url, "\n".join([LINE] * 11), key="b")
         return failed, post(url, LINE, key="a"), turned, post(url, LINE, key="b")
 
-    assert [a.status_code for a in run_in_thread(served.run(act))] == [500, 200, 429, 200]
+    assert [a.status_code for a in run_in_thread(served.run(act))] == [500, 200, 413, 200]
     assert len(served.taken) == 2
 
 

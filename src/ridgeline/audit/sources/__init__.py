@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
+    from ridgeline.audit.sources.auditd import Auditd as Auditd
     from ridgeline.audit.sources.dbus import DBus as DBus
     from ridgeline.audit.sources.files import LineFile as LineFile
     from ridgeline.audit.sources.folder import LineFolder as LineFolder
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.sources.lines import LineReader as LineReader
     from ridgeline.audit.sources.lines import make_log_reader as make_log_reader
     from ridgeline.audit.sources.lines import parse_json_line as parse_json_line
+    from ridgeline.audit.sources.otlp import Otlp as Otlp
     from ridgeline.audit.sources.source import LATEST as LATEST
     from ridgeline.audit.sources.source import SUBJECT as SUBJECT
     from ridgeline.audit.sources.source import Batch as Batch
@@ -37,12 +39,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "auditd": ["Auditd"],
         "dbus": ["DBus"],
         "files": ["LineFile"],
         "folder": ["LineFolder", "is_pattern"],
         "http": ["Http"],
         "journal": ["Journal"],
         "lines": ["LineReader", "parse_json_line", "make_log_reader"],
+        "otlp": ["Otlp"],
         "source": ["Batch", "Event", "KeyedEvents", "LATEST", "Position", "SUBJECT", "Source", "shorten"],
         "stdin": ["PipeSource"],
         "syslog": ["Syslog"],

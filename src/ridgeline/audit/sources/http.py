@@ -53,11 +53,25 @@ Answer = Future[tuple[int, int]]  # index of the first event, size of the log
 
 
 @dataclass(frozen=True)
-class _Request:
+class PendingRequest:
+    """Events that wait for the disk, and the answer for their client."""
+
     events: list[Event]
     answer: Answer
     key: str | None = None
     digest: str = ""
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; `retry_s`: the client may send it again after so many seconds."""
+
+    def __init__(self, status: int, sentence: str, retry_s: int | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.retry_s = status, retry_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_s)} if self.retry_s is not None else {}
 
 
 class Http:
@@ -70,6 +84,8 @@ class Http:
     rate      allowed events per second, over all clients
     """
 
+    option, path = "--http", "/events"
+
     def __init__(
         self,
         address: str,
@@ -81,13 +97,13 @@ class Http:
     ) -> None:
         match = _ADDRESS.fullmatch(address)
         if match is None:
-            raise InputError(f"--http '{address}' is no address; write :8080 or 127.0.0.1:8080.")
+            raise InputError(f"{self.option} '{address}' is no address; write :8080 or 127.0.0.1:8080.")
         self._host, self._port = match["host"].strip("[]") or "127.0.0.1", int(match["port"])
-        self.name = f"http:{address}"
+        self.name = f"{self.option.strip('-')}:{address}"
         self._announce, self.metrics = announce, metrics
         self.load_requests: Callable[[], Iterable[RecordedRequest]] = tuple  # reads earlier requests from the log
         self._requests = RequestMemory()
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[PendingRequest] = deque()
         self._waiting_events = 0
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,6 +116,11 @@ class Http:
     def token(self) -> str | None:
         return self._app.rules.token
 
+    @property
+    def most_events(self) -> int:
+        """The most events of one request; more would never be allowed."""
+        return int(min(MOST_WAITING, self._rate))
+
     def stop(self) -> None:
         self._stopped = True
         self._more.set()
@@ -110,7 +131,7 @@ class Http:
         running = web.run_in_background(self._app, host=self._host, port=self._port)
         url = await asyncio.to_thread(running.__enter__)
         try:
-            self._announce(f"taking events at {url}/events")
+            self._announce(f"taking events at {url}{self.path}")
             while True:
                 requests = self._take_requests()
                 if requests:
@@ -126,16 +147,16 @@ class Http:
             self._fail(self._take_requests(), RidgelineError("the watcher is stopping."))
             await asyncio.to_thread(running.__exit__, None, None, None)
 
-    def _take_requests(self) -> list[_Request]:
+    def _take_requests(self) -> list[PendingRequest]:
         with self._mutex:
-            requests, count = list[_Request](), 0
+            requests, count = list[PendingRequest](), 0
             while self._waiting and (not requests or count + len(self._waiting[0].events) <= AT_ONCE):
                 requests.append(self._waiting.popleft())
                 count += len(requests[-1].events)
             self._waiting_events -= count
         return requests
 
-    def _offer(self, request: _Request) -> int:
+    def _offer(self, request: PendingRequest) -> int:
         """Queue a request; return 0, or the HTTP status of a refusal."""
         count = len(request.events)
         with self._mutex:
@@ -153,7 +174,7 @@ class Http:
             self._loop.call_soon_threadsafe(self._more.set)
         return 0
 
-    def _batch(self, requests: list[_Request]) -> Batch:
+    def _batch(self, requests: list[PendingRequest]) -> Batch:
         starts, at = list[int](), 0
         for request in requests:
             starts.append(at)
@@ -179,7 +200,7 @@ class Http:
             [event for request in requests for event in request.events], keyed=keyed, taken=confirm, failed=refuse
         )
 
-    def _fail(self, requests: list[_Request], error: RidgelineError) -> None:
+    def _fail(self, requests: list[PendingRequest], error: RidgelineError) -> None:
         for request in requests:
             if request.key is not None:
                 self._requests.forget(request.key)
@@ -190,41 +211,61 @@ class Http:
         from starlette.routing import Route
 
         async def take(request: Request) -> Response:
-            key, encoding = request.headers.get("idempotency-key"), request.headers.get("content-encoding", "identity")
-            if encoding not in ("identity", "gzip"):
-                return JSONResponse({"error": "the body is encoded as neither gzip nor identity."}, 415)
-            body = await request.body()
-            if encoding == "gzip":
-                plain = _decompress(body)
-                if plain is None:
-                    return JSONResponse({"error": f"the body has more than {BODY} bytes when decompressed."}, 413)
-                body = plain
-            digest = sha256(body).hexdigest()[:32] if key is not None else ""
-            received = _Request(_parse_body(body), Future(), check_key(key) if key is not None else None, digest)
-            if not received.events:
-                return JSONResponse({"first": None, "count": 0})
-            if key is not None:
-                try:
-                    earlier = self._requests.begin(key, digest, received.answer)
-                except KeyReused as error:
-                    return JSONResponse({"error": str(error)}, 422)
-                if earlier is not None:
-                    return JSONResponse(await _repeat_answer(earlier, len(received.events)))
-            if status := self._offer(received):
-                self._fail([received], RidgelineError("too many events at once."))
-                problem = "too many events at once; send them again in a moment."
-                return JSONResponse({"error": problem}, status, {"retry-after": "1"})
             try:
-                first, size = await _wait_for_answer(received.answer)
-            except StoreError as error:  # a full disk, for example: the client may send it again
-                return JSONResponse({"error": str(error)}, 503, {"retry-after": "5"})
-            return JSONResponse({"first": first, "count": len(received.events), "size": size})
+                return JSONResponse(await self._take(request))
+            except Refusal as refusal:
+                return JSONResponse({"error": str(refusal)}, refusal.status, refusal.headers)
 
         async def metrics(request: Request) -> Response:
             return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
 
-        routes = [Route("/events", take, methods=["POST"]), Route("/metrics", metrics)]
+        routes = [Route(self.path, take, methods=["POST"]), Route("/metrics", metrics)]
         return web.create_app(routes, token=token, body_limit=BODY, concurrency=256)
+
+    async def _take(self, request: Request) -> dict[str, Any]:
+        """Record the events of a request; return the answer."""
+        key, body = request.headers.get("idempotency-key"), await read_body(request)
+        digest = sha256(body).hexdigest()[:32] if key is not None else ""
+        received = PendingRequest(_parse_body(body), Future(), check_key(key) if key is not None else None, digest)
+        if not received.events:
+            return {"first": None, "count": 0}
+        if key is not None:
+            try:
+                earlier = self._requests.begin(key, digest, received.answer)
+            except KeyReused as error:
+                raise Refusal(422, str(error)) from None
+            if earlier is not None:
+                return await _repeat_answer(earlier, len(received.events))
+        first, size = await self.record(received)
+        return {"first": first, "count": len(received.events), "size": size}
+
+    async def record(self, received: PendingRequest) -> tuple[int, int]:
+        """Wait until the events are on the disk; return the index of the first and the size of the log."""
+        if len(received.events) > self.most_events:
+            self._fail([received], RidgelineError("too many events at once."))
+            why = f"the request has {len(received.events):,} events; send at most {self.most_events:,} at once."
+            raise Refusal(413, why)
+        if status := self._offer(received):
+            self._fail([received], RidgelineError("too many events at once."))
+            raise Refusal(status, "too many events at once; send them again in a moment.", retry_s=1)
+        try:
+            return await _wait_for_answer(received.answer)
+        except StoreError as error:  # a full disk, for example: the client may send it again
+            raise Refusal(503, str(error), retry_s=5) from None
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request, decompressed."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding not in ("identity", "gzip"):
+        raise Refusal(415, "the body is encoded as neither gzip nor identity.")
+    body = await request.body()
+    if encoding == "gzip":
+        plain = _decompress(body)
+        if plain is None:
+            raise Refusal(413, f"the body has more than {BODY} bytes when decompressed.")
+        return plain
+    return body
 
 
 async def _wait_for_answer(answer: Answer) -> tuple[int, int]:
