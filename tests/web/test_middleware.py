@@ -193,6 +193,30 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(url):
         assert wire.recv(1000).startswith(b"HTTP/1.1 413")
 
 
+def test_the_bodies_of_all_requests_have_a_limit_together(client):
+    with run_in_background(create_app(ROUTES, body_limit=6000, bodies_limit=10_000)) as url, socket.socket() as wire:
+        wire.connect(("127.0.0.1", httpx.URL(url).port))
+        wire.sendall(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6000\r\n\r\n" + b"x" * 5999)
+        end = time.monotonic() + 60
+        while (answer := client.post(url + "/echo", content=b"x" * 5000)).status_code == 200:
+            assert time.monotonic() < end
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert client.post(url + "/echo", content=b"x" * 1000).json() == {"bytes": 1000}
+        wire.sendall(b"x")
+        assert wire.recv(1000).startswith(b"HTTP/1.1 200")
+        assert client.post(url + "/echo", content=b"x" * 5000).status_code == 200
+
+
+def test_an_open_path_needs_no_token(client):
+    with run_in_background(create_app(ROUTES, token=TOKEN, open_paths=["/bad"])) as url:
+        assert [client.get(url + path).status_code for path in ("/", "/bad", "/bad/", "/healthz")] == [
+            401,
+            400,
+            401,
+            200,
+        ]
+
+
 def test_a_client_that_sends_before_it_listens_still_reads_the_refusal(url):
     address = ("127.0.0.1", httpx.URL(url).port)
     with socket.create_connection(address, timeout=60) as wire:

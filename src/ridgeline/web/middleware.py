@@ -30,6 +30,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 FormatError = Callable[[str, int, str], Any]
 
 HEALTH = "/healthz"
+_BUSY = "the server is busy; try again in a moment."
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Read after a refusal, so that a client that still sends reads the answer.
 _MAX_DRAIN = 8 * 2**20  # bytes
@@ -61,6 +62,15 @@ class Rules:
     queue_s: float  # how long a request waits for its turn
     hosts: frozenset[str]  # accepted names, besides localhost and plain addresses
     format_error: FormatError | None = None  # (path, status, sentence) → the body of a refusal, as JSON
+    open_paths: frozenset[str] = frozenset({HEALTH})  # need no token
+    bodies_limit: int | None = None  # bytes of the bodies of all requests in progress
+
+
+@dataclass
+class _Bodies:
+    """The bytes of the bodies of all requests in progress."""
+
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class App:
     rules: Rules
     token_is_new: bool = False  # generated, so `serve` must print it
     running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
+    bodies: _Bodies = field(default_factory=_Bodies, repr=False)
     turns: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)  # of the requests that wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,14 +102,14 @@ class _Answer:
 
 async def _handle_http(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     refusal = _check_origin(scope, app.rules)
-    if refusal is None and scope["path"] != HEALTH and app.rules.token is not None:
+    if refusal is None and scope["path"] not in app.rules.open_paths and app.rules.token is not None:
         if (cookie := _exchange_token(scope, app.rules.token)) is not None:
             await _send_answer(app, scope, send, cookie)
             return
         if not _is_authorised(scope, app.rules.token):
             refusal = _Answer(401, "a valid token is needed.", ((b"www-authenticate", b"Bearer"),))
     if refusal is None and not await _wait_for_turn(app):
-        refusal = _Answer(503, "the server is busy; try again in a moment.", ((b"retry-after", b"1"),))
+        refusal = _Answer(503, _BUSY, ((b"retry-after", b"1"),))
     if refusal is not None:
         await _send_answer(app, scope, send, refusal)
         return
@@ -175,34 +186,44 @@ def _finish(app: App, task: asyncio.Task[None]) -> None:
 
 
 async def _read_body_and_run(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Read the body up to the limit, then call the handler; a handler never sees half a body."""
-    limit = app.rules.body_limit
+    """Read the body up to the limits, then call the handler; a handler never sees half a body."""
     declared = _get_header(scope, b"content-length")
     body = bytearray()
-    if declared.isdigit() and int(declared) > limit:  # refused unread
-        await _refuse_large_body(app, scope, receive, send)
+    if declared.isdigit() and int(declared[:18]) > app.rules.body_limit:
+        await _refuse_body(app, scope, receive, send, _refuse_size(app.rules))
         return
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message.get("body", b"")
-        if len(body) > limit:
-            await _refuse_large_body(app, scope, receive, send)
-            return
-        if not message.get("more_body"):
-            break
-    first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            app.bodies.size += len(message.get("body", b""))
+            if len(body) > app.rules.body_limit:
+                await _refuse_body(app, scope, receive, send, _refuse_size(app.rules))
+                return
+            if app.rules.bodies_limit is not None and app.bodies.size > app.rules.bodies_limit:
+                busy = _Answer(503, _BUSY, ((b"retry-after", b"1"), (b"connection", b"close")))
+                await _refuse_body(app, scope, receive, send, busy)
+                return
+            if not message.get("more_body"):
+                break
+        first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-    async def receive_body() -> Message:
-        return first.pop() if first else await receive()
+        async def receive_body() -> Message:
+            return first.pop() if first else await receive()
 
-    await app.inner(scope, receive_body, send)
+        await app.inner(scope, receive_body, send)
+    finally:
+        app.bodies.size -= len(body)
 
 
-async def _refuse_large_body(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+def _refuse_size(rules: Rules) -> _Answer:
+    return _Answer(413, f"the body is larger than {rules.body_limit} bytes.", ((b"connection", b"close"),))
+
+
+async def _refuse_body(app: App, scope: Scope, receive: Receive, send: Send, answer: _Answer) -> None:
     """Answer at once, then read on for a moment: closing a connection that has unread bytes can destroy the answer."""
-    answer = _Answer(413, f"the body is larger than {app.rules.body_limit} bytes.", ((b"connection", b"close"),))
     await _send_answer(app, scope, send, answer, more_body=True)
     drained, more = 0, True
     with suppress(TimeoutError):

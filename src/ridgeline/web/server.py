@@ -43,7 +43,9 @@ def create_app(
     *,
     token: str | None = None,
     hosts: Sequence[str] = (),
+    open_paths: Sequence[str] = (),
     body_limit: int = 2**20,
+    bodies_limit: int | None = None,
     deadline_s: float = 30.0,
     concurrency: int = 32,
     queue: int = 512,
@@ -53,11 +55,12 @@ def create_app(
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
 
-    `token="auto"` generates a token. `hosts` are further names of the server. `body_limit` is in bytes; `concurrency`
-    is the number of requests in progress. Up to `queue` more wait for at most `queue_s` seconds, the rest gets 503.
-    `format_error` makes the body of a refusal of (path, status, sentence); by default {"error": sentence}. If a handler
-    raises a RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error
-    the answer is a 500 without details, and the error goes to the log.
+    `token="auto"` generates a token; `open_paths` need none. `hosts` are further names of the server. `body_limit` is
+    in bytes, `bodies_limit` for all requests together. `concurrency` is the number of requests in progress. Up to
+    `queue` more wait for at most `queue_s` seconds, the rest gets 503. `format_error` makes the body of a refusal of
+    (path, status, sentence); by default {"error": sentence}. If a handler raises a RidgelineError, the answer is its
+    sentence (400 for an InputError, else 500). For any other error the answer is a 500 without details, and the error
+    goes to the log.
     """
     try:
         from starlette.applications import Starlette
@@ -96,6 +99,8 @@ def create_app(
         queue_s=queue_s,
         hosts=frozenset(name.lower() for name in hosts),
         format_error=format_error,
+        open_paths=frozenset({HEALTH, *open_paths}),
+        bodies_limit=bodies_limit,
     )
     inner = Starlette(
         routes=[Route(HEALTH, health), *routes],
