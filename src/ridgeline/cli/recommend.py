@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr, stdout
 from ridgeline.cli.recommend_sizing import sizing
-from ridgeline.cli.tokens import create_token, read_token, refuse_token
+from ridgeline.cli.tokens import find_token, refuse_token
 from ridgeline.errors import InputError
 
 if TYPE_CHECKING:
@@ -400,19 +399,10 @@ def serve(
     if token is not None:
         raise refuse_token(TOKEN)
     with Recommender.load(model, device=device) as recommender:
-        secret, place = _find_token(token_file)
+        secret, place = find_token(token_file, TOKEN)
         note = f"; the token is in {place}, once as /?token=… in a browser" if secret is not None else ""
         app = create_app(recommender, token=secret)
         web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
-
-
-def _find_token(file: Path | None) -> tuple[str | None, str]:
-    """Return the token of the file, which is created if it is missing, or of the environment, and where it is."""
-    if file is None:
-        return os.environ.get(TOKEN) or None, TOKEN
-    if not file.exists():
-        create_token(file)
-    return read_token(file), str(file)
 
 
 recommend.command()(sizing)

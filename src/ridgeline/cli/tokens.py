@@ -28,6 +28,15 @@ def create_token(file: Path) -> None:
             out.write(secrets.token_urlsafe(32) + "\n")
 
 
+def find_token(file: Path | None, variable: str) -> tuple[str | None, str]:
+    """Return the token of a file, which is created if it is missing, or of the environment, and where it is."""
+    if file is None:
+        return os.environ.get(variable) or None, variable
+    if not file.exists():
+        create_token(file)
+    return read_token(file), str(file)
+
+
 def refuse_token(variable: str) -> InputError:
     """Make the error for a token on the command line; it does not repeat the token."""
     return InputError(
