@@ -16,6 +16,7 @@ import typer
 
 from ridgeline.cli.audit_options import TOKEN, Key, Log, describe_event, find_token, parse_key
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr
+from ridgeline.cli.placement import Place, stay_near
 from ridgeline.cli.tokens import refuse_token
 from ridgeline.errors import Exit, InputError, unknown
 
@@ -126,6 +127,7 @@ def watch(
     ] = True,
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder model.")] = "all-MiniLM-L6-v2",
     device: Device = "auto",
+    place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -160,7 +162,7 @@ def watch(
         raise InputError(
             "there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --syslog, --auditd, --http or --otlp."
         )
-    with Ledger.open(log) as ledger:
+    with stay_near(device, place and score, quiet), Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
         with status("watching") if not quiet else nullcontext(lambda _: None) as update:
             watcher = Watcher(

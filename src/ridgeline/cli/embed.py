@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, stderr
+from ridgeline.cli.placement import Place, stay_near
 from ridgeline.errors import Exit, InputError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def embed(
             help="auto, cpu, cuda, cuda:N; several as cuda:0,cuda:1; cuda:all uses every GPU of the machine.",
         ),
     ] = "auto",
+    place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +114,8 @@ def embed(
     }
     started = time.perf_counter()
     with (
+        # The workers of a pool place themselves, each near its own GPU.
+        stay_near(devices[0], place and len(devices) == 1, quiet) as near,
         _collect_warnings() as notes,
         Embedder(model, device=devices[0], **settings) as embedder,
         _start_pool(model, devices, settings) as pool,
@@ -134,11 +138,12 @@ def embed(
             )
         seconds = time.perf_counter() - loaded
         passed, sentence = verify_file(embedder, file, out, column, text_format) if verify else (True, "")
+        cpus = sorted(os.sched_getaffinity(0))
     answer = {
         "out": str(out),
         "model": model,
         "device": embedder.device,
-        "placement": {"devices": devices if pool else [embedder.device], "cpus": sorted(os.sched_getaffinity(0))},
+        "placement": {"devices": devices if pool else [embedder.device], "cpus": cpus, "near": near},
         "dtype": embedder.dtype,
         **asdict(result.quality),
         "resumed": result.resumed,

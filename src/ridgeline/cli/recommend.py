@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, print_note, status, stderr, stdout
+from ridgeline.cli.placement import Place, stay_near
 from ridgeline.cli.recommend_sizing import sizing
 from ridgeline.cli.tokens import find_token, refuse_token
 from ridgeline.errors import InputError
@@ -80,6 +81,7 @@ def fit(
     encoder: Encoder = DEFAULT,
     fresh: Fresh = False,
     device: Device = "auto",
+    place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -108,7 +110,11 @@ def fit(
         Ease(penalty)  # report a wrong λ before reading
     dataset = read(data)
     texts = item_texts(dataset.catalogue, template or TEMPLATE)  # report a wrong template before loading a model
-    with status("fitting") as progress, Embedder(encoder, device=device) as embedder:
+    with (
+        stay_near(device, place, quiet),
+        status("fitting") as progress,
+        Embedder(encoder, device=device) as embedder,
+    ):
         model = Recommender.fit(
             dataset,
             embedder,
@@ -277,6 +283,7 @@ def evaluate(
     fresh: Fresh = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write a page (.html).")] = None,
     device: Device = "auto",
+    place: Place = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -315,7 +322,11 @@ def evaluate(
         split_dataset(dataset, split, min_rating, seed)
     else:
         join_given(dataset, held_out, min_rating)
-    with status("evaluating") as progress, Embedder(encoder, device=device) as embedder:
+    with (
+        stay_near(device, place, quiet),
+        status("evaluating") as progress,
+        Embedder(encoder, device=device) as embedder,
+    ):
         solver = embedder.device if embedder.device.startswith("cuda") else "cpu"
         settings = EvaluationSettings(split, min_rating, names, seed, penalty, device=solver)
         evaluation = run(dataset, choose_encode(embedder, fresh, progress), settings, progress, test=held_out)
@@ -391,6 +402,7 @@ def serve(
         ),
     ] = None,
     device: Device = "cpu",
+    place: Place = True,
 ) -> None:
     """Serve a web page and a REST interface, by default on this machine only."""
     from ridgeline import web
@@ -398,9 +410,9 @@ def serve(
 
     if token is not None:
         raise refuse_token(TOKEN)
-    with Recommender.load(model, device=device) as recommender:
-        secret, place = find_token(token_file, TOKEN)
-        note = f"; the token is in {place}, once as /?token=… in a browser" if secret is not None else ""
+    with stay_near(device, place, quiet=False), Recommender.load(model, device=device) as recommender:
+        secret, where = find_token(token_file, TOKEN)
+        note = f"; the token is in {where}, once as /?token=… in a browser" if secret is not None else ""
         app = create_app(recommender, token=secret)
         web.serve(app, host=host, port=port, announce=lambda line: print_line(f"{line}{note}", stderr()))
 

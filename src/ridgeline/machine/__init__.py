@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ridgeline.machine.identity import fingerprint as fingerprint
     from ridgeline.machine.launch_lines import format_spans as format_spans
     from ridgeline.machine.launch_lines import write_launch_lines as write_launch_lines
+    from ridgeline.machine.near_gpu import NearGpu as NearGpu
+    from ridgeline.machine.near_gpu import placed_near_gpu as placed_near_gpu
     from ridgeline.machine.numa import count_pages_by_node as count_pages_by_node
     from ridgeline.machine.numa import memory_policy_supported as memory_policy_supported
     from ridgeline.machine.placement import Placed as Placed
@@ -69,6 +71,7 @@ __getattr__, __dir__, __all__ = attach(
         "hardware": ["Cache", "Cpu", "Node", "Topology", "topology"],
         "identity": ["describe_machine", "fingerprint"],
         "launch_lines": ["format_spans", "write_launch_lines"],
+        "near_gpu": ["NearGpu", "placed_near_gpu"],
         "numa": ["count_pages_by_node", "memory_policy_supported"],
         "placement": ["Placed", "Placement", "placed", "resolve_placement"],
         "planning": ["find_nearest_gpus", "find_nearest_node", "plan"],
