@@ -17,6 +17,7 @@ PUBLIC = [
     "Ledger",
     "Placement",
     "Recommender",
+    "Reranker",
     "RidgelineError",
     "Stream",
     "Topology",

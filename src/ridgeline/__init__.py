@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ridgeline import web as web
     from ridgeline.audit import Ledger as Ledger
     from ridgeline.embed import Embedder as Embedder
+    from ridgeline.embed import Reranker as Reranker
     from ridgeline.errors import RidgelineError as RidgelineError
     from ridgeline.machine import Placement as Placement
     from ridgeline.machine import Topology as Topology
@@ -67,7 +68,7 @@ __getattr__, __dir__, __all__ = attach(
             "web",
         ],
         "audit": ["Ledger"],
-        "embed": ["Embedder"],
+        "embed": ["Embedder", "Reranker"],
         "errors": ["RidgelineError"],
         "machine": ["Placement", "Topology", "ceilings", "placed", "plan", "topology"],
         "pipeline": ["stream"],

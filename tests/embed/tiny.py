@@ -131,8 +131,12 @@ def tokenizer(folder: Path, kind: str) -> int:
     unknown, first, last = ("[UNK]", "[CLS]", "[SEP]") if kind == "bert" else ("<unk>", "<s>", "</s>")
     module = Tokenizer(WordPiece(vocab, unk_token=unknown))
     module.pre_tokenizer = Whitespace()
+    middle = last if kind == "bert" else f"{last} {last}"
+    second = "$B:1" if kind == "bert" else "$B"
     module.post_processor = TemplateProcessing(
-        single=f"{first} $A {last}", special_tokens=[(first, vocab[first]), (last, vocab[last])]
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {middle} {second} {last}{':1' if kind == 'bert' else ''}",
+        special_tokens=[(first, vocab[first]), (last, vocab[last])],
     )
     module.add_special_tokens(special)
     module.save(str(folder / "tokenizer.json"))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ridgeline.embed.models import DEFAULT as DEFAULT
     from ridgeline.embed.models import find_model as find_model
     from ridgeline.embed.models import list_models as list_models
+    from ridgeline.embed.reranker import Reranker as Reranker
     from ridgeline.embed.text_files import TextFormat as TextFormat
     from ridgeline.embed.text_files import read_texts as read_texts
     from ridgeline.embed.tokenizer import Tokenizer as Tokenizer
@@ -54,6 +55,7 @@ __getattr__, __dir__, __all__ = attach(
         "heads": ["TokenVectors"],
         "layers": ["Layers", "Packed"],
         "models": ["DEFAULT", "find_model", "list_models"],
+        "reranker": ["Reranker"],
         "text_files": ["TextFormat", "read_texts"],
         "tokenizer": ["Tokenizer", "load_tokenizer"],
         "tokens": ["Tokens"],

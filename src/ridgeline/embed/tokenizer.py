@@ -56,20 +56,23 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
     Raises InputError if the folder has neither, or they cannot be read.
     """
-    folder = Path(folder)
-    if (folder / "tokenizer.json").is_file():
-        path = folder / "tokenizer.json"
-        description = _read_json(path)
-    elif (folder / "vocab.txt").is_file():
-        path = folder / "vocab.txt"
-        config = folder / "tokenizer_config.json"
-        description = describe_bert(_read_lines(path), _read_json(config) if config.is_file() else {}, path)
-    else:
-        raise InputError(f"{folder} has no tokenizer: there is neither tokenizer.json nor vocab.txt.")
+    description, path = read_description(Path(folder))
     parts = parse_bert_tokenizer(description)
     if isinstance(parts, str):
         return HuggingFaceTokenizer(description, why=parts, path=path)
     return NativeTokenizer(parts)
+
+
+def read_description(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of tokenizer.json, or what corresponds to vocab.txt, and the file."""
+    if (folder / "tokenizer.json").is_file():
+        path = folder / "tokenizer.json"
+        return _read_json(path), path
+    if (folder / "vocab.txt").is_file():
+        path = folder / "vocab.txt"
+        config = folder / "tokenizer_config.json"
+        return describe_bert(_read_lines(path), _read_json(config) if config.is_file() else {}, path), path
+    raise InputError(f"{folder} has no tokenizer: there is neither tokenizer.json nor vocab.txt.")
 
 
 def describe_bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -101,7 +104,13 @@ def describe_bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> d
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_describe_special(ends[0]), {"Sequence": {"id": "A", "type_id": 0}}, _describe_special(ends[1])],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "pair": [
+                _describe_special(ends[0]),
+                {"Sequence": {"id": "A", "type_id": 0}},
+                _describe_special(ends[1]),
+                {"Sequence": {"id": "B", "type_id": 1}},
+                _describe_special(ends[1], 1),
+            ],
             "special_tokens": {t: {"id": t, "ids": [vocabulary[t]], "tokens": [t]} for t in ends},
         },
         "decoder": None,
@@ -115,8 +124,8 @@ def describe_bert(tokens: list[str], config: Mapping[str, Any], path: Path) -> d
     }
 
 
-def _describe_special(token: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": token, "type_id": 0}}
+def _describe_special(token: str, token_type: int = 0) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": token_type}}
 
 
 def _get_content(value: Any, default: str) -> str:
