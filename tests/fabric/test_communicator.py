@@ -22,7 +22,9 @@ def test_after_a_missed_deadline_every_call_of_all_ranks_names_the_first_failure
         for name in ("half", "all"):
             for number, text in enumerate(errors[name]):
                 assert text.startswith("FabricError: "), (rank, name, number, text)
-                late = number == 0 and re.search(r"did not come to send #0 of rank [01] within 0\.5 s", text)
+                late = number == 0 and re.search(
+                    r"did not come to send #0 of rank [01] within the timeout of 0\.5 s", text
+                )
                 assert late or re.search(first_failure, text), (rank, name, number, text)
         # A failure ends one communicator: not the other ranks' part of the split, and not the one that was split.
         assert errors["other half"] == 2.0
@@ -31,7 +33,7 @@ def test_after_a_missed_deadline_every_call_of_all_ranks_names_the_first_failure
 
 def test_the_last_rank_of_a_chain_of_waiting_ranks_is_named():
     waits, cause, late = fabric.spawn(jobs.wait_in_a_chain, 3, timeout=60)
-    assert "rank 1 did not come to recv #0 of rank 2 within 0.5 s" in late
+    assert "rank 1 did not come to recv #0 of rank 2 within the timeout of 0.5 s" in late
     for text in (waits, cause):
         assert "rank 2 gave up waiting for rank 1 in recv #0 after 0.5 s" in text
 

@@ -47,7 +47,7 @@ def check_death(message: str) -> None:
 
 def check_stop(message: str) -> None:
     assert "rank 1" in message, message
-    assert re.search(r"rank 1 did not come .* within 1.5 s|gave up waiting for rank 1", message), message
+    assert re.search(r"rank 1 did not come .* within the timeout of 1.5 s|gave up waiting for rank 1", message), message
 
 
 @pytest.mark.parametrize("how", ["kill", "raises", "stop"])

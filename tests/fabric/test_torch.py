@@ -22,8 +22,6 @@ FOLDER = Path(__file__).parent
 KILLS = os.environ.get("RIDGELINE_CHAOS", "3")  # of each kind
 # Tests of torch that only gloo can pass, and why.
 GLOO_ONLY = {
-    "test_barrier_timeout_full_group": "expects the words of the errors of gloo",
-    "test_barrier_timeout_global": "expects the words of the errors of gloo",
     "test_monitored_barrier_gloo": "torch has monitored_barrier for gloo only",
     "test_monitored_barrier_gloo_rank_0_timeout": "torch has monitored_barrier for gloo only",
     "test_monitored_barrier_gloo_subgroup": "torch has monitored_barrier for gloo only",

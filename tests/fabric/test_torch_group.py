@@ -440,7 +440,7 @@ def test_a_missed_deadline_raises_and_ends_the_group(brief):
         if rank == 1:
             return None
         message = group.recv([torch.ones(1)], 1)
-        with pytest.raises(FabricError, match=r"rank 1 did not come to .* of rank 0 within 0.3 s"):
+        with pytest.raises(FabricError, match=r"rank 1 did not come to .* of rank 0 within the timeout of 0.3 s"):
             group.barrier().wait(GUARD)
         with pytest.raises(FabricError, match="rank 1 did not come"):
             message.wait(GUARD)

@@ -40,7 +40,7 @@ def describe_failure(
         return f"rank {rank} died: rank {me} waited for it in {call}{seen}; start the ranks again."
     if code == LATE:
         state = _describe_process(pids[world_rank])
-        return f"rank {rank} did not come to {call} of rank {me} within {timeout:g} s; {state}{seen}."
+        return f"rank {rank} did not come to {call} of rank {me} within the timeout of {timeout:g} s; {state}{seen}."
     if code == MISMATCH and name == "recv":
         return f"{call}: rank {rank} sent another length or type than rank {me} receives; make both the same."
     if code == MISMATCH:

@@ -400,7 +400,7 @@ class Messenger:
             return
         other = "no rank came" if first.peer is None else f"rank {first.peer} did not come"
         call = f"{first.op} (tag {first.tag}) of rank {self._rank}"
-        error = FabricError(f"{other} to {call} within {self._timeout:g} s, which ends this group.")
+        error = FabricError(f"{other} to {call} within the timeout of {self._timeout:g} s, which ends this group.")
         self.end(error)
         self._on_failure(error)
         self._finish(first, error)
