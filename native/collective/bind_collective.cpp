@@ -1,5 +1,6 @@
 // Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
 // number (0: success); `blamed` is the rank that caused a failure.
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct Engine {
   Collective engine;
   int blamed = -1;
   std::mutex one_call{}; // one call at a time
+  std::atomic<PyThreadState *> caller{nullptr}; // the thread of that call
   GilGuard *gil_guard = nullptr;
 
   template <class Work> int run_call(std::uint64_t bytes, Work work);
@@ -42,17 +44,20 @@ struct GilGuard {
   static constexpr std::uint64_t kKeepGil = 16 << 10; // bytes
 
   GilGuard(Engine &engine_object, std::uint64_t bytes) : engine_object_(engine_object) {
+    PyThreadState *const thread = PyThreadState_Get();
     if (bytes > kKeepGil) release_gil();
     if (!engine_object.one_call.try_lock()) {
       release_gil();
       engine_object.one_call.lock();
     }
+    engine_object.caller.store(thread, std::memory_order_relaxed);
     engine_object.gil_guard = this;
   }
   GilGuard(const GilGuard &) = delete;
   GilGuard &operator=(const GilGuard &) = delete;
   ~GilGuard() {
     engine_object_.gil_guard = nullptr;
+    engine_object_.caller.store(nullptr, std::memory_order_relaxed);
     engine_object_.one_call.unlock();
     restore_gil();
   }
@@ -71,6 +76,8 @@ private:
 
 template <class Work> int Engine::run_call(std::uint64_t bytes, Work work) {
   if (engine.is_forked()) return int(Fault::forked); // before the lock, which a thread of the parent may have held
+  // A signal handler runs in the middle of a wait of its own thread, which would never end if it waited for the lock.
+  if (caller.load(std::memory_order_relaxed) == PyThreadState_Get()) return int(Fault::nested);
   GilGuard one(*this, bytes);
   try {
     work();
@@ -226,6 +233,8 @@ void bind_collective(nb::module_ &m) {
       .def("recv", [](Engine &self, std::uint64_t to, std::uint64_t bytes, int type, int from, const char *type_name, double timeout) {
         return self.run_call(bytes, [&] { self.engine.receive(at(to), bytes, Number(type), from, ns(timeout), type_name); });
       }, "target"_a, "bytes"_a, "type"_a, "source"_a, "type_name"_a, "timeout"_a)
+      .def("abort", [](Engine &self) { if (!self.engine.is_forked()) self.engine.abort(); },
+           "End the communicator for all ranks, from any thread; calls in progress fail.")
       .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
         return self.engine.can_read(rank, address, expected);
       }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")

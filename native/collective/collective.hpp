@@ -73,6 +73,7 @@ public:
   const char *type_name(int rank, std::uint32_t sequence) const { return segment_.line(members_[rank]).type_name[sequence % 2]; }
   bool is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; } // whether this process is a child of the rank: it must not write to the segment
   void fail(const Failure &failure); // ends the communicator for all ranks: the current call leaves data in flight
+  void abort() { fail({Fault::aborted, members_[me_]}); } // from any thread
   const FirstFailure *first_failure() const;
 
   std::uint64_t small = 8 << 10;        // up to this size data goes through slots

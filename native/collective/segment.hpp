@@ -24,8 +24,9 @@ constexpr std::size_t kCell = 64 + 4096;     // a message of send and recv with 
 constexpr std::uint32_t kCells = 8;          // messages that a mail holds
 constexpr std::size_t kTypeName = 48;        // bytes of a type's name in an error message
 
-// failed_before: an earlier call left data in flight; forked: this process is a child of the rank; broken: an exception
-enum class Fault : int { none, dead, late, mismatch, failed_before, interrupted, refused, forked, broken };
+// failed_before: an earlier call left data in flight; forked: this process is a child of the rank; broken: an exception;
+// nested: a call of a signal handler during another call
+enum class Fault : int { none, dead, late, mismatch, failed_before, interrupted, refused, forked, broken, nested, aborted };
 
 struct Failure { // thrown inside the engine; Python gets numbers
   Fault fault;

@@ -308,6 +308,11 @@ class Collective:
 
     def recv(self, target: int, bytes: int, type: int, source: int, type_name: str, timeout: float) -> int: ...
 
+    def abort(self) -> None:
+        """
+        End the communicator for all ranks, from any thread; calls in progress fail.
+        """
+
     def can_read(self, rank: int, address: int, expected: int) -> bool:
         """Whether this process may read another rank's memory."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ridgeline import fabric
 from ridgeline.errors import RidgelineError
+from ridgeline.fabric.failure_messages import OPS
 
 SHORT_S, LONG_S = 0.5, 600.0
 
@@ -27,6 +29,57 @@ def get_error(call) -> str:
 def send_head_on(comm) -> str:
     """Ranks 0 and 1 send to each other more than a channel holds, and none receives."""
     return get_error(lambda: comm.send(np.full(100_000, -1.0), 1 - comm.rank, timeout=SHORT_S))
+
+
+def call_in_signal_handler(comm, file) -> tuple[float, str] | float:
+    """Rank 1 sends a signal to rank 0 while that waits for it in a reduce."""
+    x = np.ones(3)
+    if comm.rank == 1:
+        while comm._engine.header(0, False)[1] != OPS.index("reduce"):
+            time.sleep(0.001)
+        os.kill(comm._world.pids[0], signal.SIGUSR1)
+        while not file.exists():
+            time.sleep(0.001)
+        comm.reduce(x)
+        return float(comm.all_reduce(x)[0])
+    texts = []
+
+    def handle(*_):
+        texts.append(get_error(lambda: comm.all_gather(np.ones(3))))
+        file.touch()
+
+    signal.signal(signal.SIGUSR1, handle)
+    comm.reduce(np.ones(3))
+    return float(comm.all_reduce(x)[0]), texts[0]
+
+
+def abort_in_one_rank(comm) -> str:
+    if comm.rank == 0:
+        return get_error(lambda: comm.all_reduce(np.ones(3), timeout=LONG_S))
+    if comm.rank == 1:
+        comm.abort()
+        return get_error(comm.barrier)
+    while not comm.has_failed:
+        time.sleep(0.001)
+    return get_error(comm.barrier)
+
+
+def write_into_shared_elements(comm) -> tuple[list[bool], float]:
+    """Whether each call is refused, and the sum of a call after them."""
+    same = np.lib.stride_tricks.as_strided
+    x = np.arange(8.0)
+    calls = [
+        lambda: comm.all_reduce(same(x, (4,), (0,))),
+        lambda: comm.all_reduce(same(x, (4,), (4,))),
+        lambda: comm.all_gather(x[:2], out=same(x, (2, 2), (8, 8))),
+        lambda: comm.broadcast(same(x, (2, 4), (0, 8)), root=1 - comm.rank),
+        lambda: comm.recv(same(x, (4,), (0,)), 1 - comm.rank),
+    ]
+    refused = ["elements of this array share memory" in get_error(call) for call in calls]
+    for right in (np.ones((4, 6))[::-2, ::3], np.ones((2, 3, 4)).transpose(1, 2, 0)):
+        comm.all_reduce(right)
+        refused[0] &= bool((right == 2).all())
+    return refused, float(comm.all_reduce(np.ones(3))[0])
 
 
 def make_every_call(comm) -> list[str]:

@@ -58,6 +58,26 @@ def test_a_mismatch_leaves_overlapping_arrays_as_they_are():
     assert fabric.spawn(jobs.mismatch_in_place, 2, timeout=60) == [(True, 2.0)] * 2
 
 
+def test_a_signal_handler_cannot_make_a_call_during_another(tmp_path):
+    """It would wait for ever: it runs in the middle of the call that it waits for."""
+    (total, text), other = fabric.spawn(jobs.call_in_signal_handler, 2, args=(tmp_path / "handled",), timeout=60)
+    assert (total, other) == (2.0, 2.0)
+    assert text.startswith(
+        "FabricError: all_gather: a signal handler cannot make this call while it interrupts another"
+    )
+
+
+def test_abort_ends_the_calls_of_all_ranks():
+    waiting, aborting, later = fabric.spawn(jobs.abort_in_one_rank, 3, timeout=60)
+    for text in (waiting, later):
+        assert re.search("has failed: rank 1 aborted it; its last call was (all_reduce|all_gather) #", text), text
+    assert "rank 1 aborted it" in aborting
+
+
+def test_an_array_whose_elements_share_memory_takes_no_result():
+    assert fabric.spawn(jobs.write_into_shared_elements, 2, timeout=60) == [([True] * 5, 2.0)] * 2
+
+
 def test_a_forked_child_is_refused_and_its_parent_stays_right():
     for rank, result in enumerate(fabric.spawn(jobs.use_in_forked_child, 2, timeout=90)):
         assert len(result["child"]) == 17

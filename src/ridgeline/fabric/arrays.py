@@ -6,7 +6,7 @@ An array that is not contiguous is sent as a contiguous copy, and results are wr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,18 @@ def check_kind(array: Any, op: str) -> None:
         raise InputError(f"{op} takes NumPy arrays or torch tensors, not {type(array).__name__}.")
 
 
+def check_written(op: str, is_contiguous: bool, shape: Sequence[int], strides: Sequence[int], width: int = 1) -> None:
+    """Refuse an array whose elements share memory (`expand`, `as_strided`): it cannot hold a result. Strides and the
+    width of an element have one unit."""
+    if is_contiguous:
+        return
+    end = width - 1  # of the elements along the dimensions so far
+    for stride, length in sorted((abs(stride), length) for stride, length in zip(strides, shape, strict=True)):
+        if length > 1 and stride <= end and 0 not in shape:
+            raise InputError(f"{op}: elements of this array share memory, so it cannot be written to; give a copy.")
+        end += stride * (length - 1)
+
+
 def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
     """Return the memory of an array; `written`: the call writes results into it."""
     check_kind(array, op)
@@ -66,6 +78,8 @@ def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
         return _flatten_tensor(array, op, written)
     if written and not array.flags.writeable:
         raise InputError(f"{op}: this array cannot be written to; give a copy of it.")
+    if written:
+        check_written(op, array.flags.c_contiguous, array.shape, array.strides, array.itemsize)
     if array.dtype.hasobject:
         raise InputError(f"{op}: an array of Python objects cannot be shared; give one of numbers.")
     plain = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -87,6 +101,8 @@ def flatten(array: Any, op: str, *, written: bool) -> FlatArray:
 def _flatten_tensor(tensor: Any, op: str, written: bool) -> FlatArray:
     if tensor.device.type != "cpu":
         raise InputError(f"{op}: one tensor is on {tensor.device}, another on the CPU; move them to one device.")
+    if written:
+        check_written(op, tensor.is_contiguous(), tensor.shape, tensor.stride())
     plain = tensor.detach()
     plain = plain if plain.is_contiguous() else plain.contiguous()
     write_back = None

@@ -13,7 +13,7 @@ from ridgeline.native import FABRIC_OWN_SCHEDULE, FABRIC_REFUSED_CALL, Collectiv
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier", "send", "recv",
 )  # fmt: skip  # in the order of the engine
-DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN = range(1, 9)
+DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN, NESTED, ABORTED = range(1, 11)
 
 
 def describe_failure(
@@ -28,6 +28,8 @@ def describe_failure(
     """Return a sentence for the error `code` of a call and `engine.blamed`, a rank of the world."""
     if code == FORKED:
         return f"{name}: this process was forked from rank {me} and is no rank; make the call in the rank itself."
+    if code == NESTED:
+        return f"{name}: a signal handler cannot make this call while it interrupts another; let it set a flag instead."
     if code == FAILED_BEFORE:
         return (
             f"{name}: this communicator has failed: {_describe_first_failure(engine, members)}; start the ranks again."
@@ -67,6 +69,8 @@ def _describe_first_failure(engine: Collective, members: Sequence[int]) -> str:
         return f"rank {reporter} gave up waiting for rank {rank} in {call} after {timeout:g} s"
     if fault == REFUSED:
         return f"rank {reporter} may not read the memory of rank {rank} in {call}"
+    if fault == ABORTED:
+        return f"rank {reporter} aborted it; its last call was {call}"
     return f"rank {reporter} {'was interrupted' if fault == INTERRUPTED else 'had an error'} in {call}"
 
 

@@ -102,6 +102,11 @@ class Group:
             if self._queue is not None:
                 self._queue.shutdown(wait=True)
 
+    def abort(self) -> None:
+        """End this communicator on all ranks: calls in progress and all later ones raise FabricError. Any thread may
+        call it."""
+        self._engine.abort()
+
     def __enter__(self) -> Self:
         return self
 
