@@ -6,7 +6,9 @@ import gc
 import os
 import random
 import secrets
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -84,6 +86,12 @@ def options(kind: str, **fields):
 
 def all_reduce(group, tensor, op=R.SUM):
     group.allreduce([tensor], options("AllreduceOptions", reduceOp=op)).wait(GUARD)
+    return tensor
+
+
+def all_reduce_at_once(group, tensor):
+    """What a synchronous call of torch.distributed does."""
+    group.allreduce([tensor], options("AllreduceOptions", asyncOp=False)).wait(GUARD)
     return tensor
 
 
@@ -433,6 +441,180 @@ def test_a_callback_may_wait_for_a_later_call(three):
         return chained.wait()
 
     assert three.run(call) == [9.0] * 3
+
+
+def test_synchronous_calls_run_after_those_in_progress(three):
+    choice = random.Random(4)
+    kinds = [choice.choice(["wait", "go on", "go on", "at once"]) for _ in range(300)]
+
+    def call(group, rank):
+        total, works = torch.ones(1, dtype=torch.float64), []
+        for kind in kinds:
+            # The mean of equal values is the value: a call that ran too early or twice would give another sum.
+            group.broadcast([total], options("BroadcastOptions", rootRank=len(works) % 3, asyncOp=True))
+            works.append(
+                group.allreduce([total], options("AllreduceOptions", reduceOp=R.AVG, asyncOp=kind != "at once"))
+            )
+            if kind != "go on":
+                works[-1].wait(GUARD)
+                total += rank + 1
+        for work in works:
+            work.wait(GUARD)
+        return total.item()
+
+    expected = [1.0] * 3
+    for number, kind in enumerate(kinds):
+        expected = [expected[number % 3]] * 3
+        if kind != "go on":
+            expected = [value + rank + 1 for rank, value in enumerate(expected)]
+    assert three.run(call) == expected
+
+
+def test_synchronous_calls_need_no_thread():
+    groups = Groups(2)
+    threads = threading.active_count()
+    assert [x.item() for x in groups.run(lambda group, rank: all_reduce_at_once(group, torch.ones(1)))] == [2.0] * 2
+    assert threading.active_count() == threads
+    groups.check_usable()
+    assert threading.active_count() > threads
+    groups.close()
+
+
+class Interruption(Exception):
+    """What a signal handler raises."""
+
+
+def interrupt(groups, handle):
+    """Rank 0 makes a synchronous call in this thread, and a signal handler runs `handle` in the middle of it; then
+    rank 1 makes the same call. Return the results of both, or their errors."""
+    in_call = groups.groups[0]._calls
+
+    def call_late(group):
+        while not in_call._in_call:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        handled.wait(30)
+        return all_reduce_at_once(group, torch.ones(1)).item()
+
+    def handler(*_):
+        handled.set()
+        handle()
+
+    handled, before = threading.Event(), signal.signal(signal.SIGUSR1, handler)
+    try:
+        other = groups._pool.submit(call_late, groups.groups[1])
+        try:
+            result = all_reduce_at_once(groups.groups[0], torch.ones(1)).item()
+        except (RidgelineError, Interruption) as error:
+            result = error
+        return result, other.exception(30) or other.result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def two():
+    groups = Groups(2)
+    yield groups
+    groups.close()
+
+
+def test_a_signal_handler_cannot_make_a_synchronous_call_during_another(two):
+    errors = []
+
+    def handle():
+        with pytest.raises(FabricError, match="signal handler") as raised:
+            all_reduce_at_once(two.groups[0], torch.ones(1))
+        errors.append(raised)
+
+    assert interrupt(two, handle) == (2.0, 2.0)
+    assert len(errors) == 1
+    two.check_usable()
+
+
+def test_a_signal_handler_may_destroy_the_group_during_a_call(two):
+    assert interrupt(two, two.groups[0].shutdown) == (2.0, 2.0)
+    with pytest.raises(FabricError, match="rank 0 has destroyed it"):
+        all_reduce_at_once(two.groups[0], torch.ones(1))
+
+
+def test_an_exception_in_a_signal_handler_ends_the_group_of_all_ranks(two):
+    def handle():
+        raise Interruption
+
+    mine, other = interrupt(two, handle)
+    assert isinstance(mine, Interruption)
+    # Rank 1 may come to the call before rank 0 has left it: then its result is right.
+    assert other == 2.0 or "rank 0 was interrupted in all_reduce" in str(other)
+    with pytest.raises(FabricError, match=r"rank 0 was interrupted in all_reduce|rank 0 aborted it"):
+        all_reduce(two.groups[1], torch.ones(1))
+    with pytest.raises(FabricError, match="this group has ended: all_reduce of rank 0 was interrupted by Interruption"):
+        all_reduce(two.groups[0], torch.ones(1))
+
+
+def test_an_interrupt_between_the_steps_of_a_call_ends_the_group_of_all_ranks(two, monkeypatch):
+    """Without that, the next call of this rank would meet the rest of this one in the other rank."""
+    comm = two.groups[0]._comm
+    steps, gather = [], comm.all_gather
+
+    def gather_once(*arguments, **chosen):
+        steps.append(1)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+        return gather(*arguments, **chosen)
+
+    monkeypatch.setattr(comm, "all_gather", gather_once)
+
+    def call(group, rank):
+        try:
+            group.allreduce([torch.ones(160, dtype=torch.uint8)], options("AllreduceOptions", reduceOp=R.BAND)).wait(
+                GUARD
+            )
+        except KeyboardInterrupt:
+            return "interrupted"
+
+    mine, other = two.run(call)
+    assert mine == "interrupted"
+    assert "rank 0 aborted it" in str(other)
+    for error in two.run(lambda group, rank: group.barrier().wait(GUARD)):
+        assert "this group has ended" in str(error)
+
+
+def test_abort_ends_the_calls_in_progress_of_all_ranks(two):
+    work = two.groups[0].allreduce([torch.ones(1)])
+    with pytest.raises(FabricError, match="was not done within"):
+        work.wait(timedelta(seconds=0.01))
+    two.groups[0].abort()
+    with pytest.raises(FabricError, match="rank 0 aborted it; its last call was all_reduce"):
+        work.wait(GUARD)
+    with pytest.raises(FabricError, match="rank 0 has aborted it"):
+        two.groups[0].barrier()
+    with pytest.raises(FabricError, match="rank 0 aborted it"):
+        all_reduce(two.groups[1], torch.ones(1))
+
+
+def test_outputs_whose_elements_share_memory_are_refused_before_data_moves(three):
+    def call(group, rank):
+        x, one = torch.arange(6.0), torch.zeros(1)
+        calls = [
+            lambda: group.allreduce([one.expand(4)]),
+            lambda: group.allreduce([torch.zeros(1, dtype=torch.uint16).expand(4)]),
+            lambda: group.reduce([torch.as_strided(x, (4, 2), (1, 1))]),
+            lambda: group._allgather_base(one.expand(6), torch.ones(2)),
+            lambda: group.allgather([[one.expand(2)] * 3], [torch.ones(2)]),
+            lambda: group._reduce_scatter_base(one.expand(2), x),
+            lambda: group.alltoall_base(one.expand(6), x, [], []),
+            lambda: group.alltoall([one.expand(2)] * 3, [torch.ones(2)] * 3),
+        ]
+        for make_call in calls:
+            with pytest.raises(InputError, match="elements of this array share memory"):
+                make_call().wait(GUARD)
+        out = torch.zeros(3, 2).T  # strided, but each element has its own place
+        group._allgather_base(out, one.expand(2) + rank).wait(GUARD)
+        return out.T.reshape(-1).sum().item()
+
+    assert three.run(call) == [6.0] * 3
+    three.check_usable()
 
 
 def test_a_missed_deadline_raises_and_ends_the_group(brief):

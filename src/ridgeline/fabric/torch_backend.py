@@ -38,8 +38,8 @@ except ImportError as error:
 
     raise MissingExtra("the torch back end of fabric", "torch") from error
 
-from ridgeline.errors import FabricError, InputError
-from ridgeline.fabric.arrays import TYPES
+from ridgeline.errors import FabricError, InputError, RidgelineError
+from ridgeline.fabric.arrays import TYPES, check_written
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import read_config
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
@@ -53,6 +53,7 @@ _BOOL_REDUCTIONS = {"SUM": "max", "MAX": "max", "BOR": "max", "PRODUCT": "min", 
 _SLOW_REDUCTIONS = {"SUM": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 _UNSIGNED = ("uint16", "uint32", "uint64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_NUMPY_TYPES = frozenset(getattr(torch, name) for name in TYPES if name not in ("bfloat16", "bytes"))
 _SLOW_BYTES = 4 << 20  # of one rank, in one step of a reduction in NumPy
 _TEXT_BYTES = 160  # of the description of a call, which the ranks compare
 _Reduce = Callable[[Any, int | None], None]  # a tensor in place, on the root or (None) on all ranks
@@ -118,28 +119,63 @@ class RidgelineWork(Work):
 
 
 class _CallQueue:
-    """Runs calls one after the other in a thread."""
+    """Runs calls one after the other: in a thread, or at once in the thread of a caller that waits for its call."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of `_queued` and `_closed`
+        self._queued = 0  # calls of the thread that have not ended
         self._closed = False
+        self._running = threading.RLock()  # of the call that runs
+        self._in_call = False  # of the thread that has `_running`: what it runs besides is a signal handler
 
-    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+    def submit(self, work: Callable[[], Any], at_once: bool = False) -> Future[Any]:
+        """Run `work` after all earlier calls; `at_once`: the caller waits for it in any case.
+
+        If the thread has no call, a call at once runs in the thread of the caller: a small call takes less time than
+        waking another thread, which first has to get the GIL.
+        """
+        if at_once:
+            with self._running:
+                if self._in_call:
+                    raise FabricError(
+                        "a signal handler cannot make a synchronous call while it interrupts one; "
+                        "let it set a flag, and make the call in the training loop."
+                    )
+                if self._is_idle():
+                    self._in_call = True
+                    try:
+                        return _run_now(work)
+                    finally:
+                        self._in_call = False
+        return self._put(work)
+
+    def _is_idle(self) -> bool:
+        """Whether all calls of the thread have ended."""
+        with self._lock:
+            if self._closed:
+                raise FabricError("this group was destroyed; make a new one.")
+            return self._queued == 0
+
+    def _put(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
 
         def call() -> None:
-            try:
-                result = work()
-            except BaseException as error:
-                future.set_exception(error)
+            with self._running:
+                done = _run_now(work)
+            with self._lock:
+                self._queued -= 1  # before the outcome is known: then the caller's next call can run at once
+            error = done.exception()
+            if error is None:
+                future.set_result(done.result())
             else:
-                future.set_result(result)
+                future.set_exception(error)
 
         with self._lock:
             if self._closed:
                 raise FabricError("this group was destroyed; make a new one.")
+            self._queued += 1
             self._calls.put(call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="fabric-torch")
@@ -155,14 +191,21 @@ class _CallQueue:
                 return
             call()
 
-    def close(self, wait: bool = True) -> None:
-        """End the thread after all calls."""
+    def close(self, wait: bool = True) -> bool:
+        """End the thread after all calls. Return whether all calls have ended: a signal handler cannot wait for the
+        call that it interrupts."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._calls.put(None)
-        if wait and self._thread is not None and self._thread is not threading.current_thread():
+        if not wait:
+            return False
+        with self._running:
+            if self._in_call:
+                return False
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        return True
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -246,7 +289,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             for reduce, tensor in zip(reduces, tensors, strict=True):
                 reduce(tensor, None)
 
-        return self._submit("all_reduce", work, tensors)
+        return self._submit("all_reduce", work, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -255,15 +298,18 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce(self, tensors: list[Any], opts: Any = None) -> Any:
         root, (tensor,) = self._get_root("reduce", opts), tensors
         reduce = self._choose_reduction("reduce", tensor, opts)
-        return self._submit("reduce", lambda: reduce(tensor, root), tensors)
+        return self._submit("reduce", lambda: reduce(tensor, root), tensors, opts)
 
     @_announce_refusals("broadcast")
     def broadcast(self, tensors: list[Any], opts: Any = None) -> Any:
-        _check("broadcast", tensors)
         root, timeout = self._get_root("broadcast", opts), _get_timeout(opts)
-        return self._submit(
-            "broadcast", lambda: [self._comm.broadcast(t, root, timeout=timeout) for t in tensors], tensors
-        )
+        _check("broadcast", *((tensors, []) if root == self._rank else ([], tensors)))
+
+        def work() -> None:
+            for tensor in tensors:
+                self._comm.broadcast(_get_array(tensor), root, timeout=timeout)
+
+        return self._submit("broadcast", work, tensors, opts)
 
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [tensor], opts)
@@ -276,9 +322,9 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def work() -> None:
             for out, tensor in zip(outputs, inputs, strict=True):
-                self._comm.all_gather(tensor, out=out, timeout=timeout)
+                self._comm.all_gather(_get_array(tensor), out=_get_array(out), timeout=timeout)
 
-        return self._submit("all_gather", work, outputs)
+        return self._submit("all_gather", work, outputs, opts)
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
@@ -296,7 +342,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._reduce_scatter_rows(outputs, rows, opts)
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._submit("barrier", lambda: self._comm.barrier(timeout=_get_timeout(opts)), [])
+        return self._submit("barrier", lambda: self._comm.barrier(timeout=_get_timeout(opts)), [], opts)
 
     # Lists of tensors: equal parts go through the engine, others are made of its calls.
 
@@ -323,7 +369,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                 for root, part in enumerate(parts):
                     self._comm.broadcast(part, root, timeout=timeout)
 
-        return self._submit("all_gather", work, outputs)
+        return self._submit("all_gather", work, outputs, opts)
 
     def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         """Part r of `outputs` holds the tensors of rank r."""
@@ -364,7 +410,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                     reduce(part, root)
                 out.detach().copy_(reduced[self._rank].view(out.shape))
 
-        return self._submit("reduce_scatter", work, outputs)
+        return self._submit("reduce_scatter", work, outputs, opts)
 
     @_announce_refusals("all_to_all")
     def alltoall_base(
@@ -376,7 +422,9 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             sent = self._split("input", tensor.detach(), input_sizes)
             return self._exchange(received, sent, [output], opts)
         timeout = _get_timeout(opts)
-        return self._submit("all_to_all", lambda: self._comm.all_to_all(tensor, out=output, timeout=timeout), [output])
+        return self._submit(
+            "all_to_all", lambda: self._comm.all_to_all(tensor, out=output, timeout=timeout), [output], opts
+        )
 
     @_announce_refusals("all_to_all")
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
@@ -414,7 +462,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                 if peer > self._rank:
                     self._receive(outputs[peer], peer, timeout)
 
-        return self._submit("all_to_all", work, result)
+        return self._submit("all_to_all", work, result, opts)
 
     def _split(self, which: str, tensor: Any, sizes: list[int]) -> list[Any]:
         rows = tensor.shape[0] if tensor.dim() else 0
@@ -427,6 +475,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("gather", opts), _get_timeout(opts), inputs
         parts = self._check_parts("gather", outputs, tensor, root)
+        _check("gather", inputs, parts)
 
         def work() -> None:
             self._agree(f"gather of {tensor.numel()} {_get_type(tensor)} to rank {root}", timeout)
@@ -438,12 +487,13 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             if self._rank != root:
                 self._send(tensor, root, timeout)
 
-        return self._submit("gather", work, parts)
+        return self._submit("gather", work, parts, opts)
 
     @_announce_refusals("all_gather")
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
         root, timeout, (tensor,) = self._get_root("scatter", opts), _get_timeout(opts), outputs
         parts = self._check_parts("scatter", inputs, tensor, root)
+        _check("scatter", parts, outputs)
 
         def work() -> None:
             self._agree(f"scatter of {tensor.numel()} {_get_type(tensor)} from rank {root}", timeout)
@@ -455,7 +505,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
             if self._rank != root:
                 self._receive(tensor, root, timeout)
 
-        return self._submit("scatter", work, outputs)
+        return self._submit("scatter", work, outputs, opts)
 
     # Messages.
 
@@ -475,7 +525,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _recv(self, tensors: list[Any], source: int | None, tag: int) -> Any:
         (tensor,) = tensors
-        _check("recv", tensors)
+        _check("recv", [], tensors)
         self._check_state("recv")
         target = tensor.detach().contiguous()
         future = self._messenger.recv(_get_bytes(target), _get_type(tensor), source, tag)
@@ -495,35 +545,46 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._closed or os.getpid() != self._process:  # a forked child must not end the group of its parent
             return
         self._closed = True
-        self._calls.close()
+        have_ended = self._calls.close()
         self._end(FabricError(f"rank {self._rank} has destroyed it."))
         self._messenger.close()
-        self._comm.close()
-        os.close(self._world.fd)
-        del self._comm  # torch may keep this object until the process ends, but it needs no memory then
+        if have_ended:
+            self._comm.close()
+            os.close(self._world.fd)
+            del self._comm  # torch may keep this object until the process ends, but it needs no memory then
         atexit.unregister(self.shutdown)
 
     def abort(self) -> None:
         """End the group; calls in progress fail."""
+        if self._closed or os.getpid() != self._process:
+            return
         self._end(FabricError(f"rank {self._rank} has aborted it."))
+        self._comm.abort()
         self._calls.close(wait=False)
         self._messenger.close()
 
     # Helpers.
 
-    def _submit(self, name: str, work: Callable[[], Any], result: Any) -> Any:
+    def _submit(self, name: str, work: Callable[[], Any], result: Any, opts: Any) -> Any:
+        """Run `work` in order. A synchronous call of torch.distributed has `asyncOp` False in its options."""
         self._check_state(name)
 
         def run() -> None:
             self._check_state(name)
+            comm = self._comm
             try:
                 work()
-            except FabricError as error:
-                if self._comm.has_failed:
-                    self._end(error)
+            except RidgelineError as error:
+                if comm.has_failed:
+                    self._end(error if isinstance(error, FabricError) else FabricError(str(error)))
+                raise
+            except BaseException as error:  # the other ranks may be in the middle of this call
+                comm.abort()
+                self._end(FabricError(f"{name} of rank {self._rank} was interrupted by {type(error).__name__}."))
                 raise
 
-        return RidgelineWork(f"{name} of rank {self._rank}", self._calls.submit(run), result, self._calls)
+        future = self._calls.submit(run, at_once=not getattr(opts, "asyncOp", True))
+        return RidgelineWork(f"{name} of rank {self._rank}", future, result, self._calls)
 
     def _check_state(self, name: str) -> None:
         if os.getpid() != self._process:
@@ -569,7 +630,6 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _check_parts(self, name: str, lists: list[list[Any]], tensor: Any, root: int) -> list[Any]:
         """The list of the root of gather or scatter: a part for each rank, all of one size."""
         parts = lists[0] if lists and self._rank == root else []
-        _check(name, [tensor], parts)
         if self._rank == root and (len(parts) != self._count or {p.numel() for p in parts} != {tensor.numel()}):
             raise InputError(
                 f"{name}: the list of the root has {_list_sizes(parts)} elements; "
@@ -579,7 +639,7 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _choose_reduction(self, name: str, tensor: Any, opts: Any) -> _Reduce:
         """Return the function that reduces a tensor of this type; refuse a type or reduction that has none."""
-        _check(name, [tensor])
+        _check(name, [], [tensor])
         op, timeout, kind = _get_reduction(opts), _get_timeout(opts), _get_type(tensor)
         if kind == "bool" and op in _BOOL_REDUCTIONS:
             return lambda tensor, root: self._reduce(tensor.view(torch.uint8), _BOOL_REDUCTIONS[op], root, timeout)
@@ -594,9 +654,9 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _reduce(self, tensor: Any, op: str, root: int | None, timeout: float | None) -> None:
         if root is None:
-            self._comm.all_reduce(tensor, op, timeout=timeout)
+            self._comm.all_reduce(_get_array(tensor), op, timeout=timeout)
         else:
-            self._comm.reduce(tensor, root, op, timeout=timeout)
+            self._comm.reduce(_get_array(tensor), root, op, timeout=timeout)
 
     def _reduce_slowly(
         self, name: str, tensor: Any, op: str, function: np.ufunc, root: int | None, timeout: float | None
@@ -641,11 +701,13 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with torch.no_grad():
                     tensor.copy_(total.coalesce())
 
-        return self._submit("all_reduce", work, tensors)
+        return self._submit("all_reduce", work, tensors, opts)
 
 
-def _check(name: str, tensors: Sequence[Any], others: Sequence[Any] = ()) -> None:
-    for tensor in (*tensors, *others):
+def _check(name: str, inputs: Sequence[Any], outputs: Sequence[Any] = ()) -> None:
+    """Refuse tensors that the back end cannot read, and outputs that it cannot write."""
+    tensors = (*inputs, *outputs)
+    for tensor in tensors:
         if tensor.layout != torch.strided:
             raise InputError(f"{name}: sparse tensors are not supported; give dense ones ({tensor.layout} was given).")
         if tensor.device.type != "cpu":
@@ -654,8 +716,10 @@ def _check(name: str, tensors: Sequence[Any], others: Sequence[Any] = ()) -> Non
             raise InputError(
                 f"{name}: this tensor is a lazy negation or conjugate; give x.resolve_neg().resolve_conj()."
             )
-        if others and tensor.dtype != tensors[0].dtype:
+        if tensor.dtype != tensors[0].dtype:
             raise InputError(f"{name}: inputs and outputs are {tensors[0].dtype} and {tensor.dtype}; give one type.")
+    for tensor in outputs:
+        check_written(name, tensor.is_contiguous(), tensor.shape, tensor.stride())
 
 
 def _get_reduction(opts: Any) -> str:
@@ -677,6 +741,11 @@ def _get_type(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def _get_array(tensor: Any) -> Any:
+    """The same memory as a NumPy array, if NumPy has the type: the engine reads that without code in Python."""
+    return tensor.detach().numpy() if tensor.dtype in _NUMPY_TYPES else tensor
+
+
 def _get_bytes(tensor: Any) -> memoryview:
     """The memory of a contiguous tensor."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())
@@ -689,6 +758,16 @@ def _share_memory(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _list_sizes(tensors: Sequence[Any]) -> str:
     return " + ".join(str(tensor.numel()) for tensor in tensors)
+
+
+def _run_now(work: Callable[[], Any]) -> Future[Any]:
+    """The outcome of `work`."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
+    return done
 
 
 def _chain(future: Future[Any], finish: Callable[[], Any]) -> Future[Any]:
