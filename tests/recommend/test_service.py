@@ -101,10 +101,10 @@ def test_the_page_updates_recommendations_after_clicks(url, chromium):
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.goto(url)
     page.fill("#query", "a spaceship")
-    page.click("#ask button")
-    page.wait_for_selector("#found li")
+    page.click("#search button")
+    page.wait_for_selector("#hits li")
     assert page.locator("#recommended li").count() == 0
-    page.locator("#found li button").first.click()
+    page.locator("#hits li button").first.click()
     page.wait_for_selector("#recommended li")
     first = page.locator("#recommended li button").all_inner_texts()
     liked = page.locator("#liked li button").all_inner_texts()
@@ -114,8 +114,26 @@ def test_the_page_updates_recommendations_after_clicks(url, chromium):
     expect(page.locator("#liked li")).to_have_count(2)
     expect(page.locator("#recommended li button")).not_to_have_text(first)
     page.fill("#query", "")
-    page.click("#ask button")
-    page.wait_for_selector("#trouble:not([hidden])")
-    assert "text is empty" in page.inner_text("#trouble")
+    page.click("#search button")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "text is empty" in page.inner_text("#error")
     assert not trouble
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_search_that_takes_long_shows_a_spinner_until_it_ends(url, chromium):
+    from playwright.sync_api import expect
+
+    page, requests = chromium.new_page(), []
+    page.route("**/api/search*", lambda route: requests.append(route))
+    page.goto(url)
+    expect(page.locator("#waiting")).to_be_hidden()
+    page.fill("#query", "a spaceship")
+    page.click("#search button")
+    expect(page.locator("#waiting")).to_have_text("Searching …")
+    expect(page.locator("#waiting")).to_contain_text("the first search loads the text model")
+    requests[0].fulfill(json=[])
+    expect(page.locator("#waiting")).to_be_hidden()
+    expect(page.locator("#no-hits")).to_be_visible()
     page.close()

@@ -49,7 +49,7 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
         f"Recommend: {model.name}",
         web.render_template("serve.html", templates=_PACKAGE, name=model.name, items=len(model.catalogue)),
         styles=[web.read_asset("serve.css", _PACKAGE)],
-        scripts=[web.read_asset("serve.js", _PACKAGE)],
+        scripts=[web.read_asset("client.js"), web.read_asset("serve.js", _PACKAGE)],
         live=True,
     )
 

@@ -137,15 +137,15 @@ def test_a_person_sees_events_searches_and_has_a_proof_verified_by_the_browser(u
     expect(page.locator("#size")).not_to_have_text("–")
     expect(page.locator("#alerts")).to_contain_text("<b>ann</b>")
     page.fill("#query", "disk wipe")
-    page.click("#ask button")
-    expect(page.locator("#found tr").first).to_contain_text("disk.wipe")
-    page.locator("#found tr button").first.click()
+    page.click("#search button")
+    expect(page.locator("#hits tr").first).to_contain_text("disk.wipe")
+    page.locator("#hits tr button").first.click()
     expect(page.locator("#verdict")).to_have_text(re.compile("Verified in this browser|signature not checked"))
     expect(page.locator("#steps")).to_contain_text("hashes lead to the root")
     expect(page.locator("#event")).to_contain_text('"disk.wipe"')
     page.fill("#where", "1 +")
-    page.click("#ask button")
-    expect(page.locator("#trouble")).to_contain_text("was expected here")
+    page.click("#search button")
+    expect(page.locator("#error")).to_contain_text("was expected here")
     assert not trouble
     assert all(address.startswith((url, "data:")) for address in requested)
     page.close()
@@ -162,12 +162,12 @@ def test_hostile_events_are_shown_as_text(url, chromium):
     page.goto(url)
     page.fill("#query", "hostile text")
     page.fill("#where", "source == 'hostile'")
-    page.click("#ask button")
-    expect(page.locator("#found tr")).to_have_count(12)
-    page.locator("#found tr button").first.click()
+    page.click("#search button")
+    expect(page.locator("#hits tr")).to_have_count(12)
+    page.locator("#hits tr button").first.click()
     expect(page.locator("#verdict")).not_to_have_text("verifying …")
     expect(page.locator("#events")).to_contain_text("<script>window.pwned = 1</script>")
-    assert page.locator("#events script, #found img, #found svg, #alerts script").count() == 0
+    assert page.locator("#events script, #hits img, #hits svg, #alerts script").count() == 0
     assert page.evaluate("window.pwned") is None
     assert not trouble
     page.close()
@@ -193,8 +193,8 @@ def test_a_proof_that_was_tampered_with_is_not_verified(url, chromium):
     page.fill("#query", "unit start web")
     for index, why in ((5, "does not lead to the signed root"), (6, "has not signed"), (7, "too short")):
         page.fill("#where", f"index == {index}")
-        page.click("#ask button")
-        button = page.locator("#found").get_by_role("button", name=f"Show and verify entry {index}")
+        page.click("#search button")
+        button = page.locator("#hits").get_by_role("button", name=f"Show and verify entry {index}")
         button.click()
         expect(page.locator("#verdict")).to_contain_text(why)
         expect(page.locator("#verdict")).to_have_class("bad")

@@ -9,22 +9,22 @@ const proofs = (() => {
     return new Uint8Array(await crypto.subtle.digest("SHA-256", joined));
   };
   const half = (n) => Math.floor(n / 2);
-  const rootOf = async (index, size, leaf, path) => {
+  const computeRoot = async (index, size, leaf, path) => {
     if (!(index >= 0 && index < size)) throw new Error(`entry ${index} is not among ${size}`);
-    let here = index, last = size - 1, found = leaf;
+    let node = index, last = size - 1, hash = leaf;
     const one = new Uint8Array([1]);
     for (const sibling of path) {
       if (last === 0) throw new Error("the proof is too long");
-      if (here % 2 === 1 || here === last) {
-        found = await sha256(one, sibling, found);
-        while (here % 2 === 0 && here !== 0) { here = half(here); last = half(last); }
+      if (node % 2 === 1 || node === last) {
+        hash = await sha256(one, sibling, hash);
+        while (node % 2 === 0 && node !== 0) { node = half(node); last = half(last); }
       } else {
-        found = await sha256(one, found, sibling);
+        hash = await sha256(one, hash, sibling);
       }
-      here = half(here); last = half(last);
+      node = half(node); last = half(last);
     }
     if (last !== 0) throw new Error("the proof is too short");
-    return found;
+    return hash;
   };
   // "origin\nsize\nroot\n" + "\n" + "— name base64(4 bytes of key id, 64 bytes of signature)\n" …
   const parse = (note) => {
@@ -38,11 +38,11 @@ const proofs = (() => {
     });
     return { text, origin: lines[0], size: Number(lines[1]), root: bytes(lines[2]), signatures };
   };
-  const signed = async (checkpoint, key) => {
+  const checkSignature = async (checkpoint, key) => {
     const [name, id, ...rest] = key.split("+"), encoded = bytes(rest.join("+"));
     if (encoded[0] !== 1) throw new Error("the key is of another kind");
-    const mine = checkpoint.signatures.filter((s) => s.name === name && hex(s.body.slice(0, 4)) === id);
-    if (!mine.length || checkpoint.origin !== name) throw new Error(`${name} has not signed this checkpoint`);
+    const own = checkpoint.signatures.filter((s) => s.name === name && hex(s.body.slice(0, 4)) === id);
+    if (!own.length || checkpoint.origin !== name) throw new Error(`${name} has not signed this checkpoint`);
     const known = await sha256(new TextEncoder().encode(`${name}\n`), encoded);
     if (hex(known.slice(0, 4)) !== id) throw new Error("the key does not bear its own number");
     let imported;
@@ -50,24 +50,24 @@ const proofs = (() => {
       imported = await crypto.subtle.importKey("raw", encoded.slice(1), "Ed25519", false, ["verify"]);
     } catch { return null; } // a browser without Ed25519: the caller says so
     const message = new TextEncoder().encode(checkpoint.text);
-    return crypto.subtle.verify("Ed25519", imported, mine[0].body.slice(4), message);
+    return crypto.subtle.verify("Ed25519", imported, own[0].body.slice(4), message);
   };
-  // told: an answer of /api/entry. Gives the steps in words; throws where one fails.
-  const verify = async (told) => {
-    const checkpoint = parse(told.checkpoint), steps = [];
-    if (checkpoint.size !== told.size) throw new Error("the proof is for another size than the checkpoint");
-    const leaf = told.entry === null ? null : await sha256(new Uint8Array([0]), bytes(told.entry));
+  // Verifies an answer of /api/entry. Returns the steps as sentences; throws where one fails.
+  const verify = async (answer) => {
+    const checkpoint = parse(answer.checkpoint), steps = [];
+    if (checkpoint.size !== answer.size) throw new Error("the proof is for another size than the checkpoint");
+    const leaf = answer.entry === null ? null : await sha256(new Uint8Array([0]), bytes(answer.entry));
     if (leaf === null) throw new Error("the payload was pruned; only its hash is left");
     steps.push(`leaf hash ${hex(leaf)}`);
-    const path = told.path.map(bytes);
-    const root = await rootOf(told.index, told.size, leaf, path);
+    const path = answer.path.map(bytes);
+    const root = await computeRoot(answer.index, answer.size, leaf, path);
     if (!same(root, checkpoint.root)) throw new Error("the entry does not lead to the signed root");
-    steps.push(`${path.length} hashes lead to the root ${hex(root)} of ${told.size} entries`);
-    const holds = await signed(checkpoint, told.key);
-    if (holds === false) throw new Error("the checkpoint's signature does not hold");
-    steps.push(holds ? `signed by ${checkpoint.origin}` : "this browser cannot check Ed25519, so the signature was not checked");
-    const event = JSON.parse(new TextDecoder().decode(bytes(told.entry)));
-    return { steps, event, signed: holds === true };
+    steps.push(`${path.length} hashes lead to the root ${hex(root)} of ${answer.size} entries`);
+    const valid = await checkSignature(checkpoint, answer.key);
+    if (valid === false) throw new Error("the checkpoint's signature is wrong");
+    steps.push(valid ? `signed by ${checkpoint.origin}` : "this browser cannot check Ed25519, so the signature was not checked");
+    const event = JSON.parse(new TextDecoder().decode(bytes(answer.entry)));
+    return { steps, event, signed: valid === true };
   };
   return { verify };
 })();
