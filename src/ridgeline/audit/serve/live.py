@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _STEP = 100_000  # entries searched for alerts in one call
 _FRESH_S = 10.0  # an older status belongs to a watcher that has ended
 _REMEMBERED = 1_000
+_OWN_EVENTS_AT_END = 256  # more entries after the last score are no events of a watcher that has ended
 _BEFORE = 2_048  # entries after an event in which to look for its score
 
 
@@ -70,7 +71,7 @@ class Live:
             "alerts": len(self._alerts),
             "looked_through": self._seen,
             "scored": self._scored,
-            "backlog": watcher["backlog"] if watcher else max(0, checkpoint.size - self._scored),
+            "backlog": watcher["backlog"] if watcher else self._count_unscored(checkpoint.size),
             "watcher": watcher,
         }
 
@@ -140,6 +141,13 @@ class Live:
             "score": self._score(index, size),
             "proof": str(proof),
         }
+
+    def _count_unscored(self, size: int) -> int:
+        """Count the entries that wait for a score. The log's own events have none; a long rest is not read for them."""
+        start = max(self._scored, self._first_retained())
+        if size - start > _OWN_EVENTS_AT_END:
+            return size - start
+        return sum(not internal_events.is_internal(event) for event in self.ledger.entries(start, size))
 
     def _scan(self, size: int) -> None:
         """Search further entries for alerts, labels and scores."""
