@@ -93,10 +93,11 @@ def test_a_lock_that_is_taken_has_an_error_of_its_own(tmp_path):
 
 
 def test_a_writer_that_closes_while_a_client_connects_frees_the_log(log, monkeypatch):
-    start = threading.Thread.start
+    start, connected = threading.Thread.start, threading.Event()
 
     def start_late(thread):
         if thread.name == "ledger-socket":
+            connected.set()
             time.sleep(0.2)
         start(thread)
 
@@ -105,7 +106,7 @@ def test_a_writer_that_closes_while_a_client_connects_frees_the_log(log, monkeyp
         client = threading.Thread(target=lambda: Appender(log, timeout_s=60).close())
         monkeypatch.setattr(threading.Thread, "start", start_late)
         start(client)
-        time.sleep(0.1)
+        assert connected.wait(60)
     client.join()
     with Ledger.open(log) as ledger:
         ledger.append([event(1)])

@@ -171,7 +171,7 @@ def test_a_checkpoint_follows_an_append_by_itself(tmp_path):
 
     with Ledger.create(tmp_path / "log", origin="a", checkpoint_s=0.05) as ledger:
         ledger.append(events(0, 10))
-        reader, until = Ledger.open(tmp_path / "log"), time.monotonic() + 10
+        reader, until = Ledger.open(tmp_path / "log"), time.monotonic() + 60
         while reader.size < 10 and time.monotonic() < until:
             time.sleep(0.01)
         assert reader.size == 10

@@ -330,8 +330,11 @@ def rotate(folder, content, times=1):
             if (folder / f"a.log.{number}").exists():
                 (folder / f"a.log.{number}").rename(folder / f"a.log.{number + 1}")
         (folder / "a.log").rename(folder / "a.log.1")
-        time.sleep(0.01)  # the time stamps of files are coarse
-        (folder / "a.log").write_text(content)
+        before = (folder / "a.log.1").stat().st_mtime_ns
+        while True:  # the time stamps of files are coarse
+            (folder / "a.log").write_text(content)
+            if (folder / "a.log").stat().st_mtime_ns > before:
+                break
 
 
 async def read_all(path, position=None):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import pytest
 from tests.audit.sources.journals import entry, gaps, last, messages, write, writer
@@ -47,7 +48,10 @@ async def draw_batches(source: Journal, position=None, count: int | None = None,
 
     task = asyncio.create_task(pull())
     if count is not None:
-        await asyncio.sleep(0.5)
+        for _ in range(600):
+            if task.done() or is_following(source):
+                break
+            await asyncio.sleep(0.05)
         await asyncio.to_thread(meanwhile)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(task), 60)
@@ -55,6 +59,17 @@ async def draw_batches(source: Journal, position=None, count: int | None = None,
         source.stop()
     await task
     return batches
+
+
+def is_following(source: Journal) -> bool:
+    """Whether its journalctl waits for further entries."""
+    if source._process is None or source._process.returncode is not None:
+        return False
+    process = Path(f"/proc/{source._process.pid}")
+    try:
+        return b"\0-f\0" in (process / "cmdline").read_bytes() and "poll" in (process / "wchan").read_text()
+    except OSError:
+        return False
 
 
 def read(folder, position=None, **more):

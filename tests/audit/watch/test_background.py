@@ -45,10 +45,17 @@ def test_work_that_fails_says_why_and_a_copy_that_was_killed_is_noticed():
 
 
 def test_the_copy_runs_beside_its_parent_without_its_files(tmp_path):
-    lock_file = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    lock_file, go_on = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR), tmp_path / "go on"
+
+    def find_file() -> bool:
+        while not go_on.exists():
+            time.sleep(0.01)
+        return os.path.exists(f"/proc/self/fd/{lock_file}")
+
     try:
-        background = BackgroundProcess(lambda: (time.sleep(0.3), os.path.exists(f"/proc/self/fd/{lock_file}"))[1])
+        background = BackgroundProcess(find_file)
         assert background.running
+        go_on.touch()
         assert background.result() is False
     finally:
         os.close(lock_file)
