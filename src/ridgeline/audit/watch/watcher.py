@@ -143,6 +143,8 @@ class Watcher:
             self._left = len(self.scorer.backlog) if self._settings.score else 0
             if started:
                 self._record_stop()
+            with suppress(OSError):
+                self._places.status.unlink(missing_ok=True)  # no watcher is running
         if self.scorer.error is not None:
             raise self.scorer.error
         return self._summary()
