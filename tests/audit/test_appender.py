@@ -16,6 +16,7 @@ import pytest
 from tests.audit.conftest import event
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.ledger import writer_socket
 from ridgeline.audit.ledger.appender import Appender
 from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.errors import Locked, StoreError
@@ -93,19 +94,28 @@ def test_a_lock_that_is_taken_has_an_error_of_its_own(tmp_path):
 
 
 def test_a_writer_that_closes_while_a_client_connects_frees_the_log(log, monkeypatch):
-    start, connected = threading.Thread.start, threading.Event()
+    start, connected, threads = threading.Thread.start, threading.Event(), list[threading.Thread]()
+
+    class NewestFirst(set):
+        """The order in which `close` joins the threads: first the one that is being started."""
+
+        def __sub__(self, others):
+            return sorted(super().__sub__(others), key=threads.index, reverse=True)
 
     def start_late(thread):
         if thread.name == "ledger-socket":
-            connected.set()
-            time.sleep(0.2)
+            threads.append(thread)
+            if len(threads) == 2:
+                connected.set()
+                time.sleep(0.2)
         start(thread)
 
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    monkeypatch.setattr(writer_socket, "set", NewestFirst, raising=False)
     with Ledger.open(log) as ledger:
         ledger.append([event(0)])
         client = threading.Thread(target=lambda: Appender(log, timeout_s=60).close())
-        monkeypatch.setattr(threading.Thread, "start", start_late)
-        start(client)
+        client.start()
         assert connected.wait(60)
     client.join()
     with Ledger.open(log) as ledger:
