@@ -20,7 +20,7 @@ from ridgeline.errors import InputError
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
-from ridgeline.embed import Reranker  # noqa: E402
+from ridgeline.embed import Reranker, TooLong  # noqa: E402
 from ridgeline.embed.pairs import PairTokenizer  # noqa: E402
 
 QUERY = "the red cat"
@@ -252,3 +252,20 @@ def test_scores_match_sentence_transformers(tmp_path, kind):
         expected = peer.CrossEncoder(str(folder), device="cpu", max_length=LIMIT).predict(pairs)
         with Reranker(folder, device="cpu", dtype="float32") as model:
             np.testing.assert_allclose(model.score_pairs(pairs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_tokens_of_pairs_give_the_scores_of_the_texts_and_a_long_pair_is_refused_on_request(tmp_path, kind):
+    documents = [text for text in TEXTS if text][:8]
+    with Reranker(make(tmp_path / "r", kind), device="cpu", dtype="float32") as reranker:
+        tokens = reranker.tokenize(QUERY, documents, truncate=False)
+        assert (reranker.score_tokens(tokens) == reranker.score(QUERY, documents)).all()
+        assert (reranker.score_tokens(tokens, raw=True) == reranker.score(QUERY, documents, raw=True)).all()
+        room = LIMIT - (reranker.tokenize(QUERY, ["a"]).lengths[0] - 1)
+        assert reranker.tokenize(QUERY, ["a " * room], truncate=False).lengths[0] == LIMIT  # just fits
+        with pytest.raises(TooLong, match=f"document 1 have more than the {LIMIT} tokens"):
+            reranker.tokenize(QUERY, ["a", "a " * (room + 1)], truncate=False)
+        with pytest.warns(UserWarning, match="reaches the limit"):
+            assert reranker.tokenize(QUERY, ["a " * 100]).lengths[0] == LIMIT
+        with pytest.raises(InputError, match="text 0 is int"):
+            reranker.tokenize(QUERY, [5])

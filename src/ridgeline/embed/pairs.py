@@ -30,7 +30,7 @@ class PairTokenizer:
 
     def __init__(self, folder: Path, max_tokens: int, second_ids: int) -> None:
         description, path = read_description(folder)
-        self.max_tokens, self._second_ids = max_tokens, second_ids
+        self._folder, self.max_tokens, self._second_ids = folder, max_tokens, second_ids
         parts = parse_bert_tokenizer(description)
         ends = None if isinstance(parts, str) else _find_bert_ends(description)
         self._native = None if isinstance(parts, str) or ends is None else NativeTokenizer(parts)
@@ -48,6 +48,10 @@ class PairTokenizer:
             self._library.no_padding()
             self._library.enable_truncation(max_tokens, strategy="longest_first", direction=direction)
         self._lock = Lock()
+
+    def copy(self, max_tokens: int) -> PairTokenizer:
+        """Return the same tokenizer with another limit."""
+        return PairTokenizer(self._folder, max_tokens, self._second_ids)
 
     @property
     def native(self) -> bool:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ridgeline.embed.batches import BatchRunner, Window, make_window
 from ridgeline.embed.config import read_config
 from ridgeline.embed.devices import resolve_dtype, resolve_torch_device
+from ridgeline.embed.embedder import TooLong
 from ridgeline.embed.heads import Classifier, RowParts
 from ridgeline.embed.models import find_model
 from ridgeline.embed.pairs import PairTokenizer
@@ -90,6 +91,7 @@ class Reranker:
         second_ids = config.vocabulary if encoder.has_pair_types and _uses_types(config.folder) else 0
         tokenizer_folder = config.folder if (config.folder / "tokenizer.json").exists() else self.folder
         self._tokenizer = PairTokenizer(tokenizer_folder, self.max_tokens, second_ids)
+        self._long_tokenizer: PairTokenizer | None = None
         if self._tokenizer.vocabulary_size > config.vocabulary:
             raise InputError(
                 f"'{self.folder}': the tokenizer knows {self._tokenizer.vocabulary_size} tokens, the weights "
@@ -146,6 +148,32 @@ class Reranker:
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
 
+    def tokenize(self, query: str, documents: Sequence[str], *, truncate: bool = True) -> Tokens:
+        """Return the tokens of each pair of the query and a document.
+
+        truncate  cut a pair to `max_tokens`, with a warning; False raises TooLong instead
+        """
+        texts = [[query] * len(documents), list(documents)]
+        for side in texts:
+            for i, text in enumerate(side):
+                _check_text(text, f"text {i}")
+        if truncate:
+            return self._tokenize(*texts, 0)
+        if self._long_tokenizer is None:  # it lets one more token pass, which shows that the pair is too long
+            self._long_tokenizer = self._tokenizer.copy(self.max_tokens + 1)
+        tokens = self._encode(self._long_tokenizer, *texts, 0)
+        if len(tokens) and tokens.lengths.max() > self.max_tokens:
+            row = int(tokens.lengths.argmax())
+            raise TooLong(
+                f"the query and document {row} have more than the {self.max_tokens} tokens that '{self.name}' takes; "
+                "shorten them."
+            )
+        return tokens
+
+    def score_tokens(self, tokens: Tokens, *, batch_tokens: int | str = "auto", raw: bool = False) -> Scores:
+        """Return the score of each pair of `tokenize`; options as in `score`."""
+        return self._score_windows(iter([make_window(tokens)]), len(tokens), batch_tokens, raw)
+
     def close(self) -> None:
         """Release the weights and the threads; safe to call twice."""
         self._encoder = None
@@ -166,22 +194,25 @@ class Reranker:
         return f"Reranker({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, labels={self.labels})"
 
     def _score(self, firsts: list[str], seconds: list[str], batch_tokens: int | str, raw: bool) -> Scores:
+        for texts in (firsts, seconds):
+            for i, text in enumerate(texts):
+                _check_text(text, f"text {i}")
+        return self._score_windows(self._make_windows(firsts, seconds), len(seconds), batch_tokens, raw)
+
+    def _score_windows(self, windows: Iterator[Window], count: int, batch_tokens: int | str, raw: bool) -> Scores:
         if batch_tokens == "auto":
             budget = self._budget or self._get_encoder().layers.budget
         elif isinstance(batch_tokens, int | np.integer) and not isinstance(batch_tokens, bool) and batch_tokens > 0:
             budget = int(batch_tokens)
         else:
             raise InputError(f"batch_tokens is {batch_tokens!r}; give a number above 0, or 'auto'.")
-        for texts in (firsts, seconds):
-            for i, text in enumerate(texts):
-                _check_text(text, f"text {i}")
         runner = BatchRunner(self._compute, self._device, budget, self._staging)
         parts = RowParts("scores", self.labels)
-        for _ in runner.run(self._make_windows(firsts, seconds), parts.add):
+        for _ in runner.run(windows, parts.add):
             pass
         if runner.budget_reduced:
             self._budget = min(runner.budget, self._budget or runner.budget)
-        scores = parts.join(len(seconds))
+        scores = parts.join(count)
         scores = scores if raw else _activate(scores, self.activation)
         return scores[:, 0] if self.labels == 1 else scores
 
@@ -210,14 +241,20 @@ class Reranker:
 
     def _make_window(self, firsts: list[str], seconds: list[str], start: int) -> Window:
         part = slice(start, start + WINDOW_PAIRS)
-        texts = [firsts[part], seconds[part]]
-        if self.config.lower:
-            texts = [[text.lower() for text in side] for side in texts]
-        tokens = self._tokenizer.encode(*texts)
-        if tokens.lengths.min() < 1:
-            raise InputError(f"pair {start + int(tokens.lengths.argmin())} has no tokens; give one at least.")
+        return make_window(self._tokenize(firsts[part], seconds[part], start), start)
+
+    def _tokenize(self, firsts: list[str], seconds: list[str], start: int) -> Tokens:
+        tokens = self._encode(self._tokenizer, firsts, seconds, start)
         self._warn_of_cut(tokens)
-        return make_window(tokens, start)
+        return tokens
+
+    def _encode(self, tokenizer: PairTokenizer, firsts: list[str], seconds: list[str], start: int) -> Tokens:
+        if self.config.lower:
+            firsts, seconds = [text.lower() for text in firsts], [text.lower() for text in seconds]
+        tokens = tokenizer.encode(firsts, seconds)
+        if len(tokens) and tokens.lengths.min() < 1:
+            raise InputError(f"pair {start + int(tokens.lengths.argmin())} has no tokens; give one at least.")
+        return tokens
 
     def _warn_of_cut(self, tokens: Tokens) -> None:
         count = int((tokens.lengths >= self.max_tokens).sum())
