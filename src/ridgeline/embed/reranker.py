@@ -153,15 +153,15 @@ class Reranker:
 
         truncate  cut a pair to `max_tokens`, with a warning; False raises TooLong instead
         """
-        texts = [[query] * len(documents), list(documents)]
-        for side in texts:
-            for i, text in enumerate(side):
-                _check_text(text, f"text {i}")
+        _check_text(query, "the query")
+        for i, text in enumerate(documents):
+            _check_text(text, f"text {i}")
+        queries, texts = [query] * len(documents), list(documents)
         if truncate:
-            return self._tokenize(*texts, 0)
+            return self._tokenize(queries, texts, 0)
         if self._long_tokenizer is None:  # it lets one more token pass, which shows that the pair is too long
             self._long_tokenizer = self._tokenizer.copy(self.max_tokens + 1)
-        tokens = self._encode(self._long_tokenizer, *texts, 0)
+        tokens = self._encode(self._long_tokenizer, queries, texts, 0)
         if len(tokens) and tokens.lengths.max() > self.max_tokens:
             row = int(tokens.lengths.argmax())
             raise TooLong(
