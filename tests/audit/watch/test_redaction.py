@@ -45,6 +45,21 @@ def test_a_value_under_a_telling_name_is_hidden_however_deep(around, name, befor
         f"mysql -u root -p{SECRET} shop",
         f"mysqldump -h db -p'{SECRET} and more' shop",
         f"sshpass -p {SECRET} ssh host",
+        f"curl -u ann:one;{SECRET} x",
+        f"curl -u ann:one --proxy-user 'ann:{SECRET} and more' x",
+        f"curl -H 'Authorization: Token {SECRET}' x",
+        f"smbclient -U 'domain/ann%{SECRET} and more' //host/x",
+        f"7z x -p{SECRET} a.7z",
+        f"mongosh -u ann -p {SECRET}",
+        f"docker login -u ann -p {SECRET} registry.example",
+        f"redis-cli -h host -a {SECRET} get x",
+        f"ldapsearch -x -D cn=ann -w {SECRET}",
+        f"unzip -P {SECRET} a.zip",
+        f"snmpget -v3 -A one -X {SECRET} host",
+        f"openssl rsa -in x -passin pass:{SECRET}",
+        f"nmcli device wifi connect x password {SECRET}",
+        f"htpasswd -cb file ann {SECRET}",
+        f"useradd -m -p {SECRET} ann",
         f"login otp={SECRET} ok",
         f"totp={SECRET}",
         f'{{"token": "{SECRET}", "n": 1}}',
@@ -74,6 +89,18 @@ def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
     assert HIDDEN in redacted
 
 
+TOKEN = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize("before", ["https://", "ghp_", "glpat-", "xoxb-", "hf_", "npm_", "sk-proj-"])
+def test_a_token_is_known_by_its_shape(before):
+    after = "@host.example/x" if before == "https://" else ""
+    hidden = redact.text(f"git clone {before}{TOKEN}{after} to here")
+    assert TOKEN not in hidden
+    assert hidden.startswith("git clone ")
+    assert hidden.endswith(f"{HIDDEN}{after} to here")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -94,6 +121,8 @@ def test_a_secret_in_a_line_is_hidden_and_the_rest_stays(text):
         "docker run -u 1000:1000 image",
         "curl -u ann https://x.example:80/",
         "mysql -p shop",
+        "docker run -p 8080:80 image; unzip -l a.zip; ssh login -p 22",
+        "https://host.example/a/path-that-is-rather-long@2x.png",
         "mysqld started; ls -p x",
         "session -- password changed, pre-password check",
     ],
@@ -157,6 +186,7 @@ def test_what_the_ledger_takes_is_redacted_however_deep():
         "eyJ-" * 12_000,
         "pass':" + " " * 50_000,
         "mysql " * 8_000,
+        "snmpget -" * 8_000,
     ],
     ids=lambda text: text[:9],
 )

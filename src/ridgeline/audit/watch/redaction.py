@@ -38,17 +38,46 @@ _SHAPES = re.compile(
     r"(?P<pem>-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))"
     r"|(?P<bearer>\b(?:Bearer|Basic)[ ]+)[A-Za-z0-9._~+/=-]{8,}"
     r"|(?P<url>://[^\s:/]*:)[^\s@/]+(?:@[^\s@/?#\"'<>]+)*(?=@)"
-    # Options of programs that take a password without naming it; the distance to the program's name is bounded.
-    r"|(?P<user>\b(?:curl|wget|https?|lftp)\s[^\n|;&]{0,160}?(?<=\s)(?:-u|--user|--proxy-user|-U|-a|--auth)[ =]?"
-    r"(?P<quote>[\"'])?[^\s:\"']{1,100}:)(?(quote)[^\"'\n]+|[^\s\"']+)"
-    rf"|(?P<attached>\b(?:mysql|mariadb)[\w-]*\s[^\n|;&]{{0,160}}?(?<=\s)-p)(?:{_QUOTED}|[^\s\"';|&]+)"
-    rf"|(?P<sshpass>\bsshpass\s+-p\s*)(?:{_QUOTED}|[^\s\"']+)"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|(?P<address>://)[A-Za-z0-9_-]{20,}(?=@)"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}"
+    r"|\b(?:hf|npm)_[A-Za-z0-9]{30,}|\bsk-[\w-]{20,}"
     r"|\beyJ[A-Za-z0-9_-]{8,2000}+\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     re.DOTALL,
 )
-_SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ")
-_PROGRAMS = ("sshpass", "curl", "wget", "lftp", "mysql", "mariadb", "http ", "https ")  # faster than in the pattern
+_SHAPED = re.compile(r"-----BEGIN|Bearer|Basic|://|AKIA|ASIA|gh[pousr]_|eyJ|glpat-|xox[abeoprs]-|hf_|npm_|sk-")
+# Programs that take a password without naming it: words to look for first, which is faster than the pattern; the
+# program; what comes before the password in its arguments.
+_OPTIONS = (
+    (
+        ("curl", "wget", "http", "lftp"),
+        r"curl|wget|https?|lftp",
+        r"(?:-u|--user|--proxy-user|-U|-a|--auth)[ =]?(?P<quote>[\"'])?[^\s:\"']{1,100}:",
+    ),
+    (("smb", "rpcclient"), r"smb\w+|rpcclient", r"(?:-U|--user)[ =]?(?P<quote>[\"'])?[^\s%\"']{1,100}%"),
+    (("mysql", "mariadb"), r"(?:mysql|mariadb)[\w-]*", r"-p"),
+    (("7z", "rar"), r"7z[az]?|7zz|rar|unrar", r"-p"),
+    (("sshpass", "mongo", "useradd", "usermod"), r"sshpass|mongo\w*|useradd|usermod", r"-p\s*"),
+    ((" login",), r"(?:docker|podman|nerdctl|buildah|skopeo|helm registry|az) login", r"-p[ =]?"),
+    (("redis-cli",), r"redis-cli", r"-a\s+"),
+    (("ldap",), r"ldap\w+", r"-w\s*"),
+    (("zip", "ipmitool", "sqlcmd", "bcp"), r"zip|unzip|ipmitool|sqlcmd|bcp", r"-P\s*"),
+    (("snmp",), r"snmp\w+", r"-[AXc]\s*"),
+    (("openssl",), r"openssl", r"(?:-k\s+|-pass(?:in|out)?\s+pass:)"),
+    (("nmcli",), r"nmcli", r"password\s+"),
+    (("htpasswd",), r"htpasswd", r"-[a-z]*b[a-z]*\s+\S{1,200}\s+\S{1,100}\s+"),
+)
+
+
+def _compile_option(program: str, option: str) -> re.Pattern[str]:
+    """The option is near the program; its value is not hidden yet, and ends at a blank, or at the quote before it."""
+    near = rf"(?P<before>(?<![\w-])(?:{program})(?:\s[^\n|;&]{{0,160}}?)?(?<=\s){option})"
+    plain = rf"(?:{_QUOTED}|(?:[^\s\"';|&]|[;|&](?=[^\s\"']))+)"
+    value = rf"(?(quote)[^\"'\n]+|{plain})" if "(?P<quote>" in option else plain
+    return re.compile(rf"{near}(?!\[redacted\]){value}")
+
+
+_ARGUMENTS = tuple((words, _compile_option(program, option)) for words, program, option in _OPTIONS)
+_MOST_ARGUMENTS = 8  # passwords of one command
 _PLAIN = {str, int, float, bool, type(None)}
 _DEEPEST = 64
 
@@ -83,7 +112,7 @@ class Redaction:
             rf"(?P<option>(?<![\w-])--?(?!-|no-|ask-)[\w.-]{{0,60}}?(?:{inside}|{word})\s+){_NO_VALUE}"
             rf"(?:{_QUOTED}|[^\s\"']+)"
             rf"|(?P<name>(?:(?:{inside})[\w.-]{{0,60}}[\"']?{_ASSIGNED}|{word}(?:\s*=(?!=)\s*|[\"']{_ASSIGNED}))"
-            rf"(?:(?:Bearer|Basic)\s+)?)(?:{_QUOTED}|[^\s,;)\]}}\"']+)",
+            rf"(?:(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)\s+)?)(?:{_QUOTED}|[^\s,;)\]}}\"']+)",
             re.IGNORECASE,
         )
         self._one_time = re.compile(  # apart from the others, which it would slow down
@@ -113,9 +142,9 @@ class Redaction:
         if self._hinted(text):
             text = self._text.sub(rf"\g<option>\g<name>{HIDDEN}", text)
             text = self._one_time.sub(rf"\g<name>{HIDDEN}", text) if "otp" in text.lower() else text
-        if _may_have_shape(text):
+        if _SHAPED.search(text):
             text = _SHAPES.sub(_hide_shape, text)
-        return text
+        return _hide_arguments(text) if " -" in text or "nmcli" in text else text
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the event with the secrets of its actor, subject and attributes hidden."""
@@ -138,15 +167,25 @@ class Redaction:
         if not all(type(text) in _PLAIN for text in texts):
             return False
         joined = "\n".join([text for text in texts if type(text) is str])
-        return not self._hinted(joined) and not _may_have_shape(joined)
+        return not (self._hinted(joined) or _SHAPED.search(joined) or _may_have_argument(joined))
 
 
-def _may_have_shape(text: str) -> bool:
-    return _SHAPED.search(text) is not None or (" -" in text and any(map(text.__contains__, _PROGRAMS)))
+def _may_have_argument(text: str) -> bool:
+    return (" -" in text or "nmcli" in text) and any(word in text for words, _ in _ARGUMENTS for word in words)
+
+
+def _hide_arguments(text: str) -> str:
+    for words, pattern in _ARGUMENTS:
+        if any(map(text.__contains__, words)):
+            for _ in range(_MOST_ARGUMENTS):  # a match starts at the program, so each pass hides one per command
+                text, hidden = pattern.subn(rf"\g<before>{HIDDEN}", text)
+                if not hidden:
+                    break
+    return text
 
 
 def _hide_shape(match: re.Match[str]) -> str:
-    prefix = next((match[name] for name in ("bearer", "url", "user", "attached", "sshpass") if match[name]), "")
+    prefix = next((match[name] for name in ("bearer", "url", "address") if match[name]), "")
     return prefix + HIDDEN
 
 
