@@ -46,7 +46,11 @@ def make_service(live: Live, *, token: str | None = None) -> web.App:
         f"Audit: {name}",
         web.render_template("watch.html", templates=_PACKAGE, name=name, key=str(live.ledger.verifier)),
         styles=[web.read_asset("watch.css", _PACKAGE)],
-        scripts=[web.read_asset("client.js"), web.read_asset("proof.js", _PACKAGE), web.read_asset("watch.js", _PACKAGE)],
+        scripts=[
+            web.read_asset("client.js"),
+            web.read_asset("proof.js", _PACKAGE),
+            web.read_asset("watch.js", _PACKAGE),
+        ],
         live=True,
     )
 
