@@ -42,6 +42,7 @@ def run_here(capsys, monkeypatch, tmp_path):
     """Return a function that runs the command line in this process: exit code, stdout, stderr."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # loading a workload file adds its folder
 
     def run(*words: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_info:
