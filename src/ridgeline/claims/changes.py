@@ -71,8 +71,10 @@ def check_changes(context: Context) -> Iterator[Finding]:
         split = [part for fact in facts for part in _split_range(fact)]
         for index, (first, second) in enumerate(pairwise(split)):
             if _is_change(first, second):
-                yield from _check_claim_behind(context, split, index)
-                yield from _check_claim_ahead(context, split, index)
+                claims = [_check_claim_ahead(context, split, index), _check_claim_behind(context, split, index)]
+                wrong = [findings for findings in claims if findings is not None]
+                if wrong and all(wrong):  # if one claim fits, the other one is about other figures
+                    yield from wrong[0]
         for first, claim, second in zip(facts, facts[1:], facts[2:], strict=False):
             yield from _check_factor_between(context, first, claim, second)
 
@@ -109,35 +111,35 @@ def _is_change(first: Fact, second: Fact) -> bool:
     return is_from is not None and re.fullmatch(r"\s*(?:\w+\s)?(?:down |up )?to\s*", between) is not None
 
 
-def _check_claim_behind(context: Context, facts: list[Fact], index: int) -> Iterator[Finding]:
-    """Check "80 ms → 20 ms (4x faster)", "from 30 ms to 20 ms, a reduction of 33 %"."""
+def _check_claim_behind(context: Context, facts: list[Fact], index: int) -> list[Finding] | None:
+    """Check "80 ms → 20 ms (4x faster)", "from 30 ms to 20 ms, a reduction of 33 %"; None if there is no claim."""
     if index + 2 >= len(facts):
-        return
+        return None
     first, second, claim = facts[index : index + 3]
     gap = claim.text[second.quantity.end : claim.quantity.start]
     tail = _CLAIM_TAIL.match(claim.tail)
     by = _BY.fullmatch(gap)
     if not (by or _THEN.fullmatch(gap)) or tail is None or not is_exact(claim.quantity):
-        return
+        return None
     if claim.quantity.share and tail["end"] is not None and not by and not re.search(r"\(\s*[~≈+−-]?$", gap):
-        return  # "80 ms → 20 ms, 40 %." may be about something else
+        return None  # "80 ms → 20 ms, 40 %." may be about something else
     words = by or tail
-    yield from _check_claim(context, claim, first, second, bool(words["less"]), bool(words["more"]))
+    return list(_check_claim(context, claim, first, second, bool(words["less"]), bool(words["more"])))
 
 
-def _check_claim_ahead(context: Context, facts: list[Fact], index: int) -> Iterator[Finding]:
-    """Check "4x faster (80 ms vs 20 ms)", "cuts the cost by 22 % (428 → 335 ns)"."""
+def _check_claim_ahead(context: Context, facts: list[Fact], index: int) -> list[Finding] | None:
+    """Check "4x faster (80 ms vs 20 ms)", "cuts the cost by 22 % (428 → 335 ns)"; None if there is no claim."""
     if index == 0:
-        return
+        return None
     claim, first, second = facts[index - 1 : index + 2]
     tail, gap = _CLAIM_TAIL.match(claim.tail), claim.text[claim.quantity.end : first.quantity.start]
     moved = _MOVED.search(claim.text[max(0, claim.quantity.start - 90) : claim.quantity.start])
     if not _CLAIM_FIRST.fullmatch(gap) or not is_exact(claim.quantity) or re.match(r"\s*=", second.tail):
-        return
+        return None
     named = moved or (tail if tail is not None and tail["end"] is None else None)
     if named is None:
-        return
-    yield from _check_claim(context, claim, first, second, bool(named["less"]), bool(named["more"]))
+        return None
+    return list(_check_claim(context, claim, first, second, bool(named["less"]), bool(named["more"])))
 
 
 def _check_claim(context: Context, claim: Fact, first: Fact, second: Fact, less: bool, more: bool) -> Iterator[Finding]:

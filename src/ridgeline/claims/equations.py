@@ -17,6 +17,7 @@ from ridgeline.claims.quantities import (
     NONE,
     SLACK,
     TIME,
+    UNITS,
     Dims,
     Interval,
     Quantity,
@@ -40,6 +41,10 @@ _LETTERS = (  # other meanings of a letter after a number and a space
 )
 _SPREAD = re.compile(r"(?:±|\+/-|\+-)\s*$")
 _SPREAD_FIGURE = re.compile(r"^\s*(?:±|\+/-|\+-)\s*[\d.,]+\s?[A-Za-zµμ%]*")
+_KEY = re.compile(  # the name of the next figure: "avg=12ms min=1ms"
+    r"(?:^|(?<!\d)[^\s\d]\s+)[A-Za-z_][\w.()-]*$|\b(?:min|max|avg|mean|med|median|std|stddev|stdev|p\(?\d\d(?:\.\d+)?\)?)\s*$",
+    re.I,
+)
 _MAX_DEPTH = 20  # nested brackets
 _OPERATOR = re.compile(r"\s*(?:[×*·/÷+]|[x−–-]\s)")
 
@@ -85,7 +90,7 @@ def _check_line(document: Document, line: Line) -> Iterator[Finding]:
         right = text[cut.end() : cuts[number + 1].start() if number + 1 < len(cuts) else len(text)]
         stated = evaluate(right, from_left=True)
         computed = evaluate(left, from_left=False)
-        if stated is None or computed is None:
+        if stated is None or computed is None or _KEY.search(left):
             continue
         finding = _compare(document.path, line, cut.end(), computed, stated)
         if (
@@ -127,7 +132,11 @@ def _compare(path: str, line: Line, at: int, computed: Value, stated: Value) -> 
         and re.search(DEVICE_WORDS, stated.text, re.I)
     ):
         computed = replace(computed, dims=NONE)  # seconds of work per second: the number of busy devices
-    if computed.operators == 0 and (computed.dims != stated.dims or computed.dims == NONE):
+    if computed.operators == 0 and (
+        computed.dims != stated.dims
+        or computed.dims == NONE
+        or _list_denominators(computed.text) != _list_denominators(stated.text)
+    ):
         return None
     middle, interval = computed.middle, computed.interval
     if computed.dims != stated.dims:
@@ -164,6 +173,13 @@ def _compare(path: str, line: Line, at: int, computed: Value, stated: Value) -> 
     at += len(line.text[at:]) - len(line.text[at:].lstrip())
     sure = grade_confidence(UNSURE if mixed else CERTAIN, factor)
     return Finding(path, line.get_number(at), kind, line.get_sentence(at), arithmetic, sure)
+
+
+def _list_denominators(text: str) -> set[str]:
+    """What a figure is for: of "38 bytes/row" a row, of "12 KB each" each; units of measure do not count."""
+    parts = [part for q in find_quantities(text) for part in re.split(r"\s?/\s?|\sper\s", q.unit)[1:]]
+    parts += re.findall(r"\b(?:each|apiece)\b|\b(?:per|every)\s[A-Za-z]+", text)
+    return {part.removeprefix("per ").rstrip("s").lower() for part in parts if part not in UNITS}
 
 
 def evaluate(text: str, from_left: bool) -> Value | None:
@@ -206,6 +222,8 @@ def _read_value(text: str, at: int, from_left: bool) -> Value | None:
     if from_left and not reader.is_finished() and _OPERATOR.match(reader.text[reader.at :]):
         return None
     words = re.sub(r"\s+", " ", text[at : reader.at]).strip(" ,.")
+    if from_left and words.endswith(" per"):
+        return None  # "$0.06 per 1M tokens": the figure is for another amount
     interval = value.interval
     if from_left and not value.operators:  # a result may be rounded or cut off
         interval = find_quantities(text)[0].interval(1.0)

@@ -45,6 +45,7 @@ class Explanation:
 
     expected: dict[int, Expected]  # row -> value
     explicit: bool = False  # the names of the columns state it
+    accuses: bool = True  # False: it may explain a value, but no value is wrong because of it
 
     def find_matching(self, stated: dict[int, Quantity]) -> set[int]:
         """Return the rows whose stated value agrees."""
@@ -64,9 +65,10 @@ def check_column(
 ) -> Iterator[Finding]:
     """Report the rows of a column that the best explanation does not give, and no other one either."""
     relevant = [explanation for explanation in explanations if set(explanation.expected) & set(stated)]
-    if not relevant:
+    accusing = [explanation for explanation in relevant if explanation.accuses]
+    if not accusing:
         return
-    best = max(relevant, key=lambda e: (_rate_support(e, stated), e.explicit))
+    best = max(accusing, key=lambda e: (_rate_support(e, stated), e.explicit))
     rows = set(best.expected) & set(stated)
     explained = set[int]().union(*(explanation.find_matching(stated) for explanation in relevant))
     wrong = sorted(rows - explained)

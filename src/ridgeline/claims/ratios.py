@@ -35,6 +35,7 @@ _OTHER_MEANING = re.compile(
     r"scal|efficien|compress|util|real-?time|\brtf\b|accura|recall|quality|score|hit|loss", re.I
 )
 _BASE_WORD = re.compile(r"\W*(?:baseline|base|reference|ref|[-–—]+|)\W*", re.I)
+_PREVIOUS = re.compile(r"prev|\blast\b|above|before|\bstep|week|month|year|\bday", re.I)
 _BARE = re.compile(r"[~≈]?\d[\d.,]*")
 _MIN_FACTOR = 1.02  # tools print the mean of ratios, which is not the ratio of the means
 _NO_RATIO = ("label", "n", "batch", "params", "dim", "other")
@@ -49,6 +50,7 @@ def check_ratios(context: Context, table: Table, columns: list[Column]) -> Itera
             bare = len(table.rows) == 1 and sum(_BARE.fullmatch(cell) is not None for cell in table.rows[0].cells) == 2
             explanations = [*_explain_by_pairs(column, stated, measured, bare)]
             explanations += _explain_by_base(table, column, stated, measured)
+            explanations += _explain_by_row_above(column, stated, measured)
             explanations += _explain_by_factors(column, stated, columns)
             yield from check_column(context, table, column, stated, explanations, "ratio", _MIN_FACTOR)
 
@@ -160,6 +162,20 @@ def _explain_by_base(
         for choice in choices:
             expected = {row: compare(cells[base], cells[row], others[row]) for row, base in choice.items()}
             explanations += [Explanation(expected, explicit)] if expected else []
+    return explanations
+
+
+def _explain_by_row_above(column: Column, stated: dict[int, Quantity], measured: list[Column]) -> list[Explanation]:
+    """Compare with the row above: the percentage from week to week, the factor "vs. previous"."""
+    explanations = []
+    in_steps = all(ratio.share for ratio in stated.values()) or _PREVIOUS.search(column.name)
+    for figures in measured if in_steps else ():
+        expected = {}
+        for row, ratio in stated.items():
+            above, cell = figures.cells[row - 1] if row else None, figures.cells[row]
+            if above is not None and cell is not None and _is_figure(above) and _is_figure(cell):
+                expected[row] = compare(above, cell, ratio)
+        explanations += [Explanation(expected, accuses=False)] if expected else []
     return explanations
 
 
