@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ridgeline.web.chart import (
         draw_samples as draw_samples,
     )
+    from ridgeline.web.connections import get_connection_limit as get_connection_limit
     from ridgeline.web.markup import check_link as check_link
     from ridgeline.web.markup import dump_script_json as dump_script_json
     from ridgeline.web.middleware import App as App
@@ -90,6 +91,7 @@ __getattr__, __dir__, __all__ = attach(
             "draw_roofline",
             "draw_samples",
         ],
+        "connections": ["get_connection_limit"],
         "middleware": ["App"],
         "markup": ["check_link", "dump_script_json"],
         "number_format": ["format_bytes", "format_si"],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 
 import pytest
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger import parse_moment
 from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.sources import syslog
 from ridgeline.audit.sources.syslog import Syslog, make_event
 from ridgeline.errors import InputError
 
@@ -76,6 +78,45 @@ def test_a_message_that_cannot_be_taken_from_a_stream_is_counted(part):
     act = lambda: send("tcp", ("127.0.0.1", source.port), MESSAGE + b"\n", part)  # noqa: E731
     events, dropped = run_in_thread(receive(source, act, 2))
     assert (len(events), dropped) == (1, 1)
+
+
+def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch):
+    monkeypatch.setattr("ridgeline.web.get_connection_limit", lambda: 4)
+    source, lines = Syslog("tcp:127.0.0.1:0"), []
+
+    def connect(count):
+        for _ in range(count):
+            lines.append(socket.create_connection(("127.0.0.1", source.port), 30))
+        return lines[-1]
+
+    def act():
+        speaking = connect(1)
+        speaking.sendall(MESSAGE + b"\n")
+        while not source._known:  # its message has arrived
+            time.sleep(0.01)
+        strangers = [connect(1) for _ in range(40)]
+        assert all(stranger.recv(1) == b"" for stranger in strangers[:36])  # closed for the later ones
+        speaking.sendall(MESSAGE + b"\n")  # is still connected, because it had sent a message
+        connect(1).sendall(MESSAGE + b"\n")
+
+    try:
+        events, dropped = run_in_thread(receive(source, act, 3))
+    finally:
+        for line in lines:
+            line.close()
+    assert (len(events), dropped) == (3, 0)
+    assert not source._new
+    assert not source._known
+
+
+def test_the_buffer_is_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(syslog, "MOST_BYTES", 1000)
+    source = Syslog("udp:127.0.0.1:0")
+    for _ in range(30):
+        source.take(b"x" * 100)
+
+    events, dropped = run_in_thread(receive(source, lambda: None, 30))
+    assert (len(events), dropped, source._bytes) == (10, 20, 0)
 
 
 def test_a_wrong_address_is_a_sentence(tmp_path):

@@ -3,7 +3,9 @@
     udp:127.0.0.1:5514    tcp:127.0.0.1:5514    unix:/run/ridgeline.sock
 
 Over TCP a message is a line, or has its length before it (RFC 6587); TCP waits for the log. UDP and unix sockets do
-not: messages beyond a limit are dropped and counted. Senders are not authenticated, so listen on trusted networks only.
+not: messages beyond a limit are dropped and counted. TCP connections use at most a quarter of the process's
+descriptors: a new one replaces the oldest that has sent no message, else the one that has been silent for longest.
+Senders are not authenticated, so listen on trusted networks only.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ridgeline import web
 from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_stamp
 from ridgeline.audit.sources.source import Batch, Event, Position, shorten
 from ridgeline.errors import InputError
 
-CAPACITY = 50_000  # most messages buffered between the socket and the log
+CAPACITY = 50_000  # most messages buffered between the socket and the log …
+MOST_BYTES = 64 << 20  # … and most bytes of them
 AT_ONCE = 4_000  # messages in one batch
 _ADDRESS = re.compile(r"(udp|tcp):(\[[0-9a-fA-F:.]+\]|[^:]+):(\d{1,5})")
 _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
@@ -49,7 +53,10 @@ class Syslog:
         self._host, self._port = (match[2].strip("[]"), int(match[3])) if match else ("", 0)
         self._path = Path(address.removeprefix("unix:"))
         self._queue: deque[bytes] = deque()
-        self._dropped = 0
+        self._bytes = self._dropped = 0
+        # TCP connections without and with a message, those first that have been silent for longest
+        self._new: dict[asyncio.StreamWriter, None] = {}
+        self._known: dict[asyncio.StreamWriter, None] = {}
         self._more, self._space = asyncio.Event(), asyncio.Event()
         self._stopped = False
         self.port = self._port  # the port in use, once it listens
@@ -71,6 +78,7 @@ class Syslog:
                     await self._more.wait()
                     await asyncio.sleep(0)  # let further messages arrive
                 messages = [self._queue.popleft() for _ in range(min(len(self._queue), AT_ONCE))]
+                self._bytes -= sum(map(len, messages))
                 self._space.set()
                 dropped, self._dropped = self._dropped, 0
                 if messages or dropped:
@@ -110,14 +118,28 @@ class Syslog:
 
     def take(self, message: bytes) -> None:
         """Buffer a message of a socket that does not wait, or count it as dropped."""
-        if len(self._queue) >= self._capacity:
+        if self._is_full():
             self._dropped += 1
         elif message.strip():
             self._queue.append(message)
+            self._bytes += len(message)
         self._more.set()
+
+    def _is_full(self) -> bool:
+        return len(self._queue) >= self._capacity or self._bytes >= MOST_BYTES
+
+    def _add_connection(self, writer: asyncio.StreamWriter) -> None:
+        """Keep a connection; close another one if there are too many."""
+        if len(self._new) + len(self._known) >= web.get_connection_limit():
+            idle = self._new or self._known
+            silent = next(iter(idle))
+            del idle[silent]
+            silent.transport.abort()
+        self._new[writer] = None
 
     async def _read_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Buffer the messages of one TCP connection; wait while the buffer is full."""
+        self._add_connection(writer)
         try:
             while first := await reader.read(1):
                 if first.isdigit():
@@ -127,14 +149,22 @@ class Syslog:
                     message = await reader.readexactly(length)
                 else:
                     message = first + await reader.readline()
-                while len(self._queue) >= self._capacity and not self._stopped:
+                while self._is_full() and not self._stopped:
                     self._space.clear()
                     await self._space.wait()
                 self.take(message)
+                self._forget_connection(writer)
+                self._known[writer] = None  # the last to be closed
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):  # cut off, or longer than any message
             self._dropped += 1
             self._more.set()
-        writer.close()
+        finally:
+            self._forget_connection(writer)
+            writer.close()
+
+    def _forget_connection(self, writer: asyncio.StreamWriter) -> None:
+        self._new.pop(writer, None)
+        self._known.pop(writer, None)
 
 
 class _Receiver(asyncio.DatagramProtocol):
