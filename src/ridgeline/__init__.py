@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline import pipeline as pipeline
     from ridgeline import recommend as recommend
     from ridgeline import search as search
+    from ridgeline import serve as serve
     from ridgeline import store as store
     from ridgeline import trajectory as trajectory
     from ridgeline import web as web
@@ -63,6 +64,7 @@ __getattr__, __dir__, __all__ = attach(
             "pipeline",
             "recommend",
             "search",
+            "serve",
             "store",
             "trajectory",
             "web",

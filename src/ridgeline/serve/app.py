@@ -1,0 +1,483 @@
+"""The HTTP interface: OpenAI's embeddings, Text Embeddings Inference, reranking as Cohere has it, search.
+
+| path                          | as                                                   |
+|-------------------------------|------------------------------------------------------|
+| POST /v1/embeddings           | OpenAI: texts or token ids, float or base64          |
+| GET /v1/models                | OpenAI                                               |
+| POST /embed, /embed_all, …    | Text Embeddings Inference                            |
+| POST /v1/rerank, /rerank      | Cohere, Text Embeddings Inference                    |
+| POST /v1/search               | texts or vectors → nearest rows of an index          |
+| POST /v1/indexes/NAME/add     | add rows; …/remove removes them                      |
+| POST /admin/reload            | load a model or an index again                       |
+| GET /health, /info, /metrics  | readiness, the models, Prometheus                    |
+| GET /, /openapi.json          | a page to try it, the description for programs       |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ridgeline
+from ridgeline import web
+from ridgeline.embed import TooLong
+from ridgeline.errors import InputError, MissingExtra, RidgelineError
+from ridgeline.serve import request_fields as fields
+from ridgeline.serve.api_errors import TEI_PATHS, ApiError, bad_request, describe_error, explain_error, format_error
+from ridgeline.serve.openapi import describe_api, get_fields
+from ridgeline.serve.tracing import trace_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from ridgeline.embed import Tokens
+    from ridgeline.serve.served_model import ServedEmbedder, ServedModel
+    from ridgeline.serve.service import Service
+
+Body = dict[str, Any]
+Answer = Callable[[Body], Awaitable[Any]]
+
+BODY_LIMIT = 32 << 20
+BODIES_LIMIT = 1 << 30  # of all requests in progress
+DEADLINE_S = 600.0  # of a request without X-Request-Timeout
+MAX_CONNECTIONS = 4096
+MAX_VALUES = 1 << 24  # of an answer with a vector per token
+LOOP_CHARACTERS = 4096  # of one request, tokenized in the event loop; more of them would hold up the others
+MAX_CHARACTERS = 1 << 20  # of an answer with a description per token
+_PACKAGE = "ridgeline.serve"
+_log = logging.getLogger(_PACKAGE)
+
+
+def create_app(service: Service, *, token: str | None = None, watch: bool = False) -> web.App:
+    """Create the web application; on an address other than loopback it requires a token."""
+    try:
+        from starlette.routing import Route
+    except ImportError:
+        raise MissingExtra("the server", "serve") from None
+    api = _Api(service)
+
+    @asynccontextmanager
+    async def run_service(app: Any) -> AsyncIterator[None]:
+        await service.start(watch)
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    def post(path: str, answer: Answer) -> Any:
+        return Route(path, _handle_post(service, path, answer), methods=["POST"])
+
+    routes = [
+        Route("/", api.show_page),
+        Route("/health", api.show_health),
+        Route("/info", api.show_info),
+        Route("/metrics", api.show_metrics),
+        Route("/openapi.json", api.show_description),
+        Route("/v1/models", api.list_models),
+        Route("/v1/models/{name:path}", api.show_model),
+        post("/v1/embeddings", api.embed_openai),
+        post("/embed", api.embed),
+        post("/embed_all", api.embed_all),
+        post("/embed_sparse", api.embed_sparse),
+        post("/similarity", api.compare),
+        post("/tokenize", api.tokenize),
+        post("/rerank", api.rerank),
+        post("/v1/rerank", api.rerank_cohere),
+        post("/v1/search", api.search),
+        post("/v1/indexes/{name:path}/add", api.add),
+        post("/v1/indexes/{name:path}/remove", api.remove),
+        post("/admin/reload", api.reload),
+    ]
+    return web.create_app(
+        routes,
+        token=token,
+        body_limit=BODY_LIMIT,
+        bodies_limit=BODIES_LIMIT,
+        deadline_s=fields.MAX_TIMEOUT_S + 10,
+        concurrency=MAX_CONNECTIONS,
+        open_paths=["/health"],
+        lifespan=run_service,
+        format_error=format_error,
+    )
+
+
+class _Api:
+    """What each path answers. A handler takes the fields of the body and returns what becomes JSON."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._description = describe_api()
+
+    async def embed_openai(self, body: Body) -> Any:
+        model = self.service.get_embedder(fields.get_string(body, "model"))
+        encoding = fields.get_string(body, "encoding_format", "float")
+        if encoding not in ("float", "base64"):
+            raise bad_request("'encoding_format' must be float or base64.", "encoding_format")
+        dimensions = fields.get_integer(body, "dimensions", None, 1, model.dim)
+        with self._use(model):
+            tokens = await self._read_input(model, fields.get_input(body), fields.get_flag(body, "truncate"))
+            vectors = _cut(await model.encode(tokens), dimensions)
+        rows: list[Any]
+        if encoding == "base64":
+            rows = [base64.b64encode(row.astype("<f4", copy=False)).decode() for row in vectors]
+        else:
+            rows = list(vectors)
+        count = len(tokens.ids)
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
+            "model": model.name,
+            "usage": {"prompt_tokens": count, "total_tokens": count},
+        }
+
+    async def embed(self, body: Body) -> Any:
+        model = self._choose_tei(body)
+        if not fields.get_flag(body, "normalize", True):
+            raise bad_request("'normalize': false is not available; vectors have length 1.", "normalize")
+        dimensions = fields.get_integer(body, "dimensions", None, 1, model.dim)
+        with self._use(model):
+            return _cut(await model.encode(await self._read_tei(model, body)), dimensions)
+
+    async def embed_all(self, body: Body) -> Any:
+        model = self._choose_tei(body)
+        with self._use(model):
+            tokens = await self._read_tei(model, body)
+            if (count := len(tokens.ids) * model.hidden) > MAX_VALUES:
+                raise bad_request(f"the answer would have {count:,} numbers; send fewer texts.", "inputs")
+            return await model.encode_each(tokens, "tokens")
+
+    async def embed_sparse(self, body: Body) -> Any:
+        model = self._choose_tei(body)
+        with self._use(model):
+            rows = await model.encode_each(await self._read_tei(model, body), "sparse")
+        return [
+            [{"index": int(i), "value": float(v)} for i, v in zip(indices, values, strict=True)]
+            for indices, values in rows
+        ]
+
+    async def compare(self, body: Body) -> Any:
+        inputs, parameters = (fields.get_object(body, name) for name in ("inputs", "parameters"))
+        fields.check_fields(inputs, ("source_sentence", "sentences"), ())
+        fields.check_fields(parameters, (), ("truncate", "truncation_direction", "prompt_name"))
+        texts = [fields.get_text(inputs, "source_sentence"), *fields.get_texts(inputs, "sentences")]
+        model = self.service.get_embedder(fields.get_string(body, "model") or None)
+        with self._use(model):
+            tokens = await self._tokenize_tei(model, texts, parameters)
+            vectors = await model.encode(tokens)
+        return vectors[1:] @ vectors[0]
+
+    async def tokenize(self, body: Body) -> Any:
+        texts = fields.get_texts(body, "inputs")
+        model = self.service.get_embedder(fields.get_string(body, "model") or None)
+        if (count := sum(map(len, texts))) > MAX_CHARACTERS:
+            raise bad_request(f"the texts have {count:,} characters; send up to {MAX_CHARACTERS:,}.", "inputs")
+        texts = _add_prompt(model, texts, body)
+        special = fields.get_flag(body, "add_special_tokens", True)
+        return await asyncio.to_thread(model.describe_tokens, texts, special)
+
+    async def rerank(self, body: Body) -> Any:
+        documents, raw = fields.get_texts(body, "texts"), fields.get_flag(body, "raw_scores")
+        shown = fields.get_flag(body, "return_text")
+        _check_direction(body)
+        _, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate"), raw=raw)
+        return [
+            {"index": i, "score": float(scores[i]), **({"text": documents[i]} if shown else {})}
+            for i in _sort_scores(scores)
+        ]
+
+    async def rerank_cohere(self, body: Body) -> Any:
+        documents, shown = fields.get_documents(body, "documents"), fields.get_flag(body, "return_documents")
+        top = fields.get_integer(body, "top_n", len(documents), 1, fields.MAX_TEXTS)
+        name, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate", True))
+        return {
+            "model": name,
+            "results": [
+                {
+                    "index": i,
+                    "relevance_score": float(scores[i]),
+                    **({"document": {"text": documents[i]}} if shown else {}),
+                }
+                for i in _sort_scores(scores)[:top]
+            ],
+        }
+
+    async def search(self, body: Body) -> Any:
+        served = self.service.get_index(fields.get_string(body, "index"))
+        k = fields.get_integer(body, "k", 10, 1, fields.MAX_RESULTS) or 10
+        where = fields.get_string(body, "where") if body.get("where") is not None else None
+        recall = body.get("recall")
+        if recall is not None and (isinstance(recall, bool) or not isinstance(recall, int | float)):
+            raise bad_request("'recall' must be a number, like 0.95.", "recall")
+        queries = await self._read_vectors(served, body)
+        index = served.index
+        scores, ids = await asyncio.to_thread(
+            index.search, queries, min(k, max(1, len(index))), where=where, recall=recall
+        )
+        return {
+            "results": [
+                [{"id": i, "score": s} for i, s in zip(row, values, strict=True) if i >= 0]
+                for row, values in zip(ids.tolist(), scores.tolist(), strict=True)
+            ]
+        }
+
+    async def add(self, body: Body) -> Any:
+        served = self.service.get_index(body["name"])
+        ids = fields.get_ids(body, "ids")
+        vectors = await self._read_vectors(served, body)
+        if len(ids) != len(vectors):
+            raise bad_request(f"there are {len(ids)} ids and {len(vectors)} vectors.", "ids")
+        meta = fields.get_columns(body, "meta")
+        await asyncio.to_thread(served.index.add, vectors, ids=ids, meta=meta)
+        return {"count": len(served.index)}
+
+    async def remove(self, body: Body) -> Any:
+        served = self.service.get_index(body["name"])
+        return {"removed": await asyncio.to_thread(served.index.remove, fields.get_ids(body, "ids"))}
+
+    async def reload(self, body: Body) -> Any:
+        model, index = (fields.get_string(body, name) or None for name in ("model", "index"))
+        if (model is None) == (index is None):
+            raise bad_request("give a 'model' or an 'index', one of the two.")
+        await self.service.reload(model=model, index=index)
+        return {"reloaded": model or index}
+
+    async def list_models(self, request: Request) -> Response:
+        return _respond({"object": "list", "data": [_describe_model(m) for m in self.service.models.values()]})
+
+    async def show_model(self, request: Request) -> Response:
+        model = self.service.models.get(request.path_params["name"])
+        if model is None:
+            known = ", ".join(self.service.models) or "none"
+            return _respond_error(
+                request, ApiError(404, f"there is no model of this name; there are: {known}.", code="model_not_found")
+            )
+        return _respond(_describe_model(model))
+
+    async def show_health(self, request: Request) -> Response:
+        if self.service.ready:
+            return _respond({"status": "ok"})
+        return _respond({"status": "starting"}, 503, {"retry-after": "1"})
+
+    async def show_info(self, request: Request) -> Response:
+        """Answer as TEI does, for the first model; `models` lists all."""
+        models = list(self.service.models.values())
+        first = models[0] if models else None
+        return _respond(
+            {
+                "model_id": first.name if first else None,
+                "model_dtype": first.dtype if first else None,
+                "model_type": {first.kind: {}} if first else {},
+                "max_input_length": first.max_tokens if first else None,
+                "max_batch_tokens": first.max_batch_tokens if first else None,
+                "max_client_batch_size": fields.MAX_TEXTS,
+                "max_concurrent_requests": self.service.settings.max_queue,
+                "auto_truncate": False,
+                "version": ridgeline.__version__,
+                "models": [
+                    {
+                        "name": m.name,
+                        "kind": m.kind,
+                        "dim": m.dim,
+                        "dtype": m.dtype,
+                        "device": m.device,
+                        "max_input_length": m.max_tokens,
+                        "ready": m.ready,
+                    }
+                    for m in models
+                ],
+                "indexes": [
+                    {"name": i.name, "rows": len(i.index), "dim": i.index.dim} for i in self.service.indexes.values()
+                ],
+            }
+        )
+
+    async def show_metrics(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        return Response(self.service.metrics.format(), media_type="text/plain; version=0.0.4")
+
+    async def show_description(self, request: Request) -> Response:
+        return _respond(self._description)
+
+    async def show_page(self, request: Request) -> Response:
+        document = web.build_page(
+            "Ridgeline serve",
+            web.render_template(
+                "serve.html",
+                templates=_PACKAGE,
+                models=list(self.service.models.values()),
+                indexes=list(self.service.indexes.values()),
+            ),
+            styles=[web.read_asset("serve.css", _PACKAGE)],
+            scripts=[web.read_asset("serve.js", _PACKAGE)],
+            live=True,
+        )
+        return web.create_page_response(document)
+
+    @contextmanager
+    def _use(self, model: ServedModel) -> Iterator[None]:
+        """Take one place in the queue of a model, and keep the model open."""
+        self.service.check_queue(model)
+        model.users += 1
+        try:
+            yield
+        except TooLong as error:
+            message = f'{model.hide_folder(str(error))} Or send "truncate": true.'
+            raise bad_request(message, "input", "context_length_exceeded") from None
+        except InputError as error:
+            raise bad_request(model.hide_folder(str(error))) from None
+        finally:
+            model.users -= 1
+
+    async def _read_input(self, model: ServedEmbedder, value: list[str] | list[list[int]], truncate: bool) -> Tokens:
+        if isinstance(value[0], list):
+            return model.take_tokens(value, truncate)
+        return await _tokenize(model, value, truncate)
+
+    def _choose_tei(self, body: Body) -> ServedEmbedder:
+        return self.service.get_embedder(fields.get_string(body, "model") or None)
+
+    async def _read_tei(self, model: ServedEmbedder, body: Body) -> Tokens:
+        value = fields.get_input(body, "inputs")
+        if isinstance(value[0], list):
+            return model.take_tokens(value, fields.get_flag(body, "truncate"))
+        return await self._tokenize_tei(model, value, body)
+
+    async def _tokenize_tei(self, model: ServedEmbedder, texts: list[str], options: Body) -> Tokens:
+        _check_direction(options)
+        texts = _add_prompt(model, texts, options)
+        return await _tokenize(model, texts, fields.get_flag(options, "truncate"))
+
+    async def _read_vectors(self, served: Any, body: Body) -> Any:
+        """Return the vectors of a request: as given, or of its texts."""
+        if (body.get("input") is None) == (body.get("vectors") is None):
+            raise bad_request("give 'input' or 'vectors', one of the two.")
+        if body.get("vectors") is not None:
+            return fields.get_vectors(body, "vectors", served.index.dim)
+        model = self.service.choose_text_model(served, fields.get_string(body, "model") or None)
+        with self._use(model):
+            tokens = await _tokenize(model, fields.get_texts(body, "input"), fields.get_flag(body, "truncate"))
+            return await model.encode(tokens)
+
+    async def _score(
+        self, body: Body, documents: list[str], *, truncate: bool, raw: bool = False
+    ) -> tuple[str, NDArray[np.float32]]:
+        """Return the name of the model, and a score for each document."""
+        model = self.service.get_reranker(fields.get_string(body, "model") or None)
+        query = fields.get_text(body, "query")
+        with self._use(model):
+            size = len(query) + sum(map(len, documents))
+            tokens = await _run_beside_loop(size, model.tokenize, query, documents, truncate=truncate)
+            return model.name, await model.score(tokens, raw=raw)
+
+
+async def _run_beside_loop(size: int, tokenize: Callable[..., Tokens], *texts: Any, truncate: bool) -> Tokens:
+    """Tokenize; texts of many characters in a thread, so that the event loop goes on."""
+    if size < LOOP_CHARACTERS:
+        return tokenize(*texts, truncate=truncate)
+    return await asyncio.to_thread(tokenize, *texts, truncate=truncate)
+
+
+async def _tokenize(model: ServedEmbedder, texts: list[str], truncate: bool) -> Tokens:
+    return await _run_beside_loop(sum(map(len, texts)), model.tokenize, texts, truncate=truncate)
+
+
+def _handle_post(service: Service, path: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler of a path: it reads the body, keeps the deadline, counts, and explains errors."""
+    path = path.replace(":path", "")
+    required, optional = get_fields(path)
+
+    async def handle(request: Request) -> Response:
+        start_s = time.perf_counter()
+        with trace_request(path, request.headers) as span:
+            try:
+                body = fields.parse_json(await request.body())
+                fields.check_fields(body, required, optional)
+                body.update(request.path_params)
+                seconds = fields.parse_timeout(request.headers.get("x-request-timeout"))
+                response = _respond(await _run_until_left(request, answer(body), seconds or DEADLINE_S))
+            except Exception as error:
+                if not isinstance(error, RidgelineError):
+                    _log.error("a request to %s failed (%s)", path, describe_error(error))
+                response = _respond_error(request, explain_error(error))
+            span.set_attribute("http.response.status_code", response.status_code)
+        service.metrics.observe_request(path, response.status_code, time.perf_counter() - start_s)
+        return response
+
+    return handle
+
+
+async def _run_until_left(request: Request, work: Awaitable[Any], seconds: float) -> Any:
+    """Await an answer; stop if the deadline passes or the client leaves, so that its texts leave the queue."""
+    task = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(_wait_until_left(request))
+    try:
+        done, _ = await asyncio.wait({task, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            return task.result()
+        if left in done:
+            raise ApiError(499, "the client left.")
+        raise ApiError(504, f"there is no answer within {seconds:g} s.", code="timeout")
+    finally:
+        task.cancel()
+        left.cancel()
+
+
+async def _wait_until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    import orjson
+    from starlette.responses import Response
+
+    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, headers, "application/json")
+
+
+def _respond_error(request: Request, error: ApiError) -> Response:
+    path = request.url.path
+    status = error.status
+    if path in TEI_PATHS and status == 400:
+        status = 413 if error.code == "context_length_exceeded" else 422
+    return _respond(format_error(path, status, str(error), error.code, error.param), status, error.headers)
+
+
+def _describe_model(model: ServedModel) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "ridgeline"}
+
+
+def _cut(vectors: Any, dimensions: int | None) -> Any:
+    """Keep the first components and scale to length 1 (Matryoshka)."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    short = vectors[:, :dimensions]
+    lengths = np.linalg.norm(short, axis=1, keepdims=True)
+    return np.ascontiguousarray(short / np.maximum(lengths, np.finfo(np.float32).tiny))
+
+
+def _check_direction(options: Body) -> None:
+    if fields.get_string(options, "truncation_direction", "Right").lower() != "right":
+        raise bad_request("'truncation_direction' must be Right.", "truncation_direction")
+
+
+def _add_prompt(model: ServedEmbedder, texts: list[str], options: Body) -> list[str]:
+    name = fields.get_string(options, "prompt_name")
+    return model.add_prompt(texts, name) if name else texts
+
+
+def _sort_scores(scores: Any) -> list[int]:
+    order: list[int] = np.argsort(-np.asarray(scores), kind="stable").tolist()
+    return order

@@ -1,0 +1,262 @@
+"""Dynamic batching: one thread packs the texts of all requests into batches for one model.
+
+An idle model starts at once with what is there; while a batch runs, the next one collects. A batch takes requests in
+order of arrival, but from a long one only a share: the rest of that request waits behind the others for the next batch.
+So a short request waits for one share of each long request before it, not for all their texts. A cancelled request
+leaves the queue; what it has in a running batch is computed and thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ridgeline.embed import Tokens
+from ridgeline.errors import RidgelineError
+
+SHARES = 16  # a request with more than this part of a batch is long
+
+# Runs one batch: (output, tokens) → one result per text, in order.
+RunBatch = Callable[[str, Tokens], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """What one batch held, for the metrics."""
+
+    texts: int
+    tokens: int
+    requests: int
+    seconds: float
+
+
+class Stopped(RidgelineError):
+    """The batcher takes no more work."""
+
+
+@dataclass(eq=False)
+class _Request:
+    """The texts of one request.
+
+    output  what to compute; a batch has one output
+    """
+
+    tokens: Tokens
+    output: str
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[list[Any]]
+    results: list[Any] = field(default_factory=list)
+    begin: int = 0  # the first text that is in no batch yet
+    missing: int = 0  # texts without a result
+    cancelled: bool = False
+
+
+_Part = tuple[_Request, int, int]  # texts `first` to `end` of a request
+
+
+class Batcher:
+    """Batches for one model.
+
+    run         computes one batch; called in one thread only
+    max_tokens  tokens of a batch; a longer text is a batch of its own
+    observe     called after each batch
+    on_failure  called, once, when `run` raises something that is not a RidgelineError: the model has to be loaded again
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: RunBatch,
+        max_tokens: int,
+        *,
+        observe: Callable[[BatchSizes], object] = lambda sizes: None,
+        on_failure: Callable[[BaseException], object] = lambda error: None,
+    ) -> None:
+        self._run, self._max_tokens, self._observe, self._on_failure = run, max_tokens, observe, on_failure
+        self._queue: deque[_Request] = deque()
+        self._changed = threading.Condition()
+        self._in_batch: list[_Request] = []
+        self._closing = False
+        self.waiting_tokens = 0  # in no batch yet
+        self.tokens_per_second = 0.0  # of the last batches
+        self._thread = threading.Thread(target=self._work, name=f"serve-{name}", daemon=True)
+        self._thread.start()
+
+    async def compute(self, tokens: Tokens, output: str) -> list[Any]:
+        """Return one result per text. If the caller is cancelled, its texts leave the queue."""
+        if not len(tokens):
+            return []
+        loop = asyncio.get_running_loop()
+        request = _Request(tokens, output, loop, loop.create_future(), [None] * len(tokens), missing=len(tokens))
+        with self._changed:
+            if self._closing:
+                raise Stopped("the model is being replaced; try again.")
+            self._queue.append(request)
+            self.waiting_tokens += _count_tokens(tokens, 0, len(tokens))
+            self._changed.notify()
+        try:
+            return await request.answer
+        finally:
+            if request.missing:
+                self._remove(request)
+
+    def close(self) -> None:
+        """Finish the work that was accepted, then end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _remove(self, request: _Request) -> None:
+        with self._changed:
+            if not request.cancelled:
+                request.cancelled = True  # if it has texts in the running batch, it is not put back
+                self.waiting_tokens -= _count_tokens(request.tokens, request.begin, len(request.tokens))
+                with suppress(ValueError):
+                    self._queue.remove(request)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closing:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                parts = self._take_batch()
+                self._in_batch = [request for request, _, _ in parts]
+            self._run_batch(parts)
+            with self._changed:
+                for request, _, _ in parts:
+                    if request.begin < len(request.tokens) and not request.cancelled:
+                        self._queue.append(request)
+
+    def _take_batch(self) -> list[_Part]:
+        """Take texts from the queue, those of one output; call with the lock held."""
+        output = self._queue[0].output
+        fitting = [request for request in self._queue if request.output == output]
+        ends: dict[_Request, int] = {}
+        room = self._max_tokens
+        for limit in (max(1, self._max_tokens // SHARES), self._max_tokens):  # shares first, then what is left
+            for request in fitting:
+                if room <= 0:
+                    break
+                start = ends.get(request, request.begin)
+                end = self._find_end(request, start, min(limit, room), room, first=not ends)
+                if end > start:
+                    ends[request] = end
+                    room -= _count_tokens(request.tokens, start, end)
+        parts = [(request, request.begin, end) for request, end in ends.items()]
+        for request, begin, end in parts:
+            self.waiting_tokens -= _count_tokens(request.tokens, begin, end)
+            request.begin = end
+            self._queue.remove(request)
+        return parts
+
+    @staticmethod
+    def _find_end(request: _Request, start: int, limit: int, room: int, *, first: bool) -> int:
+        """Return the end of the texts that a batch takes: up to `limit` tokens, but one text at least if it fits."""
+        offsets = request.tokens.offsets
+        if start == len(request.tokens):
+            return start
+        end = int(np.searchsorted(offsets, offsets[start] + limit, "right")) - 1
+        if end == start and (first or _count_tokens(request.tokens, start, start + 1) <= room):
+            end = start + 1
+        return end
+
+    def _run_batch(self, parts: list[_Part]) -> None:
+        start_s = time.perf_counter()
+        try:
+            tokens = _join_parts(parts)
+            results = self._run(parts[0][0].output, tokens)
+            if len(results) != len(tokens):
+                raise RuntimeError(f"the model gave {len(results)} results for {len(tokens)} texts")
+        except RidgelineError as error:
+            self._refuse(parts, error)
+            return
+        except BaseException as error:
+            self._break(error)
+            return
+        row, finished = 0, []
+        for request, first, end in parts:
+            request.results[first:end] = results[row : row + end - first]
+            row += end - first
+            request.missing -= end - first
+            if not request.missing:
+                finished.append(request)
+        _answer(finished)
+        sizes = BatchSizes(len(tokens), len(tokens.ids), len(parts), time.perf_counter() - start_s)
+        rate = sizes.tokens / max(sizes.seconds, 1e-9)
+        self.tokens_per_second += (rate - self.tokens_per_second) * (0.2 if self.tokens_per_second else 1.0)
+        self._observe(sizes)
+
+    def _refuse(self, parts: list[_Part], error: RidgelineError) -> None:
+        """Give the error to its request only: the parts of several requests run again, one request at a time."""
+        if len(parts) == 1:
+            request = parts[0][0]
+            self._remove(request)
+            _set_error(request, error)
+            return
+        for part in parts:
+            if not part[0].cancelled:  # a failure of the model has cancelled them all
+                self._run_batch([part])
+
+    def _break(self, error: BaseException) -> None:
+        """The model is broken: nothing that waits for it can be answered."""
+        with self._changed:
+            self._closing = True
+            failed = [*self._in_batch, *self._queue]
+            self._queue.clear()
+            self.waiting_tokens = 0
+            for request in failed:
+                request.cancelled = True
+        self._on_failure(error)
+        for request in failed:
+            _set_error(request, Stopped("the model failed and is loaded again; try again in a moment."))
+
+
+def _count_tokens(tokens: Tokens, first: int, end: int) -> int:
+    return int(tokens.offsets[end] - tokens.offsets[first])
+
+
+def _join_parts(parts: list[_Part]) -> Tokens:
+    if len(parts) == 1 and parts[0][1:] == (0, len(parts[0][0].tokens)):
+        return parts[0][0].tokens
+    ids, lengths = [], []
+    for request, first, end in parts:
+        offsets = request.tokens.offsets[first : end + 1]
+        ids.append(request.tokens.ids[offsets[0] : offsets[-1]])
+        lengths.append(np.diff(offsets))
+    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    return Tokens(np.concatenate(ids), offsets)
+
+
+def _answer(requests: list[_Request]) -> None:
+    """Wake finished requests, with one call per event loop."""
+    for loop in {request.loop for request in requests}:
+        with suppress(RuntimeError):  # the loop is closed: its requests have gone
+            loop.call_soon_threadsafe(_set_results, [request for request in requests if request.loop is loop])
+
+
+def _set_results(requests: list[_Request]) -> None:
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_result(request.results)
+
+
+def _set_error(request: _Request, error: BaseException) -> None:
+    def set_exception() -> None:
+        if not request.answer.done():
+            request.answer.set_exception(error)
+
+    with suppress(RuntimeError):
+        request.loop.call_soon_threadsafe(set_exception)

@@ -1,0 +1,297 @@
+"""A model that serves: loaded, warm, with its batcher; and the folder's state, to notice a change.
+
+A request takes the model once and keeps it to its end. So while a model is replaced, every answer comes wholly from the
+old one or wholly from the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.embed import Embedder, Reranker, Tokens, TooLong, find_model
+from ridgeline.errors import InputError, MissingExtra
+from ridgeline.serve.batcher import Batcher, BatchSizes
+
+CPU_BATCH_TOKENS = 4096  # some tens of milliseconds: short enough that a new request need not wait long
+GPU_BATCH_TOKENS = 65_536
+FIRST_TEXT = "a first text"
+
+FolderState = tuple[tuple[str, int, int, int], ...]
+
+
+class ServedModel:
+    """A model behind a batcher.
+
+    name        the name that clients use
+    source      a folder, or the name of a model on this machine
+    max_tokens  tokens of a batch; None: 4,096 on a CPU, 65,536 on a GPU
+    """
+
+    kind: str
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        model: Embedder | Reranker,
+        state: FolderState,
+        *,
+        max_batch_tokens: int | None = None,
+        observe: Callable[[str, BatchSizes], object] = lambda name, sizes: None,
+        on_failure: Callable[[BaseException], object] = lambda error: None,
+    ) -> None:
+        self.name, self.source, self.state, self._model = name, source, state, model
+        self.max_batch_tokens = max_batch_tokens or (
+            GPU_BATCH_TOKENS if model.device.startswith("cuda") else CPU_BATCH_TOKENS
+        )
+        self.ready, self.users, self.created = False, 0, int(time.time())
+        self._tokenizer: Any = None  # of the library, for the texts of tokens
+        self.batcher = Batcher(
+            name,
+            self._run,
+            self.max_batch_tokens,
+            observe=lambda sizes: observe(name, sizes),
+            on_failure=on_failure,
+        )
+
+    @property
+    def device(self) -> str:
+        return self._model.device
+
+    @property
+    def dtype(self) -> str:
+        return self._model.dtype
+
+    @property
+    def max_tokens(self) -> int:
+        return self._model.max_tokens
+
+    @property
+    def dim(self) -> int | None:
+        """Components of a vector."""
+        return None
+
+    async def warm_up(self) -> None:
+        """Compute a first text, as a request does; the model is ready after that."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Finish what was accepted, then release the weights."""
+        self.batcher.close()
+        self._model.close()
+
+    def read_state(self) -> FolderState:
+        """Return the state of the folder now; another one than `state` means that it changed."""
+        return read_folder_state(self._model.folder)
+
+    def hide_folder(self, message: str) -> str:
+        """Return a message with the name that clients know instead of the folder on this machine."""
+        for place in (str(self._model.folder), self._model.name):
+            message = message.replace(place, self.name) if "/" in place else message
+        return message
+
+    def describe_tokens(self, texts: Sequence[str], special: bool) -> list[list[dict[str, Any]]]:
+        """Return number, text, start and stop of every token, as TEI's /tokenize does."""
+        if self._tokenizer is None:
+            self._tokenizer = _load_library_tokenizer(self._model.folder)
+        rows = self._tokenizer.encode_batch(list(texts), add_special_tokens=special)
+        return [
+            [
+                {
+                    "id": number,
+                    "text": text if is_special else source[start:stop],
+                    "special": bool(is_special),
+                    "start": None if is_special else start,
+                    "stop": None if is_special else stop,
+                }
+                for number, text, is_special, (start, stop) in zip(
+                    row.ids, row.tokens, row.special_tokens_mask, row.offsets, strict=True
+                )
+            ]
+            for source, row in zip(texts, rows, strict=True)
+        ]
+
+    def _run(self, output: str, tokens: Tokens) -> Sequence[Any]:
+        """Compute one batch, in the thread of the batcher."""
+        raise NotImplementedError
+
+
+class ServedEmbedder(ServedModel):
+    """An embedder behind a batcher."""
+
+    kind = "embedding"
+    _model: Embedder
+
+    @property
+    def dim(self) -> int:
+        return self._model.dim
+
+    @property
+    def hidden(self) -> int:
+        """Components of the vector of a token."""
+        return self._model.config.hidden
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names that an index may have for the model of its vectors."""
+        return self.name, self._model.name
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._model.outputs
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts of the model, by name."""
+        return self._model.config.prompts
+
+    async def warm_up(self) -> None:
+        await self.batcher.compute(self.tokenize([FIRST_TEXT], truncate=True), self.outputs[0])
+        self.ready = True
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool) -> Tokens:
+        """Return the tokens of texts; raise TooLong if one has too many and may not be cut."""
+        return self._model.tokenize(texts, truncate=truncate)
+
+    def add_prompt(self, texts: list[str], name: str) -> list[str]:
+        """Put a prompt of the model before the texts."""
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise InputError(f"'{self.name}' has no prompt of this name; there are: {known}.")
+        prompt = self.prompts[name]
+        if self._model.prompt not in ("", prompt):
+            raise InputError(f"'{self.name}' has a prompt of its own for every text; leave out prompt_name.")
+        return texts if self._model.prompt else [prompt + text for text in texts]
+
+    def take_tokens(self, rows: Sequence[Sequence[int]], truncate: bool) -> Tokens:
+        """Return token ids of a client as `Tokens`, after a check; special tokens stay as they are given."""
+        limit, vocabulary = self.max_tokens, self._model.config.vocabulary
+        if truncate:
+            rows = [row[:limit] for row in rows]
+        for number, row in enumerate(rows):
+            if not row:
+                raise InputError(f"input {number} has no token ids; give one at least.")
+            if len(row) > limit:
+                raise TooLong(f"input {number} has {len(row)} token ids; '{self.name}' takes {limit}.")
+            if min(row) < 0 or max(row) >= vocabulary:
+                wrong = next(i for i in row if not 0 <= i < vocabulary)
+                raise InputError(f"input {number} has the token id {wrong}; '{self.name}' has 0 to {vocabulary - 1}.")
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return Tokens(np.concatenate([np.asarray(row, np.int32) for row in rows]), offsets)
+
+    async def encode(self, tokens: Tokens) -> NDArray[np.float32]:
+        """Return float32 [texts, dim], batched with the texts of other requests."""
+        return np.stack(await self.encode_each(tokens, "dense"))
+
+    async def encode_each(self, tokens: Tokens, output: str) -> list[Any]:
+        """Return one result per text: "tokens" float32 [tokens, width], "sparse" (token numbers, weights)."""
+        if output not in self.outputs:
+            raise InputError(f"'{self.name}' has no output '{output}'; it has: {', '.join(self.outputs)}.")
+        return await self.batcher.compute(tokens, output)
+
+    def _run(self, output: str, tokens: Tokens) -> Sequence[Any]:
+        results: Any = self._model.encode_tokens(tokens, output=output)
+        if output == "sparse":
+            starts = results.indptr.tolist()  # of the rows
+            return [(results.indices[i:j], results.data[i:j]) for i, j in pairwise(starts)]
+        return results if output == "dense" else [results[i] for i in range(len(results))]
+
+
+class ServedReranker(ServedModel):
+    """A reranker behind a batcher."""
+
+    kind = "reranker"
+    _model: Reranker
+
+    async def warm_up(self) -> None:
+        await self.score(self.tokenize(FIRST_TEXT, [FIRST_TEXT], truncate=True))
+        self.ready = True
+
+    def tokenize(self, query: str, documents: Sequence[str], *, truncate: bool) -> Tokens:
+        """Return the tokens of the pairs; raise TooLong if one has too many and may not be cut."""
+        return self._model.tokenize(query, documents, truncate=truncate)
+
+    async def score(self, pairs: Tokens, *, raw: bool = False) -> NDArray[np.float32]:
+        """Return one score per pair; `raw` leaves out the activation."""
+        return np.asarray(await self.batcher.compute(pairs, "raw" if raw else "score"), np.float32)
+
+    def _run(self, output: str, tokens: Tokens) -> Sequence[Any]:
+        scores: Sequence[Any] = self._model.score_tokens(tokens, raw=output == "raw").tolist()
+        return scores
+
+
+def load_model(name: str, source: str, *, device: str = "auto", dtype: str = "auto", **settings: Any) -> ServedModel:
+    """Load an embedder or a reranker, whichever the folder holds."""
+    folder = find_model(source).folder
+    state = read_folder_state(folder)  # before the files are read: no change is missed
+    if not _holds_reranker(folder):
+        return ServedEmbedder(name, source, Embedder(source, device=device, dtype=dtype), state, **settings)
+    reranker = Reranker(source, device=device, dtype=dtype)
+    if reranker.labels != 1:
+        raise InputError(f"'{source}' has {reranker.labels} outputs; a reranker that serves has one.")
+    return ServedReranker(name, source, reranker, state, **settings)
+
+
+def read_folder_state(folder: Path) -> FolderState:
+    """Return name, inode, size and time of every file of a folder: a replaced or rewritten file changes it."""
+    entries = []
+    for path in sorted(folder.rglob("*")):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # it is gone again
+        if path.is_file():
+            entries.append((str(path.relative_to(folder)), status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(entries)
+
+
+class ServedIndex:
+    """An index that serves. Changes of its rows stay in memory: a restart or a reload reads the folder again.
+
+    name    the name that clients use
+    folder  what `Index.save` or `ridgeline index` wrote
+    """
+
+    def __init__(self, name: str, folder: Path, *, device: str = "auto") -> None:
+        from ridgeline.search import Index
+
+        self.name, self.folder = name, folder
+        self.state = self.read_state()  # before the files are read: no change is missed
+        self.index = Index.load(folder, device=device)
+
+    def read_state(self) -> FolderState:
+        """Return the state of the folder now; another one than `state` means that it changed."""
+        return read_folder_state(self.folder)
+
+
+def _holds_reranker(folder: Path) -> bool:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        names = config.get("architectures") or []
+        return any(str(name).endswith("ForSequenceClassification") for name in names)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False  # the embedder says what is wrong
+
+
+def _load_library_tokenizer(folder: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingExtra("/tokenize", "embed") from None
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise InputError("this model has no tokenizer.json, which /tokenize reads.")
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
