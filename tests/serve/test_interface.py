@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import resource
 import sys
 import types
 from contextlib import contextmanager
@@ -278,10 +279,12 @@ def test_the_package_itself_serves(folder, monkeypatch):
     from ridgeline import web
 
     served = []
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)  # for the other tests
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
     monkeypatch.setattr(web, "serve", lambda app, **options: served.append((app, options)))
     ridgeline.serve([f"mini={folder}"], port=0, device="cpu", dtype="float32", token=TOKEN)
     [(app, options)] = served
     assert app.rules.token == TOKEN
-    assert (options["port"], options["drain_s"]) == (0, 60.0)
+    assert (options["port"], options["drain_s"], options["max_connections"]) == (0, 60.0, 4096)
     with pytest.raises(InputError, match="can be reached from other machines"):
         ridgeline.serve([f"mini={folder}"], host="0.0.0.0")

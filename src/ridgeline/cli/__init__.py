@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "index": ("index:index", "Work", "Build an index: a folder that `ridgeline search` reads."),
     "search": ("search:search", "Work", "Find the nearest rows, best first."),
+    "serve": ("serve:serve", "Work", "Serve embeddings, reranking and search over HTTP."),
     "machine": (
         "machine:machine",
         "Measure",
@@ -72,7 +73,7 @@ COMMANDS = {
 # These commands share the machine with other programs. A waiting thread of torch spins for milliseconds before it
 # sleeps. If the core of its partner is busy, one text took 66 ms; with a short spin it takes 19 ms (12 and 13 ms on an
 # idle machine). Commands that measure keep the default, and so does a user who sets the variable.
-SHORT_SPIN_COMMANDS = ("embed", "index", "search", "audit", "recommend")
+SHORT_SPIN_COMMANDS = ("embed", "index", "search", "serve", "audit", "recommend")
 SPIN_COUNT = "10000"
 CONTEXT_SETTINGS = {"run": {"ignore_unknown_options": True}}  # the flags of Hydra (--cfg job) are unknown to Typer
 

@@ -317,10 +317,11 @@ class _Api:
                 "serve.html",
                 templates=_PACKAGE,
                 models=list(self.service.models.values()),
+                embedders=[m for m in self.service.models.values() if m.kind == "embedding"],
                 indexes=list(self.service.indexes.values()),
             ),
             styles=[web.read_asset("serve.css", _PACKAGE)],
-            scripts=[web.read_asset("serve.js", _PACKAGE)],
+            scripts=[web.read_asset("client.js"), web.read_asset("serve.js", _PACKAGE)],
             live=True,
         )
         return web.create_page_response(document)

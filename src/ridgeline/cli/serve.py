@@ -1,0 +1,79 @@
+"""`ridgeline serve`: embeddings, reranking and search over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.output import Device
+
+TOKEN = "RIDGELINE_SERVE_TOKEN"  # noqa: S105
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=]MODEL", help="Folders or names of models (default: all-MiniLM-L6-v2)."),
+    ] = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option("--index", metavar="[NAME=]DIR", help="A folder of `ridgeline index`; can be repeated."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on (default: 127.0.0.1, this machine only).")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one (default: 8000).")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"Ask clients for the token in this file, which is created if it is missing (default: {TOKEN}).",
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the arithmetic: auto, float32, bfloat16, float16 (default: auto).")
+    ] = "auto",
+    max_batch_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens per batch (default: 4096 on a CPU, 65536 on a GPU).")
+    ] = None,
+    max_queue: Annotated[
+        int, typer.Option(metavar="N", help="Requests without an answer, per model; more get 429 (default: 1024).")
+    ] = 1024,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Load a model or an index again when its folder changes.")
+    ] = False,
+) -> None:
+    """Serve embeddings, reranking and search over HTTP.
+
+    The clients of OpenAI (/v1/embeddings), Text Embeddings Inference (/embed, /rerank) and Cohere (/v1/rerank) work
+    unmodified. SIGTERM answers what was accepted and exits with 0.
+
+    [dim]Examples:[/]
+
+      ridgeline serve
+
+      ridgeline serve mini=models/all-MiniLM-L6-v2 --index films=films.index --port 9000
+
+      ridgeline serve models/bge-m3 --device cuda --host 0.0.0.0 --token-file token
+    """
+    from ridgeline.cli.tokens import find_token
+    from ridgeline.embed import DEFAULT
+    from ridgeline.serve import serve as run
+
+    token, _ = find_token(token_file, TOKEN)
+    run(
+        models or ([] if index else [DEFAULT]),
+        indexes=index or (),
+        host=host,
+        port=port,
+        token=token,
+        device=device,
+        dtype=dtype,
+        max_batch_tokens=max_batch_tokens,
+        max_queue=max_queue,
+        watch=watch,
+        announce=lambda line: print(line, flush=True),
+    )
