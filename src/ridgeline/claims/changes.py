@@ -55,7 +55,8 @@ _CLAIM_FIRST = re.compile(
 )
 _MOVED = re.compile(
     r"\b(?:(?P<less>fell|drop(?:s|ped)?|falls?|cuts?|reduce[sd]?|decreased?|is down)|"
-    r"(?P<more>rose|rises?|grew|grows?|increased?|is up))\b[^.;,]{0,60}?\bby\s\W*$",
+    r"(?P<more>rose|rises?|grew|grows?|increased?|is up))\b[^.;,]{0,60}?\bby\s\W*$|"
+    r"\b(?:is|are|was|were|went|goes|go)\s(?:(?P<down>down)|(?P<up>up))\s$",
     re.I,
 )
 _SETTING = re.compile(  # words before "from 100 to 150 ms" that mark a range or a setting
@@ -139,7 +140,10 @@ def _check_claim_ahead(context: Context, facts: list[Fact], index: int) -> list[
     named = moved or (tail if tail is not None and tail["end"] is None else None)
     if named is None:
         return None
-    return list(_check_claim(context, claim, first, second, bool(named["less"]), bool(named["more"])))
+    less, more = (
+        (moved["less"] or moved["down"], moved["more"] or moved["up"]) if moved else (named["less"], named["more"])
+    )
+    return list(_check_claim(context, claim, first, second, bool(less), bool(more)))
 
 
 def _check_claim(context: Context, claim: Fact, first: Fact, second: Fact, less: bool, more: bool) -> Iterator[Finding]:
@@ -181,7 +185,7 @@ def _check_factor_between(context: Context, first: Fact, claim: Fact, second: Fa
     if not (is_exact(one) and is_exact(stated) and is_exact(other)):
         return
     ahead, behind = first.text[one.end : stated.start], first.text[stated.end : other.start]
-    if not re.fullmatch(r"\s?[,(—–:-]?\s?(?:is |or |which is |that is |i\.e\.,? )?(?:about |roughly )?", ahead):
+    if not re.fullmatch(r"\s?[,(—–:=-]?\s?(?:is |or |which is |that is |i\.e\.,? )?(?:about |roughly )?", ahead):
         return
     if not re.match(r"\s*(?:faster |more |higher |better )?(?:the|than|over|of|vs\.?|compared|against|as)\b", behind):
         return

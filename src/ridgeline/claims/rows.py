@@ -120,6 +120,8 @@ def _names_complete_run(count: Column) -> bool:
 def _share_noun(count: Column, rate: Column) -> bool:
     """Whether "Requests" and "requests/s" count the same things."""
     nouns = {cell.noun.rstrip("s") for cell in rate.cells if cell is not None and len(cell.noun) > 2}
+    named = re.match(r"([a-z]{3,})\s?(?:/\s?s(?:ec(?:ond)?)?|per sec(?:ond)?)\b", rate.name.lower())
+    nouns |= {named[1].rstrip("s")} if named else set()
     words = {word.rstrip("s") for word in re.findall(r"[a-z]+", count.name.lower())}
     words |= {cell.noun.rstrip("s") for cell in count.cells if cell is not None and cell.noun}
     return bool(nouns & words)

@@ -44,6 +44,9 @@ _OTHER_BASE = re.compile(
 )
 
 
+_FATE = re.compile(  # what happened to a part: "96 failed (4 %)"; a comparison is no share: "40 were faster (12 %)"
+    r"\s*(?:failed|passed|succeeded|completed|timed out|(?:are|were|got|have been)\s(?!\w*er\b)\w+)\s*\(\s*[~≈]?"
+)
 _FRACTION = re.compile(  # "411/420 tests (97.9 %)", "97.9 % (411/420)"
     r"(?<![\w.,/-])(?P<part>\d[\d,]*)\s?/\s?(?P<total>\d[\d,]*)(?:\s[a-z]+){0,3}\s*\(\s*(?P<after>\d[\d.]*\s?%)\s*\)|"
     r"(?<![\w.,-])(?P<before>\d[\d.]*\s?%)\s*\((?P<part2>\d[\d,]*)\s?/\s?(?P<total2>\d[\d,]*)(?![\w.,/%-]*\d)"
@@ -85,8 +88,12 @@ def _check_rate(context: Context, count: Fact, time: Fact, rate: Fact) -> Iterat
     same_noun = amount.noun.rstrip("s") == stated.noun.rstrip("s") and amount.noun
     if amount.dims == q.NONE and (amount.share or amount.factor or not same_noun):
         return
-    if not re.fullmatch(r"\s(?:\w+\s){0,3}in\s(?:just |only |about |under )?", count.text[amount.end : span.start]):
-        return
+    took = re.fullmatch(
+        r"\s(?:\w+\s){0,3}(?:in|(?P<took>takes?|took|needs?|needed))\s(?:just |only |about |under )?",
+        count.text[amount.end : span.start],
+    )
+    if not took or (took["took"] and overlap(stated.interval(1.0), divide((1.0, 1.0), span.interval()), SLACK)):
+        return  # "10 queries take 5 ms (200 queries/s)": each of them
     if not _THEN.fullmatch(count.text[span.end : stated.start]):
         return
     computed = divide(amount.interval(), span.interval())
@@ -98,8 +105,13 @@ def _check_rate(context: Context, count: Fact, time: Fact, rate: Fact) -> Iterat
 
 
 def _check_share(context: Context, first: Fact, second: Fact, third: Fact) -> Iterator[Finding]:
-    """Check "412 of 500 requests (82.4 %)", "99/100 (99.4 %)", "45 GB/s (50 % of 90 GB/s)"."""
-    if third.quantity.share:
+    """Check "412 of 500 requests (82.4 %)", "of 500 requests, 12 failed (2.4 %)", "45 GB/s (50 % of 90 GB/s)"."""
+    total_first = re.search(r"\bof (?:the |all )?$", first.text[: first.quantity.start], re.I) is not None
+    which = r"(?:\s[\w-]+){1,3},\s" if total_first else r"(?:\s[\w-]+){1,3},?\sof which\s"
+    if third.quantity.share and re.fullmatch(which, first.text[first.quantity.end : second.quantity.start]):
+        base, part, share = first, second, third
+        between = joined = _FATE.fullmatch(first.text[part.quantity.end : share.quantity.start])
+    elif third.quantity.share:
         part, base, share = first, second, third
         between = re.fullmatch(
             r"\s*(?:\w+\s?){0,2}[(,=:→]\s*[~≈]?", first.text[base.quantity.end : share.quantity.start]
