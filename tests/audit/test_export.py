@@ -127,6 +127,15 @@ def test_a_time_that_is_shown_is_read_back_to_the_nanosecond(ns):
     assert parse_moment(show_moment(ns)) == ns
 
 
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("1700000000", "seconds"), ("1700000000000", "milliseconds"), ("1700000000000000", "microseconds")],
+)
+def test_a_number_of_another_unit_is_no_time(text, unit):
+    with pytest.raises(InputError, match=f"'{text}' looks like {unit}"):
+        parse_moment(text)
+
+
 @pytest.mark.parametrize("text", ["", "soon", "12", "2026-13-01", "5y"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(InputError, match="no time"):

@@ -20,15 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ridgeline.audit.ledger.moment import parse_moment, show_moment
+from ridgeline.audit.ledger.moment import find_other_unit, parse_moment, show_moment
 from ridgeline.errors import InputError, Unverified
 from ridgeline.native import canonical_json, encode_events
 from ridgeline.store import compile_test, parse_where
 
 FIELDS = ("time", "source", "actor", "action", "subject", "attributes")
 _EXACT = 1 << 53
-_EARLIEST = 10**17  # nanoseconds: March 1973. Smaller numbers are of another unit …
-_UNITS = ((10**14, "microseconds"), (10**11, "milliseconds"), (10**8, "seconds"))  # … if they are at least this large
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 PRUNE = "ridgeline.ledger.prune"
 PRUNE_MARK = b'{"action":"' + PRUNE.encode() + b'"'  # such an entry begins with these bytes
@@ -95,7 +93,10 @@ def _parse_time(value: Any, where: str) -> Any:
     it is a number of seconds, milliseconds or microseconds. Other types are left to `encode`, which names them.
     """
     if isinstance(value, str) and _RFC_3339.fullmatch(value):
-        return parse_moment(value.upper().replace(" ", "T"))
+        try:
+            return parse_moment(value.upper().replace(" ", "T"))
+        except InputError:
+            raise InputError(f"{where}: time is '{value[:40]}', which no calendar or clock has; correct it.") from None
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
         raise InputError(
             f"{where}: time is {value[:40]!r}; give nanoseconds since 1970, or RFC 3339 like 2026-11-15T08:30:00.5Z."
@@ -103,7 +104,7 @@ def _parse_time(value: Any, where: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return value
     number = int(value)
-    unit = next((name for least, name in _UNITS if least <= number < _EARLIEST), None)
+    unit = find_other_unit(number)
     if unit is not None:
         raise InputError(
             f"{where}: time is {number}, which looks like {unit} (as nanoseconds it is {show_moment(number)}); give "
