@@ -91,11 +91,22 @@ def test_the_same_input_under_a_key_is_recorded_once(log, append, monkeypatch):
 def test_a_run_that_ended_half_way_is_finished_under_its_key(log, append, monkeypatch):
     monkeypatch.setattr(KeyedAppend, "PART", 10)
     items = events(0, 30)
-    assert append([*items[:20], "oops"], "--key", "k")[0] == 2
+    code, _, err = append([*items[:20], "oops"], "--key", "k")
+    assert (code, "20 events before it are recorded; run it again with --key k." in err) == (2, True)
     code, answer, _ = append(items, "--key", "k")
     assert (code, answer["repeated"], answer["appended"]) == (0, 20, 10)
     with Ledger.open(log) as ledger:
         assert [e for e in ledger.entries(700) if e["source"] == "test"] == items
+
+
+def test_without_a_key_it_says_what_a_second_run_must_leave_out(log, append, monkeypatch):
+    monkeypatch.setattr("ridgeline.cli.audit_ledger._CHUNK", 1 << 7)
+    code, _, err = append([*events(0, 20), "oops"])
+    with Ledger.open(log) as ledger:
+        recorded = ledger.size - 700
+    assert code == 2
+    assert 0 < recorded <= 20
+    assert f"{recorded} events before it are recorded; leave them out when you run it again." in err
 
 
 def test_a_log_that_cannot_be_signed_takes_no_keyed_events(log, append, full_tiles):

@@ -92,7 +92,8 @@ def append(
                 else:
                     at, size = into.append(events) if events else (-1, size)
             except RidgelineError as error:
-                print_note(f"{count:,} events before it are recorded." if count else None)
+                again = f"run it again with --key {key}" if key is not None else "leave them out when you run it again"
+                print_note(f"{count:,} events before it are recorded; {again}." if count else None)
                 raise _name_line(error, numbers) from None
             first = at if first < 0 else first
             count += len(events)
