@@ -20,6 +20,7 @@ import ridgeline.audit.ledger.writer as writer_module
 from ridgeline.audit import Ledger, new_signer
 from ridgeline.audit.ledger.checkpoint import Signer
 from ridgeline.audit.ledger.layout import LedgerPaths, write_key
+from ridgeline.audit.ledger.tile_store import TileStore
 from ridgeline.errors import InputError, StoreError, Unverified
 
 ONE_APPEND = (
@@ -309,3 +310,20 @@ def test_a_forked_child_does_not_write_for_its_parent(log):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         ledger.append([event(2)])
     assert len(stranger(log)) == 702
+
+
+def test_an_error_of_closing_does_not_hide_the_first_error(tmp_path, monkeypatch):
+    def refuse(self, files):
+        raise StoreError("the disk is full.")
+
+    def fail(ledger):
+        ledger.append(events(0, 3))
+        monkeypatch.setattr(TileStore, "put", refuse)
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"), Ledger.create(tmp_path / "log", origin="a") as ledger:
+        fail(ledger)
+    monkeypatch.undo()
+    with Ledger.open(tmp_path / "log") as ledger:
+        ledger.append([])
+        assert ledger.size == 3

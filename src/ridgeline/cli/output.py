@@ -39,8 +39,8 @@ def _replace_non_finite(answer: Any) -> Any:
 
 
 def print_line(sentence: str, console: Console | None = None) -> None:
-    """Write one line (default: to stdout) without markup and without line breaks, so that a path stays in one piece."""
-    (console or stdout()).print(escape_control(sentence), markup=False, highlight=False, soft_wrap=True)
+    """Write one line (default: to stdout) as it is and without line breaks, so that a path stays in one piece."""
+    (console or stdout()).print(escape_control(sentence), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def escape_control(text: str) -> str:

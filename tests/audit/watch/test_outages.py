@@ -21,6 +21,7 @@ import pytest
 from tests.audit.watch.watching import BASE, encode, entries, event, jsonl, make, outside_events, watch, write_events
 
 from ridgeline.audit import Ledger
+from ridgeline.audit.ledger.event import encode as encode_events
 from ridgeline.audit.ledger.journal import Journal
 from ridgeline.audit.ledger.layout import LedgerPaths
 from ridgeline.audit.ledger.writer_socket import WriterClient
@@ -116,6 +117,36 @@ def test_an_outage_is_reported_once_however_often_the_source_is_tried(log):
         assert not thread.is_alive()
     assert actions(log).count(internal_events.DOWN) == 1
     assert len(sentences) == 1
+
+
+def test_a_note_that_cannot_be_printed_ends_no_watcher(log):
+    def fail(sentence):
+        raise OSError(errno.EMFILE, "Too many open files")  # loading a module of the printer
+
+    with Ledger.open(log) as ledger:
+        watcher = Watcher(ledger, [Shaky(failures=1)], Settings(score=False), notify=fail)
+        thread = threading.Thread(target=watcher.run)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(outside_events(log)) == 12
+    assert actions(log).count(internal_events.ALERT) == 1
+
+
+def test_an_outage_whose_watcher_was_killed_before_its_alert_is_alerted_by_the_next(log):
+    with Ledger.open(log) as ledger:
+        down = [internal_events.make_event(internal_events.DOWN, name, {"what": "it broke."}) for name in "ab"]
+        ledger.append(encode_events([event(0), *down], internal=True))
+        alert = {"entry": 1, "leaf": ledger.leaf(1).hex(), "reason": "a is down", "kind": "outage", "score": None}
+        ledger.append(
+            encode_events([internal_events.make_event(internal_events.ALERT, "entry 1", alert)], internal=True)
+        )
+    for expected in ([2], []):
+        sent = []
+        watch(log, Shaky(failures=0, total=4), outlets=[sent.append], score=False)
+        assert [(a["entry"], a["kind"], a["event"]["subject"]) for a in sent] == [(n, "outage", "b") for n in expected]
+    with Ledger.open(log) as ledger:
+        assert sorted(a["entry"] for a in read_alerts(ledger)) == [1, 2]
 
 
 def test_the_only_source_that_cannot_start_is_an_error_at_once(log):

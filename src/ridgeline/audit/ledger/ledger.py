@@ -123,7 +123,11 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except StoreError:  # it must not hide the first error; the next writer signs what is recorded
+            if error is None:
+                raise
 
     def close(self) -> None:
         """Sign everything that was appended, sync it, and release the lock."""

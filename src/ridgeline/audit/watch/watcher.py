@@ -43,6 +43,7 @@ _TICK_S = 1.0
 _GRACE_S = 0.1  # before the model is loaded
 _RETRY_S, _LONGEST_RETRY_S = 0.5, 30.0  # between two starts of a source that fails
 _UP_S = 1.0  # a source that runs for so long without an error works again
+_LOOK_BACK = 10_000  # entries before the start, among which an outage may have no alert yet
 _LOG = "the log"  # named like a source if it cannot be written
 
 
@@ -95,12 +96,13 @@ class Watcher:
         retry: bool = True,
         notify: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self._on_status, self._retry, self._notify = tick, retry, notify
+        self._on_status, self._retry, self._print = tick, retry, notify
         names = [source.name for source in sources]
         if len(set(names)) != len(names):
             raise InputError(f"the source {max(names, key=names.count)} was given twice.")
         self._ledger, self._sources, self._settings = ledger, sources, settings
         ledger.append([])  # locks the log, so that it has one watcher
+        self._first = ledger.size
         self._places = WatchPaths(LedgerPaths(ledger.path))
         self._places.watch.mkdir(mode=0o700, exist_ok=True)
         redaction = redaction if redaction is not None else Redaction()
@@ -179,6 +181,7 @@ class Watcher:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._stop)
         ticking = asyncio.create_task(self._tick())
+        finishing = asyncio.create_task(asyncio.to_thread(self._finish_alerts))
         pumps = [asyncio.create_task(self._pump(source)) for source in self._sources]
         try:
             # A source that cannot be reached fails at once; then do not start the scorer.
@@ -194,7 +197,7 @@ class Watcher:
             for pump in pumps:
                 pump.cancel()
             ticking.cancel()
-            await asyncio.gather(*pumps, ticking, return_exceptions=True)
+            await asyncio.gather(*pumps, ticking, finishing, return_exceptions=True)
 
     async def _pump(self, source: Source) -> None:
         """Take the batches of a source until it ends; if it fails, start it again."""
@@ -267,12 +270,35 @@ class Watcher:
         """Record an outage and its alert; `sent`: the outlets have the alert already."""
         event = internal_events.make_event(internal_events.DOWN, source, words)
         receipt = self.intake.append_internal([event])[0]
-        alert = _make_outage_alert(receipt.index, receipt.leaf_hash.hex(), source, words["what"])
-        self.intake.append_internal(
-            [internal_events.make_event(internal_events.ALERT, f"entry {receipt.index}", alert)]
-        )
+        self._record_alert(receipt.index, receipt.leaf_hash, event, sent)
+
+    def _record_alert(self, entry: int, leaf: bytes, event: dict[str, Any], sent: bool = False) -> None:
+        """Record the alert of an outage, whose event is an entry already."""
+        alert = _make_outage_alert(entry, leaf.hex(), str(event["subject"]), str(event["attributes"].get("what")))
+        self.intake.append_internal([internal_events.make_event(internal_events.ALERT, f"entry {entry}", alert)])
         if not sent:
             self.scorer.send_alert({**alert, "event": event})
+
+    def _finish_alerts(self) -> None:
+        """Alert for the outages whose watcher was killed between their event and their alert."""
+        if not self._first:
+            return
+        actions = (internal_events.DOWN, internal_events.ALERT)
+        start, down, alerted = max(0, self._first - _LOOK_BACK), dict[int, dict[str, Any]](), set[Any]()
+        for entry, event in internal_events.read_internal_events(
+            self._ledger, *actions, start=start, end=min(self._first, self._ledger.checkpoint().size)
+        ):
+            if event["action"] == internal_events.DOWN:
+                down[entry] = event
+            else:
+                alerted.add(event["attributes"]["entry"])
+        for entry in sorted(down.keys() - alerted):
+            self._record_alert(entry, self._ledger.leaf(entry), down[entry])
+
+    def _notify(self, sentence: str) -> None:
+        """Print a note. One that cannot be printed ends no watcher: without descriptors, no module can be loaded."""
+        with suppress(OSError, ImportError):
+            self._print(sentence)
 
     def _take(self, source: str, batch: Batch) -> None:
         try:
