@@ -5,9 +5,13 @@ python -m pytest tests/recommend/test_service.py
 
 from __future__ import annotations
 
+import threading
+import time
+
 import httpx
 import pytest
 
+from ridgeline.errors import InputError
 from ridgeline.recommend.http_service import MAX_RESULTS, create_app
 from ridgeline.recommend.recommender import Options, parse_years
 from ridgeline.web import run_in_background
@@ -25,8 +29,16 @@ def client(url):
         yield http
 
 
+def wait_until_ready(client):
+    end = time.monotonic() + 60
+    while (answer := client.get("/api/health")).status_code != 200:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return answer
+
+
 def test_every_path_of_the_description_answers(client, model):
-    assert client.get("/api/health").json() == {"status": "ok"}
+    assert wait_until_ready(client).json() == {"status": "ok"}
     stats = client.get("/api/stats").json()
     assert (stats["users"], stats["items"]) == (240, len(model.catalogue))
     want = [a.to_json() for a in model.recommend(3, Options(4))]
@@ -42,6 +54,48 @@ def test_every_path_of_the_description_answers(client, model):
     assert [r["item"] for r in batch["2"]] == [a.item for a in model.recommend(2, Options(3))]
     described = client.get("/openapi.json").json()
     assert {"/api/search", "/api/recommend", "/api/similar", "/api/batch", "/api/stats"} <= set(described["paths"])
+
+
+def test_it_is_ready_once_a_first_search_was_answered(model, monkeypatch):
+    started, release, search = threading.Event(), threading.Event(), model.search
+
+    def slow_search(text, *options):
+        started.set()
+        assert release.wait(60)
+        return search(text, *options)
+
+    monkeypatch.setattr(model, "search", slow_search)
+    token = "correct-horse-battery-staple"
+    with run_in_background(create_app(model, token=token)) as url, httpx.Client(base_url=url) as client:
+        assert started.wait(60)
+        before = client.get("/api/health")
+        assert (before.status_code, before.json()) == (503, {"status": "starting"})
+        assert client.get("/api/stats").status_code == 401
+        answer = client.get("/api/recommend", params={"user": 3}, headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, "what needs no encoder is answered meanwhile"
+        release.set()
+        assert wait_until_ready(client).json() == {"status": "ok"}
+
+
+def test_a_model_whose_texts_cannot_be_searched_is_ready_for_the_rest(model, monkeypatch, caplog):
+    def fail(text, *options):
+        raise InputError("the encoder is not on this machine; fetch it.")
+
+    monkeypatch.setattr(model, "search", fail)
+    with run_in_background(create_app(model)) as url, httpx.Client(base_url=url) as client:
+        wait_until_ready(client)
+    assert "the encoder is not on this machine" in caplog.text
+
+
+def test_metrics_count_requests_by_path_and_status(model):
+    with run_in_background(create_app(model)) as url, httpx.Client(base_url=url) as client:
+        client.get("/api/recommend", params={"user": 3})
+        client.get("/api/recommend")
+        client.post("/api/batch", json={"users": [1]})
+        lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+    assert lines['ridgeline_recommend_requests_total{path="/api/recommend",status="200"}'] == "1.0"
+    assert lines['ridgeline_recommend_requests_total{path="/api/recommend",status="400"}'] == "1.0"
+    assert lines['ridgeline_recommend_request_seconds_count{path="/api/batch"}'] == "1.0"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -117,4 +118,6 @@ def client(server):
 
 
 def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    """Run a coroutine in a thread: in this one, a browser of another test may have an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(scenario)).result(120)

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.serve.conftest import run
 
 from ridgeline.embed import Tokens
 from ridgeline.errors import InputError
@@ -58,10 +59,6 @@ async def start(batcher, number, texts, length=4, output="dense"):
     await asyncio.sleep(0)
     assert batcher.waiting_tokens >= before
     return task
-
-
-def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario, NEVER))
 
 
 def test_requests_of_any_size_get_their_own_results_in_order():

@@ -4,26 +4,30 @@
 
 | path                | answers                                                              |
 |---------------------|----------------------------------------------------------------------|
-| GET /api/health     | {"status": "ok"}                                                     |
+| GET /api/health     | 200 {"status": "ok"} once a first search was answered, else 503      |
 | GET /api/stats      | what the model holds                                                 |
 | GET /api/search     | ?q=TEXT&k=&genre=&year=                                              |
 | GET /api/similar    | ?title=TITLE or ?item=ID                                             |
 | GET /api/recommend  | ?user=ID                                                             |
 | POST /api/new       | {"liked": [titles], "items": [ids], "text": "…", "text_weight": 0.5} |
 | POST /api/batch     | {"users": [ids], "k": 10}                                            |
+| GET /metrics        | for Prometheus                                                       |
 | GET /openapi.json   | the same for programs                                                |
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ridgeline import web
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.recommend.data import find_user_row
 from ridgeline.recommend.recommender import TEXT_WEIGHT, Options, Recommender, parse_years
 
@@ -36,7 +40,10 @@ MAX_USERS = 1_000  # of one batch
 MAX_LIKED = 200
 MAX_TEXT_CHARS = 2_000  # characters
 
+FIRST_TEXT = "a first text"
+
 _PACKAGE = "ridgeline.recommend"
+_log = logging.getLogger(_PACKAGE)
 
 
 def create_app(model: Recommender, *, token: str | None = None) -> web.App:
@@ -44,6 +51,23 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse
     from starlette.routing import Route
+
+    metrics = web.RequestMetrics("recommend")
+    ready = asyncio.Event()
+
+    async def warm_up() -> None:
+        """Answer a first search, which loads the encoder; other requests are answered meanwhile."""
+        try:
+            await run_in_threadpool(model.search, FIRST_TEXT)
+        except RidgelineError as error:
+            _log.warning("searches by text fail: %s", error)  # the other paths work
+        ready.set()
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        task = asyncio.create_task(warm_up())
+        yield
+        task.cancel()
 
     document = web.build_page(
         f"Recommend: {model.name}",
@@ -118,7 +142,13 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
         return JSONResponse(_openapi(model.name))
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        if ready.is_set():
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "starting"}, 503, {"retry-after": "1"})
+
+    def measure(name: str, work: Callable[[Request, dict[str, Any]], Any], method: str) -> Route:
+        path = f"/api/{name}"
+        return Route(path, metrics.measure(path, answer_with(work)), methods=[method])
 
     reading = {"stats": stats, "search": search, "similar": similar, "recommend": recommend}
     writing = {"new": new, "batch": batch}
@@ -127,10 +157,13 @@ def create_app(model: Recommender, *, token: str | None = None) -> web.App:
             Route("/", page),
             Route("/openapi.json", openapi),
             Route("/api/health", health),
-            *(Route(f"/api/{name}", answer_with(work)) for name, work in reading.items()),
-            *(Route(f"/api/{name}", answer_with(work), methods=["POST"]) for name, work in writing.items()),
+            Route("/metrics", metrics.show),
+            *(measure(name, work, "GET") for name, work in reading.items()),
+            *(measure(name, work, "POST") for name, work in writing.items()),
         ],
         token=token,
+        open_paths=["/api/health"],
+        lifespan=lifespan,
     )
 
 
@@ -216,7 +249,8 @@ def _openapi(name: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": f"ridgeline recommend: {name}", "version": "1"},
         "paths": {
-            "/api/health": get("whether the service runs"),
+            "/api/health": get("whether the service can answer: 200, or 503 until it has answered a first search"),
+            "/metrics": get("for Prometheus"),
             "/api/stats": get("what the model holds"),
             "/api/search": get("items by what a text means", "q", *kind),
             "/api/similar": get("items like a title or an item", "title", "item", *kind),

@@ -82,7 +82,7 @@ def create_app(service: Service, *, token: str | None = None, watch: bool = Fals
         Route("/", api.show_page),
         Route("/health", api.show_health),
         Route("/info", api.show_info),
-        Route("/metrics", api.show_metrics),
+        Route("/metrics", service.metrics.requests.show),
         Route("/openapi.json", api.show_description),
         Route("/v1/models", api.list_models),
         Route("/v1/models/{name:path}", api.show_model),
@@ -302,11 +302,6 @@ class _Api:
             }
         )
 
-    async def show_metrics(self, request: Request) -> Response:
-        from starlette.responses import Response
-
-        return Response(self.service.metrics.format(), media_type="text/plain; version=0.0.4")
-
     async def show_description(self, request: Request) -> Response:
         return _respond(self._description)
 
@@ -413,7 +408,7 @@ def _handle_post(service: Service, path: str, answer: Answer) -> Callable[[Reque
                     _log.error("a request to %s failed (%s)", path, describe_error(error))
                 response = _respond_error(request, explain_error(error))
             span.set_attribute("http.response.status_code", response.status_code)
-        service.metrics.observe_request(path, response.status_code, time.perf_counter() - start_s)
+        service.metrics.requests.observe(path, response.status_code, time.perf_counter() - start_s)
         return response
 
     return handle

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ridgeline.errors import MissingExtra
+from ridgeline import web
 from ridgeline.serve.batcher import BatchSizes
 
-_LATENCIES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -19,29 +18,20 @@ class Metrics:
     """
 
     def __init__(self, queues: Callable[[], list[tuple[str, int, int]]]) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, Counter, Histogram
-        except ImportError:
-            raise MissingExtra("the server", "serve") from None
-        self.registry = CollectorRegistry()
-        more = {"namespace": "ridgeline", "subsystem": "serve", "registry": self.registry}
-        self._requests = Counter("requests", "Requests by path and status", ["path", "status"], **more)
-        self._seconds = Histogram(
-            "request_seconds", "From the request to its answer", ["path"], buckets=_LATENCIES_S, **more
-        )
+        self.requests = web.RequestMetrics("serve")
+        from prometheus_client import Counter, Histogram
+
+        registry = self.requests.registry
+        more: dict[str, Any] = {"namespace": "ridgeline", "subsystem": "serve", "registry": registry}
         self._texts = Counter("texts", "Texts encoded or scored", ["model"], **more)
         self._tokens = Counter("tokens", "Tokens encoded or scored", ["model"], **more)
         self._batches = Counter("batches", "Batches", ["model"], **more)
-        self._batch_seconds = Histogram("batch_seconds", "Time of a batch", ["model"], buckets=_LATENCIES_S, **more)
+        self._batch_seconds = Histogram("batch_seconds", "Time of a batch", ["model"], buckets=web.LATENCIES_S, **more)
         self._fill = Histogram(
             "batch_fill", "Tokens of a batch as a share of the largest batch", ["model"], buckets=_SHARES, **more
         )
-        self.registry.register(_Gauges(queues))
+        registry.register(_Gauges(queues))
         self.largest_batch: dict[str, int] = {}
-
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
 
     def observe_batch(self, model: str, sizes: BatchSizes) -> None:
         self._texts.labels(model).inc(sizes.texts)
@@ -49,12 +39,6 @@ class Metrics:
         self._batches.labels(model).inc()
         self._batch_seconds.labels(model).observe(sizes.seconds)
         self._fill.labels(model).observe(min(1.0, sizes.tokens / self.largest_batch.get(model, sizes.tokens)))
-
-    def format(self) -> bytes:
-        from prometheus_client import generate_latest
-
-        text: bytes = generate_latest(self.registry)
-        return text
 
 
 class _Gauges:

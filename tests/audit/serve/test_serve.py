@@ -76,7 +76,9 @@ def test_every_path_of_the_description_answers(url, log):
     assert one["score"] is not None
     carried = get(url, "/api/proof", index=odd).text
     assert check_proof(carried.encode(), verifier, "x").index == odd
-    assert "ridgeline_audit_entries" in get(url, "/metrics").text
+    metrics = get(url, "/metrics").text
+    assert "ridgeline_audit_entries" in metrics
+    assert 'ridgeline_audit_requests_total{path="/api/status",status="200"}' in metrics
     assert set(get(url, "/openapi.json").json()["paths"]) >= {"/api/status", "/api/entry", "/metrics"}
 
 

@@ -41,6 +41,7 @@ def make_service(live: Live, *, token: str | None = None) -> web.App:
     from starlette.responses import JSONResponse, PlainTextResponse
     from starlette.routing import Route
 
+    requests = web.RequestMetrics("audit")
     name = live.ledger.origin
     document = web.build_page(
         f"Audit: {name}",
@@ -60,6 +61,9 @@ def make_service(live: Live, *, token: str | None = None) -> web.App:
 
         return handle
 
+    def make_route(path: str, work: Callable[[Any], Any]) -> Route:
+        return Route(path, requests.measure(path, answer_with(work)))
+
     def search(given: Any) -> Any:
         text, since, where = (given.get(word) or "" for word in ("q", "since", "where"))
         if len(text) > MOST_TEXT:
@@ -77,7 +81,7 @@ def make_service(live: Live, *, token: str | None = None) -> web.App:
 
     async def metrics(request: Request) -> Response:
         status = await run_in_threadpool(lambda: live.watcher() or {"size": live.ledger.checkpoint().size})
-        return PlainTextResponse(format_metrics(status), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(format_metrics(status) + requests.format(), media_type="text/plain; version=0.0.4")
 
     async def page(request: Request) -> Response:
         return web.create_page_response(document)
@@ -98,7 +102,7 @@ def make_service(live: Live, *, token: str | None = None) -> web.App:
             Route("/openapi.json", openapi),
             Route("/metrics", metrics),
             Route("/api/proof", proof),
-            *(Route(f"/api/{path}", answer_with(work)) for path, work in handlers.items()),
+            *(make_route(f"/api/{path}", work) for path, work in handlers.items()),
         ],
         token=token,
         body_limit=1 << 16,
