@@ -204,7 +204,11 @@ def test_a_private_folder_that_others_can_write_is_refused(log):
         pytest.raises(StoreError, match=r"can be written by others \(mode 0777\); chmod 700"),
     ):
         ledger.append([event(1)])
+    report = look(log)
+    assert kinds(report) == ["exposed"]
+    assert "can be written by others" in report.findings[0].sentence
     LedgerPaths(log).private.chmod(0o700)
+    assert look(log).ok
     with Ledger.open(log) as ledger:
         ledger.append([event(1)])
 

@@ -20,7 +20,7 @@ from ridgeline.audit.ledger import merkle
 from ridgeline.audit.ledger.checkpoint import Checkpoint, Verifier, read_checkpoint
 from ridgeline.audit.ledger.event import PRUNE_MARK, decode
 from ridgeline.audit.ledger.journal import has_records
-from ridgeline.audit.ledger.layout import LedgerPaths, find_ledger, read_note, read_regular
+from ridgeline.audit.ledger.layout import LedgerPaths, check_private, find_ledger, read_note, read_regular
 from ridgeline.audit.ledger.merkle import HASH
 from ridgeline.audit.ledger.moment import show_moment
 from ridgeline.audit.ledger.retention import PrunedRange, read_pruned_ranges
@@ -36,7 +36,7 @@ from ridgeline.audit.ledger.tiles import (
     tile_path,
 )
 from ridgeline.audit.ledger.witness import CLOCK_S, WitnessStatement, check_witnesses, read_cosigned_files
-from ridgeline.errors import Unverified
+from ridgeline.errors import StoreError, Unverified
 from ridgeline.native import bundle_hashes, merkle_root
 from ridgeline.store import StrPath, explain_errors, get_owner
 
@@ -129,6 +129,11 @@ class _Examination:
             report.witnesses = self._select_recent(statements.good, since)
             for kind, sentence in statements.findings:
                 report.add_finding(kind, sentence)
+        if self._paths.settings.exists():
+            try:
+                check_private(self._paths)
+            except StoreError as error:  # others may have replaced the key and the checkpoint that this machine noted
+                report.add_finding("exposed", str(error))
         if published is None and self._paths.settings.exists():
             report.add_finding(
                 "missing",
