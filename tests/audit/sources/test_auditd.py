@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -222,6 +223,12 @@ def test_unfinished_events_take_bounded_memory():
     ended = [event for _ in range(20) for event in joiner.join([(record, "a")])]
     assert ended
     assert sum(map(len, joiner.texts())) <= (1 << 20) + len(record.text)
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/"])
+def test_what_is_neither_a_file_nor_a_socket_is_refused_at_once(path):
+    with pytest.raises(InputError, match="is neither an audit.log nor the socket"):
+        Auditd(Path(path))
 
 
 def test_a_line_that_is_no_record_is_refused_by_its_number(tmp_path):

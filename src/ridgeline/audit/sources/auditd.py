@@ -86,6 +86,8 @@ class Auditd:
     def _open_file(self) -> LineFile | None:
         """Return a reader of the file; None if the path is a socket, which auditd makes when it starts."""
         self._socket = self._path.is_socket()
+        if self._path.exists() and not self._socket and not self._path.is_file():
+            raise InputError(f"'{self._path}' is neither an audit.log nor the socket of auditd's af_unix plugin.")
         return None if self._socket else LineFile(self._path, "auditd", _read_line, follow=self._follow)
 
     async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
