@@ -16,7 +16,7 @@ from tests.embed.test_reranker import make
 from tests.serve.conftest import TEXTS, run_server
 
 import ridgeline
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, RidgelineError
 
 TOKEN = "correct-horse-battery-staple"
 WORDS = ["the red cat", "a dog", "mini", "cross", "films", "n > 3", "n >", "", "é\u0000\ud7ff", "x" * 300, "word " * 60]
@@ -261,7 +261,9 @@ def test_requests_are_spans_if_opentelemetry_is_there(client, monkeypatch):
     ("models", "indexes", "settings", "words"),
     [
         ([], [], {}, "nothing to serve"),
-        (["/nosuch/folder"], [], {}, "nosuch"),
+        (["/nosuch/fold er"], [], {}, "'fold er' is no name"),
+        (["/nosuch/folder"], [], {}, "/nosuch/folder(?!.*is no name)"),
+        (["nosuch-model"], [], {}, "nosuch-model(?!.*is no name)"),
         (["a b={folder}"], [], {}, "'a b' is no name"),
         (["{folder}", "{folder}"], [], {}, "two of the models are called 'mini'"),
         (["{folder}"], ["/nosuch/index"], {}, "nosuch"),
@@ -271,7 +273,7 @@ def test_requests_are_spans_if_opentelemetry_is_there(client, monkeypatch):
 )
 def test_what_cannot_be_served_is_one_sentence(folder, models, indexes, settings, words):
     models = [model.format(folder=folder) for model in models]
-    with pytest.raises(InputError, match=words), run_server(models, indexes, **settings):
+    with pytest.raises(RidgelineError, match=words), run_server(models, indexes, **settings):
         pass
 
 

@@ -275,7 +275,8 @@ def _parse_names(words: Sequence[str], kind: str) -> dict[str, str]:
     for word in words:
         name, equals, source = word.partition("=")
         if not equals or "/" in name:
-            name, source = Path(word).resolve().name if Path(word).exists() else word, word
+            is_path = Path(word).exists() or word.startswith(("/", "./", "../", "~"))
+            name, source = Path(word).expanduser().resolve().name if is_path else word, word
         if not _NAME.fullmatch(name):
             raise InputError(
                 f"'{name}' is no name for a {kind}; give one with letters, digits and . _ -: NAME={source}."
