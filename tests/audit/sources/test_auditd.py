@@ -227,7 +227,7 @@ def test_unfinished_events_take_bounded_memory():
 
 @pytest.mark.parametrize("path", ["/dev/null", "/"])
 def test_what_is_neither_a_file_nor_a_socket_is_refused_at_once(path):
-    with pytest.raises(InputError, match="is neither an audit.log nor the socket"):
+    with pytest.raises(InputError, match=r"is neither an audit\.log nor the socket"):
         Auditd(Path(path))
 
 
