@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 
 import numpy as np
 import pytest
 from tests.fabric import ranks_communicator as jobs
+from tests.fabric.mutants import is_proved, make_document, mutate
+from tests.strategies import CALLS
 
 from ridgeline import fabric
 from ridgeline.fabric import Step
@@ -117,6 +121,19 @@ def test_schedules_of_the_caller_give_what_the_collective_gives():
     plans.append(fabric.Schedule("all_reduce", "mine", 3, 2, 1, 0, (*to_root, *others)))
     texts = [plan.to_json() for plan in plans]
     assert fabric.spawn(jobs.run_schedules, 3, args=(texts, [0, 1001, 40_000]), timeout=120) == [[]] * 3
+
+
+@pytest.mark.slow  # hundreds of schedules
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_proved_gives_what_the_collective_gives(ranks):
+    generator = random.Random(ranks)
+    originals = [make_document(op, name, ranks, chunks=chunks) for op, name in CALLS for chunks in (1, 2)]
+    proved = []
+    while len(proved) < 300:
+        document = mutate(generator.choice(originals), generator)
+        if is_proved(document):
+            proved.append(json.dumps(document))
+    assert fabric.spawn(jobs.run_schedules, ranks, args=(proved, [0, 1, 1001]), timeout=300) == [[]] * ranks
 
 
 def test_schedules_that_must_not_run_are_refused_in_all_ranks():

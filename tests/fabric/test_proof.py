@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fabric.mutants import Document, is_proved, make_document, mutate
 from tests.strategies import CALLS, json_values
 
 from ridgeline import fabric
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError
 from ridgeline.fabric import ProofError, Schedule, Step
-
-Document = dict[str, Any]
-
-
-def _make_document(op: str, algorithm: str, ranks: int, **options: Any) -> Document:
-    return json.loads(fabric.schedule(op, algorithm, ranks=ranks, **options).to_json())
 
 
 class Execution:
@@ -113,72 +108,15 @@ class Execution:
         return self.data[rank] == total or (self.op == "reduce" and rank != self.root)
 
 
-def _mutate(document: Document, generator: random.Random) -> Document:
-    document = json.loads(json.dumps(document))
-    programs, chunks, ranks = document["programs"], document["chunks"], document["ranks"]
-    draw = generator.randrange
-
-    def insert(rank: int, *steps: list[Any]) -> None:
-        at = generator.randint(0, len(programs[rank]))
-        programs[rank][at:at] = steps
-
-    for _ in range(generator.choice((1, 1, 2, 3))):
-        rank = draw(ranks)
-        program, chunk = programs[rank], draw(chunks)
-        step = generator.choice(program) if program else None
-        how = draw(14)
-        if how == 0:
-            insert(rank, ["copy", draw(chunks), chunk, 1])
-        elif how == 1:
-            insert(rank, ["copy", chunk, chunk, 1])
-        elif how == 2:  # one more message
-            peer = draw(ranks)
-            insert(rank, ["send", peer, chunk, 1])
-            insert(peer, [generator.choice(("recv", "recv", "reduce")), rank, chunk, 1])
-        elif how == 3:  # an excursion through another slot
-            other = draw(chunks)
-            insert(rank, ["copy", chunk, other, 1], ["copy", other, chunk, 1])
-        elif how == 4:
-            document["root"] = draw(ranks)
-        elif how == 5 and not draw(8):
-            document["op"] = generator.choice([op for op, _ in CALLS])
-        elif how == 6 and not draw(8):
-            document["chunks"] = max(1, chunks + generator.choice((-1, 1)))
-        elif step is None:
-            continue
-        elif how == 7:
-            step[1] = draw(ranks)
-        elif how == 8:
-            step[2] = chunk
-        elif how == 9:
-            step[3] += generator.choice((-1, 1))
-        elif how == 10:
-            step[0] = {"recv": "reduce", "reduce": "recv"}.get(step[0], step[0])
-        elif how == 11:
-            program.remove(step)
-        else:
-            program.remove(step)
-            insert(rank, step)
-    return document
-
-
-def _is_proved(document: Document) -> bool:
-    try:
-        fabric.prove(Schedule.from_json(json.dumps(document)))
-    except RidgelineError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("mutants", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_of_random_mutants_no_wrong_one_is_proved_and_few_right_ones_are_refused(mutants):
     generator = random.Random(mutants)
-    originals = [_make_document(op, name, n, chunks=c) for op, name in CALLS for n in (2, 3, 4) for c in (1, 2)]
-    originals += [_make_document(op, "ring", 4, nodes=2, channels=2) for op in ("all_reduce", "all_gather")]
+    originals = [make_document(op, name, n, chunks=c) for op, name in CALLS for n in (2, 3, 4) for c in (1, 2)]
+    originals += [make_document(op, "ring", 4, nodes=2, channels=2) for op in ("all_reduce", "all_gather")]
     right = refused = 0
     for _ in range(mutants):
-        document = _mutate(generator.choice(originals), generator)
-        proved, is_right = _is_proved(document), Execution(document, generator).is_right()
+        document = mutate(generator.choice(originals), generator)
+        proved, is_right = is_proved(document), Execution(document, generator).is_right()
         assert is_right or not proved, f"proved, but wrong: {document}"
         right += is_right
         refused += is_right and not proved
@@ -193,9 +131,9 @@ def _append(document: Document, rank: int, *steps: list[Any], at_start: bool = F
     return {**document, "programs": programs}
 
 
-RING = _make_document("all_reduce", "ring", 4)
+RING = make_document("all_reduce", "ring", 4)
 CROSSED = {
-    **_make_document("all_reduce", "ring", 2),
+    **make_document("all_reduce", "ring", 2),
     "programs": [[["copy", 0, 1, 1], ["send", 1 - r, 0, 2], ["reduce", 1 - r, 0, 2]] for r in (0, 1)],
 }
 
@@ -286,7 +224,7 @@ def test_any_value_in_any_place_is_proved_or_refused_without_another_error(data)
         document["programs"][1][2] = value
     else:
         document["programs"][1][2][data.draw(st.integers(0, 3))] = value
-    _is_proved(document)
+    is_proved(document)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "{}", '"ring"', "[" * 100_000, "1" * 5_000])
