@@ -212,7 +212,7 @@ def test_requests_are_answered_when_their_records_are_recorded():
     def act(url):
         return [
             post(url, body),
-            post(url, gzip.compress(body), **{"content-encoding": "gzip"}),
+            post(url, gzip.compress(body), **{"content-encoding": "GZip"}),
             post(url, json.dumps(WORDS), "application/json; charset=utf-8"),
             post(url, b""),
         ]

@@ -256,11 +256,11 @@ class Http:
 
 async def read_body(request: Request) -> bytes:
     """Return the body of a request, decompressed."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding not in ("identity", "gzip"):
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip"):
         raise Refusal(415, "the body is encoded as neither gzip nor identity.")
     body = await request.body()
-    if encoding == "gzip":
+    if encoding != "identity":
         plain = _decompress(body)
         if plain is None:
             raise Refusal(413, f"the body has more than {BODY} bytes when decompressed.")
