@@ -80,7 +80,7 @@ def test_a_message_that_cannot_be_taken_from_a_stream_is_counted(part):
     assert (len(events), dropped) == (1, 1)
 
 
-def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch):
+def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch, caplog, capsys):
     monkeypatch.setattr("ridgeline.web.get_connection_limit", lambda: 4)
     source, lines = Syslog("tcp:127.0.0.1:0"), []
 
@@ -95,6 +95,8 @@ def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch):
         while not source._known:  # its message has arrived
             time.sleep(0.01)
         strangers = [connect(1) for _ in range(40)]
+        for stranger in strangers[-3:]:
+            stranger.sendall(b"<34>1 - - - half a message")
         assert all(stranger.recv(1) == b"" for stranger in strangers[:36])  # closed for the later ones
         speaking.sendall(MESSAGE + b"\n")  # is still connected, because it had sent a message
         connect(1).sendall(MESSAGE + b"\n")
@@ -104,7 +106,9 @@ def test_strangers_who_only_connect_do_not_keep_messages_out(monkeypatch):
     finally:
         for line in lines:
             line.close()
-    assert (len(events), dropped) == (3, 0)
+    assert {event["attributes"]["message"] for event in events} == {"su root failed"}
+    assert len(events) + dropped >= 3
+    assert capsys.readouterr().err == caplog.text == ""  # asyncio prints no error
     assert not source._new
     assert not source._known
 

@@ -30,6 +30,7 @@ from ridgeline.errors import InputError
 CAPACITY = 50_000  # most messages buffered between the socket and the log …
 MOST_BYTES = 64 << 20  # … and most bytes of them
 AT_ONCE = 4_000  # messages in one batch
+_GOODBYE_S = 5.0  # for connections to close
 _ADDRESS = re.compile(r"(udp|tcp):(\[[0-9a-fA-F:.]+\]|[^:]+):(\d{1,5})")
 _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _HEADER = re.compile(
@@ -57,6 +58,7 @@ class Syslog:
         # TCP connections without and with a message, those first that have been silent for longest
         self._new: dict[asyncio.StreamWriter, None] = {}
         self._known: dict[asyncio.StreamWriter, None] = {}
+        self._readers: set[asyncio.Task[None]] = set()
         self._more, self._space = asyncio.Event(), asyncio.Event()
         self._stopped = False
         self.port = self._port  # the port in use, once it listens
@@ -87,6 +89,7 @@ class Syslog:
                     return
         finally:
             listener.close()
+            await self._close_connections()
             if self._kind == "unix":
                 self._path.unlink(missing_ok=True)
 
@@ -140,6 +143,9 @@ class Syslog:
     async def _read_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Buffer the messages of one TCP connection; wait while the buffer is full."""
         self._add_connection(writer)
+        reading = asyncio.current_task()
+        assert reading is not None  # noqa: S101
+        self._readers.add(reading)
         try:
             while first := await reader.read(1):
                 if first.isdigit():
@@ -149,7 +155,9 @@ class Syslog:
                     message = await reader.readexactly(length)
                 else:
                     message = first + await reader.readline()
-                while self._is_full() and not self._stopped:
+                    if writer.is_closing() and not message.endswith(b"\n"):  # closed for another connection
+                        raise EOFError
+                while self._is_full() and not self._stopped and not writer.is_closing():
                     self._space.clear()
                     await self._space.wait()
                 self.take(message)
@@ -159,8 +167,17 @@ class Syslog:
             self._dropped += 1
             self._more.set()
         finally:
+            self._readers.discard(reading)
             self._forget_connection(writer)
             writer.close()
+
+    async def _close_connections(self) -> None:
+        """Close all connections and wait for their readers: asyncio would print an error for each that it cancels."""
+        for writer in [*self._new, *self._known]:
+            writer.transport.abort()
+        self._space.set()
+        if self._readers:
+            await asyncio.wait(self._readers, timeout=_GOODBYE_S)
 
     def _forget_connection(self, writer: asyncio.StreamWriter) -> None:
         self._new.pop(writer, None)
