@@ -147,7 +147,7 @@ def watch(
     Ctrl-C exits at once with 130, and the next start scores the rest. Alerts go to stdout, with --json as JSON lines.
     """
     from ridgeline.audit import Ledger
-    from ridgeline.audit.sources import Auditd, Http, Otlp, Syslog
+    from ridgeline.audit.sources import Auditd, Http, Otlp, Syslog, is_pattern
     from ridgeline.audit.watch import NAMES, Redaction, Settings, Watcher, format_metrics, read_request_keys
 
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
@@ -156,6 +156,9 @@ def watch(
     sources = _make_sources(log, dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
     sources += [Syslog(address) for address in syslog or ()]
     sources += [Auditd(path, follow=follow) for path in auditd or ()]
+    for path in (*(jsonl or ()), *(lines or ()), *(auditd or ())) if follow else ():
+        if str(path) != "-" and not path.exists() and not is_pattern(path):
+            print_note(f"'{path}' does not exist yet; the watcher waits for it.")
     servers = [_make_http(kind, log, where, http_token_file) for kind, where in ((Http, http), (Otlp, otlp)) if where]
     sources += servers
     if not sources:
@@ -219,9 +222,6 @@ def _make_sources(
             sources.append(folder)
         else:
             files.append(("lines", path, _read_log(path)))
-    for _, path, _ in files:
-        if follow and str(path) != "-" and not path.exists():
-            print_note(f"'{path}' does not exist yet; the watcher waits for it.")
     for kind, path, read in files:
         sources.append(PipeSource(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
     if dbus_match and not dbus:

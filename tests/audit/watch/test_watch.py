@@ -365,3 +365,20 @@ def test_the_command_line_records_scores_and_ends_with_its_input(log, tmp_path):
     assert json.loads(done.stdout.splitlines()[-1])["summary"]["refused"] == {"stdin": 1}
     assert "line 31 of stdin" in json.dumps(entries(log))
     assert watching.outside_events(log)[29]["subject"] == event(29)["subject"]
+
+
+def test_files_that_do_not_exist_yet_are_named_at_once(log, tmp_path):
+    options = [("--jsonl", "a.jsonl"), ("--lines", "b.log"), ("--auditd", "audit.log")]
+    command = [sys.executable, "-m", "ridgeline", "audit", "watch", log, "--no-score"]
+    command += [word for option, name in options for word in (option, tmp_path / name)]
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
+    for _, name in options:
+        assert process.stderr.readline() == f"note: '{tmp_path / name}' does not exist yet; the watcher waits for it.\n"
+    (tmp_path / "audit.log").write_text("type=BOOT msg=audit(1.000:1): op=x\ntype=EOE msg=audit(1.000:1):\n")
+    until = time.monotonic() + 60
+    while not outside_events(log) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [e["action"] for e in outside_events(log)] == ["auditd.boot"]
