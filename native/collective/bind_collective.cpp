@@ -117,7 +117,7 @@ int parse_format(const char *format) {
 }
 
 // An array for the short path, read without Python code: then the call costs little more than the message. All other
-// arrays (types, strides, tensors, read-only) take the general path, which also raises the errors.
+// arrays (types, strides, tensors, read-only) and timeouts take the general path, which also raises the errors.
 struct View {
   Py_buffer buffer{};
   int type = -1;
@@ -137,7 +137,7 @@ struct View {
 
 int all_reduce_array(Engine &self, nb::handle array, int how, double timeout) {
   const View x(array);
-  if (!x.fits()) return -1;
+  if (!x.fits() || !(timeout > 0)) return -1;
   return self.run_call(x.buffer.len, [&] {
     self.engine.run({Op::all_reduce, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(how), 0, ns(timeout)});
   });
@@ -145,7 +145,7 @@ int all_reduce_array(Engine &self, nb::handle array, int how, double timeout) {
 
 int broadcast_array(Engine &self, nb::handle array, int root, double timeout) {
   const View x(array);
-  if (!x.fits() || root < 0 || root >= self.engine.size()) return -1;
+  if (!x.fits() || root < 0 || root >= self.engine.size() || !(timeout > 0)) return -1;
   return self.run_call(x.buffer.len, [&] {
     self.engine.run({Op::broadcast, x.buffer.buf, x.buffer.buf, x.count(), Number(x.type), Combine(0), root, ns(timeout)});
   });
@@ -153,7 +153,7 @@ int broadcast_array(Engine &self, nb::handle array, int root, double timeout) {
 
 int all_gather_array(Engine &self, nb::handle array, nb::handle out, int ranks, double timeout) {
   const View x(array, false), y(out);
-  if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks)) return -1;
+  if (!x.fits() || x.type != y.type || y.count() != x.count() * std::uint64_t(ranks) || !(timeout > 0)) return -1;
   return self.run_call(y.buffer.len, [&] {
     self.engine.run({Op::all_gather, x.buffer.buf, y.buffer.buf, x.count(), Number(x.type), Combine(0), 0, ns(timeout)});
   });
@@ -163,13 +163,13 @@ bool is_other_rank(const Engine &self, int rank) { return rank >= 0 && rank < se
 
 int send_array(Engine &self, nb::handle array, int to, double timeout) {
   const View x(array, false);
-  if (!x.fits() || !is_other_rank(self, to)) return -1;
+  if (!x.fits() || !is_other_rank(self, to) || !(timeout > 0)) return -1;
   return self.run_call(x.buffer.len, [&] { self.engine.send(x.buffer.buf, x.buffer.len, Number(x.type), to, ns(timeout)); });
 }
 
 int receive_array(Engine &self, nb::handle array, int from, double timeout) {
   const View x(array);
-  if (!x.fits() || !is_other_rank(self, from)) return -1;
+  if (!x.fits() || !is_other_rank(self, from) || !(timeout > 0)) return -1;
   return self.run_call(x.buffer.len, [&] { self.engine.receive(x.buffer.buf, x.buffer.len, Number(x.type), from, ns(timeout)); });
 }
 

@@ -13,6 +13,7 @@ from tests.fabric.mutants import is_proved, make_document, mutate
 from tests.strategies import CALLS
 
 from ridgeline import fabric
+from ridgeline.errors import InputError
 from ridgeline.fabric import Step
 
 pytestmark = pytest.mark.ranks
@@ -110,6 +111,12 @@ def test_what_one_rank_refuses_is_an_error_in_all_ranks_and_all_go_on():
                 assert re.match("(Input|Proof)Error: ", text), (name, text)
             else:
                 assert re.search(r"rank 1 calls \w+ #\d+ with arguments that it refuses", text), (rank, name, text)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+def test_settings_need_a_timeout_above_zero(timeout):
+    with pytest.raises(InputError, match="give seconds above 0"):
+        fabric.FabricConfig(timeout=timeout)
 
 
 def test_schedules_of_the_caller_give_what_the_collective_gives():

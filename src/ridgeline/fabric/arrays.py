@@ -119,7 +119,7 @@ def _flatten_tensor(tensor: Any, op: str, written: bool) -> FlatArray:
 
 def get_reduction_code(array: FlatArray, reduction: str, op: str) -> int:
     """Return the code of a reduction; raises InputError if the type has none."""
-    if reduction not in REDUCTION_CODES:
+    if not isinstance(reduction, str) or reduction not in REDUCTION_CODES:
         raise InputError(f"{op}: there is no reduction '{reduction}'; there are: {', '.join(REDUCTIONS)}.")
     if array.type == BYTES:
         raise InputError(f"{op}: {array.name} has no reduction; convert to one of {', '.join(TYPES[:-1])}.")

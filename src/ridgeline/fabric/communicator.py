@@ -28,7 +28,7 @@ from ridgeline.fabric.arrays import (
 )
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, is_on_device
-from ridgeline.fabric.group import OP_CODES, Group
+from ridgeline.fabric.group import OP_CODES, Group, is_integer
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.native import FABRIC_CONTEXTS
@@ -72,10 +72,14 @@ class Communicator(Group):
             and algorithm is None
             and not async_op
             and "all_reduce" in self._direct_ops
-            and op in REDUCTION_CODES
             and getattr(array, "nbytes", 1 << 63) <= self._choice.native_up_to
         ):
-            code = self._engine.all_reduce(array, REDUCTION_CODES[op], timeout or self._timeout)
+            try:
+                code = self._engine.all_reduce(
+                    array, REDUCTION_CODES[op], self._timeout if timeout is None else timeout
+                )
+            except (TypeError, KeyError):  # of an argument: the general path names it
+                code = -1
             if code == 0:
                 return array
             if code > 0:
@@ -122,7 +126,10 @@ class Communicator(Group):
         if algorithm is None and not async_op and "all_gather" in self._direct_ops:
             if out is None and is_array(array):
                 out = make_empty_like(array, (self.size, *array.shape))
-            code = self._engine.all_gather(array, out, self.size, timeout or self._timeout)
+            try:
+                code = self._engine.all_gather(array, out, self.size, self._timeout if timeout is None else timeout)
+            except TypeError:
+                code = -1
             if code == 0:
                 return out
             if code > 0:
@@ -144,7 +151,10 @@ class Communicator(Group):
     ) -> Any:
         """Copy the array of the root into the arrays of all ranks; returns the array."""
         if algorithm is None and not async_op and "broadcast" in self._direct_ops:
-            code = self._engine.broadcast(array, root, timeout or self._timeout)
+            try:
+                code = self._engine.broadcast(array, root, self._timeout if timeout is None else timeout)
+            except TypeError:
+                code = -1
             if code == 0:
                 return array
             if code > 0:
@@ -188,18 +198,27 @@ class Communicator(Group):
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Wait until all ranks have called it."""
+        try:
+            self._check_timeout(timeout, "barrier")
+        except InputError:
+            self._refuse("barrier")
+            raise
         run = partial(self._engine.run, OP_CODES["barrier"], 0, 0, 0, TYPE_CODES["uint8"], 0, 0)
         self._run(run, "barrier", timeout)
 
     def send(self, array: Any, to: int, *, timeout: float | None = None) -> None:
         """Send an array to one rank; may return before the rank has received it."""
         if "send" in self._direct_ops:
-            code = self._engine.send_array(array, to, timeout or self._timeout)
+            try:
+                code = self._engine.send_array(array, to, self._timeout if timeout is None else timeout)
+            except TypeError:
+                code = -1
             if code == 0:
                 return
             if code > 0:
                 self._raise(code, "send", timeout)
         self._check_peer(to, "send")
+        self._check_timeout(timeout, "send")
         if is_on_device(array):
             self._check_usable("send")
             self._get_device_group().send(array, to)
@@ -212,12 +231,16 @@ class Communicator(Group):
     def recv(self, array: Any, source: int, *, timeout: float | None = None) -> Any:
         """Receive an array from one rank, into `array`; returns it."""
         if "recv" in self._direct_ops:
-            code = self._engine.recv_array(array, source, timeout or self._timeout)
+            try:
+                code = self._engine.recv_array(array, source, self._timeout if timeout is None else timeout)
+            except TypeError:
+                code = -1
             if code == 0:
                 return array
             if code > 0:
                 self._raise(code, "recv", timeout)
         self._check_peer(source, "recv")
+        self._check_timeout(timeout, "recv")
         if is_on_device(array):
             self._check_usable("recv")
             return self._get_device_group().recv(array, source)
@@ -230,8 +253,16 @@ class Communicator(Group):
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Return a communicator of the ranks with the same color, in the order of (key, rank); None if `color` is None.
 
+        color, key  whole numbers, the color 0 or more
+
         Raises FabricError if too many communicators were made.
         """
+        if not (color is None or (is_integer(color) and 0 <= color < 1 << 63)):
+            self._refuse("all_gather")
+            raise InputError(f"split: color is {color!r}; give a whole number from 0 on, or None to be in no part.")
+        if not (is_integer(key) and -(1 << 63) <= key < 1 << 63):
+            self._refuse("all_gather")
+            raise InputError(f"split: key is {key!r}; give a whole number.")
         contexts = self._next_context
         row = np.array([-1 if color is None else color, key, contexts[0]], np.int64)
         rows = self.all_gather(row)
@@ -263,6 +294,7 @@ class Communicator(Group):
         on_device, parts = is_on_device(array), self.size if name == "reduce_scatter" else 1
         try:
             self._check_root(root, name)
+            self._check_timeout(timeout, name)
             if name == "reduce_scatter":
                 rows = self._cut(array, name)
                 out = make_empty_like(array, (rows, *array.shape[1:])) if out is None else out
@@ -301,6 +333,7 @@ class Communicator(Group):
         parts_out = 1 if name == "broadcast" else self.size
         try:
             self._check_root(root, name)
+            self._check_timeout(timeout, name)
             if name == "all_to_all":
                 self._cut(array, name)
             if out is None:

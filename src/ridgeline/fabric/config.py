@@ -33,7 +33,7 @@ class FabricConfig:
     def __post_init__(self) -> None:
         if self.collective_algorithm not in NAMES:
             raise unknown("collective algorithm", self.collective_algorithm, NAMES)
-        if self.timeout <= 0:
+        if not self.timeout > 0:
             raise InputError(f"timeout is {self.timeout}; give seconds above 0.")
         for name in ("whole_bytes", "foreign_bytes", "foreign_move_bytes"):
             if getattr(self, name) < AS_MEASURED:

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import numpy as np
+
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.arrays import SIZES, FlatArray
 from ridgeline.fabric.config import FabricConfig
@@ -174,7 +176,7 @@ class Group:
             self._check_usable(name)
             # Calls keep their order: this one runs after those in progress.
             return self._queue.submit(lambda: self._run(run, name, timeout, finish, queued=True)).result()
-        code = run(timeout or self._timeout)
+        code = run(self._timeout if timeout is None else float(timeout))
         if code:
             self._raise(code, name, timeout)
         return finish()
@@ -237,12 +239,21 @@ class Group:
         )
 
     def _check_root(self, root: int, op: str) -> None:
-        if root not in self._ranks:
-            raise InputError(f"{op}: root is {root}; it must be one of the ranks 0 to {self.size - 1}.")
+        if not is_integer(root) or root not in self._ranks:
+            raise InputError(f"{op}: root is {root!r}; it must be one of the ranks 0 to {self.size - 1}.")
 
     def _check_peer(self, peer: int, op: str) -> None:
-        if not 0 <= peer < self.size or peer == self.rank:
-            raise InputError(f"{op}: rank {peer} is no other rank of {self.size}.")
+        if not is_integer(peer) or peer not in self._ranks or peer == self.rank:
+            raise InputError(f"{op}: {peer!r} is no other rank of {self.size}.")
+
+    def _check_timeout(self, timeout: float | None, op: str) -> None:
+        is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout > 0):
+            raise InputError(f"{op}: timeout is {timeout!r}; give seconds above 0, or None for that of the settings.")
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _open_pidfd(pid: int) -> int:
