@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 CUDA = torch.cuda.is_available()
 pytest.importorskip("triton")
 
-from tests.embed import tiny  # noqa: E402
+from tests.embed import reference_families, tiny  # noqa: E402
 from tests.embed.tiny import TEXTS, Reference  # noqa: E402
 
 from ridgeline.embed import Embedder, embedder  # noqa: E402
@@ -45,3 +45,24 @@ def test_the_kernels_match_the_reference(name: str, tmp_path, monkeypatch):
         vectors = loaded.encode(TEXTS)
     expected = Reference(folder, how.get("prefix", "")).encode(TEXTS, how.get("pooling") or "mean")
     np.testing.assert_allclose(vectors, expected, atol=3e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["mpnet", "albert", "modernbert", "nomic", "gte", "deberta", "qwen3-window", "gemma3"])
+def test_the_layers_match_the_reference_of_every_family(name: str, tmp_path, monkeypatch):
+    folder = reference_families.make(tmp_path / name, name)
+
+    def load(config, device, dtype, width, normalize):
+        layers = GpuLayers(config, torch.device("cuda" if CUDA else "cpu"), torch.float32)
+        assert not layers.by_offsets
+        return Encoder(config, layers, Head((), width, normalize), read_encoder(config))
+
+    monkeypatch.setattr(embedder, "_load_encoder", load)
+    with Embedder(folder, device="cuda" if CUDA else "cpu", dtype="float32") as loaded:
+        tokens = loaded.tokenize(TEXTS[:6])
+        actual = loaded.encode_tokens(tokens, output="tokens")
+    reference = reference_families.FamilyReference(folder)
+    for i in range(len(tokens)):
+        expected = reference.compute_hidden(tokens[i].tolist())
+        np.testing.assert_allclose(actual[i], expected, atol=2e-5 * np.abs(expected).max())

@@ -312,7 +312,7 @@ def test_old_names_of_norms_and_half_weights_are_read(folder, tmp_path):
         ("config.json", {"vocab_size": 99}, "weights know .* config.json says 99"),
         ("config.json", {"num_hidden_layers": 3}, "lack 'encoder.layer.2"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, r"pools by cls \+ mean"),
-        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
+        ("1_Pooling/config.json", {"pooling_mode": "middle"}, "pools by middle"),
         ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
     ],
 )

@@ -36,6 +36,7 @@ def make(folder, kind="bert", labels=1, **config):
 
     architecture = {"bert": "Bert", "xlm-roberta": "XLMRoberta"}[kind] + "ForSequenceClassification"
     prefix = "bert." if kind == "bert" else "roberta."
+    config["id2label"] = {str(i): f"label {i}" for i in range(labels)}
     tiny.make(folder, kind, pooling=None, architectures=[architecture], prefix=prefix, **config)
     tensors = load_file(folder / "model.safetensors")
     if kind == "bert":
@@ -44,6 +45,10 @@ def make(folder, kind="bert", labels=1, **config):
         tensors |= {"classifier.dense.weight": draw(HIDDEN, HIDDEN), "classifier.dense.bias": draw(HIDDEN)}
         tensors |= {"classifier.out_proj.weight": draw(labels, HIDDEN), "classifier.out_proj.bias": draw(labels)}
     save_file(tensors, folder / "model.safetensors")
+    if kind == "bert":
+        names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        tiny.write(folder / "tokenizer_config.json", config | names)
     return folder
 
 

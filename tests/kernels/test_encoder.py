@@ -89,7 +89,9 @@ def test_bias_and_activation(tokens, width, dtype, kind):
 
 
 def apply_activation(y: torch.Tensor, kind: str) -> torch.Tensor:
-    return F.relu(y) if kind == "relu" else F.gelu(y, approximate="tanh" if kind == "gelu_tanh" else "none")
+    if kind in ("relu", "silu"):
+        return F.relu(y) if kind == "relu" else F.silu(y)
+    return F.gelu(y, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
 def test_gelu_for_16_bits_is_right_to_more_than_they_can_show():

@@ -1,7 +1,8 @@
 """Read the configuration of a model folder: encoder, pooling, dense modules, prompts.
 
-Supports sentence-transformers folders (modules.json) and plain Hugging Face snapshots (with mean pooling), in old and
-new spellings. A model that this encoder cannot run is refused here, by name, before any weight is read.
+Supports sentence-transformers folders (modules.json), plain Hugging Face snapshots (with mean pooling) and static
+tables (StaticEmbedding, model2vec), in old and new spellings. A model that this encoder cannot run is refused here, by
+name, before any weight is read.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ridgeline.embed.families import FAMILIES, Family, Rotary, find_family
 from ridgeline.errors import InputError, unknown
 
-# model_type → whether positions start after the number of the padding token, as RoBERTa's do
-FAMILIES = {"bert": False, "roberta": True, "xlm-roberta": True, "camembert": True}
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-POOLINGS = ("mean", "cls", "max")
+STATIC = "static"  # the family of static tables: words without layers
+MAX_STATIC_TOKENS = 1 << 20  # a table has no limit
+POOLINGS = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 DENSE_ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "Sigmoid")  # after a dense module
 
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout does nothing outside training
@@ -55,24 +56,73 @@ class Dense:
 
 @dataclass(frozen=True)
 class Config:
-    """One model, as its folder describes it."""
+    """One model, as its folder describes it. The fields after `default_prompt` have BERT's values as defaults."""
 
     folder: Path  # of the encoder's config.json and weights
-    layers: int
+    layers: int  # with weights of their own
     heads: int
     hidden: int
     vocabulary: int
-    positions: int  # rows of the position table
+    positions: int  # rows of the position table, or the most tokens
     activation: str
     epsilon: float
-    first_position: int  # 0, or RoBERTa's padding number + 1
-    padding: int | None  # the token without a position, for RoBERTa
     max_tokens: int
     lower: bool  # texts are converted to lower case before tokenizing
     pooling: str
     dense: tuple[Dense, ...]
     prompts: Mapping[str, str]
     default_prompt: str | None
+    model_type: str = "bert"  # the family (families.py)
+    position_table: bool = False
+    first_position: int = 0  # of the table: 0, or RoBERTa's padding number + 1
+    padding: int | None = None  # the token without a position, for RoBERTa
+    embed_norm: bool = True
+    embed_scale: float = 1.0  # of the table of words
+    projected: bool = False  # the table of words is narrower than the hidden states
+    projects_first: bool = False  # the norm comes after the projection
+    placement: str = "post"  # of norms: "post" (after the residual), "pre" (before attention and MLP), "both" sides
+    skips_first_norm: bool = False  # no norm before the first attention
+    rms: bool = False  # norms by the root of the mean square, without a bias
+    gated: bool = False  # MLP: down(activation(gate(x)) · up(x))
+    biases: frozenset[str] = frozenset()  # of the parts qkv, out, up, down, norm
+    key_heads: int = 0  # fewer than heads: several queries share a key
+    head_width: int = 0
+    scale: float | None = None  # of the products of queries and keys; None: 1 / √head_width
+    causal: bool = False
+    rotary: tuple[Rotary, ...] = ()  # for each layer
+    windows: tuple[int | None, ...] = ()  # for each layer: the largest distance of a query to its keys; None: any
+    layer_order: tuple[int, ...] = ()  # the layers in the order of their use; () once each
+    inner_group: int = 1  # ALBERT: layers per group
+    bias: str | None = None  # by distance: "buckets" (MPNet), "alibi", "disentangled" (DeBERTa)
+    buckets: int = 0
+    longest_distance: int = 0
+    disentangled: tuple[str, ...] = ()  # "c2p", "p2c"
+    has_distances: bool = False  # the weights have a table of distances
+    normalizes_distances: bool = False
+    shares_position_projections: bool = False
+    wide_range: bool = False  # hidden states beyond the range of float16
+    dropped_token: int | None = None  # a static table without this token
+    max_characters: int | None = None  # of a text, cut before tokenizing
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is built like BERT: absolute positions, norms after the residual, no gate, full attention."""
+        return self.plain_attention and (
+            self.position_table and self.embed_norm and not self.projected and not self.gated and not self.layer_order
+        )
+
+    @property
+    def plain_attention(self) -> bool:
+        """Whether every token attends to all tokens of its text, without positions or norms inside the attention."""
+        return (
+            self.placement == "post"
+            and self.layers > 0
+            and self.bias is None
+            and not self.rotary
+            and not self.causal
+            and self.scale is None
+            and self.key_heads == self.heads
+        )
 
 
 def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
@@ -81,45 +131,104 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
     encoder_only  accept a folder with any head (a reranker, SPLADE, ColBERT); heads.py reads the modules after the
                   encoder, so pooling and dense modules are left out here
     """
+    static = _find_static(folder)
+    if static is not None:
+        return _read_static(folder, *static)
     modules = find_encoder_module(folder) if encoder_only else _read_modules(folder)
     root = folder / next((path for name, path in modules if name == "Transformer"), "")
     settings = _read_json(root / "config.json")
-    _refuse_other_kinds(folder, root, settings, bool(modules), encoder_only)
-    model_type = settings.get("model_type")
-    if model_type not in FAMILIES:
+    family = find_family(str(settings.get("model_type")), settings)
+    _refuse_other_kinds(folder, root, settings, family, bool(modules), encoder_only)
+    if family is None:
         raise InputError(
-            f"'{folder}' is a '{model_type}' model; this encoder knows {', '.join(FAMILIES)} "
-            "with mean, cls or max pooling."
+            f"'{folder}' is a '{settings.get('model_type')}' model; this encoder knows {', '.join(FAMILIES)} "
+            "and static tables."
         )
-    if settings.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(
-            f"'{folder}' has {settings['position_embedding_type']} positions; only absolute ones are known."
-        )
-    activation = settings.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS)
-    padding = int(settings.get("pad_token_id") or 0)
-    first = padding + 1 if FAMILIES[model_type] else 0
+    try:
+        fields = family[1].read(settings)
+    except InputError as error:
+        raise InputError(f"'{folder}': {error}") from None
+    except KeyError as error:
+        raise InputError(f"'{root}/config.json' lacks {error}; fetch the model again.") from None
     sentence = _read_sentence_config(root)
-    prompts = _read_json(folder / "config_sentence_transformers.json", needed=False)
     return Config(
         folder=root,
-        layers=settings["num_hidden_layers"],
-        heads=settings["num_attention_heads"],
-        hidden=settings["hidden_size"],
-        vocabulary=settings["vocab_size"],
-        positions=settings["max_position_embeddings"],
-        activation=activation,
-        epsilon=settings.get("layer_norm_eps", 1e-12),
-        first_position=first,
-        padding=padding if FAMILIES[model_type] else None,
-        max_tokens=_choose_max_tokens(root, sentence, settings["max_position_embeddings"] - first),
+        model_type=family[0],
+        max_tokens=_choose_max_tokens(root, sentence, fields["positions"] - fields.get("first_position", 0)),
         lower=bool(sentence.get("do_lower_case", False)),
         pooling=_read_pooling(folder, modules),  # "mean" without a pooling module
         dense=_read_all_dense(folder, modules),
-        prompts={k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
-        default_prompt=prompts.get("default_prompt_name"),
+        **_read_prompts(folder),
+        **fields,
     )
+
+
+def _read_prompts(folder: Path) -> dict[str, Any]:
+    prompts = _read_json(folder / "config_sentence_transformers.json", needed=False)
+    return {
+        "prompts": {k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
+        "default_prompt": prompts.get("default_prompt_name"),
+    }
+
+
+def _find_static(folder: Path) -> tuple[Path, bool] | None:
+    """Return the folder of a static table and whether model2vec wrote it; None if it is no static table."""
+    if (folder / "modules.json").is_file():
+        modules = _read_json(folder / "modules.json")
+        names = [str(entry["type"]).rpartition(".")[2] for entry in modules]
+        if "StaticEmbedding" not in names:
+            return None
+        if names not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
+            raise InputError(f"'{folder}' has the modules {' → '.join(names)}; only Normalize may follow a table.")
+        return folder / modules[0].get("path", ""), False
+    config = _read_json(folder / "config.json")
+    return (folder, True) if config.get("model_type") == "model2vec" else None
+
+
+def _read_static(folder: Path, root: Path, is_model2vec: bool) -> Config:
+    from ridgeline.embed.tensor_files import read_table_shape
+
+    vocabulary, width = read_table_shape(root)
+    settings = _read_json(root / "config.json", needed=False)
+    own_limit = settings.get("max_length", 512) if is_model2vec else None
+    limit = own_limit or MAX_STATIC_TOKENS
+    return Config(
+        folder=root,
+        model_type=STATIC,
+        layers=0,
+        heads=1,
+        hidden=width,
+        vocabulary=vocabulary,
+        positions=limit,
+        activation="gelu",
+        epsilon=0.0,
+        max_tokens=limit,
+        lower=False,
+        pooling="mean",
+        dense=(),
+        embed_norm=False,
+        dropped_token=_find_unknown_token(root) if is_model2vec else None,
+        max_characters=own_limit * _find_median_length(root) if own_limit else None,
+        **_read_prompts(folder),
+    )
+
+
+def _find_median_length(root: Path) -> int:
+    """Return the median length of a token in characters, by which model2vec cuts long texts before it tokenizes."""
+    vocabulary = _read_json(root / "tokenizer.json").get("model", {}).get("vocab", {})
+    lengths = sorted(len(entry[0] if isinstance(entry, list) else entry) for entry in vocabulary)
+    middle = len(lengths) // 2
+    return (lengths[middle] + lengths[~middle]) // 2 if lengths else 1
+
+
+def _find_unknown_token(root: Path) -> int | None:
+    """Return the number of the tokenizer's unknown token, which model2vec leaves out."""
+    model = _read_json(root / "tokenizer.json").get("model", {})
+    if model.get("type") == "Unigram":
+        number = model.get("unk_id")
+        return None if number is None else int(number)
+    name = model.get("unk_token")
+    return model.get("vocab", {}).get(name) if name else None
 
 
 def choose_prompt(config: Config, prompt: str | None) -> str:
@@ -170,7 +279,12 @@ def find_encoder_module(folder: Path) -> list[tuple[str, str]]:
 
 
 def _refuse_other_kinds(
-    folder: Path, root: Path, settings: Mapping[str, Any], has_modules: bool, encoder_only: bool
+    folder: Path,
+    root: Path,
+    settings: Mapping[str, Any],
+    family: tuple[str, Family] | None,
+    has_modules: bool,
+    encoder_only: bool,
 ) -> None:
     """Refuse models that are no sentence encoders, and models with code of their own."""
     kind = _read_json(folder / "config_sentence_transformers.json", needed=False).get("model_type")
@@ -178,7 +292,7 @@ def _refuse_other_kinds(
         raise _make_kind_error(folder, _KINDS.get(kind, f"a {kind}"))
     for file in ("config.json", "tokenizer_config.json"):
         own_code = (settings if file == "config.json" else _read_json(root / file, needed=False)).get("auto_map")
-        if own_code:
+        if own_code and not _is_replaced(own_code, family):
             raise InputError(
                 f"'{folder}' brings code of its own (auto_map in {file}: {own_code}), which is not run; without it "
                 "the vectors would be others."
@@ -189,6 +303,14 @@ def _refuse_other_kinds(
         task = str(architecture).partition("For")[2]
         if task in _TASKS:
             raise _make_kind_error(folder, f"{_TASKS[task]} ({architecture})")
+
+
+def _is_replaced(own_code: Any, family: tuple[str, Family] | None) -> bool:
+    """Whether all classes of a folder's code are ones that a family here stands for."""
+    if family is None or not family[1].own_classes or not isinstance(own_code, Mapping):
+        return False
+    classes = [str(value).rpartition(".")[2] for value in own_code.values()]
+    return all(name.startswith(family[1].own_classes) for name in classes)
 
 
 def _make_kind_error(folder: Path, kind: str) -> InputError:

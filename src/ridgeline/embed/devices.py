@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, MissingExtra, unknown
 from ridgeline.machine import resolve_device
+
+if TYPE_CHECKING:
+    from ridgeline.embed.config import Config
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -25,12 +28,17 @@ def resolve_torch_device(device: str) -> Any:
     return torch.device("cuda", torch.cuda.current_device()) if torch_device == torch.device("cuda") else torch_device
 
 
-def resolve_dtype(dtype: str, device: Any) -> Any:
-    """Return the torch type to compute in."""
+def resolve_dtype(dtype: str, device: Any, config: Config | None = None) -> Any:
+    """Return the torch type to compute in; "auto" suits the model if its configuration is given."""
     import torch
 
     if dtype == "auto":
-        dtype = "float16" if device.type == "cuda" else choose_cpu_dtype()
+        if device.type == "cuda":
+            dtype = "bfloat16" if config is not None and config.wide_range else "float16"
+        else:
+            dtype = choose_cpu_dtype()
+            if dtype == "float16" and config is not None and not config.plain:  # the native layers are BERT's
+                dtype = "float32"
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, ("auto", *DTYPES))
     if dtype == "float16" and device.type == "cpu" and not multiplies_float16():

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.embed.batches import Batch, Window, find_runs, make_window
-from ridgeline.embed.config import choose_prompt, read_config
+from ridgeline.embed.config import STATIC, choose_prompt, read_config
 from ridgeline.embed.devices import limit_threads, resolve_dtype, resolve_torch_device
 from ridgeline.embed.heads import (
     HiddenStates,
@@ -45,7 +45,7 @@ from ridgeline.embed.inputs import (
 )
 from ridgeline.embed.models import DEFAULT, find_model
 from ridgeline.embed.tokenizer import load_tokenizer
-from ridgeline.embed.tokens import Tokens, join_tokens
+from ridgeline.embed.tokens import Tokens, drop_token, join_tokens
 from ridgeline.embed.weights import read_dense
 from ridgeline.errors import InputError, unknown
 from ridgeline.machine import now_ns
@@ -123,7 +123,8 @@ class Embedder:
         else:
             self.prompt = choose_prompt(config, prompt)
         self._tokenizer = load_tokenizer(
-            config.folder if (config.folder / "tokenizer.json").exists() else model_files.folder
+            config.folder if (config.folder / "tokenizer.json").exists() else model_files.folder,
+            special_tokens=config.model_type != STATIC,
         )
         size = self._tokenizer.vocabulary_size
         if size > config.vocabulary:
@@ -132,7 +133,7 @@ class Embedder:
                 "they do not belong together."
             )
         self._device = resolve_torch_device(device)
-        self._dtype = resolve_dtype(dtype, self._device)
+        self._dtype = resolve_dtype(dtype, self._device, config)
         self._lock = threading.Lock()
         self._budget: int | None = None  # the reduced budget after memory ran out
         self._encoder: Encoder | None = _load_encoder(config, self._device, self._dtype, truncate_dim, normalize)
@@ -467,6 +468,8 @@ class Embedder:
             texts = [self.prompt + text for text in texts]
         if self.config.lower:
             texts = [text.lower() for text in texts]
+        if self.config.max_characters is not None:
+            texts = [text[: self.config.max_characters] for text in texts]
         start_ns = now_ns()
         try:
             with self._lock:
@@ -488,18 +491,18 @@ class Embedder:
             warnings.warn(
                 f"{subject} the limit of {self.max_tokens} tokens; what lies beyond is not in the vector.", stacklevel=3
             )
-        return tokens
+        return tokens if self.config.dropped_token is None else drop_token(tokens, self.config.dropped_token)
 
     def _check_tokens(self, tokens: Tokens, first: int) -> None:
         lengths = tokens.lengths
         if not len(lengths):
             return
-        if lengths.min() < 1:
+        if lengths.min() < 1 and self.config.model_type != STATIC:  # a table answers with zeros
             raise InputError(f"text {first + int(lengths.argmin())} has no tokens; give one at least.")
         if lengths.max() > self.config.positions - self.config.first_position:
             row, position_limit = first + int(lengths.argmax()), self.config.positions - self.config.first_position
             raise InputError(f"text {row} has {lengths.max()} tokens; '{self.name}' takes at most {position_limit}.")
-        low, high = int(tokens.ids.min()), int(tokens.ids.max())
+        low, high = int(tokens.ids.min(initial=0)), int(tokens.ids.max(initial=0))
         if low < 0 or high >= self.config.vocabulary:
             raise InputError(
                 f"token {low if low < 0 else high} is not among the {self.config.vocabulary} of '{self.name}'; "

@@ -1,6 +1,6 @@
-"""A BERT encoder over packed tokens: embeddings, layers of attention and MLP, pooling.
+"""An encoder over packed tokens: embeddings, layers of attention and MLP, pooling.
 
-BERT, RoBERTa and XLM-R differ only in how they count positions (`layers.py`).
+Its parts come from a family's page (`families.py`), their steps are those of a device (`layers.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Embeddings, Layer, Layers, Packed
+from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
 from ridgeline.embed.weights import read_dense, read_encoder
 
 
@@ -29,14 +29,31 @@ class Encoder:
 
     def __init__(self, config: Config, layers: Layers, head: Head, weights: dict[str, Any]) -> None:
         self.config, self.layers, self.head = config, layers, head
-        position = weights["position"] + weights["type"]  # there is only one token type
-        norm = layers.prepare_norm(weights["embed_norm.weight"], weights["embed_norm.bias"])
-        self.words = Embeddings(layers.to_device(weights["word"]), layers.to_device(position), norm)
+        word, position = weights["word"], weights.get("position")
+        if "type" in weights:  # there is only one token type, so it is added to a table
+            if position is None:
+                word = word + weights["type"]
+            else:
+                position = position + weights["type"]
+        self.words = Embeddings(
+            layers.to_device(word * config.embed_scale if config.embed_scale != 1 else word),
+            None if position is None else layers.to_device(position),
+            _prepare_norm(layers, weights, "embed_norm"),
+            _prepare_linear(layers, weights, "projection"),
+        )
+        distances = weights.get("distances")
+        if distances is not None and config.normalizes_distances:
+            norm = (distances.shape[1],), weights["distance_norm.weight"], weights["distance_norm.bias"]
+            distances = torch.nn.functional.layer_norm(distances, *norm, config.epsilon)
+        layers.prepare_distances(distances)
         self._dense = [
             (layers.prepare_head(weight, bias), activation, normalized)
             for weight, bias, activation, normalized in head.dense
         ]
-        self.stack = layers.prepare_stack(self.words, [self._layer(weights, i) for i in range(config.layers)])
+        stack = [self._make_layer(weights, i, distances) for i in range(config.layers)]
+        if config.layer_order:
+            stack = [stack[i] for i in config.layer_order]
+        self.stack = layers.prepare_stack(self.words, stack)
 
     @property
     def dim(self) -> int:
@@ -81,19 +98,49 @@ class Encoder:
             vectors = vectors[:, : self.head.width].contiguous()
         return self.layers.normalize_rows(vectors) if self.head.normalize else vectors
 
-    def _layer(self, weights: dict[str, Any], i: int) -> Layer:
-        def pair(name: str) -> tuple[Any, Any]:
-            return weights[f"{i}.{name}.weight"], weights[f"{i}.{name}.bias"]
-
-        linear, norm = self.layers.prepare_linear, self.layers.prepare_norm
+    def _make_layer(self, weights: dict[str, Any], i: int, distances: Any) -> Layer:
+        config, layers = self.config, self.layers
+        parts: dict[str, Any] = {name: _prepare_linear(layers, weights, f"{i}.{name}") for name in _LINEARS}
+        parts |= {name: _prepare_norm(layers, weights, f"{i}.{name}") for name in _NORMS}
+        last = i == config.layers - 1
         return Layer(
-            qkv=linear(*pair("qkv")),
-            out=linear(*pair("out")),
-            out_norm=norm(*pair("out_norm")),
-            up=linear(*pair("up")),
-            down=linear(*pair("down")),
-            down_norm=norm(*pair("down_norm")),
+            **parts,
+            rotary=config.rotary[i] if config.rotary else None,
+            window=config.windows[i] if config.windows else None,
+            position_key=self._project_distances(weights, i, distances, "c2p"),
+            position_query=self._project_distances(weights, i, distances, "p2c"),
+            end_norm=_prepare_norm(layers, weights, "final_norm") if last else None,
         )
+
+    def _project_distances(self, weights: dict[str, Any], i: int, distances: Any, kind: str) -> Any:
+        """DeBERTa: the keys (c2p) or queries (p2c) of all distances, which do not depend on the text."""
+        config = self.config
+        if config.bias != "disentangled" or kind not in config.disentangled:
+            return None
+        if config.shares_position_projections:
+            part = 1 if kind == "c2p" else 0  # the keys or queries of the texts
+            weight, bias = (weights[f"{i}.qkv.{name}"].chunk(3)[part] for name in ("weight", "bias"))
+        else:
+            name = "position_key" if kind == "c2p" else "position_query"
+            weight, bias = weights[f"{i}.{name}.weight"], weights[f"{i}.{name}.bias"]
+        projected = torch.nn.functional.linear(distances, weight, bias)
+        return self.layers.to_device(projected.view(len(projected), config.heads, -1).transpose(0, 1))
+
+
+_LINEARS = ("qkv", "out", "up", "down", "gate")
+_NORMS = ("out_norm", "down_norm", "attention_norm", "mlp_norm", "query_norm", "key_norm")
+
+
+def _prepare_linear(layers: Layers, weights: dict[str, Any], name: str) -> Linear | None:
+    if f"{name}.weight" not in weights:
+        return None
+    return layers.prepare_linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def _prepare_norm(layers: Layers, weights: dict[str, Any], name: str) -> Norm | None:
+    if f"{name}.weight" not in weights:
+        return None
+    return layers.prepare_norm(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
 def load_encoder(

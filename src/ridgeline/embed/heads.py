@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.embed.weights import find_weight_files
+from ridgeline.embed.tensor_files import find_weight_files
 from ridgeline.errors import InputError, MissingExtra, unknown
 
 if TYPE_CHECKING:

@@ -27,12 +27,16 @@ from ridgeline.native import HalfEncoder, mean_rows
 # attr and algorithm, as torch's compiler passes them to oneDNN
 _FUSED_ACTIVATIONS = {"gelu": ("gelu", "none"), "relu": ("relu", "")}
 if platform.machine() == "x86_64":
-    _FUSED_ACTIVATIONS |= {"gelu_new": ("gelu", "tanh"), "gelu_pytorch_tanh": ("gelu", "tanh")}
+    _FUSED_ACTIVATIONS |= {"gelu_new": ("gelu", "tanh"), "gelu_pytorch_tanh": ("gelu", "tanh"), "silu": ("swish", "")}
 
 
 def choose_cpu_layers(config: Config, device: Any, dtype: Any) -> Layers:
     """Return the fastest layers for this CPU and this build of torch."""
     if dtype is torch.float16:
+        if not config.plain:
+            raise InputError(
+                f"dtype 'float16' on a CPU is for BERT and RoBERTa, not for {config.model_type}; use float32."
+            )
         return Float16Layers(config, device)
     if dtype is torch.bfloat16 and not has_bfloat16() and _onednn_works(torch.float32):
         return EmulatedBfloat16Layers(config, device, torch.float32)
@@ -52,7 +56,7 @@ class CpuLayers(Layers):
         return self.config.activation in _FUSED_ACTIVATIONS
 
     def prepare_linear(self, weight: Any, bias: Any) -> Linear:
-        return Linear(pack_weight(weight.to(self.dtype)), self.to_device(bias))
+        return Linear(pack_weight(weight.to(self.dtype)), None if bias is None else self.to_device(bias))
 
     def linear(self, x: Any, layer: Linear) -> Any:
         return _multiply(x, layer, "none", "")
@@ -70,16 +74,28 @@ class CpuLayers(Layers):
         return _multiply(x, layer, name, algorithm)
 
     def add_norm(self, x: Any, layer: Linear, residual: Any, norm: Norm) -> Any:
+        return self.normalize(self._add(x, layer, residual), norm)
+
+    def add(self, x: Any, layer: Linear, residual: Any, norm: Norm | None) -> Any:
+        return self._add(x, layer, residual) if norm is None else super().add(x, layer, residual, norm)
+
+    def _add(self, x: Any, layer: Linear, residual: Any) -> Any:
         if len(x) == 1:
-            summed = _linear.binary(_repeat(x), _repeat(residual), layer.weight, layer.bias, "add")[:1]
-        else:
-            summed = _linear.binary(x, residual, layer.weight, layer.bias, "add")
-        return F.layer_norm(summed, (summed.shape[1],), norm.weight, norm.bias, norm.epsilon)
+            return _linear.binary(_repeat(x), _repeat(residual), layer.weight, layer.bias, "add")[:1]
+        return _linear.binary(x, residual, layer.weight, layer.bias, "add")
+
+    def normalize(self, x: Any, norm: Any) -> Any:
+        if norm.rms:
+            return super().normalize(x, norm)
+        return F.layer_norm(x, (x.shape[-1],), norm.weight, norm.bias, norm.epsilon)  # sums in float32
 
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
         if mode != "mean":
             return super().pool(hidden, packed, mode, unit)
         return _average_rows(hidden.float(), packed.offsets, unit)
+
+    def average(self, hidden: Any, packed: Packed) -> Any:
+        return _average_rows(hidden.float(), packed.offsets, False)
 
     def sum_tokens(self, values: Any) -> Any:
         texts, length, _ = values.shape
@@ -100,7 +116,8 @@ def _average_rows(rows: Any, offsets: Any, unit: bool) -> Any:
     """The mean of the rows of each text, float32; with `unit` scaled to length 1."""
     means = torch.empty(len(offsets) - 1, rows.shape[1])
     mean_rows(rows.contiguous().numpy(), offsets.numpy(), means.numpy(), unit, int(torch.get_num_threads()))
-    return means
+    empty = offsets.diff() == 0
+    return means.masked_fill(empty[:, None], 0) if empty.any() else means
 
 
 class EmulatedBfloat16Layers(CpuLayers):
@@ -123,6 +140,15 @@ class EmulatedBfloat16Layers(CpuLayers):
 
     def add_norm(self, *words: Any) -> Any:
         return _round_to_bfloat16(super().add_norm(*words))
+
+    def widen(self, *words: Any) -> Any:
+        return _round_to_bfloat16(super().widen(*words))
+
+    def add(self, *words: Any) -> Any:
+        return _round_to_bfloat16(super().add(*words))
+
+    def normalize(self, *words: Any) -> Any:
+        return _round_to_bfloat16(super().normalize(*words))
 
     def attention(self, *words: Any) -> Any:
         return _round_to_bfloat16(super().attention(*words))
@@ -208,7 +234,8 @@ class Float16Layers(Layers):
             self.config.hidden, heads, width + padding_width, width**-0.5, self.config.epsilon, activation
         )
         padding = -1 if self.config.padding is None else self.config.padding
-        word, position, weight, bias = _to_arrays(words.word, words.position, words.norm.weight, words.norm.bias)
+        norm: Any = words.norm
+        word, position, weight, bias = _to_arrays(words.word, words.position, norm.weight, norm.bias)
         stack.set_embedding(word, position, weight, bias, padding)
         for layer in layers:
             qkv, out = _pad_heads(layer.qkv, heads, padding_width), layer.out
@@ -217,7 +244,7 @@ class Float16Layers(Layers):
             if padding_width:  # padding meets padding
                 columns = out.weight.view(-1, heads, width)
                 out = Linear(F.pad(columns, (0, padding_width)).flatten(1), out.bias)
-            parts = (qkv, out, layer.out_norm, layer.up, layer.down, layer.down_norm)
+            parts: tuple[Any, ...] = (qkv, out, layer.out_norm, layer.up, layer.down, layer.down_norm)
             stack.add(*_to_arrays(*(tensor for part in parts for tensor in (part.weight, part.bias))))
         return stack
 
@@ -257,8 +284,9 @@ def _to_arrays(*tensors: Any) -> list[Any]:
 
 def _compute_first_products(words: Embeddings, qkv: Linear) -> tuple[Any, ...]:
     """The parts of the first layer's queries, keys and values that do not depend on the text."""
-    factors = qkv.weight * words.norm.weight
-    return factors, words.position @ factors.T, factors.sum(1), qkv.weight @ words.norm.bias + qkv.bias
+    norm: Any = words.norm
+    factors = qkv.weight * norm.weight
+    return factors, words.position @ factors.T, factors.sum(1), qkv.weight @ norm.bias + qkv.bias
 
 
 def _pad_heads(qkv: Linear, heads: int, padding_width: int) -> Linear:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ridgeline.embed.config import Config
-from ridgeline.embed.layers import Embeddings, Layers, Linear, Norm, Packed
+from ridgeline.embed.layers import Embeddings, Layer, Layers, Linear, Norm, Packed
 from ridgeline.kernels.encoder import (
     activate,
     add_and_normalize,
@@ -22,7 +22,8 @@ from ridgeline.kernels.encoder import (
     pool,
 )
 
-_KINDS = {"gelu": "gelu", "relu": "relu"}  # all others are gelu by tanh
+_KINDS = {"gelu": "gelu", "relu": "relu", "silu": "silu"}  # all others are gelu by tanh
+_POOLINGS = ("mean", "max", "cls")  # of the kernel
 _SHORT_KINDS = {"gelu": "gelu_16"}  # accurate enough for results of 16 bits
 
 
@@ -31,18 +32,29 @@ class GpuLayers(Layers):
 
     def __init__(self, config: Config, device: Any, dtype: Any) -> None:
         super().__init__(config, device, dtype)
-        depth = config.hidden // config.heads
-        self._uses_attention_kernel = depth in (16, 32, 64, 128)
+        self._uses_attention_kernel = config.plain_attention and config.head_width in (16, 32, 64, 128)
         self._kind = _KINDS.get(config.activation, "gelu_tanh")
         if dtype != torch.float32:
             self._kind = _SHORT_KINDS.get(self._kind, self._kind)
-        self.by_offsets = self._uses_attention_kernel and config.padding is None
+        self.by_offsets = (
+            config.plain and self._uses_attention_kernel and config.padding is None and config.pooling in _POOLINGS
+        )
 
     def prepare_norm(self, weight: Any, bias: Any) -> Norm:
         """In float32, which the kernels compute in; norms are small."""
-        return Norm(weight.to(self.device, torch.float32), bias.to(self.device, torch.float32), self.config.epsilon)
+        weight = weight.to(self.device, torch.float32)
+        if bias is None and not self.config.rms:
+            bias = torch.zeros_like(weight)
+        bias = None if bias is None else bias.to(self.device, torch.float32)
+        return Norm(weight, bias, self.config.epsilon, self.config.rms)
+
+    def prepare_linear(self, weight: Any, bias: Any) -> Linear:
+        """The kernels add a bias, so a layer without one has zeros."""
+        return super().prepare_linear(weight, weight.new_zeros(len(weight)) if bias is None else bias)
 
     def embed(self, ids: Any, packed: Packed, words: Embeddings) -> Any:
+        if words.position is None or words.norm is None or words.projection is not None:
+            return super().embed(ids, packed, words)
         positions, norm = None if self.config.padding is None else self.positions(ids, packed), words.norm
         tables = (words.word, words.position, norm.weight, norm.bias)
         return embed_tokens(ids, packed.offsets, *tables, norm.epsilon, positions)
@@ -64,10 +76,12 @@ class GpuLayers(Layers):
             self.product(x, layer.weight), layer.bias, residual, norm.weight, norm.bias, norm.epsilon
         )
 
-    def attention(self, qkv: Any, packed: Packed) -> Any:
+    def attention(self, qkv: Any, packed: Packed, layer: Layer) -> Any:
         if not self._uses_attention_kernel:
-            return super().attention(qkv, packed)
+            return super().attention(qkv, packed, layer)
         return attend(qkv, packed.offsets, self.config.heads, packed.longest)
 
     def pool(self, hidden: Any, packed: Packed, mode: str, unit: bool) -> Any:
+        if mode not in _POOLINGS:
+            return super().pool(hidden, packed, mode, unit)
         return pool(hidden, packed.offsets, mode, unit)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ridgeline.embed.weights import WEIGHTS
+from ridgeline.embed.tensor_files import WEIGHTS
 from ridgeline.errors import InputError
 from ridgeline.store import hash_file
 

@@ -94,7 +94,14 @@ class PairTokenizer:
         left_lengths = left.lengths - 2
         if same:
             left_starts, left_lengths = np.repeat(left_starts, count), np.repeat(left_lengths, count)
-        first, second = cut_longer(left_lengths, right.lengths - 2, self.max_tokens - self.special_tokens)
+        right_lengths = right.lengths - 2
+        limit = self.max_tokens - self.special_tokens
+        tied = np.flatnonzero((left_lengths > limit) & (right_lengths > limit))
+        if len(tied) and limit % 2:  # the longer side gets one token more, so count what was cut
+            left_lengths, right_lengths = left_lengths.copy(), right_lengths.copy()
+            left_lengths[tied] = tokenizer.encode([firsts[int(i)] for i in tied]).lengths - 2
+            right_lengths[tied] = tokenizer.encode([seconds[int(i)] for i in tied]).lengths - 2
+        first, second = cut_longer(left_lengths, right_lengths, limit)
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(first + second + 3, out=offsets[1:])
         classify, separate = self._ends

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Scores = NDArray[np.float32]
 ACTIVATIONS = ("identity", "sigmoid", "softmax", "tanh")
 WINDOW_PAIRS = 8_192  # tokenized while the ones before are computed
+# Tokenizers that give token types; the default of these families if the folder names no tokenizer.
+_TYPED_TOKENIZERS = ("Bert", "Electra", "DebertaV2", "Deberta")
+_TYPED_MODELS = ("bert", "nomic_bert", "deberta-v2")
 _CLASSES = {"Identity": "identity", "Sigmoid": "sigmoid", "Tanh": "tanh"}  # of torch.nn, in configurations
 
 
@@ -77,7 +80,7 @@ class Reranker:
             raise InputError(f"max_tokens is {max_tokens}; '{self.name}' takes 5 to {limit}.")
         self.max_tokens = max_tokens or config.max_tokens
         self._device = resolve_torch_device(device)
-        self._dtype = resolve_dtype(dtype, self._device)
+        self._dtype = resolve_dtype(dtype, self._device, config)
         encoder = load_encoder(config, self._device, self._dtype, width=None, normalize=False, for_pairs=True)
         if batch_invariant and not encoder.layers.batch_invariant:
             raise InputError(
@@ -88,7 +91,9 @@ class Reranker:
         self._encoder: Encoder | None = encoder
         self.labels = self._classifier.labels  # outputs per pair
         self.activation = _choose_activation(activation, self.folder, config.folder, self.labels)
-        second_ids = config.vocabulary if encoder.has_pair_types and _uses_types(config.folder) else 0
+        second_ids = (
+            config.vocabulary if encoder.has_pair_types and _uses_types(config.folder, config.model_type) else 0
+        )
         tokenizer_folder = config.folder if (config.folder / "tokenizer.json").exists() else self.folder
         self._tokenizer = PairTokenizer(tokenizer_folder, self.max_tokens, second_ids)
         self._long_tokenizer: PairTokenizer | None = None
@@ -328,10 +333,13 @@ def _refuse_unknown_parts(folder: Path) -> None:
         raise InputError(f"'{folder}' puts the prompt '{prompt}' before its pairs, which is not known here.")
 
 
-def _uses_types(root: Path) -> bool:
-    """Whether the tokenizer tells the model which text a token is of."""
-    names = _read_json(root / "tokenizer_config.json").get("model_input_names")
-    return names is None or "token_type_ids" in names
+def _uses_types(root: Path, model_type: str) -> bool:
+    """Whether the tokenizer tells the model which text a token is of, as transformers 5 decides it."""
+    config = _read_json(root / "tokenizer_config.json")
+    if "model_input_names" in config:
+        return "token_type_ids" in config["model_input_names"]
+    tokenizer = str(config.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
+    return tokenizer in _TYPED_TOKENIZERS if tokenizer else model_type in _TYPED_MODELS
 
 
 def _read_json(file: Path) -> Any:

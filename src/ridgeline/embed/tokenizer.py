@@ -51,12 +51,16 @@ class Tokenizer(Protocol):
         """Return the tokens of every text with special tokens, at most `max_tokens` for each."""
 
 
-def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str], *, special_tokens: bool = True) -> Tokenizer:
     """Load the tokenizer from `tokenizer.json`, or from `vocab.txt` and `tokenizer_config.json`.
+
+    special_tokens  put special tokens around a text, as the folder says
 
     Raises InputError if the folder has neither, or they cannot be read.
     """
     description, path = read_description(Path(folder))
+    if not special_tokens:
+        description["post_processor"] = None
     parts = parse_bert_tokenizer(description)
     if isinstance(parts, str):
         return HuggingFaceTokenizer(description, why=parts, path=path)

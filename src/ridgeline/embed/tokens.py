@@ -78,6 +78,17 @@ def find_invalid_text(texts: Sequence[Any]) -> int:
     return -1
 
 
+def drop_token(tokens: Tokens, number: int) -> Tokens:
+    """Leave out one token.
+
+    >>> drop_token(Tokens(np.array([5, 7, 5, 8], np.int32), np.array([0, 2, 4])), 5).ids.tolist()
+    [7, 8]
+    """
+    keep = tokens.ids != number
+    kept_before = np.concatenate([[0], np.cumsum(keep)])
+    return Tokens(tokens.ids[keep], kept_before[tokens.offsets])
+
+
 def join_tokens(parts: list[Tokens]) -> Tokens:
     """Concatenate tokens."""
     if len(parts) == 1:

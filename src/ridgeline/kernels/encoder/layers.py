@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-ACTIVATIONS = ("gelu", "gelu_16", "gelu_tanh", "relu")
+ACTIVATIONS = ("gelu", "gelu_16", "gelu_tanh", "relu", "silu")
 INTERPRETED = triton.knobs.runtime.interpret
 ELEMENTS_PER_PROGRAM = 2048  # of a row kernel; complete rows, so at least one row
 # Shapes by benchmarks/records/h200-embed-sweep.txt. Product: tokens, columns, step along the depth, warps, stages; and
@@ -256,9 +256,11 @@ def _normal_cdf(x):
 
 @triton.jit
 def _apply_activation(y, KIND: tl.constexpr):
-    """gelu (by erf), gelu_16 (the same, for results of 16 bits), gelu_tanh, relu."""
+    """gelu (by erf), gelu_16 (the same, for results of 16 bits), gelu_tanh, relu, silu."""
     if KIND == "relu":
         y = tl.maximum(y, 0.0)
+    elif KIND == "silu":
+        y = y / (1 + tl.exp(-y))
     elif KIND == "gelu":
         y = 0.5 * y * (1 + tl.erf(y * ROOT_HALF))
     elif KIND == "gelu_16":
