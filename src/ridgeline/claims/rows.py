@@ -29,6 +29,7 @@ _NOT_DURATION = re.compile(
     re.I,
 )
 _NOT_RATE = re.compile(r"\b(?:peak|max|target|limit|best|burst|min|instant|theoretical|expected|per|error)", re.I)
+_RAMP = 1.05  # a load generator may not count the seconds in which it starts and stops
 _SHARES = (  # the name of a share, and that of its part
     (r"accura|correct", r"correct|right"),
     (r"pass", r"pass(?:ed|es|ing)?"),
@@ -70,7 +71,8 @@ def check_rates(context: Context, table: Table, columns: list[Column]) -> Iterat
         for batch in find_roles(columns, "batch"):
             explanations += [_divide_columns(batch, time, stated) for time in times]
         explanations += [_divide_columns(None, time, stated) for time in times]
-        yield from check_column(context, table, column, stated, explanations, "rate")
+        is_bare = not any(cell.noun for cell in stated.values())
+        yield from check_column(context, table, column, stated, explanations, "rate", _RAMP if is_bare else 1.0)
     for column in find_roles(columns, "bandwidth"):
         sizes = [c for c in columns if c.dims == q.BYTES and not c.mixed]
         stated = {row: cell for row, cell in _get_exact(column).items() if row in rows}

@@ -88,11 +88,11 @@ def _check_rate(context: Context, count: Fact, time: Fact, rate: Fact) -> Iterat
     same_noun = amount.noun.rstrip("s") == stated.noun.rstrip("s") and amount.noun
     if amount.dims == q.NONE and (amount.share or amount.factor or not same_noun):
         return
-    took = re.fullmatch(
-        r"\s(?:\w+\s){0,3}(?:in|(?P<took>takes?|took|needs?|needed))\s(?:just |only |about |under )?",
+    joined = re.fullmatch(
+        r"\s(?:\w+\s){0,3}(?:in|(?P<verb>takes?|took|needs?|needed))\s(?:just |only |about |under )?",
         count.text[amount.end : span.start],
     )
-    if not took or (took["took"] and overlap(stated.interval(1.0), divide((1.0, 1.0), span.interval()), SLACK)):
+    if not joined or (joined["verb"] and overlap(stated.interval(1.0), divide((1.0, 1.0), span.interval()), SLACK)):
         return  # "10 queries take 5 ms (200 queries/s)": each of them
     if not _THEN.fullmatch(count.text[span.end : stated.start]):
         return
