@@ -110,7 +110,9 @@ def _check_share(context: Context, first: Fact, second: Fact, third: Fact) -> It
     which = r"(?:\s[\w-]+){1,3},\s" if total_first else r"(?:\s[\w-]+){1,3},?\sof which\s"
     if third.quantity.share and re.fullmatch(which, first.text[first.quantity.end : second.quantity.start]):
         base, part, share = first, second, third
-        between = joined = _FATE.fullmatch(first.text[part.quantity.end : share.quantity.start])
+        between = joined = re.match(r"[).,;]", share.tail) and _FATE.fullmatch(
+            first.text[part.quantity.end : share.quantity.start]
+        )
     elif third.quantity.share:
         part, base, share = first, second, third
         between = re.fullmatch(
