@@ -213,3 +213,15 @@ def test_cubic_of_every_number_of_channels(dtype, channels):
         assert (
             np.abs(result.astype(float) - strided).max() < {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
         )
+
+
+def test_headings_have_gradients_after_a_call_in_inference_mode():
+    torch = pytest.importorskip("torch")
+    times, at = torch.arange(4.0, dtype=torch.float64)[None], torch.tensor([[0.5, 1.5]], dtype=torch.float64)
+    values = torch.tensor([[[350.0], [10.0], [20.0], [25.0]]], dtype=torch.float64)
+    with torch.inference_mode():
+        resample(values, times, at, kind="degrees_360")
+    result = resample(values.requires_grad_(), times, at, kind="degrees_360")
+    assert torch.allclose(result[0, :, 0] % 360, torch.tensor([0.0, 15.0], dtype=torch.float64), atol=1e-9)
+    result[0, 1, 0].backward()
+    assert torch.allclose(values.grad[0, :, 0], torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64))

@@ -7,6 +7,7 @@ after.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,4 +111,15 @@ def _prepare(values: Any, dtype: Any, out: Any) -> tuple[Any, Any, Callable[...,
 def _build_row(values: Any, numbers: Any) -> Any:
     """Return one number for each channel in the type of `values`; one number for values without channels."""
     row = np.asarray(numbers, np.float64)[0 if values.ndim == 1 else slice(None)]
-    return row.astype(values.dtype) if isinstance(values, np.ndarray) else values.new_tensor(row)
+    if isinstance(values, np.ndarray):
+        return row.astype(values.dtype)
+    return _build_tensor_row(tuple(np.atleast_1d(row).tolist()), row.ndim, values.dtype, values.device)
+
+
+@lru_cache(maxsize=64)
+def _build_tensor_row(numbers: tuple[float, ...], ndim: int, dtype: Any, device: Any) -> Any:
+    """Rows stay on the device: a copy from the host costs a call several microseconds and ends a graph's capture."""
+    import torch
+
+    with torch.inference_mode(False):  # a tensor of inference mode could not take part in later gradients
+        return torch.tensor(numbers if ndim else numbers[0], dtype=dtype, device=device)
