@@ -99,6 +99,23 @@ def test_a_head_that_does_not_end_is_cut_off_and_a_request_in_progress_is_not(mo
             assert answers == 2
 
 
+def test_a_connection_is_kept_for_the_next_request_whose_head_may_not_take_long(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with run_in_background(create_app([])) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as wire:
+        wire.settimeout(30)
+        for _ in range(2):
+            wire.sendall(request)
+            answer = b""
+            while not answer.endswith(b'{"status":"ok"}'):
+                answer += (data := wire.recv(4096))
+                assert data, "the connection was closed between two requests"
+            time.sleep(0.6)  # several times HEAD_S, and less than uvicorn keeps a connection
+        wire.sendall(request[:10])
+        with suppress(ConnectionResetError):
+            assert wire.recv(4096) == b"", "a head that does not end kept the connection"
+
+
 def test_a_client_that_does_not_read_its_answer_loses_the_connection_and_a_slow_reader_does_not(monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", 0.5)
     size = 16 << 20

@@ -12,6 +12,7 @@ from ridgeline import web
 from ridgeline.serve.app import MAX_CONNECTIONS, create_app
 from ridgeline.serve.service import MAX_QUEUE, Service, Settings
 
+KEEP_ALIVE_S = 75.0  # longer than clients keep a connection: they meet no closed one
 DRAIN_S = 60.0  # after SIGTERM, for the requests in progress
 # A thread that waits for the interpreter takes it from another after this time (Python's default: 5 ms, in which a
 # small batch is computed).
@@ -59,6 +60,7 @@ def serve(
         announce=announce,
         drain_s=DRAIN_S,
         max_connections=MAX_CONNECTIONS,
+        keep_alive_s=KEEP_ALIVE_S,
     )
 
 

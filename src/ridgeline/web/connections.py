@@ -40,6 +40,9 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
 
     class LimitedProtocol(H11Protocol):
         unread_bytes = 0  # of the last answer, when it was last looked at
+        kept = (
+            False  # between an answer and the next request; uvicorn closes such a connection after timeout_keep_alive
+        )
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -48,6 +51,9 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
                 (next(iter(idle)) if idle else self)._drop()
 
         def data_received(self, data: bytes) -> None:
+            if self.kept:
+                self.kept = False
+                self._set_idle()  # the head of the next request begins
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._set_busy()
@@ -55,6 +61,7 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+                self.kept = True
                 self._set_idle()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -72,9 +79,10 @@ def make_protocol(limit: int, head_s: float) -> type[H11Protocol]:
                 timer.cancel()
 
         def _drop_unless_read(self) -> None:
-            """Keep the connection while its client reads the answer; drop it if nothing is left to read."""
+            """Keep the connection while its client reads the answer, and for a next request."""
             unread = self.transport.get_write_buffer_size()
-            if unread and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes):
+            is_read = unread > 0 and self.unread_bytes - unread >= min(READ_BYTES, self.unread_bytes)
+            if is_read or (self.kept and not unread):
                 self._set_idle()
             else:
                 self._drop()

@@ -125,13 +125,15 @@ def serve(
     announce: Callable[[str], object] = print,
     drain_s: float = 3.0,
     max_connections: int | None = None,
+    keep_alive_s: float = 5.0,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM, then answer the requests in progress for at most `drain_s` seconds.
 
     Port 0 picks a free one; `announce` gets a line with the address and a generated token. At most `max_connections`
-    (default: 512) are open at a time, and at most a quarter of the files that the process may open.
+    (default: 512) are open at a time, and at most a quarter of the files that the process may open. A connection stays
+    open for another request for `keep_alive_s` seconds.
     """
-    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections)
+    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections, keep_alive_s)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
     # uvicorn shuts down in order before it raises KeyboardInterrupt, or SIGTERM again; for a server both are the normal
     # end.
@@ -184,7 +186,12 @@ def _handle_sigterm(server: uvicorn.Server) -> Iterator[None]:
 
 
 def _prepare_server(
-    app: App, host: str, port: int, drain_s: float = 3.0, max_connections: int | None = None
+    app: App,
+    host: str,
+    port: int,
+    drain_s: float = 3.0,
+    max_connections: int | None = None,
+    keep_alive_s: float = 5.0,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     try:
         import uvicorn
@@ -206,7 +213,7 @@ def _prepare_server(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=5,
+        timeout_keep_alive=math.ceil(keep_alive_s),
         timeout_graceful_shutdown=math.ceil(drain_s),
     )
     url_host = f"[{host}]" if ":" in host else host
