@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from ridgeline.errors import unknown
 from ridgeline.lab import OURS, installed
@@ -18,7 +18,7 @@ PLAIN, INFINITY = "FastAPI + sentence-transformers", "infinity"
 NAMES = (PLAIN, INFINITY)
 HINTS = {
     PLAIN: "pip install fastapi uvicorn sentence-transformers, here or in an environment of its own (--python)",
-    INFINITY: "pip install 'infinity-emb[server]' in an environment of its own: --python infinity=ENV/bin/python",
+    INFINITY: "pip install 'infinity-emb[torch,server]' in an environment of its own: --python infinity=ENV/bin/python",
 }
 _NEEDS = {PLAIN: ("fastapi", "uvicorn", "sentence_transformers"), INFINITY: ("infinity_emb",)}
 
@@ -39,7 +39,7 @@ def make_command(contender: str, folder: Path, device: str, dtype: str) -> list[
     if contender == INFINITY:
         options = ["--model-id", str(folder), "--served-model-name", "bench", "--engine", "torch"]
         options += ["--device", device.partition(":")[0], "--dtype", "float32" if device == "cpu" else dtype]
-        return [sys.executable, "-m", "infinity_emb.infinity_server", "v2", *options, "--port", port]
+        return [sys.executable, "-m", "infinity_emb.cli", "v2", *options, "--port", port]
     raise unknown("contender", contender, (OURS, *NAMES))
 
 
@@ -55,14 +55,14 @@ def _serve_plainly(folder: str, device: str, dtype: str, port: int) -> None:
 
     import torch
     import uvicorn
-    from fastapi import Body, FastAPI
+    from fastapi import FastAPI
     from sentence_transformers import SentenceTransformer
 
     kind = torch.float32 if device == "cpu" else getattr(torch, dtype)
     model = SentenceTransformer(folder, device=device, model_kwargs={"torch_dtype": kind})
     app = FastAPI()
 
-    def embed(body: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+    def embed(body: dict[str, Any]) -> dict[str, Any]:
         vectors = model.encode(body["input"], normalize_embeddings=True, show_progress_bar=False)
         rows = [base64.b64encode(row.astype("<f4")).decode() for row in vectors]
         data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
