@@ -186,6 +186,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _read_port(self) -> int:
         line = next(self._process.stdout or iter(()), "")  # "Serving on http://127.0.0.1:PORT/ …"
