@@ -13,7 +13,7 @@ from tests.embed import tiny
 from tests.embed.reference_families import MODELS, FamilyReference, make
 from tests.embed.tiny import TEXTS
 
-from ridgeline import Embedder
+from ridgeline import Embedder, Reranker
 from ridgeline.errors import InputError
 
 torch = pytest.importorskip("torch")
@@ -223,3 +223,65 @@ def test_float16_on_a_cpu_is_for_bert(folders, monkeypatch):
         Embedder(folders["modernbert"], device="cpu", dtype="float16")
     with Embedder(folders["modernbert"], device="cpu") as embedder:
         assert embedder.dtype == "float32"
+
+
+# Rerankers.
+
+
+def norm(x, weight):
+    centred = x - x.mean()
+    return centred / np.sqrt((centred**2).mean() + 1e-6) * weight
+
+
+# family → stem of the encoder, shapes of the head, settings, hidden states [tokens, hidden] and tensors → score
+HEADS = {
+    "distilbert": (
+        "distilbert.",
+        {"pre_classifier.weight": (32, 32), "pre_classifier.bias": (32,), "classifier.weight": (1, 32)},
+        {},
+        lambda x, w: (
+            w["classifier.weight"] @ np.maximum(w["pre_classifier.weight"] @ x[0] + w["pre_classifier.bias"], 0)
+        ),
+    ),
+    "albert": (
+        "albert.",
+        {"albert.pooler.weight": (32, 32), "albert.pooler.bias": (32,), "classifier.weight": (1, 32)},
+        {},
+        lambda x, w: w["classifier.weight"] @ np.tanh(w["albert.pooler.weight"] @ x[0] + w["albert.pooler.bias"]),
+    ),
+    "modernbert": (
+        "model.",
+        {"head.dense.weight": (32, 32), "head.norm.weight": (32,), "classifier.weight": (1, 32)},
+        {"classifier_pooling": "mean", "classifier_activation": "relu"},
+        lambda x, w: (
+            w["classifier.weight"] @ norm(np.maximum(w["head.dense.weight"] @ x.mean(0), 0), w["head.norm.weight"])
+        ),
+    ),
+    "gte": (
+        "gte.",
+        {"gte.pooler.dense.weight": (32, 32), "gte.pooler.dense.bias": (32,), "classifier.weight": (1, 32)},
+        {},
+        lambda x, w: w["classifier.weight"] @ np.tanh(w["gte.pooler.dense.weight"] @ x[0] + w["gte.pooler.dense.bias"]),
+    ),
+    "qwen3": ("model.", {"score.weight": (1, 32)}, {}, lambda x, w: w["score.weight"] @ x[-1]),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_rerankers_of_a_family_match_their_formula(folders, tmp_path, name):
+    stem, shapes, settings, formula = HEADS[name]
+    folder = shutil.copytree(folders[name], tmp_path / "m")
+    random = np.random.default_rng(6)
+    head = {k: random.normal(size=shape).astype(np.float32) * 0.4 for k, shape in shapes.items()}
+    tensors = {stem + k: v for k, v in load_file(folder / "model.safetensors").items()}
+    save_file(tensors | head, folder / "model.safetensors")
+    tiny.write(folder / "config.json", json.loads((folder / "config.json").read_text()) | settings)
+    reference = FamilyReference(folders[name])
+    with Reranker(folder, device="cpu", dtype="float32", activation="identity", batch_invariant=True) as model:
+        documents = SAMPLES[:6]
+        tokens = model.tokenize("a red cat", documents)
+        scores = model.score("a red cat", documents)
+        np.testing.assert_array_equal(np.concatenate([model.score("a red cat", [d]) for d in documents]), scores)
+    # no family but BERT gives the second text another type here
+    expected = [formula(reference.compute_hidden(tokens[i].tolist()), head)[0] for i in range(len(tokens))]
+    np.testing.assert_allclose(scores, expected, atol=2e-5 * np.abs(expected).max())

@@ -73,6 +73,8 @@ class Config:
     prompts: Mapping[str, str]
     default_prompt: str | None
     model_type: str = "bert"  # the family (families.py)
+    ends_with_norm: bool = False  # the last module is Normalize; `Embedder(normalize=)` does it
+    similarity: str | None = None  # the function that the model was trained for
     position_table: bool = False
     first_position: int = 0  # of the table: 0, or RoBERTa's padding number + 1
     padding: int | None = None  # the token without a position, for RoBERTa
@@ -158,6 +160,7 @@ def read_config(folder: Path, *, encoder_only: bool = False) -> Config:
         lower=bool(sentence.get("do_lower_case", False)),
         pooling=_read_pooling(folder, modules),  # "mean" without a pooling module
         dense=_read_all_dense(folder, modules),
+        ends_with_norm=bool(modules) and modules[-1][0] == "Normalize",
         **_read_prompts(folder),
         **fields,
     )
@@ -168,6 +171,7 @@ def _read_prompts(folder: Path) -> dict[str, Any]:
     return {
         "prompts": {k: v for k, v in (prompts.get("prompts") or {}).items() if isinstance(v, str)},
         "default_prompt": prompts.get("default_prompt_name"),
+        "similarity": prompts.get("similarity_fn_name"),
     }
 
 
@@ -207,10 +211,17 @@ def _read_static(folder: Path, root: Path, is_model2vec: bool) -> Config:
         pooling="mean",
         dense=(),
         embed_norm=False,
+        ends_with_norm=_ends_with_norm(folder, settings, is_model2vec),
         dropped_token=_find_unknown_token(root) if is_model2vec else None,
         max_characters=own_limit * _find_median_length(root) if own_limit else None,
         **_read_prompts(folder),
     )
+
+
+def _ends_with_norm(folder: Path, settings: Mapping[str, Any], is_model2vec: bool) -> bool:
+    if is_model2vec:
+        return bool(settings.get("normalize", False))
+    return str(_read_json(folder / "modules.json")[-1]["type"]).endswith("Normalize")
 
 
 def _find_median_length(root: Path) -> int:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int | None], None]
 
+_TASKS = ("query", "document")  # of a multi-vector encoder
 LARGE_RESULT = 16 << 20  # bytes of vectors
 WINDOWS_AHEAD = 2  # tokenized while one is encoded
 # Special tokens without a weight in the sparse vectors of bge-m3.
@@ -118,8 +119,8 @@ class Embedder:
         self.batch_invariant, self._folder_heads, self._normalize = batch_invariant, heads, normalize
         self._task = "query" if prompt == "query" else "document"
         self.max_tokens = max_tokens or self._choose_max_tokens()
-        if prompt is None and heads.multi is not None and config.default_prompt is None:
-            self.prompt = config.prompts.get("document", "")
+        if heads.multi is not None and (prompt in _TASKS or (prompt is None and config.default_prompt is None)):
+            self.prompt = config.prompts.get(prompt or "document", "")  # a model may have none for its task
         else:
             self.prompt = choose_prompt(config, prompt)
         self._tokenizer = load_tokenizer(

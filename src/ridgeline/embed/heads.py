@@ -474,7 +474,7 @@ CLASSIFIERS = (
         norm="head.norm",
     ),
     ClassifierParts("classifier", dense="pooler.dense", activation="pooler_hidden_act"),  # DeBERTa: without a stem
-    ClassifierParts("classifier", dense="bert.pooler.dense"),
+    *(ClassifierParts("classifier", dense=f"{stem}.pooler.dense") for stem in ("bert", "nomic_bert", "gte", "new")),
     ClassifierParts("classifier", dense="albert.pooler"),
     ClassifierParts("score", pooling="last"),  # Qwen3 and other decoders
 )

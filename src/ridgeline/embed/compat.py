@@ -1,0 +1,652 @@
+"""The classes of sentence-transformers on Ridgeline's encoders: one changed import line moves a program here.
+
+from ridgeline.embed.compat import SentenceTransformer
+
+model = SentenceTransformer("all-MiniLM-L6-v2")
+vectors = model.encode(["first text", "second text"], normalize_embeddings=True)
+
+Calls, defaults and results are those of sentence-transformers 6; an argument that is not here is refused by its name.
+Models are found on this machine only (`ridgeline model get` fetches one). The type is float32 unless
+`model_kwargs={"dtype": "float16"}` says otherwise. `batch_size` bounds the tokens of a batch (batch_size ×
+max_seq_length); by default batches are as large as suits the device. Results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ridgeline.embed.embedder import Embedder
+from ridgeline.embed.reranker import Reranker
+from ridgeline.errors import InputError, unknown
+
+__all__ = ["CrossEncoder", "MultiVectorEncoder", "SentenceTransformer", "SparseEncoder"]
+
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_PAIRS_PER_LINE = 4_096  # scored before each line of progress
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first that the model has
+# Arguments of the constructors that change nothing here: models are local, and code of a model is never run.
+_WITHOUT_EFFECT = ("cache_folder", "local_files_only", "token", "revision", "model_card_data")
+
+
+class _Model:
+    """What all classes share: the arguments of the constructor, prompts, properties."""
+
+    # These names are always there, so that a task without a prompt takes none, not the default one or a "passage".
+    _default_prompts: Mapping[str, str | None] = {"query": None, "document": None}
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        device: Any = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **other: Any,
+    ) -> None:
+        name = type(self).__name__
+        for key, value in other.items():
+            if key not in _WITHOUT_EFFECT and not (key == "trust_remote_code" and not value):
+                raise InputError(f"{name} has no argument '{key}' here; leave it out.")
+        if other.get("revision") is not None:
+            raise InputError("a revision is chosen when the model is fetched: ridgeline model get NAME.")
+        if model_name_or_path is None:
+            raise InputError(f"{name} needs the folder or the name of a model.")
+        self._name = model_name_or_path
+        self._device = "auto" if device is None else str(device)
+        self._dtype = _read_dtype(model_kwargs)
+        self._settings: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
+        self.prompts: dict[str, str | None] = {**self._default_prompts, **(prompts or {})}
+        self.default_prompt_name = default_prompt_name
+
+    def _take_prompts(self, config: Any) -> None:
+        """Add the prompts of the model; those given to the constructor come first."""
+        for name, text in config.prompts.items():
+            if self.prompts.get(name) is None:
+                self.prompts[name] = text
+        if self.default_prompt_name is None:
+            self.default_prompt_name = config.default_prompt
+        elif self.default_prompt_name not in self.prompts:
+            raise unknown("prompt", self.default_prompt_name, self.prompts)
+
+    def _find_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None:
+            return prompt
+        if prompt_name is not None:
+            if prompt_name not in self.prompts:
+                raise unknown("prompt", prompt_name, self.prompts)
+            return self.prompts[prompt_name] or ""
+        return (self.prompts.get(self.default_prompt_name) or "") if self.default_prompt_name else ""
+
+    def _choose_query_prompt(self, prompt: str | None, prompt_name: str | None) -> str | None:
+        if prompt is None and prompt_name is None and "query" in self.prompts:
+            return "query"
+        return prompt_name
+
+    def _choose_document_prompt(self, prompt: str | None, prompt_name: str | None) -> str | None:
+        if prompt is None and prompt_name is None:
+            return next((name for name in _DOCUMENT_PROMPTS if name in self.prompts), None)
+        return prompt_name
+
+    def _check_call(self, method: str, device: Any, other: Mapping[str, Any]) -> None:
+        if device is not None and str(device) not in (self._device, str(self.device)):
+            raise InputError(f"this model is on {self.device}; make another one for device={device!r}.")
+        for key, value in other.items():
+            if value is not None:
+                raise InputError(f"{type(self).__name__}.{method} has no argument '{key}' here; leave it out.")
+
+    def _close_all(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> Any:
+        """The torch device."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the weights and the threads; safe to call twice."""
+        for part in self._close_all():
+            part.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Encoder(_Model):
+    """What the encoders share."""
+
+    def __init__(self, model_name_or_path: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        super().__init__(model_name_or_path, **settings)
+        self._embedder = Embedder(self._name, normalize=False, prompt="", **self._settings)
+        self._take_prompts(self._embedder.config)
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device(self._embedder.device)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens per text; texts are cut there."""
+        return self._embedder.max_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        self._embedder.max_tokens = _check_length(self._embedder.config, value)
+
+    def get_max_seq_length(self) -> int:
+        return self.max_seq_length
+
+    def get_embedding_dimension(self) -> int:
+        return self._embedder.dim
+
+    def get_sentence_embedding_dimension(self) -> int:
+        return self.get_embedding_dimension()
+
+    def _close_all(self) -> Iterable[Any]:
+        return [self._embedder]
+
+    def _encode(
+        self, embedder: Embedder, texts: Sequence[str], prompt: str, output: str, batch_size: Any, shows_progress: Any
+    ) -> Any:
+        return embedder.encode(
+            [prompt + text for text in texts] if prompt else texts,
+            output=output,
+            batch_tokens=_bound_batch(batch_size, embedder.max_tokens, embedder),
+            progress=_print_progress if shows_progress else None,
+        )
+
+
+class SentenceTransformer(_Encoder):
+    """Texts → one vector each, as sentence_transformers.SentenceTransformer.
+
+    Constructor: model_name_or_path, device, prompts, default_prompt_name, similarity_fn_name, truncate_dim,
+    model_kwargs={"dtype": …}.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        similarity_fn_name: str | None = None,
+        truncate_dim: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model_name_or_path, **settings)
+        config = self._embedder.config
+        self.truncate_dim = truncate_dim
+        self.similarity_fn_name = similarity_fn_name or config.similarity or "cosine"
+        if self.similarity_fn_name not in SIMILARITIES:
+            raise unknown("similarity", self.similarity_fn_name, SIMILARITIES)
+        self._embedder._folder_heads.check(["dense"])
+
+    def get_embedding_dimension(self) -> int:
+        width = self._embedder.dim
+        return min(width, self.truncate_dim) if self.truncate_dim else width
+
+    def encode(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        output_value: str = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
+        **other: Any,
+    ) -> Any:
+        """Return an array [N, dim], a tensor, or a list of tensors; one str gives one vector."""
+        import torch
+
+        self._check_call("encode", device, other)
+        if precision != "float32":
+            raise InputError(f"precision is '{precision}'; only 'float32' is known here.")
+        texts, single = _read_inputs(inputs, sentences)
+        words = self._find_prompt(prompt, prompt_name)
+        if output_value == "token_embeddings":
+            tokens = self._encode(self._embedder, texts, words, "tokens", batch_size, show_progress_bar)
+            parts = [torch.from_numpy(tokens[i]).to(self.device) for i in range(len(tokens))]
+            return parts[0] if single else parts
+        if output_value != "sentence_embedding":
+            raise unknown("output_value", str(output_value), ("sentence_embedding", "token_embeddings"))
+        array = self._encode(self._embedder, texts, words, "dense", batch_size, show_progress_bar)
+        vectors = torch.from_numpy(array)
+        if self._embedder.config.ends_with_norm:
+            vectors = torch.nn.functional.normalize(vectors, dim=1)
+        width = truncate_dim or self.truncate_dim
+        if width is not None:
+            vectors = vectors[:, :width]
+        if normalize_embeddings:
+            vectors = torch.nn.functional.normalize(vectors, dim=1)
+        if convert_to_tensor:
+            vectors = vectors.to(self.device) if len(vectors) else torch.tensor([], device=self.device)
+            return vectors[0] if single else vectors
+        if convert_to_numpy:
+            result = vectors.contiguous().numpy() if len(vectors) else np.array([])
+            return result[0] if single else result
+        return vectors[0] if single else list(vectors)
+
+    def encode_query(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "query", if the model has it; options as in `encode`."""
+        return self.encode(inputs, self._choose_query_prompt(prompt, prompt_name), prompt, **settings)
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
+        return self.encode(inputs, self._choose_document_prompt(prompt, prompt_name), prompt, **settings)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of vectors i and i, a tensor [N]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=True)
+
+
+class SparseEncoder(_Encoder):
+    """Texts → weights of the words of a vocabulary, as sentence_transformers.SparseEncoder."""
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        similarity_fn_name: str | None = None,
+        max_active_dims: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model_name_or_path, **settings)
+        self._embedder._folder_heads.check(["sparse"])
+        self.max_active_dims = max_active_dims
+        self.similarity_fn_name = similarity_fn_name or self._embedder.config.similarity or "dot"
+        if self.similarity_fn_name not in SIMILARITIES:
+            raise unknown("similarity", self.similarity_fn_name, SIMILARITIES)
+
+    def encode(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = True,
+        convert_to_sparse_tensor: bool = True,
+        save_to_cpu: bool = False,
+        device: Any = None,
+        max_active_dims: int | None = None,
+        *,
+        sentences: str | Iterable[str] | None = None,
+        **other: Any,
+    ) -> Any:
+        """Return a tensor [N, vocabulary], sparse (COO) by default, or a list of tensors."""
+        import torch
+
+        self._check_call("encode", device, other)
+        texts, single = _read_inputs(inputs, sentences)
+        words = self._find_prompt(prompt, prompt_name)
+        rows = self._encode(self._embedder, texts, words, "sparse", batch_size, show_progress_bar)
+        count = max_active_dims or self.max_active_dims
+        if count is not None:
+            rows = _keep_largest(rows, count)
+        entries = rows.tocoo()
+        places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+        values = torch.from_numpy(np.ascontiguousarray(entries.data))
+        tensor = torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).coalesce()
+        tensor = tensor if save_to_cpu else tensor.to(self.device)
+        if not convert_to_sparse_tensor:
+            tensor = tensor.to_dense()
+        if single:
+            return tensor[0]
+        return tensor if convert_to_tensor else [tensor[i] for i in range(len(texts))]
+
+    def encode_query(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "query", if the model has it; options as in `encode`."""
+        return self.encode(inputs, self._choose_query_prompt(prompt, prompt_name), prompt, **settings)
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode with the prompt "document", "passage" or "corpus", if the model has one; options as in `encode`."""
+        return self.encode(inputs, self._choose_document_prompt(prompt, prompt_name), prompt, **settings)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the similarity of each vector with each other one, a tensor [N1, N2]."""
+        return _compare(self.similarity_fn_name, embeddings1, embeddings2, pairwise=False)
+
+
+class MultiVectorEncoder(_Model):
+    """Texts → one vector per token, as sentence_transformers.MultiVectorEncoder (ColBERT)."""
+
+    def __init__(self, model_name_or_path: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        super().__init__(model_name_or_path, **settings)
+        self._embedders = {"document": Embedder(self._name, **self._settings)}
+        self._embedders["document"]._folder_heads.check(["multi"])
+        self._take_prompts(self._embedders["document"].config)
+        for embedder in self._embedders.values():
+            embedder.prompt = ""
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device(self._embedders["document"].device)
+
+    def get_embedding_dimension(self) -> int:
+        return int(self._embedders["document"]._get_head("multi").width)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        return self.get_embedding_dimension()
+
+    def encode(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        output_value: str = "token_embeddings",
+        convert_to_numpy: bool = False,
+        device: Any = None,
+        *,
+        task: str | None = None,
+        sentences: str | Iterable[str] | None = None,
+        **other: Any,
+    ) -> Any:
+        """Return a list of tensors (or arrays) [tokens, dim]; one str gives one. task: "query" or "document"."""
+        import torch
+
+        self._check_call("encode", device, other)
+        if task not in ("query", "document"):
+            raise InputError("give task='query' or task='document', or use encode_query or encode_document.")
+        if output_value != "token_embeddings":
+            raise unknown("output_value", str(output_value), ("token_embeddings",))
+        texts, single = _read_inputs(inputs, sentences)
+        embedder = self._get_embedder(task)
+        words = self._find_prompt(prompt, prompt_name)
+        vectors = embedder.encode(
+            [words + text for text in texts] if words else texts,
+            output="multi",
+            batch_tokens=_bound_batch(batch_size, embedder.max_tokens, embedder),
+            progress=_print_progress if show_progress_bar else None,
+        )
+        parts = [vectors[i] for i in range(len(vectors))]
+        if not convert_to_numpy:
+            parts = [torch.from_numpy(part).to(self.device) for part in parts]
+        return parts[0] if single else parts
+
+    def encode_query(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode queries: their prompt, length and words; options as in `encode`."""
+        name = self._choose_query_prompt(prompt, prompt_name)
+        return self.encode(inputs, name, prompt, task="query", **settings)
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Encode documents: their prompt, length and words; options as in `encode`."""
+        name = self._choose_document_prompt(prompt, prompt_name)
+        return self.encode(inputs, name, prompt, task="document", **settings)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return MaxSim of each query with each document, a tensor [queries, documents]."""
+        import torch
+
+        queries, documents = (_list_matrices(e) for e in (embeddings1, embeddings2))
+        scores = [[(q @ d.T).amax(1).sum() for d in documents] for q in queries]
+        return torch.stack([torch.stack(row) for row in scores])
+
+    def _get_embedder(self, task: str) -> Embedder:
+        if task not in self._embedders:
+            embedder = Embedder(self._name, prompt=task, **self._settings)
+            embedder.prompt = ""
+            self._embedders[task] = embedder
+        return self._embedders[task]
+
+    def _close_all(self) -> Iterable[Any]:
+        return self._embedders.values()
+
+
+class CrossEncoder(_Model):
+    """Scores of pairs of texts, as sentence_transformers.CrossEncoder.
+
+    Constructor: model_name_or_path, num_labels (that of the model), max_length, activation_fn, device, prompts,
+    model_kwargs={"dtype": …}.
+    """
+
+    _default_prompts: Mapping[str, str | None] = {}
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        num_labels: int | None = None,
+        max_length: int | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model_name_or_path, **settings)
+        self._reranker = Reranker(self._name, max_tokens=max_length, **self._settings)
+        self._take_prompts(self._reranker.config)
+        self.activation_fn = activation_fn
+        if num_labels is not None and num_labels != self.num_labels:
+            raise InputError(f"num_labels is {num_labels}; '{self._reranker.name}' has {self.num_labels}.")
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device(self._reranker.device)
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs per pair."""
+        return self._reranker.labels
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens per pair; the longer side of a pair is cut."""
+        return self._reranker.max_tokens
+
+    def predict(
+        self,
+        inputs: Any = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: Any = None,
+        *,
+        sentences: Any = None,
+        **other: Any,
+    ) -> Any:
+        """Return the scores of pairs: an array [N] (or [N, labels]), a tensor, or a list of tensors."""
+        import torch
+
+        self._check_call("predict", device, other)
+        if self._find_prompt(prompt, prompt_name):
+            raise InputError("a prompt before pairs is not known here; put it into the texts.")
+        pairs = inputs if inputs is not None else sentences
+        if pairs is None:
+            raise InputError("predict needs pairs of texts.")
+        pairs = pairs.tolist() if isinstance(pairs, np.ndarray) else list(pairs)
+        single = bool(pairs) and isinstance(pairs[0], str)
+        if single:
+            pairs = [pairs]
+        activate = activation_fn or self.activation_fn
+        budget = _bound_batch(batch_size, self._reranker.max_tokens, self._reranker)
+        step = _PAIRS_PER_LINE if show_progress_bar else max(1, len(pairs))
+        parts = []
+        for first in range(0, max(1, len(pairs)), step):
+            part = pairs[first : first + step]
+            parts.append(self._reranker.score_pairs(part, batch_tokens=budget, raw=activate is not None))
+            if show_progress_bar:
+                _print_progress(first + len(part), len(pairs))
+        scores = torch.from_numpy(np.concatenate(parts))
+        if activate is not None:
+            scores = activate(scores)
+        if apply_softmax and scores.ndim > 1:
+            scores = scores.softmax(1)
+        if convert_to_tensor:
+            result: Any = scores.to(self.device)
+        elif convert_to_numpy:
+            result = scores.numpy() if len(pairs) else np.array([])
+        else:
+            result = list(scores)
+        return result[0] if single else result
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **settings: Any,
+    ) -> list[dict[str, Any]]:
+        """Return {"corpus_id", "score"} (and "text") of the best documents; options as in `predict`."""
+        if self.num_labels != 1:
+            raise InputError(f"a model with {self.num_labels} outputs does not rank; use predict.")
+        texts = list(documents)
+        settings = {name: value for name, value in settings.items() if not name.startswith("convert_to_")}
+        scores = self.predict([(query, text) for text in texts], **settings)
+        order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:top_k]
+        more = [{"text": texts[i]} if return_documents else {} for i in order]
+        return [{"corpus_id": int(i), "score": float(scores[i]), **m} for i, m in zip(order, more, strict=True)]
+
+    def _close_all(self) -> Iterable[Any]:
+        return [self._reranker]
+
+
+def _read_dtype(model_kwargs: Mapping[str, Any] | None) -> str:
+    settings = dict(model_kwargs or {})
+    dtype = settings.pop("dtype", None) or settings.pop("torch_dtype", None) or "float32"
+    if settings:
+        raise InputError(f"model_kwargs has '{next(iter(settings))}', which is not known here; known is 'dtype'.")
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_length(config: Any, value: int) -> int:
+    limit = config.positions - config.first_position
+    if not isinstance(value, int) or not 3 <= value <= limit:
+        raise InputError(f"max_seq_length is {value!r}; this model takes 3 to {limit}.")
+    return value
+
+
+def _read_inputs(inputs: Any, sentences: Any) -> tuple[list[str], bool]:
+    """Return the texts as a list, and whether it was one text."""
+    texts = inputs if inputs is not None else sentences
+    if texts is None:
+        raise InputError("encode needs texts.")
+    return ([texts], True) if isinstance(texts, str) else (list(texts), False)
+
+
+def _bound_batch(batch_size: Any, max_tokens: int, model: Embedder | Reranker) -> int | str:
+    if batch_size is None:
+        return "auto"
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}; give 1 or more.")
+    return min(int(batch_size) * max_tokens, int(model._get_encoder().layers.budget))
+
+
+def _print_progress(done: int, total: int | None) -> None:
+    print(f"\r{done:,} of {total:,} texts" if total else f"\r{done:,} texts", end="", file=sys.stderr, flush=True)
+    if done == total:
+        print(file=sys.stderr)
+
+
+def _keep_largest(rows: Any, count: int) -> Any:
+    """The largest `count` values of each row of a CSR array."""
+    from scipy.sparse import csr_array
+
+    keep = np.zeros(len(rows.data), bool)
+    for first, last in zip(rows.indptr, rows.indptr[1:], strict=False):
+        order = np.argsort(-rows.data[first:last], kind="stable")[:count]
+        keep[first + order] = True
+    counts = np.add.reduceat(np.append(keep, False), rows.indptr[:-1]) * (np.diff(rows.indptr) > 0)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return csr_array((rows.data[keep], rows.indices[keep], indptr), shape=rows.shape)
+
+
+def _compare(name: str, first: Any, second: Any, *, pairwise: bool) -> Any:
+    import torch
+
+    a, b = (_make_matrix(vectors) for vectors in (first, second))
+    b = b.to(a.device)
+    if name == "cosine":
+        a, b = (torch.nn.functional.normalize(x, dim=1) for x in (a, b))
+    if name in ("cosine", "dot"):
+        return (a * b).sum(1) if pairwise else a @ b.T
+    order = 2.0 if name == "euclidean" else 1.0
+    return -torch.linalg.vector_norm(a - b, order, dim=1) if pairwise else -torch.cdist(a, b, p=order)
+
+
+def _make_matrix(vectors: Any) -> Any:
+    """Vectors as a dense tensor [N, dim]."""
+    import torch
+
+    if isinstance(vectors, list | tuple):
+        vectors = torch.stack([torch.as_tensor(vector) for vector in vectors])
+    tensor = torch.as_tensor(vectors)
+    tensor = tensor.to_dense() if tensor.is_sparse else tensor
+    return tensor[None] if tensor.ndim == 1 else tensor
+
+
+def _list_matrices(vectors: Any) -> list[Any]:
+    import torch
+
+    if not isinstance(vectors, list | tuple):
+        tensor = torch.as_tensor(vectors)
+        return list(tensor) if tensor.ndim == 3 else [tensor]
+    return [torch.as_tensor(part) for part in vectors]

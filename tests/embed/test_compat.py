@@ -1,0 +1,248 @@
+"""The classes of sentence-transformers: the same results, and arguments that are not here refused by name."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.embed import test_reranker, tiny
+from tests.embed.tiny import HIDDEN, TEXTS
+
+from ridgeline import Embedder
+from ridgeline.errors import InputError
+
+torch = pytest.importorskip("torch")
+
+from ridgeline.embed import compat  # noqa: E402
+
+PROMPTS = {"query": "query : ", "passage": "passage : "}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.make(tmp_path_factory.mktemp("compat") / "dense", prompts=PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    with compat.SentenceTransformer(str(folder), device="cpu") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def rerankers(tmp_path_factory):
+    root = tmp_path_factory.mktemp("compat")
+    return {labels: test_reranker.make(root / str(labels), labels=labels) for labels in (1, 3)}
+
+
+@pytest.fixture(scope="module")
+def splade(tmp_path_factory):
+    folder = tiny.make(tmp_path_factory.mktemp("compat") / "splade", pooling=None, architectures=["BertForMaskedLM"])
+    random = np.random.default_rng(1)
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    head = {"transform.dense.weight": (HIDDEN, HIDDEN), "transform.dense.bias": (HIDDEN,), "bias": (size,)}
+    head |= {"transform.LayerNorm.weight": (HIDDEN,), "transform.LayerNorm.bias": (HIDDEN,)}
+    named = {f"cls.predictions.{k}": random.normal(size=s).astype(np.float32) for k, s in head.items()}
+    tensors = {f"bert.{k}": v for k, v in load_file(folder / "model.safetensors").items() if "pooler" not in k}
+    save_file(tensors | named, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colbert(tmp_path_factory):
+    folder = tiny.make(tmp_path_factory.mktemp("compat") / "colbert")
+    modules = [("Transformer", ""), ("MultiVectorMask", "1_Mask"), ("Normalize", "")]
+    (folder / "1_Mask").mkdir()
+    tiny.write(folder / "1_Mask/config.json", {"skiplist_words": ["the"]})
+    entries = [
+        {"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.x.{n}"}
+        for i, (n, p) in enumerate(modules)
+    ]
+    tiny.write(folder / "modules.json", entries)
+    tiny.write(folder / "config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"})
+    return folder
+
+
+def test_encode_answers_in_the_asked_form(model, folder):
+    with Embedder(folder, device="cpu", dtype="float32") as embedder:
+        expected = embedder.encode(TEXTS)  # the folder ends with Normalize
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)
+    assert model.encode(TEXTS[0]).shape == (HIDDEN,)
+    assert isinstance(model.encode(TEXTS, convert_to_tensor=True), torch.Tensor)
+    parts = model.encode(TEXTS, convert_to_numpy=False)
+    assert isinstance(parts, list)
+    np.testing.assert_array_equal(torch.stack(parts).numpy(), model.encode(sentences=TEXTS, batch_size=3))
+    tokens = model.encode(TEXTS[:2], output_value="token_embeddings")
+    assert [t.shape for t in tokens] == [(6, HIDDEN), (2, HIDDEN)]
+    assert model.encode([]).shape == (0,)
+    assert len(model.encode([], convert_to_tensor=True)) == 0
+
+
+def test_prompts_go_by_name_by_task_and_by_default(model, folder):
+    query = model.encode(["query : a cat"])
+    for other in (
+        model.encode(["a cat"], prompt_name="query"),
+        model.encode(["a cat"], prompt="query : "),
+        model.encode_query(["a cat"]),
+    ):
+        np.testing.assert_array_equal(other, query)
+    np.testing.assert_array_equal(model.encode_document(["a cat"]), model.encode(["a cat"]))  # not its "passage"
+    given = {"document": "passage : "}
+    with compat.SentenceTransformer(folder, device="cpu", prompts=given, default_prompt_name="query") as own:
+        np.testing.assert_array_equal(own.encode_document(["a cat"]), model.encode(["passage : a cat"]))
+        np.testing.assert_array_equal(own.encode(["a cat"]), query)
+    with compat.SentenceTransformer(folder, device="cpu", prompts={"mine": "red "}, default_prompt_name="mine") as own:
+        np.testing.assert_array_equal(own.encode(["cat"]), model.encode(["red cat"]))
+    with pytest.raises(InputError, match="no prompt 'querry'; did you mean 'query'"):
+        model.encode(["a"], prompt_name="querry")
+
+
+def test_truncation_comes_before_normalising(model):
+    cut = model.encode(TEXTS)[:, :8]
+    np.testing.assert_allclose(model.encode(TEXTS, truncate_dim=8), cut, atol=1e-7)
+    expected = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.encode(TEXTS, truncate_dim=8, normalize_embeddings=True), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", compat.SIMILARITIES)
+def test_similarities_follow_their_formulas(folder, name):
+    with compat.SentenceTransformer(folder, device="cpu", similarity_fn_name=name) as model:
+        a, b = 2 * model.encode(TEXTS[:3]), model.encode(TEXTS[3:6])
+        matrix, pairs = model.similarity(a, b).numpy(), model.similarity_pairwise(a, b).numpy()
+    formulas = {
+        "cosine": lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y),
+        "dot": lambda x, y: x @ y,
+        "euclidean": lambda x, y: -np.linalg.norm(x - y),
+        "manhattan": lambda x, y: -np.abs(x - y).sum(),
+    }
+    expected = np.array([[formulas[name](x, y) for y in b] for x in a])
+    np.testing.assert_allclose(matrix, expected, atol=1e-4)
+    np.testing.assert_allclose(pairs, np.diag(expected), atol=1e-4)
+
+
+def test_properties(folder):
+    with compat.SentenceTransformer(folder, truncate_dim=8, model_kwargs={"dtype": torch.bfloat16}) as model:
+        assert (model.get_sentence_embedding_dimension(), model.max_seq_length) == (8, 24)
+        assert model.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model.max_seq_length = 5
+        with pytest.warns(UserWarning, match="limit of 5 tokens"):
+            assert model.encode("a red cat runs over the tree").shape == (8,)
+        with pytest.raises(InputError, match="max_seq_length is 99; this model takes 3 to 40"):
+            model.max_seq_length = 99
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda c, f: c.SentenceTransformer(f, backend="onnx"), "no argument 'backend'"),
+        (lambda c, f: c.SentenceTransformer(f, trust_remote_code=True), "no argument 'trust_remote_code'"),
+        (lambda c, f: c.SentenceTransformer(f, revision="abc"), "a revision is chosen when the model is fetched"),
+        (lambda c, f: c.SentenceTransformer(f, model_kwargs={"attn": 1}), "model_kwargs has 'attn'"),
+        (lambda c, f: c.SentenceTransformer(), "needs the folder or the name"),
+        (lambda c, f: c.SentenceTransformer(f, similarity_fn_name="jaccard"), "no similarity 'jaccard'"),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], pool={}), "encode has no argument 'pool'"),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], precision="int8"), "precision is 'int8'"),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], device="cuda:7"), "make another one for device="),
+        (lambda c, f: c.SentenceTransformer(f).encode(["a"], batch_size=0), "batch_size is 0"),
+        (lambda c, f: c.SentenceTransformer(f).encode(), "encode needs texts"),
+        (lambda c, f: c.SparseEncoder(f), "has no 'sparse' output"),
+        (lambda c, f: c.MultiVectorEncoder(f), "has no 'multi' output"),
+        (lambda c, f: c.CrossEncoder(f), "has the modules"),
+    ],
+)
+def test_what_is_not_here_is_refused_by_name(folder, way, message):
+    with pytest.raises(InputError, match=message):
+        way(compat, folder)
+
+
+def test_arguments_about_downloads_change_nothing(folder):
+    compat.SentenceTransformer(folder, device="cpu", cache_folder="x", local_files_only=True, token=None).close()
+
+
+def test_cross_encoders_predict_and_rank(rerankers):
+    pairs = [("the red cat", text) for text in TEXTS]
+    with compat.CrossEncoder(rerankers[1], device="cpu", max_length=20) as model:
+        scores = model.predict(pairs)
+        ranking = model.rank("the red cat", TEXTS, top_k=3, return_documents=True)
+        raw = model.predict(pairs, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
+        assert (model.max_seq_length, model.num_labels) == (20, 1)
+        assert model.predict(pairs[2]) == pytest.approx(scores[2])
+        assert model.predict([]).shape == (0,)
+    np.testing.assert_allclose(raw.sigmoid().numpy(), scores, atol=1e-6)
+    best = int(scores.argmax())
+    assert ranking[0] == {"corpus_id": best, "score": pytest.approx(scores[best]), "text": TEXTS[best]}
+    with compat.CrossEncoder(rerankers[3], device="cpu") as model:
+        np.testing.assert_allclose(model.predict(pairs[:4], apply_softmax=True).sum(1), 1, atol=1e-6)
+        with pytest.raises(InputError, match="a model with 3 outputs does not rank"):
+            model.rank("a", ["b"])
+    with pytest.raises(InputError, match="num_labels is 2"):
+        compat.CrossEncoder(rerankers[1], device="cpu", num_labels=2)
+
+
+def test_progress_is_printed_on_request(model, rerankers, capsys):
+    model.encode(TEXTS, show_progress_bar=True)
+    assert f"{len(TEXTS)} of {len(TEXTS)} texts" in capsys.readouterr().err
+    with compat.CrossEncoder(rerankers[1], device="cpu") as cross:
+        cross.predict([("a", "b"), ("c", "d")], show_progress_bar=True)
+    assert "2 of 2 texts" in capsys.readouterr().err
+
+
+def test_sparse_encoders_give_sparse_tensors(splade):
+    with compat.SparseEncoder(splade, device="cpu") as model:
+        tensor = model.encode(TEXTS)
+        dense = model.encode(TEXTS, convert_to_sparse_tensor=False)
+        assert tensor.is_sparse
+        assert torch.equal(tensor.to_dense(), dense)
+        assert model.encode(TEXTS[0]).shape == (dense.shape[1],)
+        assert len(model.encode(TEXTS, convert_to_tensor=False)) == len(TEXTS)
+        few = model.encode(TEXTS, max_active_dims=3, convert_to_sparse_tensor=False)
+        assert (few > 0).sum(1).max() <= 3
+        assert torch.equal(few.amax(1), dense.amax(1))
+        np.testing.assert_allclose(model.similarity(tensor, tensor), dense @ dense.T, rtol=1e-5)
+
+
+def test_multi_vector_encoders_score_by_the_best_tokens(colbert):
+    with compat.MultiVectorEncoder(colbert, device="cpu") as model:
+        queries, documents = model.encode_query(TEXTS[2:4]), model.encode_document(TEXTS[:4])
+        scores = model.similarity(queries, documents)
+        single = model.encode_document(TEXTS[0], convert_to_numpy=True)
+        with pytest.raises(InputError, match="give task='query' or task='document'"):
+            model.encode(TEXTS)
+    np.testing.assert_array_equal(single, documents[0].numpy())
+    assert len(documents[0]) == 5  # without "the"
+    expected = [
+        [sum(max(float(q @ d) for d in document) for q in query) for document in documents] for query in queries
+    ]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+@pytest.mark.peer
+def test_results_are_those_of_sentence_transformers(folder, rerankers, splade):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pytest.importorskip("sentence_transformers")
+        theirs, ours = (c.SentenceTransformer(str(folder), device="cpu") for c in (peer, compat))
+        for call in (
+            lambda m: m.encode(TEXTS, batch_size=3),
+            lambda m: m.encode(TEXTS[2]),
+            lambda m: m.encode_query(TEXTS[2:4], truncate_dim=9, normalize_embeddings=True),
+            lambda m: m.encode_document(TEXTS[2:4], convert_to_tensor=True),
+            lambda m: m.similarity(m.encode(TEXTS[2:4]), m.encode(TEXTS)),
+            lambda m: m.encode([]),
+        ):
+            mine, expected = call(ours), call(theirs)
+            assert type(mine) is type(expected)
+            np.testing.assert_allclose(mine, expected, atol=1e-5)
+        theirs, ours = (c.SparseEncoder(str(splade), device="cpu") for c in (peer, compat))
+        mine, expected = ours.encode(TEXTS), theirs.encode(TEXTS)
+        np.testing.assert_allclose(mine.to_dense(), expected.to_dense(), rtol=1e-4, atol=1e-4)
+        for labels, path in rerankers.items():
+            theirs, ours = (c.CrossEncoder(str(path), device="cpu", max_length=20) for c in (peer, compat))
+            pairs = [("the red cat", text) for text in TEXTS]
+            np.testing.assert_allclose(ours.predict(pairs), theirs.predict(pairs), atol=1e-5)
+            if labels == 1:
+                ids = [[r["corpus_id"] for r in m.rank("a dog", TEXTS[2:8])] for m in (ours, theirs)]
+                assert ids[0] == ids[1]
