@@ -33,8 +33,9 @@ def private_bus(folder: Path) -> Iterator[str]:
     daemon = subprocess.Popen([program, f"--config-file={folder}/bus.conf", "--nofork"])
     try:
         for _ in range(600):
-            if (folder / "bus").exists():
-                break
+            with socket.socket(socket.AF_UNIX) as line:  # the file is there before the bus listens
+                if line.connect_ex(str(folder / "bus")) == 0:
+                    break
             time.sleep(0.02)
         yield address
     finally:

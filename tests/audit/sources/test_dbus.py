@@ -36,7 +36,11 @@ async def watch_bus(source, act, enough):
                 source.stop()
 
     task = asyncio.create_task(pull())
-    await asyncio.wait_for(ready.wait(), 30)
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task  # why it could not listen
+    assert ready.is_set()
     await asyncio.to_thread(act)
     await asyncio.wait_for(task, 60)
     return events, dropped
