@@ -216,6 +216,14 @@ def test_missing_and_added_tensors_are_named(folders, tmp_path):
     Embedder(folder, device="cpu", dtype="float32").close()
 
 
+def test_a_table_of_positions_that_deberta_does_not_use_is_harmless(folders, tmp_path):
+    folder = shutil.copytree(folders["deberta"], tmp_path / "m")
+    table = {"embeddings.position_embeddings.weight": np.ones((40, 32), np.float32)}
+    save_file(load_file(folder / "model.safetensors") | table, folder / "model.safetensors")
+    with load(folder) as other, load(folders["deberta"]) as embedder:
+        np.testing.assert_array_equal(other.encode("a cat"), embedder.encode("a cat"))
+
+
 def test_float16_on_a_cpu_is_for_bert(folders, monkeypatch):
     monkeypatch.setattr("ridgeline.embed.devices.multiplies_float16", lambda: True)
     monkeypatch.setattr("ridgeline.embed.devices.multiplies_bfloat16", lambda: False)

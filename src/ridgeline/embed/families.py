@@ -47,6 +47,7 @@ class Family:
     layer: Mapping[str, Sequence[Source]]  # of a layer
     own_classes: tuple[str, ...] = ()  # code on the hub that this page replaces: how its classes begin
     norm_offset: float = 0.0  # added to the weights of norms
+    unused: tuple[str, ...] = ()  # ends of tensors that published folders have, and that no model uses
 
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
@@ -530,6 +531,7 @@ _DEBERTA = Family(
         "position_key": ("attention.self.pos_key_proj",),
         "position_query": ("attention.self.pos_query_proj",),
     },
+    unused=("embeddings.position_embeddings.weight",),
 )
 _DECODER_TENSORS: dict[str, Sequence[Source]] = {"word": ("embed_tokens",), "final_norm": ("norm",)}
 _DECODER_LAYER: dict[str, Sequence[Source]] = {

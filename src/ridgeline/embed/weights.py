@@ -116,8 +116,9 @@ class _WeightReader:
 
     def refuse_unused(self) -> None:
         """Raise if a tensor is there that no part of the encoder takes: the model would be another."""
+        unused = FAMILIES[self._config.model_type].unused
         for name in self._raw:
-            if name not in self._used and not _OTHER_TENSORS.search(name):
+            if name not in self._used and not _OTHER_TENSORS.search(name) and not name.endswith(unused):
                 raise InputError(
                     f"the weights in '{self._config.folder}' have '{name}', which a {self._config.model_type} encoder "
                     "as in its config.json has not; fetch the model again."
