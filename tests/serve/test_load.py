@@ -210,6 +210,33 @@ def test_a_reload_under_load_loses_and_mixes_nothing(changing):
     assert {0, 1} == set(seen)
 
 
+def test_a_request_that_is_tokenized_during_a_reload_is_answered_by_the_old_model(changing, monkeypatch):
+    from ridgeline.serve import app
+    from ridgeline.serve.served_model import ServedEmbedder
+
+    folder, replace, old, new = changing
+    go, tokenize = threading.Event(), ServedEmbedder.tokenize
+
+    def wait_and_tokenize(model, texts, *, truncate):
+        if texts == [TEXTS[0]] and model.users:
+            assert go.wait(60)
+        return tokenize(model, texts, truncate=truncate)
+
+    monkeypatch.setattr(app, "LOOP_CHARACTERS", 0)  # tokenize beside the event loop
+    monkeypatch.setattr(ServedEmbedder, "tokenize", wait_and_tokenize)
+    with run_server([f"mini={folder}"]) as (client, service):
+        before, answers = service.models["mini"], []
+        ask = threading.Thread(target=lambda: answers.append(embed(client)))
+        ask.start()
+        wait_until(lambda: before.users == 1)
+        replace()
+        assert client.post("/admin/reload", json={"model": "mini"}).status_code == 200
+        assert (read_vector(embed(client, TEXTS[1])) == new[1]).all()
+        go.set()
+        ask.join()
+    assert (read_vector(answers[0]) == old[0]).all()
+
+
 def test_a_reload_of_a_damaged_folder_keeps_the_old_model(changing):
     folder, _, old, _ = changing
     with run_server([f"mini={folder}"]) as (client, _):
