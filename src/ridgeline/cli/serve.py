@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli.output import Device
+from ridgeline.cli.placement import Place, stay_near
 
 TOKEN = "RIDGELINE_SERVE_TOKEN"  # noqa: S105
 
@@ -45,6 +46,7 @@ def serve(
     watch: Annotated[
         bool, typer.Option("--watch", help="Load a model or an index again when its folder changes.")
     ] = False,
+    place: Place = True,
 ) -> None:
     """Serve embeddings, reranking and search over HTTP.
 
@@ -64,16 +66,17 @@ def serve(
     from ridgeline.serve import serve as run
 
     token, _ = find_token(token_file, TOKEN)
-    run(
-        models or ([] if index else [DEFAULT]),
-        indexes=index or (),
-        host=host,
-        port=port,
-        token=token,
-        device=device,
-        dtype=dtype,
-        max_batch_tokens=max_batch_tokens,
-        max_queue=max_queue,
-        watch=watch,
-        announce=lambda line: print(line, flush=True),
-    )
+    with stay_near(device, place, quiet=False):
+        run(
+            models or ([] if index else [DEFAULT]),
+            indexes=index or (),
+            host=host,
+            port=port,
+            token=token,
+            device=device,
+            dtype=dtype,
+            max_batch_tokens=max_batch_tokens,
+            max_queue=max_queue,
+            watch=watch,
+            announce=lambda line: print(line, flush=True),
+        )
