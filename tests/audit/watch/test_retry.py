@@ -40,7 +40,7 @@ def watching(log):
     try:
         line = process.stderr.readline()
         assert "taking events at " in line, line
-        yield process, line.split("taking events at ")[1].split()[0]
+        yield process, line.split("taking events at ")[1].split()[0].rstrip(";")
     finally:
         if process.poll() is None:
             process.terminate()
