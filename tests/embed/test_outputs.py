@@ -263,7 +263,16 @@ CPU_DTYPES = sorted({"float32", "bfloat16", choose_cpu_dtype()})
 
 
 @pytest.mark.parametrize("dtype", CPU_DTYPES)
-@pytest.mark.parametrize("how", [{}, {"pooling": "max"}, {"dense": "Tanh"}, {"hidden_act": "gelu_new"}], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"dense": "Tanh"},
+        pytest.param({}, marks=pytest.mark.slow),  # ten seconds each
+        pytest.param({"pooling": "max"}, marks=pytest.mark.slow),
+        pytest.param({"hidden_act": "gelu_new"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_text_has_the_same_bits_in_any_batch(tmp_path, dtype, how):
     folder = tiny.make(tmp_path / "m", num_attention_heads=2, **how)
     random = np.random.default_rng(2)

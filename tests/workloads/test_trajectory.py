@@ -50,6 +50,7 @@ def test_every_contender_of_every_kind_is_correct_and_has_settings(kind, dtype, 
             assert run.settings
 
 
+@pytest.mark.slow  # torch compiles
 @pytest.mark.filterwarnings("ignore")  # of torch's own making
 def test_the_compiled_peer_is_correct():
     case = small()
