@@ -115,7 +115,7 @@ def embed(
     started = time.perf_counter()
     with (
         # The workers of a pool place themselves, each near its own GPU.
-        stay_near(devices[0], place and len(devices) == 1, quiet) as near,
+        stay_near(devices[0], place and len(devices) == 1, quiet) as location,
         _collect_warnings() as notes,
         Embedder(model, device=devices[0], **settings) as embedder,
         _start_pool(model, devices, settings) as pool,
@@ -143,7 +143,7 @@ def embed(
         "out": str(out),
         "model": model,
         "device": embedder.device,
-        "placement": {"devices": devices if pool else [embedder.device], "cpus": cpus, "near": near},
+        "placement": {"devices": devices if pool else [embedder.device], "cpus": cpus, "location": location},
         "dtype": embedder.dtype,
         **asdict(result.quality),
         "resumed": result.resumed,

@@ -27,7 +27,7 @@ def stay_near(device: str, place: bool, quiet: bool) -> Iterator[dict[str, Any] 
     if name == "cpu":
         yield None
         return
-    with placed_near_gpu(int(name.partition(":")[2] or 0)) as near:
-        if near.node is not None and not quiet:
-            print_line(near.reason, stderr())
-        yield {"node": near.node, "cpus": list(near.cpus), "reason": near.reason}
+    with placed_near_gpu(int(name.partition(":")[2] or 0)) as location:
+        if location.node is not None and not quiet:
+            print_line(location.reason, stderr())
+        yield {"node": location.node, "cpus": list(location.cpus), "reason": location.reason}

@@ -39,14 +39,14 @@ def placed_near_gpu(gpu: int, on: Topology | None = None) -> Iterator[NearGpu]:
             try:
                 where = stack.enter_context(placed(Placement(gpu=gpu), machine))
                 node = machine.gpu(gpu).node
-                near = NearGpu(
+                location = NearGpu(
                     node, where.cpus, f"runs on CPUs {format_spans(where.cpus)} of node {node}, near GPU {gpu}."
                 )
             except PlacementError as error:
                 reason = str(error)
         if reason is not None:
-            near = NearGpu(None, tuple(sorted(os.sched_getaffinity(0))), reason)
-        yield near
+            location = NearGpu(None, tuple(sorted(os.sched_getaffinity(0))), reason)
+        yield location
 
 
 def _find_obstacle(machine: Topology, index: int) -> str | None:
