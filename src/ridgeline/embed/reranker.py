@@ -9,7 +9,6 @@ with Reranker("path/to/ms-marco-MiniLM-L6-v2") as reranker:
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections import deque
@@ -26,7 +25,7 @@ from ridgeline.embed.batches import BatchRunner, Window, make_window
 from ridgeline.embed.config import read_config
 from ridgeline.embed.devices import resolve_dtype, resolve_torch_device
 from ridgeline.embed.embedder import TooLong
-from ridgeline.embed.heads import Classifier, RowParts
+from ridgeline.embed.heads import Classifier, RowParts, read_json_file
 from ridgeline.embed.models import find_model
 from ridgeline.embed.pairs import PairTokenizer
 from ridgeline.embed.tokens import Tokens
@@ -306,9 +305,9 @@ def _choose_activation(name: str | None, folder: Path, root: Path, labels: int) 
         if name not in ACTIVATIONS:
             raise unknown("activation", name, ACTIVATIONS)
         return name
-    config = _read_json(root / "config.json")
+    config = read_json_file(root / "config.json")
     path = (
-        _read_json(folder / "config_sentence_transformers.json").get("activation_fn")
+        read_json_file(folder / "config_sentence_transformers.json").get("activation_fn")
         or (config.get("sentence_transformers") or {}).get("activation_fn")
         or config.get("sbert_ce_default_activation_function")
     )
@@ -322,30 +321,21 @@ def _choose_activation(name: str | None, folder: Path, root: Path, labels: int) 
 
 def _refuse_unknown_parts(folder: Path) -> None:
     """Refuse modules after the classifier, and prompts: they would change the scores."""
-    modules = _read_json(folder / "modules.json") or []
+    modules = read_json_file(folder / "modules.json") or []
     names = [str(entry["type"]).rpartition(".")[2] for entry in modules]
     if any(name != "Transformer" for name in names):
         raise InputError(
             f"'{folder}' has the modules {' → '.join(names)}; a reranker here is one Transformer with a classifier."
         )
-    prompt = _read_json(folder / "config_sentence_transformers.json").get("default_prompt_name")
+    prompt = read_json_file(folder / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
         raise InputError(f"'{folder}' puts the prompt '{prompt}' before its pairs, which is not known here.")
 
 
 def _uses_types(root: Path, model_type: str) -> bool:
     """Whether the tokenizer tells the model which text a token is of, as transformers 5 decides it."""
-    config = _read_json(root / "tokenizer_config.json")
+    config = read_json_file(root / "tokenizer_config.json")
     if "model_input_names" in config:
         return "token_type_ids" in config["model_input_names"]
     tokenizer = str(config.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
     return tokenizer in _TYPED_TOKENIZERS if tokenizer else model_type in _TYPED_MODELS
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' cannot be read: {error}.") from error
