@@ -156,7 +156,7 @@ def test_a_difference_between_versions_must_show_again_with_fresh_processes(run,
     record = run(case, versions=[lucky], most_rounds=12, budget_s=budget_s, out=tmp_path / "luck")[0]
     assert len(record.race["executions"]) >= 6
     row = get_rows(record)["ridgeline@luck"]
-    assert row.comparison in ("UNCLEAR", "SAME"), "many further executions outweigh the lucky one"
+    assert row.comparison == "UNCLEAR"
     assert row.ratio.low < 1 < row.ratio.high
 
 
