@@ -188,16 +188,16 @@ class _Api:
 
     async def rerank(self, body: Body) -> Any:
         documents, raw = fields.get_texts(body, "texts"), fields.get_flag(body, "raw_scores")
-        shown = fields.get_flag(body, "return_text")
+        with_text = fields.get_flag(body, "return_text")
         _check_direction(body)
         _, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate"), raw=raw)
         return [
-            {"index": i, "score": float(scores[i]), **({"text": documents[i]} if shown else {})}
+            {"index": i, "score": float(scores[i]), **({"text": documents[i]} if with_text else {})}
             for i in _sort_scores(scores)
         ]
 
     async def rerank_cohere(self, body: Body) -> Any:
-        documents, shown = fields.get_documents(body, "documents"), fields.get_flag(body, "return_documents")
+        documents, with_text = fields.get_documents(body, "documents"), fields.get_flag(body, "return_documents")
         top = fields.get_integer(body, "top_n", len(documents), 1, fields.MAX_TEXTS)
         name, scores = await self._score(body, documents, truncate=fields.get_flag(body, "truncate", True))
         return {
@@ -206,7 +206,7 @@ class _Api:
                 {
                     "index": i,
                     "relevance_score": float(scores[i]),
-                    **({"document": {"text": documents[i]}} if shown else {}),
+                    **({"document": {"text": documents[i]}} if with_text else {}),
                 }
                 for i in _sort_scores(scores)[:top]
             ],

@@ -144,16 +144,16 @@ class Batcher:
         output = self._queue[0].output
         fitting = [request for request in self._queue if request.output == output]
         ends: dict[_Request, int] = {}
-        room = self._max_tokens
+        capacity = self._max_tokens
         for limit in (max(1, self._max_tokens // SHARES), self._max_tokens):  # shares first, then what is left
             for request in fitting:
-                if room <= 0:
+                if capacity <= 0:
                     break
                 start = ends.get(request, request.begin)
-                end = self._find_end(request, start, min(limit, room), room, first=not ends)
+                end = self._find_end(request, start, min(limit, capacity), capacity, first=not ends)
                 if end > start:
                     ends[request] = end
-                    room -= _count_tokens(request.tokens, start, end)
+                    capacity -= _count_tokens(request.tokens, start, end)
         parts = [(request, request.begin, end) for request, end in ends.items()]
         for request, begin, end in parts:
             self.waiting_tokens -= _count_tokens(request.tokens, begin, end)
@@ -162,13 +162,13 @@ class Batcher:
         return parts
 
     @staticmethod
-    def _find_end(request: _Request, start: int, limit: int, room: int, *, first: bool) -> int:
+    def _find_end(request: _Request, start: int, limit: int, capacity: int, *, first: bool) -> int:
         """Return the end of the texts that a batch takes: up to `limit` tokens, but one text at least if it fits."""
         offsets = request.tokens.offsets
         if start == len(request.tokens):
             return start
         end = int(np.searchsorted(offsets, offsets[start] + limit, "right")) - 1
-        if end == start and (first or _count_tokens(request.tokens, start, start + 1) <= room):
+        if end == start and (first or _count_tokens(request.tokens, start, start + 1) <= capacity):
             end = start + 1
         return end
 

@@ -67,7 +67,7 @@ def serve(
 def _raise_file_limit() -> None:
     """Allow as many open files as the system lets this user have: connections get a quarter of them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 4 * MAX_CONNECTIONS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    requested = 4 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 4 * MAX_CONNECTIONS)
+    if soft != resource.RLIM_INFINITY and soft < requested:
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))

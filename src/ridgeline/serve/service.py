@@ -135,13 +135,13 @@ class Service:
         else:
             embedders = [m for m in self.models.values() if isinstance(m, ServedEmbedder)]
             fitting = [m for m in embedders if m.dim == index.index.dim]
-            own = [m for m in fitting if index.index.model in m.names]
-            if len(own or fitting) != 1:
+            matching = [m for m in fitting if index.index.model in m.names]
+            if len(matching or fitting) != 1:
                 names = ", ".join(m.name for m in fitting) or "none"
                 raise bad_request(
                     f"name the 'model' that encodes texts for '{index.name}'; there are: {names}.", "model"
                 )
-            model = self.get_embedder((own or fitting)[0].name)
+            model = self.get_embedder((matching or fitting)[0].name)
         if index.index.dim not in (None, model.dim):
             raise bad_request(
                 f"'{model.name}' has {model.dim} dimensions, and the index '{index.name}' {index.index.dim}.", "model"

@@ -281,7 +281,7 @@ def _decode_address(data: bytes) -> str:
 def make_event(records: list[Record]) -> Event:
     """Make an event of its records: action `auditd.TYPE`, subject the file, account, unit or program.
 
-    The actor is the user who logged in (`auid`), who stays the same through su and sudo, else the user of the process.
+    The actor is the login user (`auid`), which su and sudo do not change, else the user of the process.
     """
     host, moment, serial = records[0].id
     main = next((record for record in records if record.type not in _DETAILS), records[0])

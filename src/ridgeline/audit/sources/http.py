@@ -63,7 +63,7 @@ class PendingRequest:
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; `retry_s`: the client may send it again after so many seconds."""
+    """A request that is answered with an error; `retry_s`: the client may send it again after this many seconds."""
 
     def __init__(self, status: int, sentence: str, retry_s: int | None = None) -> None:
         super().__init__(sentence)
