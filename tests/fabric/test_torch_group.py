@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import secrets
 import signal
 import threading
@@ -544,9 +545,11 @@ def test_an_exception_in_a_signal_handler_ends_the_group_of_all_ranks(two):
 
     mine, other = interrupt(two, handle)
     assert isinstance(mine, Interruption)
-    # Rank 1 may come to the call before rank 0 has left it: then its result is right.
-    assert other == 2.0 or "rank 0 was interrupted in all_reduce" in str(other)
-    with pytest.raises(FabricError, match=r"rank 0 was interrupted in all_reduce|rank 0 aborted it"):
+    # Rank 1 may come to the call before rank 0 has left it: then its result is right. Otherwise it reads one of two
+    # reasons: that rank 0 left its wait, or that its group then ended this one.
+    ended = r"rank 0 was interrupted in all_reduce|rank 0 aborted it"
+    assert other == 2.0 or re.search(ended, str(other))
+    with pytest.raises(FabricError, match=ended):
         all_reduce(two.groups[1], torch.ones(1))
     with pytest.raises(FabricError, match="this group has ended: all_reduce of rank 0 was interrupted by Interruption"):
         all_reduce(two.groups[0], torch.ones(1))
