@@ -20,7 +20,7 @@ test: $(VENV)/.native packages ## the quick lane: all tests but those marked slo
 	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa and not slow'
 
 test-all: $(VENV)/.native packages ## every test that can run here, the slow lane too
-	RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
+	RIDGELINE_DRAWS=all RIDGELINE_REQUIRE=browser,lstopo,dbus $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not numa'
 
 docs: $(VENV)/.native ## build the site into build/site; it opens without a network
 	$(BIN)/python -m mkdocs build --strict -q

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.draws import choose_draws  # noqa: E402
 from tests.kernels.reference_search import check  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402, F401
@@ -25,7 +26,7 @@ from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa
 from ridgeline.kernels.search import search as search_search  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
-quick = settings(deadline=None, max_examples=5, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=choose_draws(2, 5), phases=PHASES, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.draws import choose_draws  # noqa: E402
 from tests.kernels.reference_search import check  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, TYPES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_inverted import build_lists, find_lists  # noqa: E402
@@ -27,7 +28,12 @@ from ridgeline.kernels.search import scan as search_scan  # noqa: E402
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
-quick = settings(deadline=None, max_examples=60 if CUDA else 15, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(
+    deadline=None,
+    max_examples=60 if CUDA else choose_draws(5, 15),
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +101,7 @@ def test_sorted_rows_are_found(back):
 
 def test_the_best_rows_of_one_bucket_are_found():
     """Only every 32nd tile is allowed: all candidates are in one bucket, and most buckets are empty."""
-    rows, queries = make_rows(16 * 32 * 40, 8, torch.float32, 3), make_rows(1, 8, torch.float32, 4)
+    rows, queries = make_rows(16 * 32 * 10, 8, torch.float32, 3), make_rows(1, 8, torch.float32, 4)
     allowed = ((torch.arange(len(rows)) // 16) % 32 == 5).to(DEVICE)
     out = empty(10)
     search_one_query.search_rows_one_query(queries, False, rows, out, allowed=allowed)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.draws import choose_draws  # noqa: E402
 from tests.kernels.reference_search import check, compute_scores  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, make_rows  # noqa: E402
 from tests.kernels.test_search_exact import small as small_blocks  # noqa: E402, F401
@@ -22,7 +23,7 @@ from ridgeline.kernels.search import search as search_search  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
 
-quick = settings(deadline=None, max_examples=6, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=choose_draws(3, 6), phases=PHASES, suppress_health_check=list(HealthCheck))
 
 
 def decode_codes(codes: torch.Tensor, step: torch.Tensor, middle: torch.Tensor, depth: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.draws import choose_draws  # noqa: E402
 from tests.kernels.reference_search import check, compute_scores  # noqa: E402
 from tests.kernels.test_search_exact import CUDA, DEVICE, PHASES, array, make_rows, norms  # noqa: E402
 from tests.kernels.test_search_one_query import draw_mask, empty  # noqa: E402
@@ -25,7 +26,12 @@ from ridgeline.kernels.search import scalar_codes as search_scalar_codes  # noqa
 from ridgeline.kernels.search import top_k as search_top_k  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # -inf in NumPy, inside the interpreter
-quick = settings(deadline=None, max_examples=60 if CUDA else 8, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(
+    deadline=None,
+    max_examples=60 if CUDA else choose_draws(2, 8),
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.draws import choose_draws
 from tests.search.reference import assert_exact, nearest
 from tests.search.test_exact import METRICS, make_clusters
 
@@ -32,7 +33,12 @@ DEVICE = "cuda:0" if CUDA else "cpu"
 LISTS = 8
 SPECS = ("Flat", "SQ8", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4")
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes in the interpreter
-quick = settings(deadline=None, max_examples=40 if CUDA else 4, phases=PHASES, suppress_health_check=list(HealthCheck))
+quick = settings(
+    deadline=None,
+    max_examples=40 if CUDA else choose_draws(2, 4),
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 

@@ -103,6 +103,7 @@ def test_the_death_of_a_launched_rank_removes_only_that_contender(launch, tmp_pa
     assert have_ended(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_launched_rank_that_hangs_and_ignores_sigterm_is_ended(launch, tmp_path):
     rows = launch("launched hangs", timeout_s=2.0)
     assert "gave no answer within 2 s" in rows["launched hangs"].assessment.advice
