@@ -136,7 +136,8 @@ def load_command(name: str) -> Any:
     if isinstance(function, typer.Typer):
         parent.add_typer(function, name=name, rich_help_panel=panel)
     else:
-        parent.command(name, rich_help_panel=panel, context_settings=CONTEXT_SETTINGS.get(name))(function)
+        kind = getattr(import_module(f"ridgeline.cli.{module}"), "COMMAND_CLASS", None)
+        parent.command(name, cls=kind, rich_help_panel=panel, context_settings=CONTEXT_SETTINGS.get(name))(function)
     group: Any = typer.main.get_command(parent)
     return group.commands[name]
 
@@ -144,8 +145,9 @@ def load_command(name: str) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A RidgelineError prints one sentence and sets the exit code; --debug adds the traceback."""
     words = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in words
-    words = [w for w in words if w != "--debug"]  # allowed before and after the name of the command
+    own = words[: words.index("--")] if "--" in words else words  # what follows belongs to the commands of a user
+    debug = "--debug" in own
+    words = [w for w in own if w != "--debug"] + words[len(own) :]  # allowed before and after the name of the command
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without × and → shows ? and no traceback
     try:

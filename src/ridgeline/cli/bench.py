@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from ridgeline import workloads
-from ridgeline.cli import summary, tables
+from ridgeline.cli import bench_own, summary, tables
 from ridgeline.cli.bench_progress import BenchProgress, show_progress
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
@@ -26,9 +27,25 @@ if TYPE_CHECKING:
     from ridgeline.lab.record import Record
 
 OUT = Path("ridgeline-report")
+COMMANDS = "Commands (after --, or --sh)"
+
+
+class BenchCommand(typer.core.TyperCommand):
+    """`ridgeline bench`: everything after the first -- is the command lines of a user, separated by --."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            start = args.index("--")
+            args, rest = args[:start], args[start + 1 :]
+            ctx.meta["commands"] = bench_own.split_commands(rest)
+        return super().parse_args(ctx, args)
+
+
+COMMAND_CLASS = BenchCommand
 
 
 def bench(
+    ctx: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -75,6 +92,70 @@ def bench(
         list[str] | None,
         typer.Option("--python", metavar="PEER=PATH", help="Run a peer with another interpreter."),
     ] = None,
+    shell: Annotated[
+        list[str] | None,
+        typer.Option("--sh", metavar="LINE", help="Race this line of the shell.", rich_help_panel=COMMANDS),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Name of a contender, in order.", rich_help_panel=COMMANDS),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=V,…",
+            help="A case for each value; {NAME} stands for it in all commands.",
+            rich_help_panel=COMMANDS,
+        ),
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="Shell command before the first run of a case.", rich_help_panel=COMMANDS),
+    ] = None,
+    prepare: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="Shell command before each run, not timed.", rich_help_panel=COMMANDS),
+    ] = None,
+    cleanup: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="Shell command after the last run of a case.", rich_help_panel=COMMANDS),
+    ] = None,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Runs of each command that do not count.", rich_help_panel=COMMANDS)
+    ] = 1,
+    same_output: Annotated[
+        bool,
+        typer.Option(
+            "--same-output",
+            help="A command that prints something else than the first one is WRONG.",
+            rich_help_panel=COMMANDS,
+        ),
+    ] = False,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINE",
+            help="Shell command that reads the output of a contender; exit code 0: it is right.",
+            rich_help_panel=COMMANDS,
+        ),
+    ] = None,
+    exit_code: Annotated[
+        list[int] | None,
+        typer.Option("--exit-code", help="Exit code that is right (default: 0).", rich_help_panel=COMMANDS),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Stop a contender with more memory: 500MB, 1GiB (default: 3/4 of what is available).",
+            rich_help_panel=COMMANDS,
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Smaller relative differences are SAME (default: 0.01).", rich_help_panel=COMMANDS),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -92,10 +173,44 @@ def bench(
 
       ridgeline bench my_workload.py --against HEAD~1
 
+      ridgeline bench -- ./old --flag -- ./new --flag
+
+      ridgeline bench --sh 'sort f{n}' --sh 'sort -S 1M f{n}' --param n=10,1000 --setup 'seq {n} > f{n}' --same-output
+
     With one workload it prints all cases, with several one line each; records.jsonl and report.html hold the rest. It
     names the cases that the time leaves out. The same command continues a stopped run. Exit 1 if a result of ours is
-    WRONG or INCOMPLETE.
+    WRONG or INCOMPLETE; of your own
+    commands, if any of them is.
     """
+    own = bench_own.OwnOptions(
+        commands=[*ctx.meta.get("commands", ()), *(["sh", "-c", line] for line in shell or ())],
+        shell=len(shell or ()),
+        names=label or (),
+        params=param or (),
+        setup=setup,
+        prepare=prepare,
+        cleanup=cleanup,
+        warmup=warmup,
+        same_output=same_output,
+        check=check,
+        exit_codes=tuple(exit_code or (0,)),
+        memory=memory,
+        margin=margin,
+    )
+    if own.used:
+        refused = {"--case": case, "--ranks": ranks, "--against": against, "--python": python, "--cold": cold}
+        bench_own.run_own(
+            own,
+            names=names or (),
+            refused=[option for option, value in refused.items() if value],
+            out=out,
+            budget_s=parse_seconds(budget, "--budget") if budget else None,
+            timeout_s=parse_seconds(timeout, "--timeout"),
+            node=node,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     from ridgeline.lab.judge import analysis_to_json, list_failures, summarise_paths
     from ridgeline.lab.race import BenchRequest, Plan, choose_repository, run_benchmark
     from ridgeline.lab.record import RECORDS_FILE

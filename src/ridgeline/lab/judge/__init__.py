@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.analyse import analyse_record as analyse_record
     from ridgeline.lab.judge.analyse import analysis_to_json as analysis_to_json
     from ridgeline.lab.judge.analyse import describe_ceilings as describe_ceilings
+    from ridgeline.lab.judge.analyse import get_margin as get_margin
     from ridgeline.lab.judge.analyse import list_failures as list_failures
     from ridgeline.lab.judge.analyse import list_limits as list_limits
     from ridgeline.lab.judge.analyse import match_ceilings as match_ceilings
@@ -119,6 +120,7 @@ __getattr__, __dir__, __all__ = attach(
             "analyse_record",
             "analysis_to_json",
             "describe_ceilings",
+            "get_margin",
             "list_failures",
             "list_limits",
             "match_ceilings",

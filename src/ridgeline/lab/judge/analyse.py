@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from ridgeline.lab.record import ContenderResult, Record
 from ridgeline.lab.workload import OURS, Work
 from ridgeline.machine import Ceiling, Ceilings
 from ridgeline.web import format_bytes
+
+RUN_EXTRAS = ("runs", "latencies_ms")  # raw values, one for each run or request
+PERCENTILES = (50, 90, 99, 99.9)
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,18 @@ class Row:
 
     @property
     def ours(self) -> bool:
-        """Whether this contender is ridgeline itself."""
-        return self.result.contender == OURS
+        """Whether the others are compared with this contender: ridgeline itself, or the first of a user's."""
+        return self.result.contender == self.record.reference
 
     @property
     def peer(self) -> bool:
         """Whether this contender is a peer: not another version or variant of ours, and not a control."""
         name = self.result.contender
-        return not self.ours and not name.startswith((f"{OURS}@", f"{OURS} ")) and name not in self.record.controls
+        return (
+            not self.ours
+            and not (self.record.own and name.startswith((f"{OURS}@", f"{OURS} ")))
+            and name not in self.record.controls
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -82,6 +90,11 @@ class Row:
         return {stage: statistics.median(ns) / 1e9 for stage, ns in stages_ns.items() if ns}
 
     @property
+    def measures(self) -> dict[str, Any]:
+        """What a race of commands or of HTTP endpoints measured besides time, as one value for each quantity."""
+        return summarise_runs(self.result.extras) if self.assessment.time else {}
+
+    @property
     def quality(self) -> Mapping[str, float]:
         """The quality of the output by name, if the workload measures it: recall, lowest cosine, F1."""
         return (self.result.check or {}).get("quality") or {}
@@ -106,23 +119,58 @@ class Row:
             "error": check.get("error"),
             "quality": self.quality,
             "settings": self.result.settings,
-            "extras": self.result.extras,
+            "extras": {name: value for name, value in self.result.extras.items() if name not in RUN_EXTRAS},
+            **self.measures,
         }
 
 
 def analyse_record(record: Record) -> list[Row]:
     """Return a row for each contender of a record, in the order of the record (ours first)."""
     assessments = {result.contender: verdict.assess(record, result) for result in record.contenders}
-    ours = next((result for result in record.contenders if result.contender == OURS), None)
+    reference = record.reference
+    ours = next((result for result in record.contenders if result.contender == reference), None)
+    margin = get_margin(record)
     limit = _find_binding_limit(list_limits(record))
     rows = []
     for result in record.contenders:
         ratio = comparison = None
-        if ours is not None and result is not ours and assessments[result.contender].time and assessments[OURS].time:
+        if (
+            ours is not None
+            and result is not ours
+            and assessments[result.contender].time
+            and assessments[reference].time
+        ):
             executions, versions = record.race.get("executions", ()), bool(record.plan.get("versions"))
-            ratio, comparison = verdict.compare_in_race(result, ours, executions=executions, versions=versions)
+            ratio, comparison = verdict.compare_in_race(result, ours, margin, executions, versions)
         rows.append(Row(record, result, assessments[result.contender], ratio, comparison, limit))
     return rows
+
+
+def summarise_runs(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one value for each quantity that a contender measured run by run, or request by request.
+
+    Commands: the median of CPU time and instructions, the largest peak of memory. HTTP: percentiles of the latency,
+    counted from the moment at which a request was due, and the rate of answers.
+    """
+    out: dict[str, Any] = {}
+    if isinstance(runs := extras.get("runs"), Mapping):
+        for name, values in runs.items():
+            known = [value for value in values if value is not None]
+            middle = max if name == "peak_bytes" else statistics.median
+            out[name] = middle(known) if known else None
+    if isinstance(latencies := extras.get("latencies_ms"), Sequence) and latencies:
+        ordered = sorted(latencies)
+        for share in PERCENTILES:
+            out[f"p{share:g}_ms"] = ordered[min(len(ordered) - 1, max(0, math.ceil(share / 100 * len(ordered)) - 1))]
+        out["requests"], out["errors"] = len(ordered), extras.get("errors", 0)
+        out["rate_per_s"] = extras.get("rate_per_s")
+    return out
+
+
+def get_margin(record: Record) -> float:
+    """Return the relative difference below which two times of a record are the same (default: MARGIN)."""
+    margin = record.plan.get("margin")
+    return float(margin) if isinstance(margin, int | float) and 0 < margin < 1 else verdict.MARGIN
 
 
 def rate_unit(record: Record) -> str:
@@ -143,13 +191,16 @@ def analysis_to_json(record: Record) -> dict[str, Any]:
 
 
 def list_failures(records: list[Record]) -> list[str]:
-    """Return a sentence for each result of ours that is WRONG or INCOMPLETE; versions of --against are ours too."""
+    """Return a sentence for each result of ours that is WRONG or INCOMPLETE; versions of --against are ours too.
+
+    In a race of a user's own contenders all of them count.
+    """
     bad = (Validity.WRONG, Validity.INCOMPLETE)
     return [
         f"{record.workload} {record.label}: {row.assessment.validity}, {row.assessment.advice}"
         for record in records
         for row in analyse_record(record)
-        if row.result.contender.partition("@")[0] == OURS and row.assessment.validity in bad
+        if row.assessment.validity in bad and (not record.own or row.result.contender.partition("@")[0] == OURS)
     ]
 
 

@@ -20,7 +20,6 @@ from ridgeline.lab.judge.findings import select_latest
 from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.judge.verdict import Comparison
 from ridgeline.lab.record import ContenderResult, Record
-from ridgeline.lab.workload import OURS
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,11 @@ def find_shared_peers(before: Record, after: Record) -> list[tuple[ContenderResu
     shared = []
     for result in after.contenders:
         other = _find_contender(before, result.contender)
-        if result.contender == OURS or other is None or other.settings != result.settings:
+        if (
+            result.contender in (before.reference, after.reference)
+            or other is None
+            or other.settings != result.settings
+        ):
             continue
         if verdict.assess(before, other).time and verdict.assess(after, result).time:
             shared.append((other, result))
@@ -106,10 +109,10 @@ def _match_key(record: Record) -> tuple[str, str]:
 
 
 def _compare_pair(before: Record, after: Record, margin: float) -> Change:
-    ours = [_find_contender(r, OURS) for r in (before, after)]
+    ours = [_find_contender(r, after.reference) for r in (before, after)]
     for side, record, result in zip("AB", (before, after), ours, strict=True):
         if result is None:
-            return Change(before, after, None, None, f"{side} has no contender '{OURS}'")
+            return Change(before, after, None, None, f"{side} has no contender '{after.reference}'")
         assessment = verdict.assess(record, result)
         if assessment.time is None:
             return Change(before, after, None, None, f"{side} is {assessment.validity}: {assessment.advice}")

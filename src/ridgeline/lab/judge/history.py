@@ -23,7 +23,6 @@ from ridgeline.lab.judge.compare import Change, compare_records, find_shared_pee
 from ridgeline.lab.judge.stats import Estimate
 from ridgeline.lab.judge.verdict import MARGIN, Assessment
 from ridgeline.lab.record import ContenderResult, Record
-from ridgeline.lab.workload import OURS
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def build_history(records: Iterable[Record], alpha: float = ALPHA, margin: float
 def _build_series(records: Sequence[Record], alpha: float, margin: float) -> Series | None:
     timed: list[tuple[Record, ContenderResult, Assessment]] = []
     for record in records:
-        result = next((each for each in record.contenders if each.contender == OURS), None)
+        result = next((each for each in record.contenders if each.contender == record.reference), None)
         assessment = verdict.assess(record, result) if result else None
         if result and assessment and assessment.time:
             timed.append((record, result, assessment))
@@ -203,7 +202,7 @@ def _compare_last(before: Record, after: Record, margin: float) -> Change | None
 def _find_common_peers(records: Sequence[Record]) -> list[str]:
     """Return the peers that all records share, with valid times and the same settings and libraries."""
     first, *rest = records
-    shared = [result.contender for result in first.contenders if result.contender != OURS]
+    shared = [result.contender for result in first.contenders if result.contender != first.reference]
     for other in rest or [first]:
         common = {result.contender for result, _ in find_shared_peers(first, other)}
         shared = [name for name in shared if name in common]

@@ -13,10 +13,19 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.benchmark import ProgressHooks as ProgressHooks
     from ridgeline.lab.race.benchmark import create_output_folder as create_output_folder
     from ridgeline.lab.race.benchmark import run_benchmark as run_benchmark
+    from ridgeline.lab.race.commands import CommandOptions as CommandOptions
+    from ridgeline.lab.race.commands import make_command_race as make_command_race
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
     from ridgeline.lab.race.loader import load_workload as load_workload
     from ridgeline.lab.race.measure import Plan as Plan
+    from ridgeline.lab.race.own_race import DEFAULT_BUDGET_S as DEFAULT_BUDGET_S
+    from ridgeline.lab.race.own_race import OWN_MARGIN as OWN_MARGIN
+    from ridgeline.lab.race.own_race import OWN_PLAN as OWN_PLAN
+    from ridgeline.lab.race.own_race import OwnRace as OwnRace
+    from ridgeline.lab.race.own_race import iterate_cases as iterate_cases
+    from ridgeline.lab.race.own_race import name_contenders as name_contenders
+    from ridgeline.lab.race.own_race import race_cases as race_cases
     from ridgeline.lab.race.process import ContenderSpec as ContenderSpec
     from ridgeline.lab.race.repository import choose_repository as choose_repository
     from ridgeline.lab.race.repository import export_versions as export_versions
@@ -29,9 +38,19 @@ __getattr__, __dir__, __all__ = attach(
     {
         "against": ["build_version", "copy_working_tree"],
         "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
+        "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
         "loader": ["load_workload"],
         "measure": ["Plan"],
+        "own_race": [
+            "DEFAULT_BUDGET_S",
+            "OWN_MARGIN",
+            "OWN_PLAN",
+            "OwnRace",
+            "iterate_cases",
+            "name_contenders",
+            "race_cases",
+        ],
         "process": ["ContenderSpec"],
         "repository": ["choose_repository", "export_versions"],
         "request": ["BenchRequest", "Point", "list_contenders"],

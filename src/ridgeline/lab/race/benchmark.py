@@ -85,7 +85,7 @@ def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> 
         choose_placements(request.plan.placement, point.case, machine)  # an impossible placement fails before any write
     create_output_folder(request.out)
     with lock(request.out / ".lock", timeout=0):
-        stopped = _read_stopped_run(request.out)
+        stopped = read_stopped_run(request.out)
         if stopped:
             hooks.on_message(f"going on with a stopped run: {len(stopped)} cases are done already.")
         devices = dict.fromkeys(point.case.device for point in points)
@@ -107,7 +107,7 @@ def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> 
             records.append(record)
             left_out.remove(point)
             hooks.on_record(record)
-        _write_state(request.out, finished=True, left_out=[point.label for point in left_out])
+        write_run_state(request.out, finished=True, left_out=[point.label for point in left_out])
     return BenchResult(records, left_out)
 
 
@@ -237,21 +237,6 @@ def _make_record(
     race: Race,
     machine: Mapping[str, Any],
 ) -> Record:
-    contenders = tuple(
-        ContenderResult(
-            contender=lane.spec.name,
-            samples_ns=tuple(lane.samples_ns),
-            samples_per_turn=lane.samples_per_turn,
-            calls_per_sample=lane.calls_per_sample,
-            settings=lane.settings,
-            placed=lane.placed,
-            extras=lane.extras,
-            check=lane.check,
-            failure=lane.failure,
-            turn_overhead_ns=tuple(lane.turn_overhead_ns),
-        )
-        for lane in race.lanes
-    )
     record = Record(
         schema=SCHEMA,
         id=uuid.uuid4().hex,
@@ -266,13 +251,32 @@ def _make_record(
         race={"rounds": sum(race.executions), "executions": race.executions, "ended": race.ended},
         conditions=race.conditions,
         ceilings=facts.ceilings,
-        contenders=contenders,
+        contenders=list_results(race),
         missing=list_missing(point, request),
         command=format_command(point, request),
         note=get_note(point.workload),
         controls=tuple(list_controls(point.workload)),
     )
     return replace(record, ceilings=raise_ceilings(record.ceilings, record))
+
+
+def list_results(race: Race) -> tuple[ContenderResult, ...]:
+    """Return what each contender of a race measured, as the record holds it."""
+    return tuple(
+        ContenderResult(
+            contender=lane.spec.name,
+            samples_ns=tuple(lane.samples_ns),
+            samples_per_turn=lane.samples_per_turn,
+            calls_per_sample=lane.calls_per_sample,
+            settings=lane.settings,
+            placed=lane.placed,
+            extras=lane.extras,
+            check=lane.check,
+            failure=lane.failure,
+            turn_overhead_ns=tuple(lane.turn_overhead_ns),
+        )
+        for lane in race.lanes
+    )
 
 
 def _compute_key(point: Point, request: BenchRequest, machine: Topology) -> str:
@@ -289,7 +293,7 @@ def _describe_code(point: Point, request: BenchRequest) -> dict[str, Any]:
     return {**code, "against": request.against} if request.against else code
 
 
-def _read_stopped_run(out: Path) -> dict[str, Record]:
+def read_stopped_run(out: Path) -> dict[str, Record]:
     """Return the records of a stopped run by key; without one, mark the start of a new run."""
     try:
         state = json.loads((out / STATE_FILE).read_text())
@@ -298,11 +302,12 @@ def _read_stopped_run(out: Path) -> dict[str, Record]:
     started = state.get("started") if isinstance(state, dict) and not state.get("finished") else None
     if isinstance(started, str) and started and (out / RECORDS_FILE).exists():
         return {r.key: r for r in read_records(out).records if r.time >= started}
-    _write_state(out, finished=False)
+    write_run_state(out, finished=False)
     return {}
 
 
-def _write_state(out: Path, *, finished: bool, left_out: Sequence[str] = ()) -> None:
+def write_run_state(out: Path, *, finished: bool, left_out: Sequence[str] = ()) -> None:
+    """Note in run.json that a run starts or has finished."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     state: dict[str, Any] = {"started": now, "finished": None}
     if finished:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ridgeline.lab import judge
-from ridgeline.lab.race.process import ContenderFailure, ContenderSpec, ProcessPool, RankGroup
+from ridgeline.lab.race.process import ContenderFailure, ContenderSpec, Group, Pool, ProcessPool
 from ridgeline.lab.record import NO_CONTENDER_LEFT
 from ridgeline.lab.workload import Case
 from ridgeline.machine import Placement, Topology, read_machine_state, resolve_placement
@@ -40,6 +40,7 @@ class Plan:
     sample_ns: int = 300_000  # a sample shorter than a scheduler's time slice is rarely preempted
     turn_ns: int = 3_000_000  # a turn has as many samples as fit into this time, at least one
     timeout_s: float = 120.0  # for one order to a contender
+    ratios_only: bool = False  # the race ends by the widths of ratios; the times themselves may stay wide
     versions: bool = False  # the contenders are versions of one code: see confirmation.py
     cold: bool = False  # empty the caches before every sample
     placement: Placement = field(default_factory=Placement)
@@ -60,7 +61,7 @@ class Lane:
     check: dict[str, Any] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
-    group: RankGroup | None = None
+    group: Group | None = None
 
     @property
     def racing(self) -> bool:
@@ -121,7 +122,7 @@ class StopRule:
         if rounds < self._plan.least_rounds or rounds % 4 or not lanes:
             return None
         ours = lanes[0].turn_medians()
-        ratios_only = self._plan.versions and len(lanes) > 1  # only the ratio of versions matters
+        ratios_only = (self._plan.versions or self._plan.ratios_only) and len(lanes) > 1  # only the ratio matters
         widths = [] if ratios_only else [judge.median(lane.turn_medians()).relative for lane in lanes]
         widths += [judge.paired_ratio(lane.turn_medians(), ours).relative for lane in lanes[1:]]
         self._widths[rounds] = widths
@@ -148,7 +149,7 @@ def measure_case(
     specs: Sequence[ContenderSpec],
     *,
     plan: Plan,
-    pool: ProcessPool,
+    pool: Pool,
     machine: Topology,
     on_round: OnRound = _ignore_round,
     on_prepare: OnPrepare = _ignore_prepare,
@@ -214,7 +215,7 @@ def choose_placements(requested: Placement, case: Case, machine: Topology) -> li
 
 
 @contextmanager
-def _record_failure(lane: Lane, pool: ProcessPool) -> Iterator[None]:
+def _record_failure(lane: Lane, pool: Pool) -> Iterator[None]:
     """Note why a contender fails inside the block, and end its processes; the race goes on without it."""
     try:
         yield
@@ -225,7 +226,7 @@ def _record_failure(lane: Lane, pool: ProcessPool) -> Iterator[None]:
             lane.group = None
 
 
-def _prepare_all(lanes: list[Lane], task: Task, plan: Plan, pool: ProcessPool, on_prepare: OnPrepare) -> None:
+def _prepare_all(lanes: list[Lane], task: Task, plan: Plan, pool: Pool, on_prepare: OnPrepare) -> None:
     """Start missing processes and let all load their libraries at once; then prepare the contenders one by one."""
     started = []
     for lane in lanes:
@@ -245,7 +246,7 @@ def _prepare_all(lanes: list[Lane], task: Task, plan: Plan, pool: ProcessPool, o
                 _prepare(lane, lane.group, task, plan)
 
 
-def _prepare(lane: Lane, group: RankGroup, task: Task, plan: Plan) -> None:
+def _prepare(lane: Lane, group: Group, task: Task, plan: Plan) -> None:
     answers = group.do(
         "prepare",
         plan.timeout_s,
@@ -276,7 +277,7 @@ def _equalise(lanes: list[Lane]) -> None:
         lane.calls_per_sample = calls
 
 
-def _run_rounds(lanes: list[Lane], plan: Plan, pool: ProcessPool, on_round: OnRound) -> tuple[int, str]:
+def _run_rounds(lanes: list[Lane], plan: Plan, pool: Pool, on_round: OnRound) -> tuple[int, str]:
     """Run rounds until the race ends; return their number and why it ended."""
     order = random.Random(plan.seed)  # noqa: S311
     start = time.monotonic()
@@ -315,7 +316,7 @@ def _run_turn(lane: Lane, plan: Plan) -> None:
     lane.turn_overhead_ns.append(turn_ns - round(sum(samples) * lane.calls_per_sample))
 
 
-def _finish(lanes: list[Lane], plan: Plan, pool: ProcessPool, *, extras: bool = True) -> None:
+def _finish(lanes: list[Lane], plan: Plan, pool: Pool, *, extras: bool = True) -> None:
     """Check the timed buffers once more, collect the extras, release the memory."""
     for lane in lanes:
         if (group := lane.group) is not None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.contender import PROTOCOL
@@ -74,6 +74,42 @@ class ContenderSpec:
     def locate(self, reference: str) -> str:
         """Return the workload as this contender loads it: the module, or the file of its version."""
         return self.checkout.locate(reference) if self.checkout and reference.endswith(".py") else reference
+
+
+class Group(Protocol):
+    """What carries out the orders of a race for one contender, on all of its ranks."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it must load its libraries first."""
+
+    def do(
+        self, what: str, timeout_s: float, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any
+    ) -> list[dict[str, Any]]:
+        """Carry out one order and return the answers of all ranks."""
+
+    def send(self, what: str, per_rank: Sequence[Mapping[str, Any]] | None = None, **order: Any) -> None:
+        """Send one order."""
+
+    def receive(self, timeout_s: float, *, allow_failure: bool = False) -> list[dict[str, Any]]:
+        """Return the answers of all ranks to the oldest order."""
+
+    def kill(self) -> None:
+        """End all processes; safe to call twice."""
+
+
+class Pool(Protocol):
+    """Where a race gets its groups from."""
+
+    def get(self, spec: ContenderSpec, ranks: int) -> Group:
+        """Return the group of a contender."""
+
+    def drop(self, group: Any) -> None:
+        """End a group."""
 
 
 class RankGroup:

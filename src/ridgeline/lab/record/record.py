@@ -17,7 +17,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.lab.record.schema import RECORD, REQUIRED, SCHEMA, find_fault, is_finite, upgrade
-from ridgeline.lab.workload import format_case
+from ridgeline.lab.workload import OURS, format_case
 from ridgeline.store import append_lines, read_lines
 
 RECORDS_FILE = "records.jsonl"
@@ -76,6 +76,20 @@ class Record:
     def cold(self) -> bool:
         """Whether the race emptied the caches before every sample."""
         return bool(self.plan.get("cold"))
+
+    @property
+    def reference(self) -> str:
+        """The contender that the others are compared with: the one that the plan names, else ours, else the first."""
+        names = [result.contender for result in self.contenders]
+        named = self.plan.get("reference")
+        if isinstance(named, str) and named in names:
+            return named
+        return OURS if OURS in names or not names else names[0]
+
+    @property
+    def own(self) -> bool:
+        """Whether ridgeline itself was measured; else the contenders are those of a user, and none is ours."""
+        return self.reference == OURS and "reference" not in self.plan
 
     @property
     def node(self) -> int | None:

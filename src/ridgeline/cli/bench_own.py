@@ -1,0 +1,218 @@
+"""`ridgeline bench` for what a user brings: commands after --, lines of the shell, HTTP endpoints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ridgeline.cli import tables
+from ridgeline.cli.bench_progress import show_progress
+from ridgeline.cli.output import print_json, print_line, stderr, stdout
+from ridgeline.errors import Exit, InputError
+
+if TYPE_CHECKING:
+    from ridgeline.lab import Case
+    from ridgeline.lab.race import OwnRace, Plan
+    from ridgeline.lab.record import Record
+
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What the command line says about a user's own contenders."""
+
+    commands: Sequence[Sequence[str]] = ()
+    shell: int = 0  # how many of the commands, the last ones, are lines of the shell
+    names: Sequence[str] = ()
+    params: Sequence[str] = ()
+    setup: str | None = None
+    prepare: str | None = None
+    cleanup: str | None = None
+    warmup: int = 1
+    same_output: bool = False
+    check: str | None = None
+    exit_codes: tuple[int, ...] = (0,)
+    memory: str | None = None
+    margin: float | None = None
+
+    @property
+    def used(self) -> bool:
+        """Whether the command line names a contender of the user, or an option for one."""
+        options = replace(self, commands=(), shell=0, margin=None)
+        if self.commands or options == OwnOptions(names=options.names):
+            return bool(self.commands)
+        raise InputError("--param, --setup, --check and the like are for commands; name them after -- or with --sh.")
+
+
+def split_commands(words: Sequence[str]) -> list[list[str]]:
+    """Split the words after the first -- into command lines.
+
+    >>> split_commands(["./old", "-v", "--", "./new"])
+    [['./old', '-v'], ['./new']]
+    """
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word == "--":
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    if not all(commands):
+        raise InputError("there is no command between two --, or after the last one; write: bench -- ./old -- ./new.")
+    return commands
+
+
+def run_own(
+    options: OwnOptions,
+    *,
+    names: Sequence[str],
+    refused: Sequence[str],
+    out: Path,
+    budget_s: float | None,
+    timeout_s: float,
+    node: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Race the commands, print the result, exit with 1 if one of them is WRONG or INCOMPLETE."""
+    from ridgeline.lab.race import OWN_MARGIN, OWN_PLAN, CommandOptions, iterate_cases, make_command_race
+    from ridgeline.machine import Placement
+
+    if names:
+        raise InputError(f"'{names[0]}' is a workload, and commands race without workloads; use one of them.")
+    if refused:
+        raise InputError(f"{refused[0]} is for workloads; commands have --param for their cases.")
+    params = _parse_params(options)
+    placement = Placement(node=node, memory="bind" if node is not None else "local")
+    race = make_command_race(
+        options.commands,
+        _name_contenders(options),
+        CommandOptions(
+            setup=options.setup,
+            prepare=options.prepare,
+            cleanup=options.cleanup,
+            warmup=options.warmup,
+            same_output=options.same_output,
+            check=options.check,
+            exit_codes=options.exit_codes,
+            memory_bytes=parse_size(options.memory, "--memory") if options.memory else None,
+            timeout_s=timeout_s,
+        ),
+        placement,
+        shlex.join(["ridgeline", *sys.argv[1:]]),
+        check_margin(options.margin, OWN_MARGIN),
+    )
+    plan = replace(OWN_PLAN, timeout_s=timeout_s, placement=placement)
+    finish_own(race, list(iterate_cases(params)), plan, out, budget_s, as_json=as_json, quiet=quiet)
+
+
+def finish_own(
+    race: OwnRace,
+    cases: Sequence[Case],
+    plan: Plan,
+    out: Path,
+    budget_s: float | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run the race with progress; write the report; print tables or JSON; exit 1 after a failure."""
+    from ridgeline.lab.race import DEFAULT_BUDGET_S, race_cases
+    from ridgeline.lab.record import RECORDS_FILE
+    from ridgeline.lab.report import write_report
+
+    console, budget_s = stderr(), budget_s or DEFAULT_BUDGET_S
+    try:
+        with show_progress(console, live=console.is_terminal and not as_json, quiet=quiet) as progress:
+            progress.total_s = budget_s
+            records = race_cases(race, cases, plan, out, budget_s, progress.hooks)
+            progress.show_activity("writing the report")
+            page = write_report(records, out)
+    except KeyboardInterrupt:
+        file = out / RECORDS_FILE
+        state = f"the records stay in {file}; the same command goes on from there"
+        print_line(f"Stopped; {state if file.exists() else 'nothing was measured yet'}.", console)
+        raise
+    print_own(records, page, as_json=as_json)
+
+
+def print_own(records: Sequence[Record], page: Path, *, as_json: bool) -> None:
+    """Print the races of a user's contenders, and exit 1 if one of them is WRONG or INCOMPLETE."""
+    from ridgeline.lab.judge import analysis_to_json, list_failures
+
+    if as_json:
+        print_json({"cases": [analysis_to_json(r) for r in records], "report": str(page)})
+    else:
+        console = stdout()
+        for table in tables.list_race_tables(records, console.width):
+            console.print(table)
+        print_line(f"Report: {page}   all cases: ridgeline records show {page.parent}", console)
+    failures = list_failures(list(records))
+    for sentence in failures:
+        stderr().print(sentence, style="red", markup=False, highlight=False)
+    if failures:
+        raise typer.Exit(Exit.FINDINGS)
+
+
+def check_margin(margin: float | None, default: float) -> float:
+    """Return the margin; raises InputError for one that is not between 0 and 1."""
+    if margin is not None and not 0 < margin < 1:
+        raise InputError(f"--margin {margin:g} is not between 0 and 1; 0.03 is three percent.")
+    return margin or default
+
+
+def parse_size(text: str, option: str) -> int:
+    """Parse a size of memory: K, M, G and T are powers of 1024.
+
+    >>> parse_size("1GiB", "--memory"), parse_size("500MB", "--memory"), parse_size("4096", "--memory")
+    (1073741824, 524288000, 4096)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match or not float(match[1]):
+        raise InputError(f"{option} '{text}' is no size; write 500MB or 2GiB.")
+    return int(float(match[1]) * SIZES[match[2].upper()])
+
+
+def _name_contenders(options: OwnOptions) -> tuple[str, ...]:
+    from ridgeline.lab.race import name_contenders
+
+    count = len(options.commands)
+    if len(options.names) > count:
+        raise InputError(f"--name is given {len(options.names)} times for {count} commands; one each at most.")
+    texts = [shlex.join(c) if i < count - options.shell else c[2] for i, c in enumerate(options.commands)]
+    return name_contenders([*options.names, *texts[len(options.names) :]])
+
+
+def _parse_params(options: OwnOptions) -> dict[str, list[int | float | str]]:
+    """Parse the parameters; raises InputError for one that no command uses."""
+    texts = [w for c in options.commands for w in c]
+    texts += [t for t in (options.setup, options.prepare, options.cleanup, options.check) if t]
+    params: dict[str, list[int | float | str]] = {}
+    for text in options.params:
+        name, equals, values = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or not values:
+            raise InputError(f"--param '{text}' is not of the form NAME=VALUE,VALUE.")
+        if name in ("device", "ranks") or name in params:
+            raise InputError(f"--param {name} is taken already; choose another name.")
+        if not any(f"{{{name}}}" in t for t in texts):
+            raise InputError(f"--param {name}: no command contains {{{name}}}, so its values would change nothing.")
+        params[name] = [_parse_value(value) for value in values.split(",")]
+    return params
+
+
+def _parse_value(text: str) -> Any:
+    """Return a number if the text is exactly that number: 010 stays a text."""
+    for kind in (int, float):
+        try:
+            if str(kind(text)) == text:
+                return kind(text)
+        except ValueError:
+            continue
+    return text
