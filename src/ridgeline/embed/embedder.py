@@ -90,6 +90,8 @@ class Embedder:
     A folder of a sparse or a multi-vector encoder has other outputs than "dense" (`outputs`): with such a model
     max_tokens and the prompt are those of a document unless the prompt is "query".
 
+    A copy by pickle has no weights: it tokenizes and knows the limits of the model, as after `close`.
+
     Raises InputError if the model is not on this machine, cannot be run, or an option is out of range.
     """
 
@@ -281,6 +283,17 @@ class Embedder:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in ("_lock", "_staging")}
+        # without objects of torch: a process that only tokenizes need not import it
+        return {**state, "_device": self.device, "_dtype": self.dtype, "_encoder": None, "_replays": None} | {
+            "_heads": {},
+            "_pool": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _staging=Staging())
 
     def __enter__(self) -> Self:
         return self
@@ -530,7 +543,8 @@ class Embedder:
     @property
     def _can_record(self) -> bool:
         """Whether a small batch can be recorded as a CUDA graph."""
-        return self._device.type == "cuda" and bool(self._get_encoder().layers.by_offsets)
+        encoder = self._get_encoder()
+        return self._device.type == "cuda" and bool(encoder.layers.by_offsets)
 
     def _replay(self, tokens: Tokens) -> Vectors | None:
         """Encode with a recorded graph if the batch is small and memory suffices; else None."""

@@ -45,6 +45,12 @@ class HuggingFaceTokenizer:
         self.pad_id = self._pad(description)
         self.vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
     def encode(self, texts: Iterable[str], max_tokens: int | None = None) -> Tokens:
         text_list = as_text_list(texts)
         if max_tokens is not None and max_tokens < self._frame:

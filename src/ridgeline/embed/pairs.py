@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -30,7 +31,7 @@ class PairTokenizer:
 
     def __init__(self, folder: Path, max_tokens: int, second_ids: int) -> None:
         description, path = read_description(folder)
-        self._folder, self.max_tokens, self._second_ids = folder, max_tokens, second_ids
+        self.max_tokens, self._second_ids = max_tokens, second_ids
         parts = parse_bert_tokenizer(description)
         ends = None if isinstance(parts, str) else _find_bert_ends(description)
         self._native = None if isinstance(parts, str) or ends is None else NativeTokenizer(parts)
@@ -44,14 +45,27 @@ class PairTokenizer:
                 raise InputError(
                     f"max_tokens is {max_tokens}; a pair needs {self.special_tokens} special tokens and two more."
                 )
-            direction = "left" if (description.get("truncation") or {}).get("direction") == "Left" else "right"
+            self._direction = "left" if (description.get("truncation") or {}).get("direction") == "Left" else "right"
             self._library.no_padding()
-            self._library.enable_truncation(max_tokens, strategy="longest_first", direction=direction)
+            self._limit_library()
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
 
     def copy(self, max_tokens: int) -> PairTokenizer:
         """Return the same tokenizer with another limit."""
-        return PairTokenizer(self._folder, max_tokens, self._second_ids)
+        other = deepcopy(self)
+        other.max_tokens = max_tokens
+        if other._library is not None:
+            other._limit_library()
+        return other
+
+    def _limit_library(self) -> None:
+        self._library.enable_truncation(self.max_tokens, strategy="longest_first", direction=self._direction)
 
     @property
     def native(self) -> bool:

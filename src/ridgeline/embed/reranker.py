@@ -55,6 +55,8 @@ class Reranker:
                 else "sigmoid" for one output and "identity" for several)
     batch_invariant  as in `Embedder`
 
+    A copy by pickle has no weights, as that of `Embedder`.
+
     Raises InputError if the model is not on this machine, is no cross-encoder, or an option is out of range.
     """
 
@@ -185,6 +187,13 @@ class Reranker:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in ("_classifier", "_staging")}
+        return {**state, "_device": self.device, "_dtype": self.dtype, "_encoder": None, "_pool": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _staging=Staging())
 
     def __enter__(self) -> Reranker:
         return self

@@ -51,6 +51,7 @@ class NativeTokenizer:
         self.pad_id = parts.pad
         self.vocabulary_size = max(len(parts.tokens), 1 + max((number for _, number in parts.added), default=0))
         self._frame = len(parts.before) + len(parts.after)
+        self._parts = parts
         self._wordpiece = WordPiece(
             parts.tokens,
             parts.unknown,
@@ -63,6 +64,9 @@ class NativeTokenizer:
             lowercase=parts.lowercase,
             max_word=parts.max_word,
         )
+
+    def __reduce__(self) -> tuple[type[NativeTokenizer], tuple[WordPieceConfig]]:
+        return NativeTokenizer, (self._parts,)
 
     def encode(self, texts: Iterable[str], max_tokens: int | None = None, threads: int | None = None) -> Tokens:
         text_list = texts if type(texts) is list else as_text_list(texts)
