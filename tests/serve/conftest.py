@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -121,3 +122,46 @@ def run(scenario):
     """Run a coroutine in a thread: in this one, a browser of another test may have an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(scenario)).result(120)
+
+
+@contextmanager
+def run_engine(service, path):
+    """Run the engine of workers in a thread until the block ends."""
+    from ridgeline.serve.engine import Engine
+
+    state, started = {}, threading.Event()
+
+    async def answer():
+        state["loop"], state["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        engine = Engine(service)
+        started.set()
+        await engine.run(listener, state["stop"])
+
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        thread = threading.Thread(target=lambda: asyncio.run(answer()))
+        thread.start()
+        assert started.wait(60)
+        try:
+            yield
+        finally:
+            state["loop"].call_soon_threadsafe(state["stop"].set)
+            thread.join(60)
+
+
+@contextmanager
+def run_worker(path, settings, *, wait=True):
+    """Run a worker of the engine in a thread; yield (client, its service)."""
+    from ridgeline.serve import create_app
+    from ridgeline.serve.worker import RemoteService
+
+    service = RemoteService(path, settings)
+    with (
+        run_in_background(create_app(service)) as url,
+        httpx.Client(base_url=url, timeout=20, trust_env=False) as client,
+    ):
+        if wait:
+            wait_until(lambda: client.get("/health").status_code == 200)
+        yield client, service

@@ -43,6 +43,14 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(metavar="N", help="Requests without an answer, per model; more get 429 (default: 1024).")
     ] = 1024,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Processes for HTTP, JSON and tokenizing, beside one for the models; 1: one process for all "
+            "(default: 1).",
+        ),
+    ] = 1,
     watch: Annotated[
         bool, typer.Option("--watch", help="Load a model or an index again when its folder changes.")
     ] = False,
@@ -77,6 +85,7 @@ def serve(
             dtype=dtype,
             max_batch_tokens=max_batch_tokens,
             max_queue=max_queue,
+            workers=workers,
             watch=watch,
             announce=lambda line: print(line, flush=True),
         )

@@ -15,13 +15,13 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.serve.app import create_app as create_app
+    from ridgeline.serve.catalog import Settings as Settings
     from ridgeline.serve.server import serve as serve
     from ridgeline.serve.service import Service as Service
-    from ridgeline.serve.service import Settings as Settings
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
-    {"app": ["create_app"], "server": ["serve"], "service": ["Service", "Settings"]},
+    {"app": ["create_app"], "catalog": ["Settings"], "server": ["serve"], "service": ["Service"]},
 )
 
 

@@ -7,6 +7,7 @@ TEI      {"error": "…", "error_type": "validation"}, on its paths (/embed, /re
 from __future__ import annotations
 
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ class ApiError(RidgelineError):
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.param, self.headers = status, code, param, headers or {}
+
+    def __reduce__(self) -> Any:
+        make = partial(ApiError, code=self.code, param=self.param, headers=self.headers)
+        return make, (self.status, str(self))
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

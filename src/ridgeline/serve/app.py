@@ -32,6 +32,7 @@ from ridgeline.errors import InputError, MissingExtra, RidgelineError
 from ridgeline.serve import request_fields as fields
 from ridgeline.serve.api_errors import TEI_PATHS, ApiError, bad_request, describe_error, explain_error, format_error
 from ridgeline.serve.openapi import describe_api, get_fields
+from ridgeline.serve.process_setup import MAX_CONNECTIONS
 from ridgeline.serve.tracing import trace_request
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from ridgeline.embed import Tokens
+    from ridgeline.serve.catalog import AnyIndex
     from ridgeline.serve.served_model import ServedEmbedder, ServedModel
     from ridgeline.serve.service import Service
+    from ridgeline.serve.worker import RemoteService
 
 Body = dict[str, Any]
 Answer = Callable[[Body], Awaitable[Any]]
@@ -51,7 +54,6 @@ Answer = Callable[[Body], Awaitable[Any]]
 BODY_LIMIT = 32 << 20
 BODIES_LIMIT = 1 << 30  # of all requests in progress
 DEADLINE_S = 600.0  # of a request without X-Request-Timeout
-MAX_CONNECTIONS = 4096
 MAX_VALUES = 1 << 24  # of an answer with a vector per token
 LOOP_CHARACTERS = 4096  # of one request, tokenized in the event loop; more of them would hold up the others
 MAX_CHARACTERS = 1 << 20  # of an answer with a description per token
@@ -59,8 +61,13 @@ _PACKAGE = "ridgeline.serve"
 _log = logging.getLogger(_PACKAGE)
 
 
-def create_app(service: Service, *, token: str | None = None, watch: bool = False) -> web.App:
-    """Create the web application; on an address other than loopback it requires a token."""
+def create_app(
+    service: Service | RemoteService, *, token: str | None = None, watch: bool = False, bodies_limit: int = BODIES_LIMIT
+) -> web.App:
+    """Create the web application; on an address other than loopback it requires a token.
+
+    bodies_limit  bytes of the bodies of all requests in progress
+    """
     try:
         from starlette.routing import Route
     except ImportError:
@@ -82,7 +89,7 @@ def create_app(service: Service, *, token: str | None = None, watch: bool = Fals
         Route("/", api.show_page),
         Route("/health", api.show_health),
         Route("/info", api.show_info),
-        Route("/metrics", service.metrics.requests.show),
+        Route("/metrics", service.metrics.show),
         Route("/openapi.json", api.show_description),
         Route("/v1/models", api.list_models),
         Route("/v1/models/{name:path}", api.show_model),
@@ -103,7 +110,7 @@ def create_app(service: Service, *, token: str | None = None, watch: bool = Fals
         routes,
         token=token,
         body_limit=BODY_LIMIT,
-        bodies_limit=BODIES_LIMIT,
+        bodies_limit=bodies_limit,
         deadline_s=fields.MAX_TIMEOUT_S + 10,
         concurrency=MAX_CONNECTIONS,
         open_paths=["/health"],
@@ -115,7 +122,7 @@ def create_app(service: Service, *, token: str | None = None, watch: bool = Fals
 class _Api:
     """What each path answers. A handler takes the fields of the body and returns what becomes JSON."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service | RemoteService) -> None:
         self.service = service
         self._description = describe_api()
 
@@ -220,10 +227,7 @@ class _Api:
         if recall is not None and (isinstance(recall, bool) or not isinstance(recall, int | float)):
             raise bad_request("'recall' must be a number, like 0.95.", "recall")
         queries = await self._read_vectors(served, body)
-        index = served.index
-        scores, ids = await asyncio.to_thread(
-            index.search, queries, min(k, max(1, len(index))), where=where, recall=recall
-        )
+        scores, ids = await served.search(queries, k, where, recall)
         return {
             "results": [
                 [{"id": i, "score": s} for i, s in zip(row, values, strict=True) if i >= 0]
@@ -238,12 +242,11 @@ class _Api:
         if len(ids) != len(vectors):
             raise bad_request(f"there are {len(ids)} ids and {len(vectors)} vectors.", "ids")
         meta = fields.get_columns(body, "meta")
-        await asyncio.to_thread(served.index.add, vectors, ids=ids, meta=meta)
-        return {"count": len(served.index)}
+        return {"count": await served.add(vectors, ids, meta)}
 
     async def remove(self, body: Body) -> Any:
         served = self.service.get_index(body["name"])
-        return {"removed": await asyncio.to_thread(served.index.remove, fields.get_ids(body, "ids"))}
+        return {"removed": await served.remove(fields.get_ids(body, "ids"))}
 
     async def reload(self, body: Body) -> Any:
         model, index = (fields.get_string(body, name) or None for name in ("model", "index"))
@@ -297,7 +300,7 @@ class _Api:
                     for m in models
                 ],
                 "indexes": [
-                    {"name": i.name, "rows": len(i.index), "dim": i.index.dim} for i in self.service.indexes.values()
+                    {"name": i.name, "rows": await i.count_rows(), "dim": i.dim} for i in self.service.indexes.values()
                 ],
             }
         )
@@ -306,6 +309,7 @@ class _Api:
         return _respond(self._description)
 
     async def show_page(self, request: Request) -> Response:
+        indexes: list[AnyIndex] = list(self.service.indexes.values())
         document = web.build_page(
             "Ridgeline serve",
             web.render_template(
@@ -313,7 +317,8 @@ class _Api:
                 templates=_PACKAGE,
                 models=list(self.service.models.values()),
                 embedders=[m for m in self.service.models.values() if m.kind == "embedding"],
-                indexes=list(self.service.indexes.values()),
+                indexes=indexes,
+                rows_of_indexes=[(index, await index.count_rows()) for index in indexes],
             ),
             styles=[web.read_asset("serve.css", _PACKAGE)],
             scripts=[web.read_asset("client.js"), web.read_asset("serve.js", _PACKAGE)],
@@ -360,7 +365,7 @@ class _Api:
         if (body.get("input") is None) == (body.get("vectors") is None):
             raise bad_request("give 'input' or 'vectors', one of the two.")
         if body.get("vectors") is not None:
-            return fields.get_vectors(body, "vectors", served.index.dim)
+            return fields.get_vectors(body, "vectors", served.dim)
         model = self.service.choose_text_model(served, fields.get_string(body, "model") or None)
         with self._use(model):
             tokens = await _tokenize(model, fields.get_texts(body, "input"), fields.get_flag(body, "truncate"))
@@ -389,7 +394,9 @@ async def _tokenize(model: ServedEmbedder, texts: list[str], truncate: bool) -> 
     return await _run_beside_loop(sum(map(len, texts)), model.tokenize, texts, truncate=truncate)
 
 
-def _handle_post(service: Service, path: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def _handle_post(
+    service: Service | RemoteService, path: str, answer: Answer
+) -> Callable[[Request], Awaitable[Response]]:
     """Return the handler of a path: it reads the body, keeps the deadline, counts, and explains errors."""
     path = path.replace(":path", "")
     required, optional = get_fields(path)

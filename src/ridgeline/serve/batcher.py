@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,19 @@ SHARES = 16  # a request with more than this part of a batch is long
 
 # Runs one batch: (output, tokens) → one result per text, in order.
 RunBatch = Callable[[str, Tokens], Sequence[Any]]
+
+
+class Queue(Protocol):
+    """What a model does with the texts of requests: batches here (`Batcher`), or those of another process."""
+
+    waiting_tokens: int
+    tokens_per_second: float
+
+    async def compute(self, tokens: Tokens, output: str) -> Sequence[Any]:
+        """Return one result per text."""
+
+    def close(self) -> None:
+        """Finish the work that was accepted."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +65,8 @@ class _Request:
     tokens: Tokens
     output: str
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[list[Any]]
-    results: list[Any] = field(default_factory=list)
+    answer: asyncio.Future[Sequence[Any]]
+    results: list[Sequence[Any]] = field(default_factory=list)  # of the texts before `begin`, by batch
     begin: int = 0  # the first text that is in no batch yet
     missing: int = 0  # texts without a result
     cancelled: bool = False
@@ -90,12 +103,15 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name=f"serve-{name}", daemon=True)
         self._thread.start()
 
-    async def compute(self, tokens: Tokens, output: str) -> list[Any]:
-        """Return one result per text. If the caller is cancelled, its texts leave the queue."""
+    async def compute(self, tokens: Tokens, output: str) -> Sequence[Any]:
+        """Return one result per text, as an array if `run` returns arrays.
+
+        If the caller is cancelled, its texts leave the queue.
+        """
         if not len(tokens):
             return []
         loop = asyncio.get_running_loop()
-        request = _Request(tokens, output, loop, loop.create_future(), [None] * len(tokens), missing=len(tokens))
+        request = _Request(tokens, output, loop, loop.create_future(), missing=len(tokens))
         with self._changed:
             if self._closing:
                 raise Stopped("the model is being replaced; try again.")
@@ -187,7 +203,7 @@ class Batcher:
             return
         row, finished = 0, []
         for request, first, end in parts:
-            request.results[first:end] = results[row : row + end - first]
+            request.results.append(_take_rows(results, row, row + end - first))
             row += end - first
             request.missing -= end - first
             if not request.missing:
@@ -240,6 +256,22 @@ def _join_parts(parts: list[_Part]) -> Tokens:
     return Tokens(np.concatenate(ids), offsets)
 
 
+def _take_rows(results: Any, begin: int, end: int) -> Any:
+    """Return some results of a batch; a copy, for a view would keep the array of the whole batch."""
+    if begin == 0 and end == len(results):
+        return results
+    rows = results[begin:end]
+    return rows.copy() if isinstance(rows, np.ndarray) else rows
+
+
+def _join_results(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return [result for part in parts for result in part]
+
+
 def _answer(requests: list[_Request]) -> None:
     """Wake finished requests, with one call per event loop."""
     for loop in {request.loop for request in requests}:
@@ -250,7 +282,7 @@ def _answer(requests: list[_Request]) -> None:
 def _set_results(requests: list[_Request]) -> None:
     for request in requests:
         if not request.answer.done():
-            request.answer.set_result(request.results)
+            request.answer.set_result(_join_results(request.results))
 
 
 def _set_error(request: _Request, error: BaseException) -> None:

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ridgeline import web
-from ridgeline.serve.batcher import BatchSizes
+from ridgeline.serve.batcher import BatchSizes, Stopped
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Gauges:
+    """Values at one moment.
+
+    queues      (model, requests without an answer, tokens in no batch yet)
+    gpu_memory  (GPU, bytes)
+    """
+
+    queues: list[tuple[str, int, int]]
+    gpu_memory: list[tuple[str, int]]
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        requests = GaugeMetricFamily("ridgeline_serve_queue_requests", "Requests without an answer", labels=["model"])
+        tokens = GaugeMetricFamily("ridgeline_serve_queue_tokens", "Tokens that wait for a batch", labels=["model"])
+        for model, request_count, token_count in self.queues:
+            requests.add_metric([model], request_count)
+            tokens.add_metric([model], token_count)
+        yield requests
+        yield tokens
+        if self.gpu_memory:
+            memory = GaugeMetricFamily("ridgeline_serve_gpu_memory_bytes", "Allocated by this server", labels=["gpu"])
+            for gpu, count in self.gpu_memory:
+                memory.add_metric([gpu], count)
+            yield memory
 
 
 class Metrics:
     """The metrics of one server.
 
-    queues  returns (model, requests without an answer, tokens in no batch yet) for each model
+    measure  returns the values of this moment; Stopped if the process that knows them is being started
     """
 
-    def __init__(self, queues: Callable[[], list[tuple[str, int, int]]]) -> None:
+    def __init__(self, measure: Callable[[], Awaitable[Gauges]]) -> None:
+        self._measure = measure
         self.requests = web.RequestMetrics("serve")
         from prometheus_client import Counter, Histogram
 
@@ -30,7 +65,6 @@ class Metrics:
         self._fill = Histogram(
             "batch_fill", "Tokens of a batch as a share of the largest batch", ["model"], buckets=_SHARES, **more
         )
-        registry.register(_Gauges(queues))
         self.largest_batch: dict[str, int] = {}
 
     def observe_batch(self, model: str, sizes: BatchSizes) -> None:
@@ -40,32 +74,18 @@ class Metrics:
         self._batch_seconds.labels(model).observe(sizes.seconds)
         self._fill.labels(model).observe(min(1.0, sizes.tokens / self.largest_batch.get(model, sizes.tokens)))
 
+    async def show(self, request: Request) -> Response:
+        """Answer all metrics."""
+        from prometheus_client import CollectorRegistry
 
-class _Gauges:
-    """Values that are read when they are asked for."""
-
-    def __init__(self, queues: Callable[[], list[tuple[str, int, int]]]) -> None:
-        self._queues = queues
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        requests = GaugeMetricFamily("ridgeline_serve_queue_requests", "Requests without an answer", labels=["model"])
-        tokens = GaugeMetricFamily("ridgeline_serve_queue_tokens", "Tokens that wait for a batch", labels=["model"])
-        for model, request_count, token_count in self._queues():
-            requests.add_metric([model], request_count)
-            tokens.add_metric([model], token_count)
-        yield requests
-        yield tokens
-        memory = _read_gpu_memory()
-        if memory:
-            gauge = GaugeMetricFamily("ridgeline_serve_gpu_memory_bytes", "Allocated by this process", labels=["gpu"])
-            for gpu, count in memory:
-                gauge.add_metric([gpu], count)
-            yield gauge
+        registry = CollectorRegistry()
+        with suppress(Stopped):
+            registry.register(await self._measure())
+        return self.requests.respond(registry)
 
 
-def _read_gpu_memory() -> list[tuple[str, int]]:
+def read_gpu_memory() -> list[tuple[str, int]]:
+    """Return the bytes that this process has allocated on each GPU."""
     import sys
 
     torch = sys.modules.get("torch")

@@ -6,6 +6,7 @@ old one or wholly from the new one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeline.embed import Embedder, Reranker, Tokens, TooLong, find_model
 from ridgeline.errors import InputError, MissingExtra
-from ridgeline.serve.batcher import Batcher, BatchSizes
+from ridgeline.serve.batcher import Batcher, BatchSizes, Queue
 
 CPU_BATCH_TOKENS = 4096  # some tens of milliseconds: short enough that a new request need not wait long
 GPU_BATCH_TOKENS = 65_536
@@ -55,13 +56,18 @@ class ServedModel:
         )
         self.ready, self.users, self.created = False, 0, int(time.time())
         self._tokenizer: Any = None  # of the library, for the texts of tokens
-        self.batcher = Batcher(
+        self._tokenizer_json = _read_file(model.folder / "tokenizer.json")
+        self.batcher: Queue = Batcher(
             name,
             self._run,
             self.max_batch_tokens,
             observe=lambda sizes: observe(name, sizes),
             on_failure=on_failure,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy to another process what requests are read with: tokenizer, prompts and limits, but no weights."""
+        return {**vars(self), "users": 0, "batcher": None, "_tokenizer": None}
 
     @property
     def device(self) -> str:
@@ -89,6 +95,18 @@ class ServedModel:
         self.batcher.close()
         self._model.close()
 
+    def answers(self) -> bool:
+        """Whether the device of the model still computes; after some errors of CUDA, nothing in the process does."""
+        if not self.device.startswith("cuda"):
+            return True
+        import torch
+
+        try:
+            torch.zeros(1, device=self.device).add_(1).item()
+        except RuntimeError as error:
+            return isinstance(error, torch.OutOfMemoryError)
+        return True
+
     def read_state(self) -> FolderState:
         """Return the state of the folder now; another one than `state` means that it changed."""
         return read_folder_state(self._model.folder)
@@ -102,7 +120,7 @@ class ServedModel:
     def describe_tokens(self, texts: Sequence[str], special: bool) -> list[list[dict[str, Any]]]:
         """Return number, text, start and stop of every token, as TEI's /tokenize does."""
         if self._tokenizer is None:
-            self._tokenizer = _load_library_tokenizer(self._model.folder)
+            self._tokenizer = _load_library_tokenizer(self._tokenizer_json)
         rows = self._tokenizer.encode_batch(list(texts), add_special_tokens=special)
         return [
             [
@@ -191,9 +209,9 @@ class ServedEmbedder(ServedModel):
 
     async def encode(self, tokens: Tokens) -> NDArray[np.float32]:
         """Return float32 [texts, dim], batched with the texts of other requests."""
-        return np.stack(await self.encode_each(tokens, "dense"))
+        return np.asarray(await self.encode_each(tokens, "dense"))
 
-    async def encode_each(self, tokens: Tokens, output: str) -> list[Any]:
+    async def encode_each(self, tokens: Tokens, output: str) -> Sequence[Any]:
         """Return one result per text: "tokens" float32 [tokens, width], "sparse" (token numbers, weights)."""
         if output not in self.outputs:
             raise InputError(f"'{self.name}' has no output '{output}'; it has: {', '.join(self.outputs)}.")
@@ -269,6 +287,34 @@ class ServedIndex:
         self.state = self.read_state()  # before the files are read: no change is missed
         self.index = Index.load(folder, device=device)
 
+    @property
+    def dim(self) -> int | None:
+        return self.index.dim
+
+    @property
+    def model(self) -> str | None:
+        """The model of the vectors, as far as the index knows it."""
+        return self.index.model
+
+    async def count_rows(self) -> int:
+        return len(self.index)
+
+    async def search(
+        self, queries: NDArray[np.float32], k: int, where: str | None, recall: float | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return scores and ids [queries, k]; an id of -1 means that there is no further row."""
+        k = min(k, max(1, len(self.index)))
+        return await asyncio.to_thread(self.index.search, queries, k, where=where, recall=recall)
+
+    async def add(self, vectors: NDArray[np.float32], ids: NDArray[np.int64], meta: dict[str, list[Any]] | None) -> int:
+        """Add rows; return the number of all rows."""
+        await asyncio.to_thread(self.index.add, vectors, ids=ids, meta=meta)
+        return len(self.index)
+
+    async def remove(self, ids: NDArray[np.int64]) -> int:
+        """Remove rows; return how many there were."""
+        return await asyncio.to_thread(self.index.remove, ids)
+
     def read_state(self) -> FolderState:
         """Return the state of the folder now; another one than `state` means that it changed."""
         return read_folder_state(self.folder)
@@ -283,15 +329,21 @@ def _holds_reranker(folder: Path) -> bool:
         return False  # the embedder says what is wrong
 
 
-def _load_library_tokenizer(folder: Path) -> Any:
+def _read_file(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _load_library_tokenizer(content: bytes | None) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise MissingExtra("/tokenize", "embed") from None
-    file = folder / "tokenizer.json"
-    if not file.is_file():
+    if content is None:
         raise InputError("this model has no tokenizer.json, which /tokenize reads.")
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import resource
 import sys
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from typing import Any
 
 from ridgeline import web
-from ridgeline.serve.app import MAX_CONNECTIONS, create_app
-from ridgeline.serve.service import MAX_QUEUE, Service, Settings
-
-KEEP_ALIVE_S = 75.0  # longer than clients keep a connection: they meet no closed one
-DRAIN_S = 60.0  # after SIGTERM, for the requests in progress
-# A thread that waits for the interpreter takes it from another after this time (Python's default: 5 ms, in which a
-# small batch is computed).
-SWITCH_S = 0.0005
+from ridgeline.serve.app import create_app
+from ridgeline.serve.catalog import MAX_QUEUE, Settings
+from ridgeline.serve.process_setup import (
+    DRAIN_S,
+    KEEP_ALIVE_S,
+    MAX_CONNECTIONS,
+    SWITCH_S,
+    ignore_cut_texts,
+    raise_file_limit,
+)
+from ridgeline.serve.service import Service
 
 
 def serve(
@@ -30,6 +31,7 @@ def serve(
     dtype: str = "auto",
     max_batch_tokens: int | None = None,
     max_queue: int = MAX_QUEUE,
+    workers: int = 1,
     watch: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
@@ -41,17 +43,26 @@ def serve(
     token             clients send it as "Authorization: Bearer TOKEN"
     max_batch_tokens  tokens of a batch (default: 4,096 on a CPU, 65,536 on a GPU)
     max_queue         requests without an answer, for one model; more get 429
+    workers           processes that do HTTP, JSON and tokenizing, beside one that has the models; 1: a single process
+                      does everything
     watch             load a model or an index again when its folder changes
     announce          called with a line that has the address
 
     Raises InputError if a model or an index cannot be loaded, or the address cannot be used.
     """
-    warnings.filterwarnings("ignore", message=r".* the limit of \d+ tokens; what lies beyond")  # clients asked for it
     names = [models] if isinstance(models, str) else list(models)
     folders = [indexes] if isinstance(indexes, str) else list(indexes)
     web.check_address(host, port, token)
-    service = Service(names, folders, Settings(device, dtype, max_batch_tokens, max_queue))
-    _raise_file_limit()
+    settings = Settings(device, dtype, max_batch_tokens, max_queue)
+    if workers != 1:
+        from ridgeline.serve.supervisor import run
+
+        more: dict[str, Any] = {"host": host, "port": port, "token": token, "watch": watch, "announce": announce}
+        run(workers, names, folders, settings, **more)
+        return
+    ignore_cut_texts()
+    service = Service(names, folders, settings)
+    raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
     web.serve(
         create_app(service, token=token, watch=watch),
@@ -62,12 +73,3 @@ def serve(
         max_connections=MAX_CONNECTIONS,
         keep_alive_s=KEEP_ALIVE_S,
     )
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets this user have: connections get a quarter of them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    requested = 4 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 4 * MAX_CONNECTIONS)
-    if soft != resource.RLIM_INFINITY and soft < requested:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))

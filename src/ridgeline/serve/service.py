@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.serve.api_errors import ApiError, bad_request, describe_error
+from ridgeline.serve.api_errors import describe_error
 from ridgeline.serve.batcher import Stopped
-from ridgeline.serve.metrics import Metrics
-from ridgeline.serve.served_model import ServedEmbedder, ServedIndex, ServedModel, ServedReranker, load_model
+from ridgeline.serve.catalog import Catalog, Settings
+from ridgeline.serve.metrics import Gauges, Metrics, read_gpu_memory
+from ridgeline.serve.served_model import ServedIndex, ServedModel, load_model
 
-MAX_QUEUE = 1024  # requests
-MAX_QUEUE_TOKENS = 16_000_000  # 64 MB of token ids
 WATCH_S = 2.0
 _RESTART_S = (0.0, 1.0, 5.0, 15.0, 60.0)  # pauses before a failed model is loaded again
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 _log = logging.getLogger("ridgeline.serve")
-Kind = TypeVar("Kind", bound=ServedModel)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options of a server that concern its models."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    max_batch_tokens: int | None = None
-    max_queue: int = MAX_QUEUE
+async def _publish_nothing() -> None:
+    pass
 
 
-class Service:
-    """All models and indexes of one server.
+class Service(Catalog[ServedIndex]):
+    """All models and indexes of one server, in this process.
 
-    models   "FOLDER" or "NAME=FOLDER"; a model without a name takes the name of its folder
-    indexes  likewise
+    models    "FOLDER" or "NAME=FOLDER"; a model without a name takes the name of its folder
+    indexes   likewise
+
+    If other processes have copies of the catalog (engine.py):
+    publish   sends them what changed, and returns when they have it
+    is_used   whether one of them uses a model that was replaced
+    give_up   called if the device of a broken model does not answer any more: only a new process helps then
     """
 
     def __init__(self, models: Sequence[str], indexes: Sequence[str], settings: Settings) -> None:
@@ -51,23 +46,18 @@ class Service:
             raise InputError(f"--max-queue is {settings.max_queue}; give 1 or more.")
         if settings.max_batch_tokens is not None and settings.max_batch_tokens < 1:
             raise InputError(f"--max-batch-tokens is {settings.max_batch_tokens}; give 1 or more.")
-        self.settings = settings
-        self.metrics = Metrics(self._measure_queues)
-        self.models: dict[str, ServedModel] = {}
-        self.indexes: dict[str, ServedIndex] = {}
+        super().__init__(settings)
+        self.publish: Callable[[], Awaitable[None]] = _publish_nothing
+        self.is_used: Callable[[ServedModel], bool] = lambda model: False
+        self.give_up: Callable[[], object] | None = None
+        self.metrics = Metrics(self.measure)
         self._reloading: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, source in _parse_names(models, "model").items():
             self.models[name] = self._load(name, source)
         for name, source in _parse_names(indexes, "index").items():
             self.indexes[name] = ServedIndex(name, Path(source), device=settings.device)
-
-    @property
-    def ready(self) -> bool:
-        """Whether every model has encoded a first text and none has failed."""
-        return not self._failed and all(model.ready for model in self.models.values())
 
     async def start(self, watch: bool) -> None:
         """Warm up the models, in the background; watch the folders on request."""
@@ -83,97 +73,21 @@ class Service:
         for model in self.models.values():
             await asyncio.to_thread(model.close)
 
-    def get_embedder(self, name: str | None) -> ServedEmbedder:
-        """Return an embedder by name; without a name, the first one."""
-        return self._get_model(name, ServedEmbedder)
-
-    def get_reranker(self, name: str | None) -> ServedReranker:
-        """Return a reranker by name; without a name, the first one."""
-        return self._get_model(name, ServedReranker)
-
-    def get_any_model(self, name: str) -> ServedModel:
-        if name not in self.models:
-            known = ", ".join(self.models) or "none"
-            raise ApiError(
-                404, f"there is no model of this name; there are: {known}.", code="model_not_found", param="model"
-            )
-        return self.models[name]
-
-    def _get_model(self, name: str | None, kind: type[Kind]) -> Kind:
-        fitting = [model for model in self.models.values() if isinstance(model, kind)]
-        if name is None:
-            if not fitting:
-                raise ApiError(404, f"this server has no {kind.kind} model.", code="model_not_found")
-            model = fitting[0]
-        else:
-            given = self.get_any_model(name)
-            if not isinstance(given, kind):
-                known = ", ".join(other.name for other in fitting) or "none"
-                raise bad_request(f"'{name}' is no {kind.kind} model; there are: {known}.", "model")
-            model = given
-        if model.name in self._failed:
-            raise ApiError(
-                503,
-                f"'{model.name}' failed and is loaded again; try again in a moment.",
-                code="model_unavailable",
-                headers={"retry-after": "2"},
-            )
-        return model
-
-    def get_index(self, name: str) -> ServedIndex:
-        if name not in self.indexes:
-            known = ", ".join(self.indexes) or "none"
-            raise ApiError(
-                404, f"there is no index of this name; there are: {known}.", code="index_not_found", param="index"
-            )
-        return self.indexes[name]
-
-    def choose_text_model(self, index: ServedIndex, name: str | None) -> ServedEmbedder:
-        """Return the model that encodes texts for an index: the named one, the index's own, or the only fitting one."""
-        if name is not None:
-            model = self.get_embedder(name)
-        else:
-            embedders = [m for m in self.models.values() if isinstance(m, ServedEmbedder)]
-            fitting = [m for m in embedders if m.dim == index.index.dim]
-            matching = [m for m in fitting if index.index.model in m.names]
-            if len(matching or fitting) != 1:
-                names = ", ".join(m.name for m in fitting) or "none"
-                raise bad_request(
-                    f"name the 'model' that encodes texts for '{index.name}'; there are: {names}.", "model"
-                )
-            model = self.get_embedder((matching or fitting)[0].name)
-        if index.index.dim not in (None, model.dim):
-            raise bad_request(
-                f"'{model.name}' has {model.dim} dimensions, and the index '{index.name}' {index.index.dim}.", "model"
-            )
-        return model
-
-    def check_queue(self, model: ServedModel) -> None:
-        """Refuse a request if too many wait; the header says when to try again."""
-        tokens = model.batcher.waiting_tokens
-        if model.users < self.settings.max_queue and tokens < MAX_QUEUE_TOKENS:
-            return
-        seconds = math.ceil(min(60.0, max(1.0, tokens / max(1.0, model.batcher.tokens_per_second))))
-        raise ApiError(
-            429,
-            f"{model.users} requests wait for '{model.name}', which is the limit; try again in {seconds} s.",
-            code="rate_limit_exceeded",
-            headers={"retry-after": str(seconds)},
-        )
-
     async def reload(self, *, model: str | None = None, index: str | None = None) -> None:
         """Load a model or an index again; the old one answers until the new one is ready."""
         if index is not None:
             folder = self.get_index(index).folder
             async with self._reloading.setdefault(f"index {index}", asyncio.Lock()):
                 self.indexes[index] = await asyncio.to_thread(ServedIndex, index, folder, device=self.settings.device)
+                await self.publish()
         if model is not None:
             self.get_any_model(model)
             async with self._reloading.setdefault(f"model {model}", asyncio.Lock()):
                 old = self.models[model]
                 self.models[model] = await self._load_warm(model, old.source)
-                self._failed.discard(model)
-                self._run_task(_close_later(old))
+                self.failed.discard(model)
+                self._run_task(self._close_later(old))
+                await self.publish()
 
     def _load(self, name: str, source: str) -> ServedModel:
         settings = self.settings
@@ -202,13 +116,16 @@ class Service:
         """Load a broken model again; called in the thread of its batcher."""
         if self._loop is not None:
             _log.error("the model '%s' failed and is loaded again (%s)", model.name, describe_error(error))
+            if self.give_up is not None and not model.answers():
+                self.give_up()
             with suppress(RuntimeError):  # the server has ended
                 self._loop.call_soon_threadsafe(self._start_restart, model)
 
     def _start_restart(self, model: ServedModel) -> None:
-        if self.models[model.name] is model and model.name not in self._failed:  # else it was replaced already
-            self._failed.add(model.name)
+        if self.models[model.name] is model and model.name not in self.failed:  # else it was replaced already
+            self.failed.add(model.name)
             self._run_task(self._restart(model.name))
+            self._run_task(self.publish())
 
     async def _restart(self, name: str) -> None:
         for pause in _RESTART_S:
@@ -225,6 +142,7 @@ class Service:
         for model in list(self.models.values()):
             try:
                 await model.warm_up()
+                await self.publish()
             except Stopped:
                 pass  # it is being loaded again
             except Exception as error:
@@ -253,20 +171,21 @@ class Service:
                 else:
                     changing[served.name] = state
 
-    def _measure_queues(self) -> list[tuple[str, int, int]]:
-        return [(name, m.users, m.batcher.waiting_tokens) for name, m in self.models.items()]
+    async def measure(self) -> Gauges:
+        """Return the lengths of the queues and the memory of the GPUs."""
+        queues = [(name, m.users, m.batcher.waiting_tokens) for name, m in self.models.items()]
+        return Gauges(queues, read_gpu_memory())
+
+    async def _close_later(self, model: ServedModel) -> None:
+        """Close a replaced model once no request uses it."""
+        while model.users or self.is_used(model):
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(model.close)
 
     def _run_task(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _close_later(model: ServedModel) -> None:
-    """Close a replaced model once no request uses it."""
-    while model.users:
-        await asyncio.sleep(0.05)
-    await asyncio.to_thread(model.close)
 
 
 def _parse_names(words: Sequence[str], kind: str) -> dict[str, str]:

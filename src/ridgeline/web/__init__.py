@@ -68,10 +68,12 @@ if TYPE_CHECKING:
     from ridgeline.web.pages import read_asset as read_asset
     from ridgeline.web.pages import render_template as render_template
     from ridgeline.web.request_metrics import LATENCIES_S as LATENCIES_S
+    from ridgeline.web.request_metrics import SHARED_FOLDER as SHARED_FOLDER
     from ridgeline.web.request_metrics import RequestMetrics as RequestMetrics
     from ridgeline.web.server import check_address as check_address
     from ridgeline.web.server import create_app as create_app
     from ridgeline.web.server import create_page_response as create_page_response
+    from ridgeline.web.server import open_listener as open_listener
     from ridgeline.web.server import run_in_background as run_in_background
     from ridgeline.web.server import serve as serve
 
@@ -98,7 +100,14 @@ __getattr__, __dir__, __all__ = attach(
         "markup": ["check_link", "dump_script_json"],
         "number_format": ["format_bytes", "format_si"],
         "pages": ["read_asset", "build_page", "get_policy", "render_template"],
-        "request_metrics": ["LATENCIES_S", "RequestMetrics"],
-        "server": ["check_address", "create_app", "create_page_response", "run_in_background", "serve"],
+        "request_metrics": ["LATENCIES_S", "RequestMetrics", "SHARED_FOLDER"],
+        "server": [
+            "check_address",
+            "create_app",
+            "create_page_response",
+            "open_listener",
+            "run_in_background",
+            "serve",
+        ],
     },
 )

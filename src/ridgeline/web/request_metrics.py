@@ -8,6 +8,7 @@ It needs prometheus-client: the extra `serve`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LATENCIES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 MEDIA_TYPE = "text/plain; version=0.0.4"
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client reads it when it is imported
 
 Handler = Callable[["Request"], Awaitable["Response"]]
 
@@ -64,14 +66,28 @@ class RequestMetrics:
 
         return handle
 
-    def format(self) -> str:
-        from prometheus_client import generate_latest
+    def format(self, *more: Any) -> str:
+        """Return the metrics as text, with those of more registries.
 
-        text: bytes = generate_latest(self.registry)
-        return text.decode()
+        With PROMETHEUS_MULTIPROC_DIR in the environment, as prometheus-client has it, they are the sums over all
+        processes that share this folder.
+        """
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = self.registry
+        if os.environ.get(SHARED_FOLDER):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        texts: list[bytes] = [generate_latest(r) for r in (registry, *more)]
+        return b"".join(texts).decode()
 
     async def show(self, request: Request) -> Response:
         """Answer the metrics."""
+        return self.respond()
+
+    def respond(self, *more: Any) -> Response:
+        """Return a response with the metrics, and those of more registries."""
         from starlette.responses import Response
 
-        return Response(self.format(), media_type=MEDIA_TYPE)
+        return Response(self.format(*more), media_type=MEDIA_TYPE)

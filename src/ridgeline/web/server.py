@@ -126,14 +126,18 @@ def serve(
     drain_s: float = 3.0,
     max_connections: int | None = None,
     keep_alive_s: float = 5.0,
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM, then answer the requests in progress for at most `drain_s` seconds.
 
     Port 0 picks a free one; `announce` gets a line with the address and a generated token. At most `max_connections`
     (default: 512) are open at a time, and at most a quarter of the files that the process may open. A connection stays
     open for another request for `keep_alive_s` seconds.
+
+    `listener` is a socket of `open_listener` that other processes accept connections from, too; `port` is not used.
     """
-    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections, keep_alive_s)
+    shared = None if listener is None else _SharedListener(fileno=listener.detach())
+    server, listener, url = _prepare_server(app, host, port, drain_s, max_connections, keep_alive_s, shared)
     query = f"?token={app.rules.token}" if app.token_is_new else ""
     # uvicorn shuts down in order before it raises KeyboardInterrupt, or SIGTERM again; for a server both are the normal
     # end.
@@ -151,6 +155,20 @@ def check_address(host: str, port: int, token: str | None) -> None:
         )
     if not 0 <= port <= 65535:  # the C library would take the port modulo 65536
         raise InputError(f"there is no port {port}; choose one up to 65535, or 0 for a free one.")
+
+
+def open_listener(host: str, port: int) -> tuple[socket.socket, str]:
+    """Return a socket that listens on an address, and its URL; port 0 takes a free one."""
+    listener = _bind_socket(host, port)
+    url_host = f"[{host}]" if ":" in host else host
+    return listener, f"http://{url_host}:{listener.getsockname()[1]}"
+
+
+class _SharedListener(socket.socket):
+    """A listening socket that several processes accept connections from."""
+
+    def listen(self, backlog: int = 0) -> None:
+        """Leave the queue of all processes as it is; asyncio would make it as long as `backlog`."""
 
 
 @contextmanager
@@ -192,20 +210,23 @@ def _prepare_server(
     drain_s: float = 3.0,
     max_connections: int | None = None,
     keep_alive_s: float = 5.0,
+    shared: _SharedListener | None = None,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     try:
         import uvicorn
     except ImportError:
         raise MissingExtra("the web server", "serve") from None
     check_address(host, port, app.rules.token)
-    listener = _bind_socket(host, port)
+    listener, url = (shared, "") if shared is not None else open_listener(host, port)
     limit = connections.get_connection_limit(max_connections)
     connections.limit_log_lines()
     reachable = replace(app, rules=replace(app.rules, hosts=app.rules.hosts | {host.lower()}))
     config = uvicorn.Config(
         reachable,
         http=connections.make_protocol(limit, connections.HEAD_S),
-        backlog=min(128, limit),  # asyncio accepts as many at once, before any limit can act
+        # asyncio accepts as many at once, before any limit can act. Of a shared socket it takes one at a time, so that
+        # each connection goes to a process that is idle.
+        backlog=1 if shared is not None else min(128, limit),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -216,8 +237,7 @@ def _prepare_server(
         timeout_keep_alive=math.ceil(keep_alive_s),
         timeout_graceful_shutdown=math.ceil(drain_s),
     )
-    url_host = f"[{host}]" if ":" in host else host
-    return uvicorn.Server(config), listener, f"http://{url_host}:{listener.getsockname()[1]}"
+    return uvicorn.Server(config), listener, url
 
 
 def _is_loopback(host: str) -> bool:
