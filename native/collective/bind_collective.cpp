@@ -1,6 +1,7 @@
 // Python class of collective/. Memory comes as addresses, because the caller has checked the arrays. A call returns a
 // number (0: success); `blamed` is the rank that caused a failure.
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -8,12 +9,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind.hpp"
 #include "collective/collective.hpp"
+#include "transport/network.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,7 +32,10 @@ using FailureRow = std::tuple<int, int, int, std::uint32_t, std::uint32_t, doubl
 struct GilGuard;
 
 struct Engine {
-  Collective engine;
+  explicit Engine(std::unique_ptr<RankEngine> rank_engine) : owner(std::move(rank_engine)), engine(*owner) {}
+
+  std::unique_ptr<RankEngine> owner;
+  RankEngine &engine;
   int blamed = -1;
   std::mutex one_call{}; // one call at a time
   std::atomic<PyThreadState *> caller{nullptr}; // the thread of that call
@@ -37,6 +43,26 @@ struct Engine {
 
   template <class Work> int run_call(std::uint64_t bytes, Work work);
 };
+
+struct SharedEngine : Engine {
+  explicit SharedEngine(std::unique_ptr<Collective> one) : Engine(std::move(one)), shared(static_cast<Collective &>(engine)) {}
+  Collective &shared;
+};
+
+struct NetworkEngine : Engine {
+  explicit NetworkEngine(std::unique_ptr<NetworkCollective> one)
+      : Engine(std::move(one)), network(static_cast<NetworkCollective &>(engine)) {}
+  NetworkCollective &network;
+};
+
+// transport, file of the control stream, files of the lanes, files of their memory
+using LinkRow = std::tuple<int, int, std::vector<int>, std::vector<int>>;
+using PeerRow = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::int64_t>;
+
+bool check_signals() {
+  nb::gil_scoped_acquire hold;
+  return PyErr_CheckSignals() != 0;
+}
 
 // Holds the GIL during a short call, because releasing it costs a good part of the call. It releases the GIL for much data,
 // for a long wait, and while another thread uses the engine.
@@ -188,18 +214,8 @@ void bind_collective(nb::module_ &m) {
     nb::gil_scoped_release release;
     loops.reduce(at(to), sources.data(), int(sources.size()), count, Number(type), Combine(how));
   }, "to"_a, "sources"_a, "count"_a, "type"_a, "how"_a, "Run the loops of a reduction on addresses.");
-  nb::class_<Engine>(m, "Collective", "One rank's end of a communicator over shared memory.")
-      .def("__init__",
-           [](Engine *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
-              const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
-             new (self) Engine{{fd, world, context, arena_bytes, members, me, pids, pidfds, crowded}};
-             self->engine.waiter.takes_long = [self] { self->gil_guard->release_gil(); };
-             self->engine.waiter.interrupted = [] {
-               nb::gil_scoped_acquire hold;
-               return PyErr_CheckSignals() != 0;
-             };
-           },
-           "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
+  m.def("shared_stream_bytes", &shared_stream_bytes, "Bytes of the memory of one stream between two ranks of a host.");
+  nb::class_<Engine>(m, "RankEngine", "One rank's end of a communicator.")
       .def("all_reduce", &all_reduce_array, "array"_a.none(), "how"_a, "timeout"_a, "In place; −1: this array needs the general path.")
       .def("broadcast", &broadcast_array, "array"_a.none(), "root"_a, "timeout"_a, "As all_reduce.")
       .def("all_gather", &all_gather_array, "array"_a.none(), "out"_a.none(), "ranks"_a, "timeout"_a, "As all_reduce.")
@@ -235,9 +251,6 @@ void bind_collective(nb::module_ &m) {
       }, "target"_a, "bytes"_a, "type"_a, "source"_a, "type_name"_a, "timeout"_a)
       .def("abort", [](Engine &self) { if (!self.engine.is_forked()) self.engine.abort(); },
            "End the communicator for all ranks, from any thread; calls in progress fail.")
-      .def("can_read", [](Engine &self, int rank, std::uint64_t address, std::uint64_t expected) {
-        return self.engine.can_read(rank, address, expected);
-      }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
       .def("header", [](Engine &self, int rank, bool disputed) -> Header {
         const auto [c, w] = disputed ? self.engine.disputed(rank) : self.engine.read_last_header(rank);
         const bool has_name = Number(c.type) == Number::bytes;
@@ -245,6 +258,10 @@ void bind_collective(nb::module_ &m) {
                 has_name ? self.engine.type_name(rank, w.sequence) : ""};
       }, "rank"_a, "disputed"_a, "(sequence, op, type, how, count, root, algorithm, stamp, type name) of a rank's call.")
       .def_prop_ro("first_failure", [](Engine &self) -> std::optional<FailureRow> {
+        if (!self.engine.is_forked() && self.one_call.try_lock()) {
+          self.engine.look_for_failures();
+          self.one_call.unlock();
+        }
         const FirstFailure *first = self.engine.first_failure();
         if (!first) return std::nullopt;
         return FailureRow{first->fault, first->rank, first->reported_by, first->op, first->sequence, double(first->timeout_ns) / 1e9};
@@ -257,23 +274,59 @@ void bind_collective(nb::module_ &m) {
         const Usage &u = self.engine.usage[op];
         return {u.calls, u.bytes, u.ns};
       }, "op"_a, "(calls, bytes, ns) of an operation.")
-      .def_prop_ro("waited_ns", [](Engine &self) { return self.engine.waiter.waited_ns; })
-      .def_prop_ro("blamed", [](Engine &self) { return self.blamed; })
-      .def_prop_ro("arena", [](Engine &self) { return reinterpret_cast<std::uint64_t>(self.engine.arena()); })
-      .def_prop_rw("small", [](Engine &self) { return self.engine.small; },
-                   [](Engine &self, std::uint64_t value) { self.engine.small = std::min<std::uint64_t>(value, kSlot); })
-      .def_prop_rw("full_reduce_bytes", [](Engine &self) { return self.engine.full_reduce_bytes; },
-                   [](Engine &self, std::uint64_t value) { self.engine.full_reduce_bytes = value; })
-      .def_prop_rw("foreign_from", [](Engine &self) { return self.engine.foreign_from; },
-                   [](Engine &self, std::uint64_t value) { self.engine.foreign_from = value; })
-      .def_prop_rw("foreign_moves_from", [](Engine &self) { return self.engine.foreign_moves_from; },
-                   [](Engine &self, std::uint64_t value) { self.engine.foreign_moves_from = value; })
-      .def_prop_rw("slice", [](Engine &self) { return self.engine.slice; },
-                   [](Engine &self, std::uint64_t value) { self.engine.slice = std::max<std::uint64_t>(value, 4096); })
-      .def_prop_rw("crowded", [](Engine &self) { return self.engine.waiter.crowded; },
-                   [](Engine &self, bool value) { self.engine.waiter.crowded = value; })
-      .def_prop_rw("foreign", [](Engine &self) { return self.engine.foreign; },
-                   [](Engine &self, bool value) { self.engine.foreign = value; });
+      .def_prop_ro("waited_ns", [](Engine &self) { return self.engine.waited_ns(); })
+      .def_prop_ro("blamed", [](Engine &self) { return self.blamed; });
+  nb::class_<SharedEngine, Engine>(m, "Collective", "One rank's end of a communicator over shared memory.")
+      .def("__init__",
+           [](SharedEngine *self, int fd, int world, int context, std::uint64_t arena_bytes, const std::vector<int> &members, int me,
+              const std::vector<int> &pids, const std::vector<int> &pidfds, bool crowded) {
+             new (self) SharedEngine{std::make_unique<Collective>(fd, world, context, arena_bytes, members, me, pids, pidfds, crowded)};
+             self->shared.waiter.takes_long = [self] { self->gil_guard->release_gil(); };
+             self->shared.waiter.interrupted = check_signals;
+           },
+           "fd"_a, "world"_a, "context"_a, "arena_bytes"_a, "members"_a, "me"_a, "pids"_a, "pidfds"_a, "crowded"_a)
+      .def("can_read", [](SharedEngine &self, int rank, std::uint64_t address, std::uint64_t expected) {
+        return self.shared.can_read(rank, address, expected);
+      }, "rank"_a, "address"_a, "expected"_a, "Whether this process may read another rank's memory.")
+      .def_prop_ro("arena", [](SharedEngine &self) { return reinterpret_cast<std::uint64_t>(self.shared.arena()); })
+      .def_prop_rw("small", [](SharedEngine &self) { return self.shared.small; },
+                   [](SharedEngine &self, std::uint64_t value) { self.shared.small = std::min<std::uint64_t>(value, kSlot); })
+      .def_prop_rw("full_reduce_bytes", [](SharedEngine &self) { return self.shared.full_reduce_bytes; },
+                   [](SharedEngine &self, std::uint64_t value) { self.shared.full_reduce_bytes = value; })
+      .def_prop_rw("foreign_from", [](SharedEngine &self) { return self.shared.foreign_from; },
+                   [](SharedEngine &self, std::uint64_t value) { self.shared.foreign_from = value; })
+      .def_prop_rw("foreign_moves_from", [](SharedEngine &self) { return self.shared.foreign_moves_from; },
+                   [](SharedEngine &self, std::uint64_t value) { self.shared.foreign_moves_from = value; })
+      .def_prop_rw("slice", [](SharedEngine &self) { return self.shared.slice; },
+                   [](SharedEngine &self, std::uint64_t value) { self.shared.slice = std::max<std::uint64_t>(value, 4096); })
+      .def_prop_rw("crowded", [](SharedEngine &self) { return self.shared.waiter.crowded; },
+                   [](SharedEngine &self, bool value) { self.shared.waiter.crowded = value; })
+      .def_prop_rw("foreign", [](SharedEngine &self) { return self.shared.foreign; },
+                   [](SharedEngine &self, bool value) { self.shared.foreign = value; });
+  nb::class_<NetworkEngine, Engine>(m, "NetworkCollective", "One rank's end of a communicator between hosts.")
+      .def("__init__",
+           [](NetworkEngine *self, int me, const std::vector<LinkRow> &rows, std::uint64_t small, bool crowded) {
+             std::vector<LinkFiles> files;
+             for (const auto &[transport, control, lanes, memory] : rows) files.push_back({Transport(transport), control, lanes, memory});
+             new (self) NetworkEngine{std::make_unique<NetworkCollective>(me, std::move(files), small, crowded)};
+             self->network.takes_long = [self] { self->gil_guard->release_gil(); };
+             self->network.interrupted = check_signals;
+           },
+           "me"_a, "links"_a, "small"_a, "crowded"_a,
+           "links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes.")
+      .def("end", [](NetworkEngine &self) { self.network.end(); }, "Close all streams.")
+      .def("link_state", [](NetworkEngine &self, int rank) -> std::pair<std::int64_t, std::uint64_t> {
+        const StreamState state = self.network.state(rank);
+        return {state.rtt_ns, state.retransmissions};
+      }, "rank"_a, "(round-trip time in ns, retransmissions) of the streams to a rank.")
+      .def("peer_usage", [](NetworkEngine &self, int rank, int op) -> PeerRow {
+        const PeerUsage &u = self.network.peer_usage(rank, op);
+        return {u.calls, u.sent, u.received, u.ns};
+      }, "rank"_a, "op"_a, "(calls, bytes sent, bytes received, ns) of an operation with a rank.")
+      .def("waits_for", [](NetworkEngine &self, int rank) { return self.network.waits_for(rank); }, "rank"_a,
+           "The rank that a rank has been waiting for, as far as this one knows; -1: none.")
+      .def_prop_ro("current_call", [](NetworkEngine &self) { return self.network.current_call(); },
+                   "Sequence number << 8 | operation + 1 of the call in progress; 0: none.");
 }
 
 } // namespace ridgeline

@@ -19,12 +19,13 @@ constexpr std::uint64_t kLead = 1;      // slices that a rank fills before it re
 constexpr std::uint32_t kAhead = 4;     // slices that a root may be ahead of the readers
 constexpr std::size_t kLook = 64 << 10; // bytes read at a time from other buffers: they stay in the first caches
 
+} // namespace
+
 std::size_t sent_bytes(const Call &call, int ranks) {
   const std::size_t block = call.count * size_of(call.type);
   return call.op == Op::reduce_scatter || call.op == Op::all_to_all ? block * ranks : block;
 }
 
-// Whether the result would overwrite data that this rank or another one has yet to read.
 bool overwrites_input(const Call &call, int ranks, int me) {
   const std::size_t block = call.count * size_of(call.type), sent = sent_bytes(call, ranks);
   const char *in = static_cast<const char *>(call.in), *out = static_cast<const char *>(call.out);
@@ -44,8 +45,6 @@ std::uint32_t count_forks() { // of this process and its ancestors, since the fi
   return forks.load();
 }
 
-} // namespace
-
 std::uint32_t hash_text(const char *text) { // FNV-1a
   std::uint32_t hash = 2166136261u;
   for (; *text; ++text) hash = (hash ^ std::uint8_t(*text)) * 16777619u;
@@ -56,7 +55,7 @@ Collective::Collective(int fd, int world, int context, std::size_t arena_bytes, 
                        const std::vector<int> &pids, std::vector<int> pidfds, bool crowded)
     : waiter(segment_, members, me, pids, std::move(pidfds), crowded), segment_(fd, world, context, arena_bytes),
       members_(std::move(members)), pids_(pids), me_(me), first_failure_(segment_.first_failure(members_.at(0))),
-      forks_(count_forks()), call_data_(members_.size()), from_(members_.size()),
+      call_data_(members_.size()), from_(members_.size()),
       loops_(reduce_loops(chosen_isa())) {
   if (me_ < 0 || me_ >= size() || int(pids_.size()) != world) throw std::invalid_argument("ranks do not fit the world");
   for (int rank : members_)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,10 @@ struct Call {
 };
 
 extern std::atomic<std::uint32_t> forks; // of this process and its ancestors, since the first communicator
+std::uint32_t count_forks();
+std::size_t sent_bytes(const Call &call, int ranks);
+// Whether the result would overwrite data that this rank or another one has yet to read.
+bool overwrites_input(const Call &call, int ranks, int me);
 std::uint32_t hash_text(const char *text);
 inline std::uint32_t hash_type(Number type, const char *name) { return type == Number::bytes ? hash_text(name) : 0; }
 
@@ -45,36 +50,71 @@ struct Program {
   std::uint32_t algorithm, schedule_hash;
 };
 
+enum StepKind : std::int32_t { send_step, recv_step, reduce_step, copy_step };
+// Throws std::invalid_argument, unless all steps name valid ranks and chunks, and a message of one element per chunk fits.
+void check_program(const Call &call, const Program &program, int ranks, int me, std::size_t message_bytes);
+// Makes a mean of the sum in `out`.
+void divide_sum(const ReduceLoops &loops, const Call &call, int ranks);
+
 struct Usage {
   std::uint64_t calls = 0, bytes = 0;
   std::int64_t ns = 0;
 };
 
-class Collective {
+// One rank's end of a communicator, over shared memory or over links to other hosts. `in` and `out` of a call may overlap in
+// any way. A mismatch between the ranks is thrown before the data of `in` changes.
+class RankEngine {
+public:
+  virtual ~RankEngine() = default;
+  virtual void run(const Call &call) = 0;
+  virtual void run(const Call &call, const Program &program) = 0;
+  // Counts as a call, so that the other ranks get a mismatch at once; does not wait for them.
+  virtual void refuse(Op op, std::int64_t timeout_ns) = 0;
+  virtual void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name = "") = 0;
+  virtual void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns, const char *type_name = "") = 0;
+
+  virtual int size() const = 0;
+  virtual int me() const = 0;
+  virtual std::uint32_t call_number() const = 0;
+  virtual std::pair<Called, CallData> disputed(int rank) const = 0;
+  virtual std::pair<Called, CallData> read_last_header(int rank) const = 0;
+  virtual std::string type_name(int rank, std::uint32_t sequence) const = 0;
+  virtual void fail(const Failure &failure) = 0; // ends the communicator for all ranks: the current call leaves data in flight
+  virtual void abort() = 0;                      // from any thread
+  virtual const FirstFailure *first_failure() const = 0;
+  virtual void look_for_failures() {} // that other ranks have reported; between calls
+  virtual std::vector<std::int64_t> waited_ns() const = 0; // by rank of the world
+  bool is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; } // whether this process is a child of the rank: it must not touch what the ranks share
+
+  Usage usage[kOps];
+
+protected:
+  std::uint32_t forks_ = count_forks(); // of this process when the communicator was made
+};
+
+class Collective final : public RankEngine {
 public:
   Collective(int fd, int world, int context, std::size_t arena_bytes, std::vector<int> members, int me, const std::vector<int> &pids,
              std::vector<int> pidfds, bool crowded);
 
-  // `in` and `out` may overlap in any way. A mismatch between the ranks is thrown before the data of `in` changes.
-  void run(const Call &call);
-  void run(const Call &call, const Program &program);
-  // Counts as a call, so that the other ranks get a mismatch at once; does not wait for them.
-  void refuse(Op op, std::int64_t timeout_ns);
+  void run(const Call &call) override;
+  void run(const Call &call, const Program &program) override;
+  void refuse(Op op, std::int64_t timeout_ns) override;
   bool can_read(int rank, std::uint64_t address, std::uint64_t expected); // whether process_vm_readv is allowed
-  void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name = "");
-  void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns, const char *type_name = "");
+  void send(const void *from, std::uint64_t bytes, Number type, int to, std::int64_t timeout_ns, const char *type_name) override;
+  void receive(void *to, std::uint64_t bytes, Number type, int from, std::int64_t timeout_ns, const char *type_name) override;
 
-  int size() const { return int(members_.size()); }
-  int me() const { return me_; }
-  std::uint32_t call_number() const { return number_; }
-  std::pair<Called, CallData> disputed(int rank) const { return read_header(rank, disputed_); }
-  std::pair<Called, CallData> read_last_header(int rank) const;
+  int size() const override { return int(members_.size()); }
+  int me() const override { return me_; }
+  std::uint32_t call_number() const override { return number_; }
+  std::pair<Called, CallData> disputed(int rank) const override { return read_header(rank, disputed_); }
+  std::pair<Called, CallData> read_last_header(int rank) const override;
   char *arena() const { return segment_.arena(members_[me_]); }
-  const char *type_name(int rank, std::uint32_t sequence) const { return segment_.line(members_[rank]).type_name[sequence % 2]; }
-  bool is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; } // whether this process is a child of the rank: it must not write to the segment
-  void fail(const Failure &failure); // ends the communicator for all ranks: the current call leaves data in flight
-  void abort() { fail({Fault::aborted, members_[me_]}); } // from any thread
-  const FirstFailure *first_failure() const;
+  std::string type_name(int rank, std::uint32_t sequence) const override { return segment_.line(members_[rank]).type_name[sequence % 2]; }
+  void fail(const Failure &failure) override;
+  void abort() override { fail({Fault::aborted, members_[me_]}); }
+  const FirstFailure *first_failure() const override;
+  std::vector<std::int64_t> waited_ns() const override { return waiter.waited_ns; }
 
   std::uint64_t small = 8 << 10;        // up to this size data goes through slots
   std::uint64_t full_reduce_bytes = 8 << 10;        // up to this size every rank reduces everything; up to `small` each rank reduces its part
@@ -82,7 +122,6 @@ public:
   std::uint64_t foreign_moves_from = ~0ull; // the same for calls that only move data
   std::uint64_t slice = 128 << 10;      // bytes of one part of the data, when it goes through areas
   bool foreign = false;
-  Usage usage[kOps];
   Waiter waiter;
 
 private:
@@ -118,7 +157,6 @@ private:
   int me_;
   std::uint32_t sequence_ = 0, progress_ = 0, disputed_ = 0;
   FirstFailure &first_failure_;
-  std::uint32_t forks_;       // of this process when the communicator was made
   bool refused_ = false;      // the last call was refused without waiting for the other ranks
   Op op_ = Op::barrier;       // of the current call, as are the next three
   std::uint32_t number_ = 0;  // sequence number, or that of a message between two ranks

@@ -9,10 +9,38 @@
 namespace ridgeline {
 namespace {
 
-enum Kind : std::int32_t { send_step, recv_step, reduce_step, copy_step };
 using Pieces = std::vector<std::pair<const char *, std::size_t>>;
 
 } // namespace
+
+void check_program(const Call &call, const Program &program, int n, int me, std::size_t message_bytes) {
+  const int chunks = program.chunks, widest = program.widest;
+  const std::int32_t *steps = program.steps;
+  const std::size_t one = size_of(call.type);
+  const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
+  if (widest < 1 || std::size_t(widest) * one > message_bytes) throw std::invalid_argument("a step has too many chunks");
+  if (chunks < 1 || (blocks && chunks % n)) throw std::invalid_argument("the chunks do not fit the ranks");
+  for (std::size_t k = 0; k < program.rows; ++k) {
+    const std::int32_t *s = steps + 4 * k;
+    const bool copies = s[0] == copy_step;
+    if (s[3] < 1 || s[3] > widest || s[2] < 0 || s[2] > chunks - s[3] || (copies && (s[1] < 0 || s[1] > chunks - s[3])))
+      throw std::invalid_argument("a step names an invalid chunk");
+    if (!copies && (s[1] < 0 || s[1] >= n || s[1] == me)) throw std::invalid_argument("a step names an invalid rank");
+  }
+}
+
+// The mean of n is the reduction of the sum and n − 1 arrays of zeros, divided by n.
+void divide_sum(const ReduceLoops &loops, const Call &call, int n) {
+  static const char zeros[4096] = {};
+  const std::size_t one = size_of(call.type);
+  char *out = static_cast<char *>(call.out);
+  const std::uint64_t step = sizeof zeros / one;
+  std::vector<const void *> from(n, zeros);
+  for (std::uint64_t at = 0; at < call.count; at += step) {
+    from[0] = out + at * one;
+    loops.reduce(out + at * one, from.data(), n, std::min(step, call.count - at), call.type, Combine::avg);
+  }
+}
 
 void Collective::put(int set, int to, const Pieces &pieces) {
   const int from = members_[me_], target = members_[to];
@@ -36,15 +64,7 @@ void Collective::run(const Call &call, const Program &program) {
   const std::int32_t *steps = program.steps;
   const std::size_t one = size_of(call.type), block = call.count * one;
   const bool blocks = call.op == Op::all_gather || call.op == Op::reduce_scatter;
-  if (widest < 1 || std::size_t(widest) * one > kFragment) throw std::invalid_argument("a step has too many chunks");
-  if (chunks < 1 || (blocks && chunks % n)) throw std::invalid_argument("the chunks do not fit the ranks");
-  for (std::size_t k = 0; k < program.rows; ++k) {
-    const std::int32_t *s = steps + 4 * k;
-    const bool copies = s[0] == copy_step;
-    if (s[3] < 1 || s[3] > widest || s[2] < 0 || s[2] > chunks - s[3] || (copies && (s[1] < 0 || s[1] > chunks - s[3])))
-      throw std::invalid_argument("a step names an invalid chunk");
-    if (!copies && (s[1] < 0 || s[1] >= n || s[1] == me_)) throw std::invalid_argument("a step names an invalid rank");
-  }
+  check_program(call, program, n, me_, kFragment);
   start(call.op, sequence_, call.timeout_ns);
   arrive(call, program.algorithm, program.schedule_hash, true, 0);
 
@@ -106,16 +126,7 @@ void Collective::run(const Call &call, const Program &program) {
   char *out = static_cast<char *>(call.out);
   if (call.op == Op::reduce_scatter && block) std::memcpy(out, data + me_ * block, block);
   if (call.op == Op::reduce && me_ == call.root && block) std::memcpy(out, data, block);
-  if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) {
-    // The mean of n is the reduction of the sum and n − 1 arrays of zeros, divided by n.
-    static const char zeros[4096] = {};
-    const std::uint64_t step = sizeof zeros / one;
-    std::vector<const void *> from(n, zeros);
-    for (std::uint64_t at = 0; at < call.count; at += step) {
-      from[0] = out + at * one;
-      loops_.reduce(out + at * one, from.data(), n, std::min(step, call.count - at), call.type, Combine::avg);
-    }
-  }
+  if (call.how == Combine::avg && (call.op != Op::reduce || me_ == call.root)) divide_sum(loops_, call, n);
   Usage &u = usage[int(call.op)];
   u.calls++, u.bytes += bytes, u.ns += monotonic_ns() - start_ns_;
 }

@@ -25,8 +25,8 @@ constexpr std::uint32_t kCells = 8;          // messages that a mail holds
 constexpr std::size_t kTypeName = 48;        // bytes of a type's name in an error message
 
 // failed_before: an earlier call left data in flight; forked: this process is a child of the rank; broken: an exception;
-// nested: a call of a signal handler during another call
-enum class Fault : int { none, dead, late, mismatch, failed_before, interrupted, refused, forked, broken, nested, aborted };
+// nested: a call of a signal handler during another call; garbled: the rank sent something that does not fit the protocol
+enum class Fault : int { none, dead, late, mismatch, failed_before, interrupted, refused, forked, broken, nested, aborted, garbled };
 
 struct Failure { // thrown inside the engine; Python gets numbers
   Fault fault;

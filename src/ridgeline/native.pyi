@@ -275,10 +275,11 @@ def fabric_bytes(ranks: int, arena_bytes: int) -> int:
 def reduce_arrays(to: int, sources: Sequence[int], count: int, type: int, how: int) -> None:
     """Run the loops of a reduction on addresses."""
 
-class Collective:
-    """One rank's end of a communicator over shared memory."""
+def shared_stream_bytes() -> int:
+    """Bytes of the memory of one stream between two ranks of a host."""
 
-    def __init__(self, fd: int, world: int, context: int, arena_bytes: int, members: Sequence[int], me: int, pids: Sequence[int], pidfds: Sequence[int], crowded: bool) -> None: ...
+class RankEngine:
+    """One rank's end of a communicator."""
 
     def all_reduce(self, array: object | None, how: int, timeout: float) -> int:
         """In place; −1: this array needs the general path."""
@@ -313,9 +314,6 @@ class Collective:
         End the communicator for all ranks, from any thread; calls in progress fail.
         """
 
-    def can_read(self, rank: int, address: int, expected: int) -> bool:
-        """Whether this process may read another rank's memory."""
-
     def header(self, rank: int, disputed: bool) -> tuple[int, int, int, int, int, int, int, int, str]:
         """
         (sequence, op, type, how, count, root, algorithm, stamp, type name) of a rank's call.
@@ -345,6 +343,14 @@ class Collective:
 
     @property
     def blamed(self) -> int: ...
+
+class Collective(RankEngine):
+    """One rank's end of a communicator over shared memory."""
+
+    def __init__(self, fd: int, world: int, context: int, arena_bytes: int, members: Sequence[int], me: int, pids: Sequence[int], pidfds: Sequence[int], crowded: bool) -> None: ...
+
+    def can_read(self, rank: int, address: int, expected: int) -> bool:
+        """Whether this process may read another rank's memory."""
 
     @property
     def arena(self) -> int: ...
@@ -390,3 +396,29 @@ class Collective:
 
     @foreign.setter
     def foreign(self, arg: bool, /) -> None: ...
+
+class NetworkCollective(RankEngine):
+    """One rank's end of a communicator between hosts."""
+
+    def __init__(self, me: int, links: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], small: int, crowded: bool) -> None:
+        """
+        links: by rank (transport, control stream, lanes, memory of the lanes), all as files, which this object closes.
+        """
+
+    def end(self) -> None:
+        """Close all streams."""
+
+    def link_state(self, rank: int) -> tuple[int, int]:
+        """(round-trip time in ns, retransmissions) of the streams to a rank."""
+
+    def peer_usage(self, rank: int, op: int) -> tuple[int, int, int, int]:
+        """(calls, bytes sent, bytes received, ns) of an operation with a rank."""
+
+    def waits_for(self, rank: int) -> int:
+        """
+        The rank that a rank has been waiting for, as far as this one knows; -1: none.
+        """
+
+    @property
+    def current_call(self) -> int:
+        """Sequence number << 8 | operation + 1 of the call in progress; 0: none."""

@@ -1,4 +1,4 @@
-"""The communicator of a rank: collectives over shared memory; NCCL for tensors on GPUs.
+"""The communicator of a rank: collectives over shared memory and between hosts; NCCL for tensors on GPUs.
 
 def work(comm):
     x = np.full(1000, comm.rank, "f4")
@@ -10,6 +10,8 @@ fabric.spawn(work, 4)
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,9 +31,10 @@ from ridgeline.fabric.arrays import (
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, is_on_device
 from ridgeline.fabric.group import OP_CODES, Group, is_integer
+from ridgeline.fabric.meeting import NetworkWorld
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
-from ridgeline.native import FABRIC_CONTEXTS
+from ridgeline.native import FABRIC_CONTEXTS, Collective
 
 MAGIC = 0x7269646765  # the value that other ranks read to test whether they may read memory
 
@@ -46,15 +49,18 @@ class Communicator(Group):
     data moves; the communicator stays usable. After a dead or late rank every call raises FabricError.
     """
 
-    def __init__(self, world: World, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, world: World | NetworkWorld, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(world, config, context=context, members=members)
         self._device_group: DeviceGroup | None = None
-        self._engine.crowded = self.size > self._count_cpus()
-        # All ranks must use one method: with another threshold, a rank would wait for a synchronization for ever.
-        self._engine.full_reduce_bytes = int(
-            self.all_reduce(np.array([self._thresholds.whole_bytes], np.int64), "min")[0]
-        )
-        self._engine.foreign = config.foreign and self._may_read_all()
+        if isinstance(self._engine, Collective):
+            self._engine.crowded = self.size > self._count_cpus()
+            # All ranks must use one method: with another threshold, a rank would wait for a synchronization for ever.
+            self._engine.full_reduce_bytes = int(
+                self.all_reduce(np.array([self._thresholds.whole_bytes], np.int64), "min")[0]
+            )
+            self._engine.foreign = config.foreign and self._may_read_all(self._engine)
 
     def all_reduce(
         self,
@@ -267,7 +273,7 @@ class Communicator(Group):
         row = np.array([-1 if color is None else color, key, contexts[0]], np.int64)
         rows = self.all_gather(row)
         context = int(rows[:, 2].max())
-        if context >= FABRIC_CONTEXTS:
+        if context >= FABRIC_CONTEXTS and not self._is_network:
             raise FabricError(
                 f"split: {FABRIC_CONTEXTS - 1} communicators have been made already; keep and reuse them."
             )
@@ -275,8 +281,11 @@ class Communicator(Group):
         if color is None:
             return None
         group = sorted((int(row[1]), r) for r, row in enumerate(rows) if row[0] == color)
-        members = tuple(self._members[r] for _, r in group)
-        comm = Communicator(self._world, self.config, context=context, members=members)
+        members = tuple(self._world_ranks[r] for _, r in group)
+        world = self._world
+        if isinstance(world, NetworkWorld):
+            world = replace(world, deadline=time.monotonic() + self._timeout)
+        comm = Communicator(world, self.config, context=context, members=members)
         comm._next_context = contexts
         return comm
 
@@ -384,12 +393,12 @@ class Communicator(Group):
         self.all_reduce(usable, "max")
         return int(usable.sum())
 
-    def _may_read_all(self) -> bool:
+    def _may_read_all(self, engine: Collective) -> bool:
         """Whether every rank may read the memory of every other (CMA): containers often forbid it."""
         mark = np.array([MAGIC], np.uint64)
         address = np.array([mark.__array_interface__["data"][0]], np.int64)
         addresses = self.all_gather(address)
-        ok = all(self._engine.can_read(r, int(addresses[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
+        ok = all(engine.can_read(r, int(addresses[r, 0]), MAGIC) for r in range(self.size) if r != self.rank)
         answer = np.array([ok], np.int8)
         self.all_reduce(answer, "min")  # also keeps `mark` alive until all ranks have read it
         return bool(answer[0])

@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ridgeline.errors import InputError, unknown
+from ridgeline.fabric.hosts import parse_address, parse_ports
 from ridgeline.fabric.schedules import ALGORITHMS
 
 PREFIX = "RIDGELINE_FABRIC_"
+TRANSPORTS = ("auto", "shm", "tcp")
+MOST_STREAMS = 16
 AS_MEASURED = -1  # by `ridgeline fabric tune`, else the default (selection.py)
 NAMES = sorted({"auto", *(name for names in ALGORITHMS.values() for name in names)})
 
@@ -28,11 +31,23 @@ class FabricConfig:
     foreign_bytes: int = AS_MEASURED  # from here reductions read the memory of other ranks in place (CMA), if allowed
     foreign_move_bytes: int = AS_MEASURED  # the same for broadcast, all_gather and all_to_all
     foreign: bool = True  # False: never
+    transport: str = "auto"  # between ranks: shm inside a host and tcp between hosts; or shm or tcp for all
+    streams: int = 1  # TCP connections of a pair of ranks for calls, and as many for messages
+    interface: str = ""  # that ranks of other hosts reach: a name or a subnet; empty: the one of the rendezvous
+    ports: str = ""  # low-high: ports that ranks may listen on; empty: any free port
+    rendezvous: str = ""  # host:port where rank 0 listens for the ranks of other hosts
     arena_bytes: int = 0  # limit of fabric.empty in one rank; 0: half of the memory of the machine
 
     def __post_init__(self) -> None:
         if self.collective_algorithm not in NAMES:
             raise unknown("collective algorithm", self.collective_algorithm, NAMES)
+        if self.transport not in TRANSPORTS:
+            raise unknown("transport", self.transport, TRANSPORTS)
+        if not 1 <= self.streams <= MOST_STREAMS:
+            raise InputError(f"streams is {self.streams}; give 1 to {MOST_STREAMS}.")
+        parse_ports(self.ports)
+        if self.rendezvous:
+            parse_address(self.rendezvous, "rendezvous")
         if not self.timeout > 0:
             raise InputError(f"timeout is {self.timeout}; give seconds above 0.")
         for name in ("whole_bytes", "foreign_bytes", "foreign_move_bytes"):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ridgeline.fabric.hosts import list_addresses
 from ridgeline.machine import topology
 
 MEMLOCK, BUFFERS, SHM = 64 << 20, 16 << 20, 1 << 30
@@ -125,6 +126,10 @@ def _check_network(base: Path) -> Iterator[Finding]:
     nics = [n for n in topology(root=str(base)).nics if n.name != "lo"]
     names = ", ".join(f"{n.name} ({n.speed or 'speed unknown'})" for n in nics)
     yield Finding("interfaces", True, names or "none but loopback: ranks of this host need none")
+    yield Finding("transport shm", True, "for ranks of one host")
+    if base == Path("/"):
+        addresses = ", ".join(f"{name} {ip}" for name, ip in list_addresses() if name != "lo" and "%" not in ip)
+        yield Finding("transport tcp", True, f"over {addresses}" if addresses else "over loopback only")
 
 
 def _check_clocks(base: Path) -> Iterator[Finding]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from ridgeline.fabric.arrays import REDUCTIONS, TYPES
 from ridgeline.fabric.config import NAMES
-from ridgeline.native import FABRIC_OWN_SCHEDULE, FABRIC_REFUSED_CALL, Collective
+from ridgeline.native import FABRIC_OWN_SCHEDULE, FABRIC_REFUSED_CALL, RankEngine
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier", "send", "recv",
 )  # fmt: skip  # in the order of the engine
-DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN, NESTED, ABORTED = range(1, 11)
+DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN, NESTED, ABORTED, GARBLED = range(1, 12)
 
 
 def describe_failure(
-    engine: Collective,
+    engine: RankEngine,
     code: int,
     name: str,
     me: int,
     members: Sequence[int],
-    pids: Sequence[int],
+    describe_process: Callable[[int], str],
     timeout: float,
 ) -> str:
     """Return a sentence for the error `code` of a call and `engine.blamed`, a rank of the world."""
@@ -41,19 +40,21 @@ def describe_failure(
     if code == DEAD:
         return f"rank {rank} died: rank {me} waited for it in {call}{seen}; start the ranks again."
     if code == LATE:
-        state = _describe_process(pids[world_rank])
+        state = describe_process(world_rank)
         return f"rank {rank} did not come to {call} of rank {me} within the timeout of {timeout:g} s; {state}{seen}."
     if code == MISMATCH and name == "recv":
         return f"{call}: rank {rank} sent another length or type than rank {me} receives; make both the same."
     if code == MISMATCH:
         own_call, other_call = (_describe_call(engine, r) for r in (me, rank))
         return f"rank {me} calls {own_call}, rank {rank} calls {other_call}: all ranks must make the same call."
+    if code == GARBLED:
+        return f"{call}: rank {rank} sent something that is no part of the protocol{seen}; start the ranks again."
     if code == REFUSED:
         return f"{call}: the memory of rank {rank} may not be read any more; set RIDGELINE_FABRIC_FOREIGN=0."
     return f"{call}: rank {me} was interrupted."
 
 
-def _describe_first_failure(engine: Collective, members: Sequence[int]) -> str:
+def _describe_first_failure(engine: RankEngine, members: Sequence[int]) -> str:
     """What ended the communicator: rank, operation and sequence number (of a message: its number between the ranks)."""
     deadline = time.monotonic() + 0.1
     while (failure := engine.first_failure) is None:
@@ -69,12 +70,14 @@ def _describe_first_failure(engine: Collective, members: Sequence[int]) -> str:
         return f"rank {reporter} gave up waiting for rank {rank} in {call} after {timeout:g} s"
     if fault == REFUSED:
         return f"rank {reporter} may not read the memory of rank {rank} in {call}"
+    if fault == GARBLED:
+        return f"rank {rank} sent something to rank {reporter} in {call} that is no part of the protocol"
     if fault == ABORTED:
         return f"rank {reporter} aborted it; its last call was {call}"
     return f"rank {reporter} {'was interrupted' if fault == INTERRUPTED else 'had an error'} in {call}"
 
 
-def _describe_call(engine: Collective, rank: int) -> str:
+def _describe_call(engine: RankEngine, rank: int) -> str:
     sequence, op, kind, reduction, count, root, algorithm, _, type_name = engine.header(rank, True)
     name = OPS[op]
     text = f"{name} #{sequence}"
@@ -92,23 +95,9 @@ def _describe_call(engine: Collective, rank: int) -> str:
     return text + (f" by {NAMES[algorithm - 1]}" if algorithm else "")
 
 
-def _describe_last_call(engine: Collective, rank: int) -> str:
+def _describe_last_call(engine: RankEngine, rank: int) -> str:
     sequence, op, *_, stamp, _ = engine.header(rank, False)
     if not stamp:
         return ", it was never seen"
     ago = time.monotonic() - stamp / 1e9
     return f", it was last seen {ago:.1f} s ago in {OPS[op]} #{sequence}"
-
-
-def _describe_process(pid: int) -> str:
-    """The state of a process, from the kernel."""
-    try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "its process is gone"
-    return {
-        "T": "its process is stopped (SIGSTOP; kill -CONT wakes it)",
-        "t": "its process is held by a debugger",
-        "R": "its process is busy with something else",
-        "Z": "its process has ended",
-    }.get(letter, "its process waits for something else")

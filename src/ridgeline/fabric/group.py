@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,11 +14,12 @@ from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.arrays import SIZES, FlatArray
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.failure_messages import FAILED_BEFORE, FORKED, OPS, describe_failure
+from ridgeline.fabric.meeting import NetworkWorld
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
 from ridgeline.fabric.selection import AlgorithmChoice, RankProgram, choose_thresholds
-from ridgeline.fabric.shared_buffers import Arena
-from ridgeline.native import FABRIC_FRAGMENT_BYTES, Collective
+from ridgeline.fabric.shared_buffers import make_arena
+from ridgeline.native import FABRIC_FRAGMENT_BYTES, Collective, NetworkCollective
 
 OP_CODES = {name: code for code, name in enumerate(OPS)}
 
@@ -42,23 +42,28 @@ class Handle:
 class Group:
     """The members of a group, and the calls of one rank."""
 
-    def __init__(self, world: World, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, world: World | NetworkWorld, config: FabricConfig, *, context: int = 0, members: tuple[int, ...] = ()
+    ) -> None:
         self._world, self.config, self._context = world, config, context
         self._members = members or tuple(range(world.size))
+        self._world_ranks = self._members
         self.rank, self.size = self._members.index(world.rank), len(self._members)
         self._ranks = range(self.size)
-        self._choice = AlgorithmChoice(config, self.size)
         self._next_context = [1] if context == 0 else []
-        pidfds = [
-            _open_pidfd(pid) if r != world.rank and r in self._members else -1 for r, pid in enumerate(world.pids)
-        ]
-        self._engine = Collective(
-            world.fd, world.size, context, world.arena_bytes, self._members, self.rank, world.pids, pidfds, True
-        )
-        self._engine.small, self._engine.slice = config.small_bytes, config.slice_bytes
+        engine: Any = world.make_engine(config, context, self._members)  # of one of two classes
+        self._engine = engine
+        self._choice = AlgorithmChoice(config, self.size, is_tuned=isinstance(engine, Collective))
         self._thresholds = choose_thresholds(config, self.size)
-        self._engine.foreign_from = self._thresholds.foreign_bytes
-        self._engine.foreign_moves_from = self._thresholds.foreign_move_bytes
+        if isinstance(engine, Collective):
+            engine.small, engine.slice = config.small_bytes, config.slice_bytes
+            engine.foreign_from = self._thresholds.foreign_bytes
+            engine.foreign_moves_from = self._thresholds.foreign_move_bytes
+        elif context:
+            self._members = tuple(range(self.size))  # the engine of a part numbers its own ranks
+        self._is_network = isinstance(world, NetworkWorld)
+        if isinstance(world, NetworkWorld):
+            self._transports = [world.meeting.get_transport(r) for r in self._world_ranks]
         self._timeout = config.timeout
         self._queue: ThreadPoolExecutor | None = None
         self._thread_state = threading.local()  # .in_queue is True on the thread of the queue
@@ -66,7 +71,7 @@ class Group:
         self._closed = False
         # Operations that call the engine directly: there is no choice of algorithm and no call in progress.
         self._direct_ops = frozenset(self._choice.native_ops)
-        self.arena = Arena(self._engine, world.arena_bytes) if context == 0 else None
+        self.arena = make_arena(engine, world.arena_bytes) if context == 0 else None
 
     def algorithm(self, op: str, nbytes: int) -> str:
         """Return the algorithm of a call on `nbytes` bytes that names no algorithm; `direct` is the native one."""
@@ -95,7 +100,39 @@ class Group:
         total = sum(usage["seconds"] for usage in ops.values())
         shares = {r: w / total for r, w in enumerate(waited) if total and r != self.rank}
         slowest = max(shares, key=lambda r: shares[r], default=None)
-        return {"rank": self.rank, "ops": ops, "wait_share": shares, "straggler": slowest}
+        return {
+            "rank": self.rank,
+            "ops": ops,
+            "wait_share": shares,
+            "straggler": slowest,
+            "peers": {r: self._describe_peer(r) for r in self._ranks if r != self.rank},
+            "strangers": sum(self._world.list_strangers().values()),
+        }
+
+    def _describe_peer(self, rank: int) -> dict[str, Any]:
+        """What this rank exchanged with another one (over shared memory, which all ranks read: what it gave)."""
+        engine, waited = self._engine, self._engine.waited_ns[self._members[rank]] / 1e9
+        if isinstance(engine, Collective):
+            usages = [engine.usage(code) for code in OP_CODES.values()]
+            nbytes, seconds = sum(u[1] for u in usages), sum(u[2] for u in usages) / 1e9
+            row: dict[str, Any] = {"transport": "shm", "streams": 1, "bytes": nbytes, "seconds": seconds}
+            return row | {"waiting": waited, "retransmissions": 0, "rtt": None}
+        rows = {name: engine.peer_usage(rank, code) for name, code in OP_CODES.items()}
+        rtt_ns, retransmissions = engine.link_state(rank)
+        return {
+            "transport": self._transports[rank],
+            "streams": self.config.streams,
+            "bytes": sum(row[1] + row[2] for row in rows.values()),
+            "seconds": sum(row[3] for row in rows.values()) / 1e9,
+            "waiting": waited,
+            "retransmissions": retransmissions,
+            "rtt": rtt_ns / 1e9 if rtt_ns else None,
+            "ops": {
+                name: {"calls": calls, "sent": sent, "received": received, "seconds": ns / 1e9}
+                for name, (calls, sent, received, ns) in rows.items()
+                if calls
+            },
+        }
 
     def close(self) -> None:
         """End the threads; the memory is freed with its last array."""
@@ -103,6 +140,10 @@ class Group:
             self._closed, self._direct_ops = True, frozenset()
             if self._queue is not None:
                 self._queue.shutdown(wait=True)
+            if isinstance(self._engine, NetworkCollective):
+                self._engine.end()
+                if self._context == 0 and isinstance(self._world, NetworkWorld):
+                    self._world.meeting.listener.close()
 
     def abort(self) -> None:
         """End this communicator on all ranks: calls in progress and all later ones raise FabricError. Any thread may
@@ -138,10 +179,10 @@ class Group:
 
         def run(seconds: float) -> int:
             if program is None:
-                return self._engine.run(*arguments, seconds, source.name)
+                return int(self._engine.run(*arguments, seconds, source.name))
             used = self._algorithms.setdefault(name, {})
             used[program.name] = used.get(program.name, 0) + 1
-            return self._engine.run_steps(
+            code: int = self._engine.run_steps(
                 *arguments,
                 seconds,
                 source.name,
@@ -151,6 +192,7 @@ class Group:
                 program.code,
                 program.schedule_hash,
             )
+            return code
 
         def finish() -> Any:
             _ = source.owner  # alive until here
@@ -234,9 +276,18 @@ class Group:
     def _raise(self, code: int, name: str, timeout: float | None) -> NoReturn:
         raise FabricError(
             describe_failure(
-                self._engine, code, name, self.rank, self._members, self._world.pids, timeout or self.config.timeout
+                self._engine,
+                code,
+                name,
+                self.rank,
+                self._members,
+                self._describe_process,
+                timeout or self.config.timeout,
             )
         )
+
+    def _describe_process(self, rank: int) -> str:
+        return self._world.describe_process(self._world_ranks[rank] if self._is_network else rank)
 
     def _check_root(self, root: int, op: str) -> None:
         if not is_integer(root) or root not in self._ranks:
@@ -254,10 +305,3 @@ class Group:
 
 def is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _open_pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel: then only the timeout detects a dead rank

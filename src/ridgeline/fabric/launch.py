@@ -1,4 +1,4 @@
-"""Ranks on one host: `spawn` starts them, `init` joins those that a launcher (torchrun, mpirun, Slurm) started."""
+"""`spawn` starts ranks on this host, `init` joins those that a launcher (torchrun, mpirun, Slurm) started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from typing import Any
 from ridgeline.errors import FabricError, InputError
 from ridgeline.fabric.communicator import Communicator
 from ridgeline.fabric.config import FabricConfig, read_config
-from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, choose_arena_bytes, join_world
+from ridgeline.fabric.handshake import read_secret
+from ridgeline.fabric.hosts import Address, parse_address
+from ridgeline.fabric.meeting import NetworkWorld, meet
+from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.shared_buffers import set_current_arena
 from ridgeline.machine import Placement, plan, topology
 from ridgeline.pipeline import Payload, Task, WorkerProcess, is_importing_main, pack
@@ -45,6 +48,7 @@ def spawn(
     on_error: str = "raise",
     timeout: float | None = None,
     config: FabricConfig | None = None,
+    hosts: int = 1,
 ) -> list[Any]:
     """Run fn(comm, *args) in `ranks` new processes and return their results, by rank.
 
@@ -52,6 +56,7 @@ def spawn(
               "collect": the list has the RankError of a failed rank in its place
     timeout   seconds for all ranks together; ranks that run longer are ended (default: no limit)
     config    settings of the engine (default: from the environment)
+    hosts     the ranks behave as if they were on this many hosts, to try a program: those of two hosts use TCP
 
     Each rank has a separate core if there are enough. fn must be importable: defined in a module or script. Raises
     InputError for wrong arguments.
@@ -62,35 +67,49 @@ def spawn(
         )
     if ranks < 1:
         raise InputError(f"ranks is {ranks}; start 1 or more.")
+    if not 1 <= hosts <= ranks:
+        raise InputError(f"hosts is {hosts}; {ranks} ranks can be on 1 to {ranks}.")
     if on_error not in ("raise", "collect"):
         raise InputError(f"on_error is '{on_error}'; there are: raise, collect.")
     settings = config or read_config()
     name = f"ridgeline-fabric-{secrets.token_hex(16)}"
-    factory = pickle.dumps(partial(_make_rank, name, ranks, settings), protocol=5)
+    secret = secrets.token_bytes(32)  # of the ranks of this call
+    factory = pickle.dumps(partial(_make_rank, name, ranks, settings, hosts, secret), protocol=5)
     try:
         payload = pack((fn, tuple(args)))
     except Exception as error:
         raise InputError(f"fn or args cannot be sent to ranks ({error}); define fn at the top of a module.") from error
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])  # the name of the script in ranks
-    server = RendezvousServer(name, ranks, choose_arena_bytes(settings.arena_bytes))
+    is_shared = hosts == 1 and settings.transport in ("auto", "shm")
+    server = RendezvousServer(name, ranks, choose_arena_bytes(settings.arena_bytes)) if is_shared else None
     processes = [WorkerProcess(rank, f"cpu:{rank}", place, factory) for rank, place in enumerate(_place_ranks(ranks))]
     try:
         return _RankWatcher(processes, payload, on_error == "collect", timeout).run()
     finally:
-        server.close()
+        if server is not None:
+            server.close()
         for process in processes:
             if hasattr(process, "process"):
                 process.kill()
         payload.close()
 
 
-def _make_rank(name: str, ranks: int, config: FabricConfig, device: str) -> Callable[[Any], Any]:
+def _make_rank(
+    name: str, ranks: int, config: FabricConfig, hosts: int, secret: bytes, device: str
+) -> Callable[[Any], Any]:
     """In the process of the rank: join the others, then run the function that is sent."""
     number = int(device.partition(":")[2])
 
     def run(call: Any) -> Any:
         fn, args = call
-        with Communicator(join_world(name, number, ranks), config) as comm:
+        world: World | NetworkWorld
+        if hosts > 1 or config.transport == "tcp":
+            if hosts > 1:
+                os.environ["RIDGELINE_FABRIC_HOST"] = f"host {number * hosts // ranks}"
+            world = _meet(number, ranks, Address(f"@{name}", 0), secret, config, TIMEOUT_S)
+        else:
+            world = join_world(name, number, ranks)
+        with Communicator(world, config) as comm:
             set_current_arena(comm.arena)
             return fn(comm, *args)
 
@@ -217,29 +236,50 @@ def init(*, config: FabricConfig | None = None, timeout: float = TIMEOUT_S) -> C
     config   settings of the engine (default: from the environment)
     timeout  seconds to wait for all ranks (default: 120)
 
-    RIDGELINE_FABRIC_JOB may name the job, if one user runs two jobs on a host under launchers that give no name.
-    Raises InputError if the launcher uses several hosts, FabricError if not all ranks come.
+    Ranks of several hosts need RIDGELINE_FABRIC_RENDEZVOUS=host:port, where rank 0 listens, and a common secret in
+    RIDGELINE_FABRIC_SECRET or RIDGELINE_FABRIC_SECRET_FILE. RIDGELINE_FABRIC_JOB may name the job, if one user runs two
+    jobs on a host under launchers that give no name.
+    Raises InputError for wrong settings, FabricError if not all ranks come.
     """
     settings = config or read_config()
-    rank, size, name = _read_launcher(os.environ)
-    server = RendezvousServer(name, size, choose_arena_bytes(settings.arena_bytes), timeout) if rank == 0 else None
-    try:
-        comm = Communicator(join_world(name, rank, size, timeout), settings)
-    finally:
-        if server is not None:
-            server.close()
+    rank, size, name = _read_launcher(os.environ, bool(settings.rendezvous))
+    if settings.rendezvous:
+        rendezvous = parse_address(settings.rendezvous, "rendezvous")
+        comm = Communicator(_meet(rank, size, rendezvous, read_secret(), settings, timeout), settings)
+    elif settings.transport == "tcp":
+        raise InputError("transport tcp needs RIDGELINE_FABRIC_RENDEZVOUS=host:port, where rank 0 listens.")
+    else:
+        comm = Communicator(_join(name, rank, size, settings, timeout), settings)
     set_current_arena(comm.arena)
     return comm
 
 
-def _read_launcher(environment: Mapping[str, str]) -> tuple[int, int, str]:
+def _join(name: str, rank: int, size: int, config: FabricConfig, timeout: float) -> World:
+    """Join the ranks of this host."""
+    server = RendezvousServer(name, size, choose_arena_bytes(config.arena_bytes), timeout) if rank == 0 else None
+    try:
+        return join_world(name, rank, size, timeout)
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _meet(
+    rank: int, size: int, rendezvous: Address, secret: bytes, config: FabricConfig, timeout: float
+) -> NetworkWorld:
+    """Join the ranks of all hosts."""
+    return NetworkWorld(meet(rank, size, rendezvous, secret, config, timeout), time.monotonic() + timeout)
+
+
+def _read_launcher(environment: Mapping[str, str], has_rendezvous: bool) -> tuple[int, int, str]:
     """(rank, size, name of the rendezvous) from the variables of a launcher."""
     for launcher, (rank, size, local_size) in _LAUNCHERS.items():
         if rank in environment and size in environment:
             total, local = int(environment[size]), re.split("[(,]", environment.get(local_size, environment[size]))[0]
-            if local.isdigit() and int(local) != total:
+            if local.isdigit() and int(local) != total and not has_rendezvous:
                 raise InputError(
-                    f"{launcher} started {total} ranks, {local} of them here; fabric serves one host: start all on it."
+                    f"{launcher} started {total} ranks, {local} of them here; for several hosts set "
+                    "RIDGELINE_FABRIC_RENDEZVOUS=host:port (an address of rank 0) and RIDGELINE_FABRIC_SECRET."
                 )
             # The only common value of ranks of MPICH's mpirun is their parent process.
             job = [environment.get(name, "") for name in _JOBS.split()] if launcher != "MPICH" else [str(os.getppid())]

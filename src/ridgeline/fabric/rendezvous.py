@@ -11,10 +11,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ridgeline.errors import FabricError
-from ridgeline.native import fabric_bytes
+from ridgeline.native import Collective, fabric_bytes
 
 TIMEOUT_S = 120.0
 _GREETING = struct.Struct("<iii")  # rank, ranks, pid
@@ -32,6 +34,38 @@ class World:
     @property
     def size(self) -> int:
         return len(self.pids)
+
+    def make_engine(self, config: object, context: int, members: tuple[int, ...]) -> Collective:
+        pidfds = [_open_pidfd(pid) if r != self.rank and r in members else -1 for r, pid in enumerate(self.pids)]
+        me = members.index(self.rank)
+        return Collective(self.fd, self.size, context, self.arena_bytes, members, me, self.pids, pidfds, True)
+
+    def describe_process(self, rank: int) -> str:
+        return describe_process(self.pids[rank])
+
+    def list_strangers(self) -> Mapping[str, int]:
+        return {}
+
+
+def describe_process(pid: int) -> str:
+    """The state of a process of this host, from the kernel."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "its process is gone"
+    return {
+        "T": "its process is stopped (SIGSTOP; kill -CONT wakes it)",
+        "t": "its process is held by a debugger",
+        "R": "its process is busy with something else",
+        "Z": "its process has ended",
+    }.get(letter, "its process waits for something else")
+
+
+def _open_pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1  # an old kernel: then only the timeout detects a dead rank
 
 
 class RendezvousServer:

@@ -60,9 +60,10 @@ def _make_program(plan: Schedule, rank: int, name: str, code: int, schedule_hash
 class AlgorithmChoice:
     """The algorithm of each call of one communicator."""
 
-    def __init__(self, config: FabricConfig, ranks: int) -> None:
+    def __init__(self, config: FabricConfig, ranks: int, is_tuned: bool = True) -> None:
         self._configured, self._ranks = config.collective_algorithm, ranks
-        self._table = read_tuning().get("choice", {}) if self._configured == "auto" and ranks > 1 else {}
+        use_table = is_tuned and self._configured == "auto" and ranks > 1  # the table is for ranks of one host
+        self._table = read_tuning().get("choice", {}) if use_table else {}
         self.native_up_to = self._find_native_limit()
         may_be_native = self._configured in ("auto", NATIVE)
         # Operations that always use the native algorithm: at every size, all-reduces up to `native_up_to`.

@@ -74,10 +74,21 @@ class Arena:
             self._free = merged
 
 
-_current: list[Arena] = []
+class PrivateArena:
+    """Allocates private memory, for ranks that do not share any."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        return np.empty(shape, dtype)
 
 
-def set_current_arena(arena: Arena | None) -> None:
+def make_arena(engine: Any, size: int) -> Arena | PrivateArena:
+    return Arena(engine, size) if isinstance(engine, Collective) else PrivateArena()
+
+
+_current: list[Arena | PrivateArena] = []
+
+
+def set_current_arena(arena: Arena | PrivateArena | None) -> None:
     """Set the arena that `empty` uses: that of the first communicator of this process."""
     _current[:] = [arena] if arena is not None else []
 
@@ -85,7 +96,8 @@ def set_current_arena(arena: Arena | None) -> None:
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
     """Return an array in the shared memory of this rank: collectives on it need no copy.
 
-    The memory is freed with the last view of the array. Raises FabricError outside a rank or if the memory is full.
+    The memory is freed with the last view of the array. Between hosts it is private memory. Raises FabricError outside
+    a rank or if the memory is full.
     """
     if not _current:
         raise FabricError("fabric.empty needs ranks: call it inside fabric.spawn, or after fabric.init().")

@@ -1,0 +1,566 @@
+"""How ranks of several hosts find each other and connect.
+
+Each rank listens on one address of one interface, and, for ranks of its own host, on an abstract Unix socket. Rank 0
+listens on the rendezvous, too, until all ranks have come; it compares what they say of themselves and sends all of them
+the table of members. Then each rank connects to those of lower rank. Every connection begins with the handshake
+(handshake.py). Connections of strangers are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ridgeline.errors import FabricError, InputError
+from ridgeline.fabric.config import FabricConfig
+from ridgeline.fabric.handshake import (
+    NONCE_BYTES,
+    REFUSED,
+    Connection,
+    HandshakeError,
+    Stranger,
+    make_answer,
+    make_greeting,
+    make_refusal,
+    parse_request,
+    send_request,
+)
+from ridgeline.fabric.hosts import Address, choose_host, describe_bind_error, get_host_identity, parse_ports
+from ridgeline.fabric.rendezvous import describe_process
+from ridgeline.native import NetworkCollective, shared_stream_bytes
+
+PATIENCE_S = 5.0  # for the handshake of one connection
+MOST_CONNECTIONS = 256  # whose handshake is not finished
+RETRY_S = 0.05
+SHM, TCP = "shm", "tcp"
+TRANSPORT_CODES = {SHM: 0, TCP: 1}
+# Settings that may differ between ranks
+_OWN_SETTINGS = ("timeout", "arena_bytes", "interface", "ports", "rendezvous")
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a rank says of itself."""
+
+    host: str  # its identity
+    name: str  # of the host
+    pid: int
+    address: str  # where it listens
+    local: str  # where it listens for ranks of its own host
+    cpus: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Arrival:
+    """A connection whose handshake is right, and which waits for an answer."""
+
+    socket: socket.socket
+    peer: str
+    request: dict[str, Any]
+    secret: bytes
+    server_nonce: bytes
+    nonce: bytes
+
+    def answer(self, document: Mapping[str, Any]) -> None:
+        with suppress(OSError):
+            self.socket.settimeout(PATIENCE_S)
+            self.socket.sendall(make_answer(self.secret, self.server_nonce, self.nonce, document))
+
+    def refuse(self, text: str) -> None:
+        with suppress(OSError):
+            self.socket.settimeout(PATIENCE_S)
+            self.socket.sendall(make_refusal(REFUSED, text))
+        self.socket.close()
+
+
+@dataclass(eq=False)
+class _Guest:
+    socket: socket.socket
+    peer: str
+    nonce: bytes
+    deadline: float
+    data: bytearray = field(default_factory=bytearray)
+
+
+class Listener:
+    """Accepts connections in a thread, does their handshake, and keeps those of ranks until they are taken."""
+
+    def __init__(self, secret: bytes, addresses: Sequence[Address], ports: range = range(1)) -> None:
+        """Listen on addresses; one with port 0 gets a free port of `ports`."""
+        self._secret, self._process = secret, os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._condition = threading.Condition()
+        self._arrivals: list[Arrival] = []
+        self._closed = False
+        self.strangers: Counter[str] = Counter()  # "address: reason" → connections
+        self.addresses: list[Address] = []
+        self._sockets: list[socket.socket] = []
+        try:
+            for address in addresses:
+                self._listen(address, ports)
+        except BaseException:
+            for link in self._sockets:
+                link.close()
+            raise
+        self._wake, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ, None)
+        self._guests: set[_Guest] = set()
+        self._thread = threading.Thread(target=self._run, args=(woken,), daemon=True, name="fabric-listener")
+        self._thread.start()
+
+    def _listen(self, address: Address, ports: range) -> None:
+        choices = [address.port] if address.port or address.is_local else list(ports)
+        for port in choices:
+            one = replace(address, port=port)
+            try:
+                link, at = one.open_socket()
+            except OSError as error:
+                raise InputError(f"the host '{one.host}' of {one} is not known ({error.strerror}).") from None
+            link.set_inheritable(False)
+            if not address.is_local:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                link.bind(at)
+                link.listen(1024)
+            except OSError as error:
+                link.close()
+                if port == choices[-1]:
+                    text = describe_bind_error(error, one)
+                    raise InputError(text if len(choices) == 1 else f"no port of {ports} is free: {text}") from None
+                continue
+            link.setblocking(False)
+            self._sockets.append(link)
+            self._selector.register(link, selectors.EVENT_READ, address)
+            self.addresses.append(one if address.is_local else replace(one, port=link.getsockname()[1]))
+            return
+
+    def take(self, is_wanted: Callable[[dict[str, Any]], bool], deadline: float) -> Arrival | None:
+        """The next connection with such a request; None at the deadline."""
+        with self._condition:
+            while True:
+                for arrival in self._arrivals:
+                    if is_wanted(arrival.request):
+                        self._arrivals.remove(arrival)
+                        return arrival
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed:
+                    return None
+                self._condition.wait(left)
+
+    def count_stranger(self, peer: str, reason: str) -> None:
+        with self._condition:
+            if len(self.strangers) < 1000:
+                self.strangers[f"{peer}: {reason}"] += 1
+            else:
+                self.strangers["others"] += 1
+
+    def close(self) -> None:
+        """End the thread and close all sockets that were not taken."""
+        if self._closed or os.getpid() != self._process:
+            return
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        self._wake.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self, woken: socket.socket) -> None:
+        try:
+            while not self._closed:
+                guests = self._guests
+                first = min((guest.deadline for guest in guests), default=None)
+                for key, _ in self._selector.select(None if first is None else max(0.0, first - time.monotonic())):
+                    if key.data is None:
+                        break
+                    if isinstance(key.data, _Guest):
+                        self._read(key.data)
+                    else:
+                        self._accept(key.fileobj)  # type: ignore[arg-type]
+                now = time.monotonic()
+                for guest in [g for g in guests if g.deadline <= now]:
+                    self._drop(guest, Stranger(f"no handshake within {PATIENCE_S:g} s"))
+        finally:
+            self._selector.close()
+            for link in (*self._sockets, *(g.socket for g in self._guests), woken):
+                link.close()
+            with self._condition:
+                for arrival in self._arrivals:
+                    arrival.socket.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            link, at = listener.accept()
+        except OSError:
+            return
+        peer = str(at[0]) if isinstance(at, tuple) else "this host"
+        if len(self._guests) >= MOST_CONNECTIONS:
+            link.close()
+            self.count_stranger(peer, "too many connections at once")
+            return
+        guest = _Guest(link, peer, secrets.token_bytes(NONCE_BYTES), time.monotonic() + PATIENCE_S)
+        link.setblocking(False)
+        try:
+            link.send(make_greeting(guest.nonce))
+        except OSError:
+            link.close()
+            self.count_stranger(peer, "closed the connection")
+            return
+        self._guests.add(guest)
+        self._selector.register(link, selectors.EVENT_READ, guest)
+
+    def _read(self, guest: _Guest) -> None:
+        try:
+            some = guest.socket.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            some = b""
+        if not some:
+            self._drop(guest, Stranger("closed the connection"))
+            return
+        guest.data += some
+        result = parse_request(bytes(guest.data), self._secret, guest.nonce)
+        if result is None:
+            return
+        if isinstance(result, Stranger):
+            self._drop(guest, result)
+            return
+        request, nonce, end = result
+        if end != len(guest.data):
+            self._drop(guest, Stranger("bytes after its request"))
+            return
+        self._forget(guest)
+        guest.socket.setblocking(True)
+        with self._condition:
+            self._arrivals.append(Arrival(guest.socket, guest.peer, request, self._secret, guest.nonce, nonce))
+            self._condition.notify_all()
+
+    def _drop(self, guest: _Guest, stranger: Stranger) -> None:
+        self._forget(guest)
+        self.count_stranger(guest.peer, stranger.reason)
+        with suppress(OSError):
+            if guest.data[:8] == b"RLFABRIC":
+                text = {
+                    "another secret": "the secret of this rank differs from that of the rank it connects to; "
+                    "give all ranks the same RIDGELINE_FABRIC_SECRET."
+                }.get(stranger.reason, f"refused: {stranger.reason}.")
+                guest.socket.send(make_refusal(stranger.status, text))
+        guest.socket.close()
+
+    def _forget(self, guest: _Guest) -> None:
+        self._guests.discard(guest)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(guest.socket)
+
+
+def connect(address: Address, secret: bytes, document: Mapping[str, Any], deadline: float) -> Connection:
+    """Connect and send a request, again and again until the deadline; raises HandshakeError or FabricError."""
+    reason = "no answer"
+    start = time.monotonic()
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise FabricError(f"{address} cannot be reached within {deadline - start:.3g} s ({reason}).")
+        link = None
+        try:
+            link, at = address.open_socket()
+            link.settimeout(left)
+            link.connect(at)
+            _set_options(link)
+            return send_request(link, str(address), secret, document, deadline)
+        except HandshakeError:
+            if link is not None:
+                link.close()
+            raise
+        except OSError as error:
+            if link is not None:
+                link.close()
+            reason = error.strerror or str(error) or "no answer"
+            time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
+
+
+def _set_options(link: socket.socket) -> None:
+    if link.family != socket.AF_UNIX:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@dataclass
+class Meeting:
+    """What a rank keeps after the ranks have met: who they are, where it listens, the secret."""
+
+    rank: int
+    members: tuple[Member, ...]
+    session: str
+    secret: bytes
+    listener: Listener
+    config: FabricConfig
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def get_transport(self, rank: int) -> str:
+        """How this rank reaches another one."""
+        is_near = self.members[rank].host == self.members[self.rank].host
+        return SHM if is_near and self.config.transport in ("auto", SHM) else TCP
+
+    @property
+    def is_on_one_host(self) -> bool:
+        return len({member.host for member in self.members}) == 1
+
+    def connect_links(self, deadline: float) -> list[tuple[int, int, list[int], list[int]]]:
+        """Open the streams to all other ranks: (transport, control, lanes, memory) by rank, as files."""
+        count = 1 + 2 * self.config.streams
+        files: dict[tuple[int, int], tuple[int, int]] = {}
+        try:
+            for rank in range(self.rank):
+                for number in range(count):
+                    files[rank, number] = self._open_link(rank, number, deadline)
+            for _ in range((self.size - 1 - self.rank) * count):
+                rank, number, pair = self._take_link(files, deadline)
+                files[rank, number] = pair
+        except BaseException:
+            for pair in files.values():
+                for fd in pair:
+                    if fd >= 0:
+                        os.close(fd)
+            raise
+        rows: list[tuple[int, int, list[int], list[int]]] = []
+        for rank in range(self.size):
+            if rank == self.rank:
+                rows.append((TRANSPORT_CODES[SHM], -1, [], []))
+                continue
+            lanes = [files[rank, number] for number in range(1, count)]
+            code = TRANSPORT_CODES[self.get_transport(rank)]
+            rows.append((code, files[rank, 0][0], [fd for fd, _ in lanes], [memory for _, memory in lanes]))
+        return rows
+
+    def _open_link(self, rank: int, number: int, deadline: float) -> tuple[int, int]:
+        is_shared, member = self.get_transport(rank) == SHM, self.members[rank]
+        address = Address(member.local, 0) if is_shared else parse_member_address(member.address)
+        request = {"purpose": "link", "session": self.session, "rank": self.rank, "number": number}
+        try:
+            connection = connect(address, self.secret, request, deadline)
+            connection.read_answer(deadline)
+        except HandshakeError:
+            raise
+        except (FabricError, OSError) as error:
+            text = error if isinstance(error, FabricError) else f"{address} closed the connection."
+            raise FabricError(f"rank {self.rank} could not connect to rank {rank} on {member.name}: {text}") from None
+        memory = -1
+        if is_shared and number:
+            memory = os.memfd_create("ridgeline-stream", os.MFD_CLOEXEC)
+            os.ftruncate(memory, shared_stream_bytes())
+            socket.send_fds(connection.socket, [b"m"], [memory])
+        return _detach(connection.socket), memory
+
+    def _take_link(
+        self, files: Mapping[tuple[int, int], tuple[int, int]], deadline: float
+    ) -> tuple[int, int, tuple[int, int]]:
+        arrival = self.listener.take(
+            lambda r: r.get("purpose") == "link" and r.get("session") == self.session, deadline
+        )
+        if arrival is None:
+            count = 1 + 2 * self.config.streams
+            late = [r for r in range(self.rank + 1, self.size) if any((r, k) not in files for k in range(count))]
+            names = ", ".join(f"rank {r} on {self.members[r].name}" for r in late)
+            raise FabricError(f"rank {self.rank}: {names} did not connect to {self.listener.addresses[0]} in time.")
+        rank, number = arrival.request.get("rank"), arrival.request.get("number")
+        if not isinstance(rank, int) or not isinstance(number, int) or (rank, number) in files:
+            arrival.refuse("this connection was made before.")
+            raise FabricError(f"rank {self.rank}: rank {rank!r} connected twice.")
+        arrival.answer({})
+        _set_options(arrival.socket)
+        memory = -1
+        if self.get_transport(rank) == SHM and number:
+            arrival.socket.settimeout(max(0.01, deadline - time.monotonic()))
+            _, fds, _, _ = socket.recv_fds(arrival.socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            if not fds:
+                raise FabricError(f"rank {self.rank}: rank {rank} died while it connected.")
+            memory = fds[0]
+        return rank, number, (_detach(arrival.socket), memory)
+
+
+def parse_member_address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return Address(host.strip("[]"), int(port))
+
+
+def _detach(link: socket.socket) -> int:
+    link.setblocking(False)
+    return link.detach()
+
+
+def describe_self(config: FabricConfig, listener: Listener) -> Member:
+    shared = {name: value for name, value in asdict(config).items() if name not in _OWN_SETTINGS}
+    outside, inside = listener.addresses
+    cpus = len(os.sched_getaffinity(0))
+    return Member(get_host_identity(), socket.gethostname(), os.getpid(), str(outside), inside.host, cpus, shared)
+
+
+def open_listener(config: FabricConfig, secret: bytes, rendezvous: Address) -> Listener:
+    """Listen for the other ranks: on the chosen interface, and for this host."""
+    host = choose_host(config.interface, rendezvous)
+    inside = Address(f"@ridgeline-fabric-{secrets.token_hex(16)}", 0)
+    return Listener(secret, [Address(host, 0), inside], parse_ports(config.ports))
+
+
+def meet(rank: int, size: int, rendezvous: Address, secret: bytes, config: FabricConfig, timeout: float) -> Meeting:
+    """Find the other ranks; raises InputError or FabricError, which name what is wrong."""
+    deadline = time.monotonic() + timeout
+    listener = open_listener(config, secret, rendezvous)
+    try:
+        me = describe_self(config, listener)
+        if rank == 0:
+            members, session = _host_meeting(size, rendezvous, secret, me, deadline, timeout)
+        else:
+            members, session = _attend_meeting(rank, size, rendezvous, secret, me, deadline, timeout)
+    except BaseException:
+        listener.close()
+        raise
+    return Meeting(rank, members, session, secret, listener, config)
+
+
+def _host_meeting(
+    size: int, rendezvous: Address, secret: bytes, me: Member, deadline: float, timeout: float
+) -> tuple[tuple[Member, ...], str]:
+    server = Listener(secret, [rendezvous])
+    arrivals: dict[int, Arrival] = {}
+    members = {0: me}
+    try:
+        while len(members) < size:
+            arrival = server.take(lambda request: request.get("purpose") == "meet", deadline)
+            if arrival is None:
+                missing = ", ".join(str(r) for r in range(size) if r not in members)
+                text = f"not all of {size} ranks came to {rendezvous} within {timeout:g} s; missing: {missing}."
+                if server.strangers:
+                    text += f" Refused: {'; '.join(list(server.strangers)[:3])}."
+                raise FabricError(text)
+            rank, member = _read_member(arrival.request)
+            problem = _find_problem(rank, size, arrival.request, member, members)
+            if problem is None:
+                arrivals[rank], members[rank] = arrival, member  # type: ignore[assignment]
+                continue
+            arrival.refuse(problem)
+            if member is not None:
+                raise FabricError(problem)
+        table = tuple(members[r] for r in range(size))
+        check_transport(table)
+        session = secrets.token_hex(16)
+        for arrival in arrivals.values():
+            arrival.answer({"members": [asdict(member) for member in table], "session": session})
+            arrival.socket.close()
+        return table, session
+    except (FabricError, InputError) as error:
+        for arrival in arrivals.values():
+            arrival.refuse(str(error))
+        raise
+    finally:
+        server.close()
+
+
+def _read_member(request: Mapping[str, Any]) -> tuple[int, Member | None]:
+    try:
+        return int(request["rank"]), Member(**request["member"])
+    except (KeyError, TypeError, ValueError):
+        return -1, None
+
+
+def _find_problem(
+    rank: int, size: int, request: Mapping[str, Any], member: Member | None, members: Mapping[int, Member]
+) -> str | None:
+    if member is None or not isinstance(rank, int):
+        return "the request is not complete; install one release everywhere."
+    if request.get("size") != size:
+        return f"rank 0 waits for {size} ranks, rank {rank} is one of {request.get('size')}; give all the same number."
+    if rank in members or not 0 <= rank < size:
+        other = members[rank].name if rank in members else "?"
+        return f"rank {rank} came twice, from {other} and {member.name}; each rank needs its own number below {size}."
+    for name, value in members[0].settings.items():
+        if member.settings.get(name) != value:
+            return (
+                f"rank 0 has {name}={value}, rank {rank} on {member.name} has {name}={member.settings.get(name)}; "
+                f"give all ranks the same settings."
+            )
+    return None
+
+
+def check_transport(members: Sequence[Member]) -> None:
+    hosts = sorted({member.name for member in members})
+    if members[0].settings.get("transport") == SHM and len({member.host for member in members}) > 1:
+        raise InputError(f"transport is shm, but the ranks are on several hosts ({', '.join(hosts)}); set it to auto.")
+
+
+def _attend_meeting(
+    rank: int, size: int, rendezvous: Address, secret: bytes, me: Member, deadline: float, timeout: float
+) -> tuple[tuple[Member, ...], str]:
+    request = {"purpose": "meet", "rank": rank, "size": size, "member": asdict(me)}
+    try:
+        connection = connect(rendezvous, secret, request, deadline)
+    except HandshakeError as error:
+        raise FabricError(f"rank {rank}: {error}") from None
+    except FabricError as error:
+        raise FabricError(f"rank {rank}: the rendezvous {error} Is rank 0 running there?") from None
+    with connection.socket:
+        try:
+            document = connection.read_answer(deadline)
+        except HandshakeError as error:
+            raise FabricError(f"rank {rank}: {error}") from None
+        except TimeoutError:
+            raise FabricError(
+                f"rank {rank}: not all of {size} ranks came to {rendezvous} within {timeout:g} s; start all of them."
+            ) from None
+        except OSError:
+            raise FabricError(f"rank {rank}: rank 0 at {rendezvous} ended before all ranks had come.") from None
+    return tuple(Member(**member) for member in document["members"]), str(document["session"])
+
+
+@dataclass(frozen=True)
+class NetworkWorld:
+    """The ranks of several hosts, or of one whose ranks are to use TCP."""
+
+    meeting: Meeting
+    deadline: float  # for the connections
+
+    arena_bytes = 0  # registered buffers need memory that all ranks share
+
+    @property
+    def rank(self) -> int:
+        return self.meeting.rank
+
+    @property
+    def size(self) -> int:
+        return self.meeting.size
+
+    def make_engine(self, config: FabricConfig, context: int, members: tuple[int, ...]) -> NetworkCollective:
+        """Connect to all members; communicators in one context have no member in common."""
+        meeting = self.meeting
+        if context:
+            part = tuple(meeting.members[r] for r in members)
+            session = f"{meeting.session}/{context}/{members[0]}"
+            meeting = replace(meeting, rank=members.index(self.rank), members=part, session=session)
+        host = meeting.members[meeting.rank].host
+        near = sum(member.host == host for member in meeting.members)
+        is_crowded = near > len(os.sched_getaffinity(0))
+        return NetworkCollective(meeting.rank, meeting.connect_links(self.deadline), config.small_bytes, is_crowded)
+
+    def describe_process(self, rank: int) -> str:
+        member, me = self.meeting.members[rank], self.meeting.members[self.rank]
+        if member.host != me.host:
+            return f"it runs on {member.name} ({member.address})"
+        return describe_process(member.pid)
+
+    def list_strangers(self) -> Mapping[str, int]:
+        """Connections that were dropped, by address and reason."""
+        return dict(self.meeting.listener.strangers)

@@ -1,0 +1,119 @@
+"""The functions that ranks run in test_network.py, in a module that new processes can import."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import numpy as np
+
+from ridgeline import fabric
+
+LENGTHS = [1, 7, 1000, 5000, 65_537, 400_003]
+
+
+def find_wrong_results(comm, seed) -> list:
+    """Random calls of all kinds, without barriers between them, beside NumPy."""
+    rng, wrong, n, me = np.random.default_rng(seed), [], comm.size, comm.rank
+    for k in range(40):
+        count, root = int(rng.choice(LENGTHS)), int(rng.integers(n))
+        dtype = str(rng.choice(["f4", "f8", "i4", "i8"]))
+        inputs = [np.random.default_rng([seed, k, r]).integers(-50, 50, count).astype(dtype) for r in range(n)]
+        blocks = [np.stack([x + r for r in range(n)]) for x in inputs]
+        x, op = inputs[me].copy(), str(rng.choice(OPS))
+        if op == "all_reduce":
+            algorithm = rng.choice([None, "ring", "tree", "recursive_doubling", "rabenseifner"])
+            same = (comm.all_reduce(x, algorithm=algorithm) == sum(inputs)).all()
+        elif op == "max":
+            same = (comm.all_reduce(x, "max", out=np.empty_like(x)) == np.maximum.reduce(inputs)).all()
+        elif op == "all_gather":
+            same = (comm.all_gather(x) == np.stack(inputs)).all()
+        elif op == "broadcast":
+            same = (comm.broadcast(x, root) == inputs[root]).all()
+        elif op == "reduce":
+            same = (comm.reduce(x, root) == (sum(inputs) if me == root else inputs[me])).all()
+        elif op == "reduce_scatter":
+            same = (comm.reduce_scatter(blocks[me].reshape(-1)) == sum(inputs) + n * me).all()
+        elif op == "all_to_all":
+            same = (comm.all_to_all(blocks[me]) == np.stack([y + me for y in inputs])).all()
+        else:  # around a ring
+            y = np.empty_like(x)
+            for rank in range(n):
+                if me == rank:
+                    comm.send(x, (rank + 1) % n)
+                elif me == (rank + 1) % n:
+                    comm.recv(y, rank)
+            same = (y == inputs[(me - 1) % n]).all()
+        wrong += [] if same else [(k, op, count, dtype, root)]
+    return wrong
+
+
+OPS = ("all_reduce", "max", "all_gather", "broadcast", "reduce", "reduce_scatter", "all_to_all", "send")
+
+
+def differ_then_agree(comm) -> tuple[str, float]:
+    errors = []
+    for call in (
+        lambda: comm.all_reduce(np.ones(6 + comm.rank, "f4")),
+        lambda: comm.recv(np.ones(9), 1) if comm.rank == 0 else comm.send(np.ones(200_000), 0),
+    ):
+        try:
+            call()
+            errors.append("no error")
+        except fabric.FabricError as error:
+            errors.append(str(error))
+    return "; ".join(errors), float(comm.all_reduce(np.ones(3))[0])
+
+
+def get_stats(comm) -> dict:
+    for _ in range(3):
+        comm.all_reduce(np.ones(300_000, "f4"))
+    return comm.stats()
+
+
+def fail_in_one_part(comm) -> str:
+    part = comm.split(comm.rank // 2)
+    if comm.rank == 2:
+        part.abort()
+    try:
+        for _ in range(3):
+            part.all_reduce(np.ones(1000))
+        result = "ok"
+    except fabric.FabricError:
+        result = "failed"
+    assert comm.all_reduce(np.ones(2))[0] == 4.0
+    return result
+
+
+def use_in_forked_child(comm) -> tuple[str, float]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.all_reduce(np.ones(2))
+        except fabric.FabricError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    text = os.read(read, 1000).decode()
+    os.close(read)
+    return text, float(comm.all_reduce(np.ones(2))[0])
+
+
+def die_at_random(comm, seed) -> str:
+    """Rank 2 is killed at a random moment of many calls; returns the error of this rank."""
+    rng = random.Random(seed)
+    if comm.rank == 2:
+        signal.setitimer(signal.ITIMER_REAL, 0.01 + rng.random() * 0.2)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    try:
+        for k in range(100_000):
+            x = (np.arange((1000, 70_001, 500_009)[k % 3]) % 97 + comm.rank + k % 5).astype("f4")
+            comm.all_reduce(x)
+            if not (x == (np.arange(len(x)) % 97) * 3 + 3 + 3 * (k % 5)).all():
+                return f"call {k} is wrong"
+    except fabric.FabricError as error:
+        return str(error)
+    return "no error"
