@@ -1,7 +1,8 @@
 """`ridgeline audit`: a ledger of events that cannot be rewritten, and a watcher that scores them.
 
 audit_ledger.py    init, append, info, export, prune
-audit_proof.py     verify, prove, check-proof, witness
+audit_proof.py     verify, prove, check-proof
+audit_fleet.py     witness
 audit_watch.py     watch, search, alerts, label, serve
 audit_report.py    report, check-report
 audit_measure.py   capacity, evaluate
@@ -14,9 +15,10 @@ from collections.abc import Callable
 
 import typer
 
+from ridgeline.cli.audit_fleet import witness
 from ridgeline.cli.audit_ledger import append, export, info, init, prune
 from ridgeline.cli.audit_measure import capacity, evaluate
-from ridgeline.cli.audit_proof import check_proof, prove, verify, witness
+from ridgeline.cli.audit_proof import check_proof, prove, verify
 from ridgeline.cli.audit_report import check_report, report
 from ridgeline.cli.audit_watch import alerts, label, search, serve, watch
 

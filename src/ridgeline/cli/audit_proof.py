@@ -1,4 +1,4 @@
-"""`ridgeline audit verify | prove | check-proof | witness`: verify a log, and prove its entries to others."""
+"""`ridgeline audit verify | prove | check-proof`: verify a log, and prove its entries to others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from ridgeline.cli.audit_options import Key, Log, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
-from ridgeline.errors import Exit, InputError, RidgelineError, Unverified
+from ridgeline.errors import Exit, InputError, RidgelineError
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger import Report, Verifier
@@ -134,48 +134,6 @@ def check_proof(
         print_line(f"  {name:10} {show_moment(value) if name == 'time' else value}")
     for w in proved.witnesses:
         print_line(f"  co-signed by {w.name}, {show_moment(w.seconds * 10**9)[:19]}Z")
-
-
-def witness(
-    log: Log,
-    state: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the witness's key and memory; not in the log.")],
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of a new witness; needed once.")
-    ] = None,
-    key: Key = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the co-signed checkpoint here, not into the log.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Co-sign the newest checkpoint, if the log continues the last one this witness saw; exit 1 if not.
-
-    [dim]Example, from another machine's cron:[/]
-
-      ridgeline audit witness /mnt/log --state ~/witness --name witness.example/w1
-    """
-    from ridgeline.audit.ledger import Witness
-    from ridgeline.store import publish
-
-    cosigner = Witness(state, name)
-    try:
-        cosigned = cosigner.cosign(log, parse_key(key) if key is not None else None)
-    except Unverified as error:
-        if as_json:
-            print_json({"ok": False, "kind": error.kind, "finding": str(error)})
-        raise
-    if out is not None:
-        with publish(out) as tmp:
-            tmp.write_text(str(cosigned), encoding="utf-8")
-    else:
-        cosigner.deliver(log, cosigned)
-    if as_json:
-        print_json({"ok": True, "size": cosigned.size, "root": cosigned.root.hex(), "key": str(cosigner.verifier)})
-    else:
-        print_line(
-            f"{cosigner.verifier.name} co-signed {cosigned.origin} at {cosigned.size:,} entries; its key:\n"
-            f"{cosigner.verifier}"
-        )
 
 
 def _recover_journal(log: Path) -> None:

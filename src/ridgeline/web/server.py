@@ -52,15 +52,17 @@ def create_app(
     queue_s: float = 20.0,
     lifespan: Callable[[Any], Any] | None = None,
     format_error: FormatError | None = None,
+    public: bool = False,
 ) -> App:
     """Put routes and `/healthz` behind the middleware.
 
     `token="auto"` generates a token; `open_paths` need none. `hosts` are further names of the server. `body_limit` is
     in bytes, `bodies_limit` for all requests together. `concurrency` is the number of requests in progress. Up to
     `queue` more wait for at most `queue_s` seconds, the rest gets 503. `format_error` makes the body of a refusal of
-    (path, status, sentence); by default {"error": sentence}. If a handler raises a RidgelineError, the answer is its
-    sentence (400 for an InputError, else 500). For any other error the answer is a 500 without details, and the error
-    goes to the log.
+    (path, status, sentence); by default {"error": sentence}. `public` lets any client in, under any name of the server
+    and without a token: for handlers that check what they get by itself, such as its signature. If a handler raises a
+    RidgelineError, the answer is its sentence (400 for an InputError, else 500). For any other error the answer is a
+    500 without details, and the error goes to the log.
     """
     try:
         from starlette.applications import Starlette
@@ -101,6 +103,7 @@ def create_app(
         format_error=format_error,
         open_paths=frozenset({HEALTH, *open_paths}),
         bodies_limit=bodies_limit,
+        public=public,
     )
     inner = Starlette(
         routes=[Route(HEALTH, health), *routes],
@@ -146,9 +149,9 @@ def serve(
         server.run(sockets=[listener])
 
 
-def check_address(host: str, port: int, token: str | None) -> None:
+def check_address(host: str, port: int, token: str | None, *, public: bool = False) -> None:
     """Refuse an address that other machines can reach, unless there is a token; refuse an impossible port."""
-    if not token and not _is_loopback(host):
+    if not token and not public and not _is_loopback(host):
         raise InputError(
             f"{host or 'an empty host'} can be reached from other machines; give a token (--token-file FILE), "
             "or stay on 127.0.0.1."
@@ -216,7 +219,7 @@ def _prepare_server(
         import uvicorn
     except ImportError:
         raise MissingExtra("the web server", "serve") from None
-    check_address(host, port, app.rules.token)
+    check_address(host, port, app.rules.token, public=app.rules.public)
     listener, url = (shared, "") if shared is not None else open_listener(host, port)
     limit = connections.get_connection_limit(max_connections)
     connections.limit_log_lines()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.ledger.retention import read_history as read_history
     from ridgeline.audit.ledger.verify import Report as Report
     from ridgeline.audit.ledger.verify import examine as examine
+    from ridgeline.audit.ledger.witness import NotCosigned as NotCosigned
     from ridgeline.audit.ledger.witness import Witness as Witness
 
 __getattr__, __dir__, __all__ = attach(
@@ -65,6 +66,6 @@ __getattr__, __dir__, __all__ = attach(
         "proof": ["check_proof", "parse_leaf_hash", "prove"],
         "retention": ["read_history"],
         "verify": ["Report", "examine"],
-        "witness": ["Witness"],
+        "witness": ["NotCosigned", "Witness"],
     },
 )
