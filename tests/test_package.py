@@ -36,6 +36,7 @@ PUBLIC = [
     "pipeline",
     "placed",
     "plan",
+    "race",
     "recommend",
     "resample",
     "search",

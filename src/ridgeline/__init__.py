@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ridgeline.embed import Embedder as Embedder
     from ridgeline.embed import Reranker as Reranker
     from ridgeline.errors import RidgelineError as RidgelineError
+    from ridgeline.lab.race import race as race
     from ridgeline.machine import Placement as Placement
     from ridgeline.machine import Topology as Topology
     from ridgeline.machine import ceilings as ceilings
@@ -72,6 +73,7 @@ __getattr__, __dir__, __all__ = attach(
         "audit": ["Ledger"],
         "embed": ["Embedder", "Reranker"],
         "errors": ["RidgelineError"],
+        "lab.race": ["race"],
         "machine": ["Placement", "Topology", "ceilings", "placed", "plan", "topology"],
         "pipeline": ["stream"],
         "recommend": ["Recommender"],

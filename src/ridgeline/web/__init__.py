@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ridgeline.web.connections import get_connection_limit as get_connection_limit
     from ridgeline.web.markup import check_link as check_link
     from ridgeline.web.markup import dump_script_json as dump_script_json
+    from ridgeline.web.markup import make_element as make_element
     from ridgeline.web.middleware import App as App
     from ridgeline.web.number_format import format_bytes as format_bytes
     from ridgeline.web.number_format import format_si as format_si
@@ -97,7 +98,7 @@ __getattr__, __dir__, __all__ = attach(
         ],
         "connections": ["get_connection_limit"],
         "middleware": ["App"],
-        "markup": ["check_link", "dump_script_json"],
+        "markup": ["check_link", "dump_script_json", "make_element"],
         "number_format": ["format_bytes", "format_si"],
         "pages": ["read_asset", "build_page", "get_policy", "render_template"],
         "request_metrics": ["LATENCIES_S", "RequestMetrics", "SHARED_FOLDER"],

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.commands import make_command_race as make_command_race
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
+    from ridgeline.lab.race.functions import RaceResult as RaceResult
+    from ridgeline.lab.race.functions import race as race
     from ridgeline.lab.race.loader import load_workload as load_workload
     from ridgeline.lab.race.measure import Plan as Plan
     from ridgeline.lab.race.own_race import DEFAULT_BUDGET_S as DEFAULT_BUDGET_S
@@ -40,6 +42,7 @@ __getattr__, __dir__, __all__ = attach(
         "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
+        "functions": ["RaceResult", "race"],
         "loader": ["load_workload"],
         "measure": ["Plan"],
         "own_race": [

@@ -107,7 +107,7 @@ class Contender:
         """Rewrite the inputs, then time `samples` samples of `calls` calls each."""
         run, cold, calls = self._get_run(), order["cold"], order["calls"]
         turn_start = now_ns()
-        _move_to_cpu(order["start_cpu"])
+        move_to_cpu(order["start_cpu"])
         run.reset()
         if not cold:
             self._timer.time(run.step, 1)  # the reset evicts data from the caches: a warm race starts warm
@@ -193,7 +193,7 @@ def _to_python(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def _move_to_cpu(cpu: int) -> None:
+def move_to_cpu(cpu: int) -> None:
     """Move this process to a CPU, then allow all its CPUs again.
 
     The kernel wakes a process on the core where it last ran, so one contender could stay on an idle core and another

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -166,7 +166,7 @@ def measure_case(
     lanes = [Lane(spec) for spec in specs]
     task = Task(reference, case, places, _cache_bytes(machine))
     _prepare_all(lanes, task, plan, pool, on_prepare)
-    if plan.versions:
+    if plan.versions and not plan.ratios_only:
         _equalise([lane for lane in lanes if lane.racing])
     plan = replace(plan, budget_s=budget()) if budget else plan
     start = time.monotonic()
@@ -177,21 +177,28 @@ def measure_case(
 
 
 def repeat_execution(
-    race: Race, rounds: int | None, on_round: OnRound = _ignore_round, on_prepare: OnPrepare = _ignore_prepare
+    race: Race,
+    rounds: int | None,
+    on_round: OnRound = _ignore_round,
+    on_prepare: OnPrepare = _ignore_prepare,
+    *,
+    open_pool: Callable[[], AbstractContextManager[Pool]] = ProcessPool,
+    budget_s: float | None = None,
 ) -> None:
     """Continue a race with fresh processes, for `rounds` rounds or for as long as their preparation took (None).
 
     With the same time for preparation and rounds, no other length would give more than twice the information per
-    second, whether processes or rounds vary more.
+    second, whether processes or rounds vary more. `budget_s`: at least so many seconds of rounds.
     """
     racing = [lane for lane in race.lanes if lane.racing]
     counts = [(lane.samples_per_turn, lane.calls_per_sample) for lane in racing]
     start = time.monotonic()
-    with ProcessPool() as pool:
+    with open_pool() as pool:
         _prepare_all(racing, race.task, race.plan, pool, on_prepare)
         for lane, (samples, calls) in zip(racing, counts, strict=True):  # all turns of a lane are of one kind
             lane.samples_per_turn, lane.calls_per_sample = samples, calls
-        budget_s = max(MIN_EXECUTION_S, time.monotonic() - start) if rounds is None else MIN_EXECUTION_S
+        if budget_s is None:
+            budget_s = max(MIN_EXECUTION_S, time.monotonic() - start) if rounds is None else MIN_EXECUTION_S
         seed = race.plan.seed + len(race.lanes[0].samples_ns)
         least = rounds or MIN_EXECUTION_ROUNDS
         plan = replace(race.plan, budget_s=budget_s, least_rounds=least, target=0.0, seed=seed)

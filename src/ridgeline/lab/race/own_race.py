@@ -12,7 +12,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,13 +37,18 @@ DEFAULT_BUDGET_S = 20.0  # of all cases
 OWN_PLAN = Plan(target=0.004, most_rounds=2000, sample_ns=0, turn_ns=1, ratios_only=True)
 
 
+@contextmanager
+def _start_nothing(_: Case) -> Iterator[Mapping[str, Group]]:
+    yield {}
+
+
 @dataclass(frozen=True)
 class OwnRace:
     """What is raced: the names of the contenders, the reference first, and how to start them for a case."""
 
     name: str  # of the workload in the records: "commands", "http"
     contenders: tuple[str, ...]
-    start: Callable[[Case], AbstractContextManager[Mapping[str, Group]]]
+    start: Callable[[Case], AbstractContextManager[Mapping[str, Group]]] = _start_nothing
     unit: str = "runs"
     command: str = ""  # repeats the race
     settings: Mapping[str, Any] = field(default_factory=dict)  # a stopped run goes on only with the same
