@@ -25,6 +25,7 @@ PUBLIC = [
     "__version__",
     "align",
     "audit",
+    "bulk",
     "ceilings",
     "claims",
     "collate",

@@ -16,6 +16,7 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline import audit as audit
+    from ridgeline import bulk as bulk
     from ridgeline import claims as claims
     from ridgeline import embed as embed
     from ridgeline import errors as errors
@@ -56,6 +57,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".": [
             "audit",
+            "bulk",
             "claims",
             "embed",
             "errors",

@@ -36,6 +36,7 @@ COMMANDS = {
     "index": ("index:index", "Work", "Build an index: a folder that `ridgeline search` reads."),
     "search": ("search:search", "Work", "Find the nearest rows, best first."),
     "serve": ("serve:serve", "Work", "Serve embeddings, reranking and search over HTTP."),
+    "bulk": ("bulk:bulk", "Work", "Jobs over datasets larger than a machine: exactly once, resumable."),
     "machine": (
         "machine:machine",
         "Measure",
@@ -69,11 +70,12 @@ COMMANDS = {
     "recommend": ("recommend:recommend", "Systems", "Recommend items by ratings and by the meaning of texts."),
     "fabric": ("fabric:fabric", "Systems", "Collectives: show, prove, predict, tune; doctor checks this host."),
     "model": ("model:model", "Manage", "Models for embedding: fetch one, list those on this machine."),
+    "jobs": ("jobs:jobs", "Manage", "Bulk jobs of this user: list, show, resume and clean."),
 }
 # These commands share the machine with other programs. A waiting thread of torch spins for milliseconds before it
 # sleeps. If the core of its partner is busy, one text took 66 ms; with a short spin it takes 19 ms (12 and 13 ms on an
 # idle machine). Commands that measure keep the default, and so does a user who sets the variable.
-SHORT_SPIN_COMMANDS = ("embed", "index", "search", "serve", "audit", "recommend")
+SHORT_SPIN_COMMANDS = ("embed", "index", "search", "serve", "audit", "recommend", "bulk", "jobs")
 SPIN_COUNT = "10000"
 CONTEXT_SETTINGS = {"run": {"ignore_unknown_options": True}}  # the flags of Hydra (--cfg job) are unknown to Typer
 

@@ -1,0 +1,38 @@
+"""Jobs over datasets larger than a machine: chunks, exactly once, resumable, on this machine or a Ray cluster.
+
+import ridgeline.bulk
+
+ridgeline.bulk.embed("s3://bucket/titles", "s3://bucket/vectors", column="title", key="id")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline._lazy import attach
+
+if TYPE_CHECKING:
+    from ridgeline.bulk.embed_job import CHUNK_ROWS as CHUNK_ROWS
+    from ridgeline.bulk.embed_job import DEFAULT_MODEL as DEFAULT_MODEL
+    from ridgeline.bulk.embed_job import ENGINES as ENGINES
+    from ridgeline.bulk.embed_job import FORMATS as FORMATS
+    from ridgeline.bulk.embed_job import describe_progress as describe_progress
+    from ridgeline.bulk.embed_job import embed as embed
+    from ridgeline.bulk.engines import parse_devices as parse_devices
+    from ridgeline.bulk.job import Progress as Progress
+    from ridgeline.bulk.registry import Job as Job
+    from ridgeline.bulk.registry import clean as clean
+    from ridgeline.bulk.registry import list_jobs as list_jobs
+    from ridgeline.bulk.registry import show_job as show_job
+    from ridgeline.bulk.resume import resume as resume
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "embed_job": ["CHUNK_ROWS", "DEFAULT_MODEL", "ENGINES", "FORMATS", "describe_progress", "embed"],
+        "engines": ["parse_devices"],
+        "job": ["Progress"],
+        "registry": ["Job", "clean", "list_jobs", "show_job"],
+        "resume": ["resume"],
+    },
+)

@@ -1,0 +1,86 @@
+"""What a worker does with the result of a chunk: write the part and the rejects, each whole, named by their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ridgeline.bulk.rows import Reject
+from ridgeline.bulk.sources import VECTOR, Span
+from ridgeline.bulk.storage import Storage
+from ridgeline.bulk.target import Part
+
+HASH_DIGITS = 16  # of the name of a part
+
+
+@dataclass(frozen=True)
+class Task:
+    """One chunk for a worker."""
+
+    chunk: int
+    spans: tuple[Span, ...]
+    key: str  # of the content: source, range, code, model
+    skip: tuple[Reject, ...] = ()  # rows that ended workers
+    probe: tuple[int, int] | None = None  # compute only these good rows and write nothing
+    reuse: Reuse | None = None
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Where the vectors of a chunk's good rows are already; -1: nowhere, compute it."""
+
+    parts: Any  # int32 per row: a number in `names`
+    rows: Any  # int64 per row: the row in that part
+    names: dict[int, str] = field(default_factory=dict)
+    drop_reused: bool = False  # write only the rows that are computed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a task: a part, or an error that stops the job."""
+
+    part: Part | None = None
+    error: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage
+    rejects: tuple[Reject, ...] = ()  # the first ones
+
+
+def encode_parquet(table: Any) -> bytes:
+    """Return a table as a Parquet file; the same rows give the same bytes. Vectors are not compressed."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    plain = [f.name for f in table.schema if f.name != VECTOR and not arrow.types.is_nested(f.type)]
+    sink = io.BytesIO()
+    parquet.write_table(
+        table,
+        sink,
+        compression=dict.fromkeys(plain, "zstd") or "none",
+        use_dictionary=False,
+        row_group_size=len(table) or 1,
+    )
+    return sink.getvalue()
+
+
+def write_part(storage: Storage, task: Task, folder: str, table: Any, rejects: Sequence[Reject], computed: int) -> Part:
+    """Write the rows and the rejects of a chunk."""
+    reject_file = None
+    if rejects:
+        lines = "".join(json.dumps(asdict(reject)) + "\n" for reject in rejects).encode()
+        reject_file = f"rejects/part-{task.chunk:06}-{_hash(lines)[:HASH_DIGITS]}.jsonl"
+        storage.write(reject_file, lines)
+    if not len(table):
+        return Part(task.chunk, None, 0, 0, "", len(rejects), reject_file, 0, task.key)
+    data = encode_parquet(table)
+    digest = _hash(data)
+    name = f"{folder}part-{task.chunk:06}-{digest[:HASH_DIGITS]}.parquet"
+    storage.write(name, data)
+    return Part(task.chunk, name, len(table), len(data), digest, len(rejects), reject_file, computed, task.key)
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,203 @@
+"""`ridgeline bulk`: jobs over datasets larger than a machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, stderr
+from ridgeline.cli.progress import INTERVAL_S, format_left
+from ridgeline.errors import Exit
+
+if TYPE_CHECKING:
+    from ridgeline.bulk import Progress
+
+bulk = typer.Typer(no_args_is_help=True, help="Jobs over datasets larger than a machine: exactly once, resumable.")
+
+Sources = Annotated[list[str], typer.Argument(metavar="SOURCE…", help="Files, folders, globs or URLs (s3://…).")]
+Out = Annotated[str, typer.Option("--out", "-o", metavar="TARGET", help="A folder or a URL that the job makes.")]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="NAME", help="The column that identifies a row; --incremental needs it.")
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="local: processes of this machine; ray: a Ray cluster.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Ray: the cluster, or auto (default: start Ray on this machine)."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", help="Workers (default: two per GPU; one per NUMA node without a GPU)."),
+]
+ChunkTimeout = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Seconds for a chunk, after which its rows are tried apart (default: no limit)."),
+]
+MaxRejects = Annotated[
+    int | None, typer.Option(metavar="N", help="Stop, exit 2, if more rows are rejected (default: no limit).")
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        "--device", help="auto (every GPU, else the CPU), cpu, cuda:N; several as cuda:0,cuda:1; cuda:all is every GPU."
+    ),
+]
+
+
+@bulk.command("embed")
+def embed(
+    sources: Sources,
+    out: Out,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column of texts (default: 'text', or the only one).")
+    ] = None,
+    key: Key = None,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="parquet, delta or lance.")] = "parquet",
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    chunk_rows: Annotated[
+        int, typer.Option(metavar="N", help="Rows of a chunk and of a part (default: 16384).")
+    ] = 16_384,
+    chunk_timeout: ChunkTimeout = None,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Update a finished target: compute only new and changed rows.")
+    ] = False,
+    max_rejects: MaxRejects = None,
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="A folder, or a name (ridgeline model ls).")
+    ] = "all-MiniLM-L6-v2",
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Text before every input: the name of a prompt of the model, or the words."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16: the type of the computation.")
+    ] = "auto",
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Truncate texts to N tokens (default: the limit of the model).")
+    ] = None,
+    truncate_dim: Annotated[int | None, typer.Option(metavar="N", help="Keep the first N components.")] = None,
+    normalize: Annotated[bool, typer.Option(help="Scale vectors to length 1.")] = True,
+    vectors: Annotated[
+        str, typer.Option(metavar="TYPE", help="float32 or float16: the type of the stored vectors.")
+    ] = "float32",
+    device: Devices = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Embed a column of texts; the target gets the columns of the source and `vector`.
+
+    [dim]Examples:[/]
+
+      ridgeline bulk embed titles/ -o vectors --column title --key id
+
+      ridgeline bulk embed s3://bucket/titles -o s3://bucket/vectors --column title --key id --format delta
+
+      ridgeline bulk embed titles/ -o vectors --column title --key id --format delta --incremental
+
+    The same command resumes a job that was stopped. Rows that cannot be embedded go to TARGET/rejects with a reason;
+    the exit code is 1 then.
+    """
+    from ridgeline import bulk as jobs
+
+    with show_rows(quiet) as report:
+        answer = jobs.embed(
+            sources,
+            out,
+            column=column,
+            key=key,
+            format=form,
+            engine=engine,
+            address=address,
+            workers=workers,
+            chunk_rows=chunk_rows,
+            chunk_timeout=chunk_timeout,
+            incremental=incremental,
+            max_rejects=max_rejects,
+            device=device,
+            dtype=dtype,
+            model=model,
+            max_tokens=max_tokens,
+            prompt=prompt,
+            truncate_dim=truncate_dim,
+            normalize=normalize,
+            vectors=vectors,
+            report=report,
+        )
+    finish(answer, as_json, quiet)
+
+
+def finish(answer: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    """Print the answer of a job; exit 1 if rows were rejected."""
+    if as_json:
+        print_json(answer)
+    elif not quiet:
+        print_line(_format_answer(answer), stderr())
+    if answer["rejects"]:
+        if not as_json:
+            print_line(f"{answer['rejects']:,} rejects: their reasons are in {answer['target']}/rejects", stderr())
+        raise typer.Exit(Exit.FINDINGS)
+
+
+def _format_answer(answer: dict[str, Any]) -> str:
+    computed, seconds = answer["computed"], answer["seconds"]
+    kept = f", {answer['reused']:,} kept" if answer["reused"] else ""
+    removed = f", {answer['removed']:,} removed" if answer["removed"] else ""
+    return (
+        f"{answer['job']}: {answer['rows']:,} rows, {computed:,} computed in {seconds:.1f} s "
+        f"({computed / max(seconds, 1e-9):,.0f}/s){kept}{removed} → {answer['target']}"
+    )
+
+
+@contextmanager
+def show_rows(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Show rows, rows/s, how busy the workers are, and the time left: a bar on a terminal, else lines."""
+    from ridgeline.bulk import describe_progress
+
+    console = stderr()
+    if quiet:
+        yield lambda _: None
+    elif console.is_terminal:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(), TextColumn("{task.description}"))
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("starting workers", total=1.0)
+
+            def show(progress: Progress) -> None:
+                share = (progress.rows + progress.before) / max(1, progress.total)
+                bar.update(task, completed=share, description=describe_progress(progress) + _format_rest(progress))
+
+            yield show
+    else:
+        printed = time.monotonic()
+
+        def print_progress(progress: Progress) -> None:
+            nonlocal printed
+            now = time.monotonic()
+            if now - printed >= INTERVAL_S:
+                printed = now
+                print_line(describe_progress(progress) + _format_rest(progress), console)
+
+        yield print_progress
+
+
+def _format_rest(progress: Progress) -> str:
+    """The share of the time that workers are busy, and the time left."""
+    if not progress.rows or not progress.seconds:
+        return ""
+    words = ""
+    if progress.busy:
+        busy = sum(progress.busy.values()) / len(progress.busy) / progress.seconds
+        words += f", {len(progress.busy)} workers {min(busy, 1.0):.0%} busy"
+    left = progress.total - progress.rows - progress.before
+    if left > 0:
+        words += f", about {format_left(left * progress.seconds / progress.rows)} left"
+    return words

@@ -1,0 +1,329 @@
+"""`bulk embed` from the plan to the manifest: nothing lost, nothing doubled, the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from tests.bulk.sources_made import make_source, make_table, make_texts, read_parts, read_rows
+
+from ridgeline import Embedder, bulk
+from ridgeline.bulk.engines import Death, LocalEngine
+from ridgeline.errors import InputError, Locked
+from ridgeline.store import lock
+
+ROWS = dict(enumerate(make_texts(44)))
+
+
+def test_every_row_gets_the_vector_of_its_text_whatever_the_format(tmp_path, settings, inline, model):
+    answer = bulk.embed(make_source(tmp_path / "in", ROWS), tmp_path / "out", **settings)
+    assert (answer["rows"], answer["computed"], answer["rejects"], answer["chunks"]) == (44, 44, 0, 5)
+    assert read_rows(tmp_path / "out") == ROWS
+    table = arrow.concat_tables([parquet.read_table(f) for f in sorted((tmp_path / "out").glob("part-*.parquet"))])
+    assert table["id"].to_pylist() == list(ROWS), "the order of the source"
+    with Embedder(model, device="cpu", dtype="float32") as embedder:
+        expected = embedder.encode(list(ROWS.values()))
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+
+
+def test_an_interrupted_job_goes_on_where_it_stood_and_gives_the_same_bytes(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    bulk.embed(source, tmp_path / "whole", **settings)
+    for stop_after in (1, 2):
+        inline.stop_after = stop_after
+        with pytest.raises(KeyboardInterrupt):
+            bulk.embed(source, tmp_path / "out", **settings)
+        assert not (tmp_path / "out/_ridgeline/manifest.json").exists()
+    [job] = [job for job in bulk.list_jobs() if job.target.endswith("out")]
+    assert (job.state, job.done, job.chunks) == ("stopped", 3, 5)
+    inline.stop_after = None
+    answer = bulk.resume(job.job)
+    assert (answer["rows"], answer["computed"], answer["reused"]) == (44, 14, 30)
+    assert read_parts(tmp_path / "out") == read_parts(tmp_path / "whole")
+    assert bulk.show_job(job.job).state == "done"
+    assert bulk.embed(source, tmp_path / "out", **settings)["computed"] == 0
+
+
+def test_a_part_without_a_commit_does_not_count(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    bulk.embed(source, tmp_path / "whole", **settings)
+    inline.stop_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        bulk.embed(source, tmp_path / "out", **settings)
+    (tmp_path / "out/part-000003-0000000000000000.parquet").write_bytes(b"half")
+    commits = sorted((tmp_path / "out/_ridgeline/commits").glob("*.json"))
+    commits[-1].unlink()
+    inline.stop_after = None
+    assert bulk.embed(source, tmp_path / "out", **settings)["computed"] == 34
+    assert read_parts(tmp_path / "out") == read_parts(tmp_path / "whole")
+
+
+def test_bad_rows_go_to_the_rejects_with_their_reason(tmp_path, settings, inline):
+    lines = [json.dumps({"id": i, "title": text}) for i, text in ROWS.items()]
+    lines[3] = '{"id": 3, "title": null}'
+    lines[17] = '{"id": 17, "title": "cut'
+    lines[30] = '{"id": 30, "title": 5}'
+    lines[31] = '{"id": 31, "title": "\\ud800"}'
+    lines[32] = "[1]"
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    answer = bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", **settings)
+    assert (answer["rows"], answer["rejects"]) == (39, 5)
+    found = [
+        json.loads(line)
+        for file in sorted((tmp_path / "out/rejects").glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    assert [reject["row"] for reject in found] == [3, 17, 30, 31, 32]
+    assert all(reject["source"].endswith("in.jsonl") and reject["reason"] for reject in found)
+    assert read_rows(tmp_path / "out") == {i: t for i, t in ROWS.items() if i not in (3, 17, 30, 31, 32)}
+
+
+def test_too_many_rejects_stop_the_job_and_a_higher_limit_goes_on(tmp_path, settings, inline):
+    lines = [json.dumps({"id": i, "title": text if i % 20 != 15 else None}) for i, text in ROWS.items()]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"2 rejects are more than --max-rejects 1.*row 15: 'title' is null"):
+        bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=1, **settings)
+    assert not read_parts(tmp_path / "out")
+    answer = bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", max_rejects=2, **settings)
+    assert (answer["rows"], answer["rejects"], answer["computed"]) == (42, 2, 4)
+    assert len(read_rows(tmp_path / "out")) == 42
+
+
+def test_an_increment_computes_what_changed_and_equals_a_whole_run(tmp_path, settings, inline):
+    source = tmp_path / "in"
+    make_source(source, ROWS)
+    bulk.embed(source, tmp_path / "out", **settings)
+    changed = {i: text for i, text in ROWS.items() if i not in (7, 30)} | {12: "a new text", 90: "an added one"}
+    make_source(source, changed)
+    with pytest.raises(InputError, match="--incremental"):
+        bulk.embed(source, tmp_path / "out", **settings)
+    inline.stop_after = 1
+    with pytest.raises(KeyboardInterrupt):
+        bulk.embed(source, tmp_path / "out", incremental=True, **settings)
+    inline.stop_after = None
+    answer = bulk.embed(source, tmp_path / "out", incremental=True, **settings)
+    assert (answer["rows"], answer["removed"]) == (43, 2)
+    bulk.embed(source, tmp_path / "whole", **settings)
+    assert read_rows(tmp_path / "out") == changed
+    assert read_parts(tmp_path / "out").keys() == read_parts(tmp_path / "whole").keys()
+    assert read_parts(tmp_path / "out") == read_parts(tmp_path / "whole")
+    assert bulk.embed(source, tmp_path / "out", incremental=True, **settings)["computed"] == 0
+
+
+def test_an_increment_counts_reused_and_computed_rows(tmp_path, settings, inline):
+    make_source(tmp_path / "in", ROWS)
+    bulk.embed(tmp_path / "in", tmp_path / "out", **settings)
+    make_source(tmp_path / "in", ROWS | {12: "a new text"})
+    answer = bulk.embed(tmp_path / "in", tmp_path / "out", incremental=True, **settings)
+    assert (answer["computed"], answer["reused"], answer["removed"]) == (1, 43, 0)
+
+
+def test_a_target_of_another_job_is_refused_and_left_alone(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    bulk.embed(source, tmp_path / "out", **settings)
+    before = read_parts(tmp_path / "out")
+    with pytest.raises(InputError, match="max_tokens is null there, 4 here"):
+        bulk.embed(source, tmp_path / "out", max_tokens=4, **settings)
+    assert read_parts(tmp_path / "out") == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        bulk.embed(source, tmp_path / "mine", **settings)
+
+
+def test_a_second_driver_is_refused_and_the_first_is_named(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    bulk.embed(source, tmp_path / "out", **settings)
+    with lock(tmp_path / "out/_ridgeline/lock"), pytest.raises(Locked, match=f"process {os.getpid()} on"):
+        bulk.embed(source, tmp_path / "out", **settings)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (arrow.table({"id": [7], "name": ["x"]}), "1.parquet' has no column 'title'"),
+        (arrow.table({"id": ["7"], "title": ["x"]}), "1.parquet' has column 'id' as string, .* as int64"),
+        (arrow.table({"id": [7], "title": [3]}), "1.parquet' has column 'title' as int64, .* as string"),
+    ],
+)
+def test_a_file_that_differs_is_named_and_nothing_is_written(tmp_path, settings, inline, table, message):
+    (tmp_path / "in").mkdir()
+    parquet.write_table(make_table([1], ["x"]), tmp_path / "in/0.parquet")
+    parquet.write_table(table, tmp_path / "in/1.parquet")
+    with pytest.raises(InputError, match=message):
+        bulk.embed(tmp_path / "in", tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"format": "orc"}, "did you mean|There are: parquet"),
+        ({"engine": "spark"}, "There are: local, ray"),
+        ({"chunk_rows": 0}, "--chunk-rows is 0"),
+        ({"incremental": True, "key": None}, "--incremental needs --key"),
+        ({"device": "cuda:77"}, "cuda:77"),
+        ({"address": "auto"}, "--engine ray"),
+        ({"column": "nope"}, "no column 'nope'|no column in"),
+        ({"vectors": "float16", "format": "delta"}, "Delta table has no float16"),
+    ],
+)
+def test_bad_options_are_one_sentence(tmp_path, settings, inline, more, message):
+    make_source(tmp_path / "in", ROWS)
+    with pytest.raises(InputError, match=message):
+        bulk.embed(tmp_path / "in", tmp_path / "out", **(settings | more))
+    assert not (tmp_path / "out").exists()
+
+
+def test_vectors_can_be_stored_in_float16(tmp_path, settings, inline):
+    make_source(tmp_path / "in", ROWS)
+    bulk.embed(tmp_path / "in", tmp_path / "out", vectors="float16", **settings)
+    [first, *_] = sorted((tmp_path / "out").glob("part-*.parquet"))
+    assert parquet.read_schema(first).field("vector").type.value_type == arrow.float16()
+
+
+def test_the_target_of_a_job_is_a_source(tmp_path, settings, inline):
+    make_source(tmp_path / "in", ROWS)
+    bulk.embed(tmp_path / "in", tmp_path / "out", **settings)
+    answer = bulk.embed(tmp_path / "out", tmp_path / "again", **settings)
+    assert answer["rows"] == 44
+    assert read_rows(tmp_path / "again") == ROWS
+
+
+def test_clean_forgets_finished_jobs_and_empties_a_stopped_one(tmp_path, settings, inline):
+    source = make_source(tmp_path / "in", ROWS)
+    bulk.embed(source, tmp_path / "done", **settings)
+    inline.stop_after = 1
+    with pytest.raises(KeyboardInterrupt):
+        bulk.embed(source, tmp_path / "half", **settings)
+    assert [job.state for job in bulk.list_jobs()].count("stopped") == 1
+    [removed] = bulk.clean()
+    assert len(bulk.list_jobs()) == 1
+    assert read_rows(tmp_path / "done") == ROWS
+    assert removed != bulk.list_jobs()[0].job
+    bulk.clean(bulk.list_jobs()[0].job)
+    assert not read_parts(tmp_path / "half")
+    with pytest.raises(InputError, match="no job"):
+        bulk.show_job("embed-none")
+
+
+class DiesOf:
+    """A worker that is ended by one row."""
+
+    def __init__(self, factory, row):
+        self.factory, self.row = factory, row
+
+    def __call__(self, device):
+        run, row = self.factory(device), self.row
+
+        def die(task):
+            batch = run._reader.read(task.spans)
+            low, high = task.probe or (0, len(batch.rows))
+            skipped = {reject.row for reject in task.skip}
+            if row in set(batch.numbers[low:high].tolist()) - skipped:
+                return Death("was killed by SIGSEGV")
+            return run(task)
+
+        die.close = run.close
+        return die
+
+
+def test_a_row_that_ends_its_workers_is_rejected_and_the_others_stay(tmp_path, settings, inline, monkeypatch):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"id": i, "title": t}) + "\n" for i, t in ROWS.items()))
+    start = inline.__enter__
+
+    def enter(self):
+        self._factory = DiesOf(self._factory, 23)
+        return start(self)
+
+    monkeypatch.setattr(inline, "__enter__", enter)
+    answer = bulk.embed(tmp_path / "in.jsonl", tmp_path / "out", **settings)
+    assert (answer["rows"], answer["rejects"]) == (43, 1)
+    [file] = (tmp_path / "out/rejects").glob("*.jsonl")
+    reject = json.loads(file.read_text())
+    assert (reject["row"], "SIGSEGV" in reject["reason"]) == (23, True)
+
+
+class Dies:
+    """A worker for a pool: exits on one task, doubles the others."""
+
+    def __call__(self, device):
+        def run(number):
+            if number == 3:
+                os._exit(9)
+            return number * 2
+
+        return run
+
+
+def test_the_local_engine_returns_the_task_that_ends_its_workers():
+    with LocalEngine(Dies(), ["cpu"]) as engine:
+        answers = dict(engine.run(range(6)))
+    assert {task: answer for task, answer in answers.items() if task != 3} == {0: 0, 1: 2, 2: 4, 4: 8, 5: 10}
+    assert "exited with code 9" in answers[3].reason
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+import ridgeline.bulk as bulk
+
+def main():
+    source, out, model, kill_worker, kill_driver = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+    killed = []
+    def report(progress):
+        if progress.rows >= kill_worker and not killed:
+            killed.append(True)
+            me = os.getpid()
+            for status in Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    if int(status.read_text().rpartition(")")[2].split()[1]) == me:
+                        os.kill(int(status.parent.name), signal.SIGKILL)
+                except (OSError, ValueError):
+                    pass
+        if progress.rows >= kill_driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+    bulk.embed(source, out, column="title", key="id", chunk_rows=10, device="cpu", dtype="float32", model=model,
+               report=report)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def kill_and_resume(tmp_path: Path, model: str, times: int, source: Path) -> Path:
+    (tmp_path / "kill.py").write_text(KILL)
+    out = tmp_path / "killed"
+    command = [sys.executable, str(tmp_path / "kill.py"), str(source), str(out), model]
+    for number in range(times):
+        ended = subprocess.run([*command, str(10), str(10 + 10 * (number % 2))], capture_output=True, timeout=300)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-500:]
+    return out
+
+
+def test_worker_and_driver_killed_twice_resume_to_the_same_bytes(tmp_path, settings, inline, model):
+    source = make_source(tmp_path / "in", dict(enumerate(make_texts(100))))
+    bulk.embed(source, tmp_path / "whole", **settings)
+    out = kill_and_resume(tmp_path, model, 2, source)
+    answer = bulk.embed(source, out, **settings)
+    assert 0 < answer["computed"] < 100
+    assert read_parts(out) == read_parts(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_driver_killed_twenty_times_loses_and_doubles_nothing(tmp_path, settings, inline, model):
+    rows = dict(enumerate(make_texts(800)))
+    source = make_source(tmp_path / "in", rows)
+    bulk.embed(source, tmp_path / "whole", **settings)
+    out = kill_and_resume(tmp_path, model, 20, source)
+    bulk.embed(source, out, **settings)
+    assert read_rows(out) == rows
+    assert read_parts(out) == read_parts(tmp_path / "whole")

@@ -1,0 +1,108 @@
+"""Sources are cut into the same rows in any chunk size, and every row is read once."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.bulk.sources_made import make_source, make_table, make_texts
+
+from ridgeline.bulk.increment import hash_rows, index_rows
+from ridgeline.bulk.rows import RowReader
+from ridgeline.bulk.sources import find_files, open_table, plan_spans
+from ridgeline.errors import InputError
+
+
+def read_all(source: Path | list[Path], chunk_rows: int, column: str | None = "title", key: str | None = "id"):
+    files = find_files(source if isinstance(source, list) else [source])
+    table = open_table(files, column, key)
+    reader = RowReader(table)
+    chunks = [reader.read(spans) for spans in plan_spans(table, chunk_rows)]
+    reader.close()
+    assert all(len(chunk.rows) + len(chunk.rejects) <= chunk_rows for chunk in chunks)
+    return chunks
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 10, 1000])
+def test_chunks_span_files_and_hold_every_row_once(tmp_path, chunk_rows):
+    rows = dict(enumerate(make_texts(43)))
+    chunks = read_all(make_source(tmp_path / "in", rows), chunk_rows)
+    assert len(chunks) == -(-43 // chunk_rows)
+    assert [i for chunk in chunks for i in chunk.rows["id"].to_pylist()] == list(rows)
+    assert [t for chunk in chunks for t in chunk.rows["title"].to_pylist()] == list(rows.values())
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=12), max_size=20),
+    st.integers(1, 8),
+)
+def test_csv_cells_with_quotes_and_line_ends_are_read_as_they_were_written(tmp_path_factory, texts, chunk_rows):
+    path = tmp_path_factory.mktemp("csv") / "in.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerows([["id", "title"], *([i, text] for i, text in enumerate(texts))])
+    found = [t for chunk in read_all(path, chunk_rows) for t in chunk.rows["title"].to_pylist()]
+    assert found == texts
+
+
+@given(st.lists(st.one_of(st.text(max_size=8), st.integers(), st.none(), st.floats(allow_nan=False)), max_size=15))
+def test_every_json_line_is_a_row_or_a_reject(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("json") / "in.jsonl"
+    path.write_text("".join(json.dumps({"id": i, "title": v}) + "\n" for i, v in enumerate([*values, "last"])))
+    chunks = read_all(path, 4)
+    good = [i for chunk in chunks for i in chunk.rows["id"].to_pylist()]
+    bad = [reject.row for chunk in chunks for reject in chunk.rejects]
+    readable = [i for i, v in enumerate([*values, "last"]) if isinstance(v, str) and v.isprintable()]
+    assert sorted(good + bad) == list(range(len(values) + 1))
+    assert set(readable) <= set(good)
+
+
+def test_gzip_text_and_windows_line_ends(tmp_path):
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write("one\n\nthree\n")
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbffour\r\nfive")
+    chunks = read_all(tmp_path, 2, None, None)
+    assert [t for chunk in chunks for t in chunk.rows["text"].to_pylist()] == ["one", "", "three", "four", "five"]
+
+
+def test_folders_globs_and_files_in_the_order_given(tmp_path):
+    for name, first in (("b", 0), ("a", 5)):
+        (tmp_path / name).mkdir()
+        parquet.write_table(make_table([first, first + 1], ["x", "y"]), tmp_path / name / "part.parquet")
+    (tmp_path / "a/notes.md").write_text("not a table")
+    (tmp_path / "a/.hidden.parquet").write_text("not a table")
+    ids = [i for c in read_all([tmp_path / "b", tmp_path / "a"], 9) for i in c.rows["id"].to_pylist()]
+    assert ids == [0, 1, 5, 6]
+    ids = [i for c in read_all([Path(f"{tmp_path}/*/*.parquet")], 9) for i in c.rows["id"].to_pylist()]
+    assert ids == [5, 6, 0, 1]
+
+
+@pytest.mark.parametrize("source", ["none.parquet", "*.parquet", "s3://", "notes.md", "foo://bucket/x"])
+def test_a_source_that_is_not_there_is_named(tmp_path, source, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("x")
+    with pytest.raises(InputError, match=re.escape(source)):
+        find_files([source])
+
+
+def test_a_bucket_without_credentials_is_refused_before_a_request(tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(InputError, match="no credentials for 's3://some-bucket/in'"):
+        find_files(["s3://some-bucket/in"])
+
+
+def test_changed_added_and_equal_rows_are_told_apart():
+    old = index_rows([(0, make_table([1, 2], ["a", "b"])), (4, make_table([3], ["c"]))], "id")
+    parts, rows = old.find(*hash_rows(make_table([3, 2, 1, 9], ["c", "B", "a", "a"]), "id"))
+    assert parts.tolist() == [4, -1, 0, -1]
+    assert rows.tolist() == [0, -1, 0, -1]
