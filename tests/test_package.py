@@ -108,6 +108,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 PARTS = [
     "audit",
+    "bulk",
     "claims",
     "embed",
     "fabric",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.bulk.registry import clean as clean
     from ridgeline.bulk.registry import list_jobs as list_jobs
     from ridgeline.bulk.registry import show_job as show_job
-    from ridgeline.bulk.resume import resume as resume
+    from ridgeline.bulk.resumption import resume as resume
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -33,6 +33,6 @@ __getattr__, __dir__, __all__ = attach(
         "engines": ["parse_devices"],
         "job": ["Progress"],
         "registry": ["Job", "clean", "list_jobs", "show_job"],
-        "resume": ["resume"],
+        "resumption": ["resume"],
     },
 )

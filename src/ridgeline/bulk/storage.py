@@ -190,6 +190,10 @@ class RemoteStorage(Storage):
         system, root = _open_filesystem(self.url)
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         infos = _repeat(self.url, lambda: system.get_file_info(selector))
+        if not infos:
+            bucket = root.partition("/")[0]
+            if _repeat(self.url, lambda: system.get_file_info(bucket)).type == fs.FileType.NotFound:
+                raise InputError(f"there is no bucket '{bucket}' for '{self.url}'; check the name and the region.")
         files = [info for info in infos if info.type == fs.FileType.File]
         found = [FileState(info.path[len(root) :].lstrip("/"), info.size, _get_version(info)) for info in files]
         return sorted((file for file in found if file.name), key=lambda file: file.name)
