@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.record import Record
 
 OUT = Path("ridgeline-report")
+HTTP = "HTTP addresses (--http)"
 COMMANDS = "Commands (after --, or --sh)"
 
 
@@ -152,9 +153,24 @@ def bench(
             rich_help_panel=COMMANDS,
         ),
     ] = None,
+    http: Annotated[
+        bool, typer.Option("--http", help="Race the HTTP addresses that are named.", rich_help_panel=HTTP)
+    ] = False,
+    rate: Annotated[
+        float, typer.Option(help="Requests per second to one address at a time.", rich_help_panel=HTTP)
+    ] = 20.0,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME: VALUE", help="Header of every request.", rich_help_panel=HTTP),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="BODY", help="Send this body with POST.", rich_help_panel=HTTP)
+    ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(help="Smaller relative differences are SAME (default: 0.01).", rich_help_panel=COMMANDS),
+        typer.Option(
+            help="Smaller relative differences are SAME (default: 0.01, --http: 0.03).", rich_help_panel=COMMANDS
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -175,6 +191,8 @@ def bench(
 
       ridgeline bench -- ./old --flag -- ./new --flag
 
+      ridgeline bench --http http://localhost:8000/ http://localhost:8001/ --rate 100
+
       ridgeline bench --sh 'sort f{n}' --sh 'sort -S 1M f{n}' --param n=10,1000 --setup 'seq {n} > f{n}' --same-output
 
     With one workload it prints all cases, with several one line each; records.jsonl and report.html hold the rest. It
@@ -182,6 +200,26 @@ def bench(
     WRONG or INCOMPLETE; of your own
     commands, if any of them is.
     """
+    if http:
+        bench_own.run_http(
+            names or (),
+            rate=rate,
+            headers=header or (),
+            body=data,
+            labels=label or (),
+            margin=margin,
+            refused=[
+                option
+                for option, value in {"--case": case, "--against": against, "--sh": shell, "--param": param}.items()
+                if value or ctx.meta.get("commands")
+            ],
+            out=out,
+            budget_s=parse_seconds(budget, "--budget") if budget else None,
+            timeout_s=min(30.0, parse_seconds(timeout, "--timeout")),
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     own = bench_own.OwnOptions(
         commands=[*ctx.meta.get("commands", ()), *(["sh", "-c", line] for line in shell or ())],
         shell=len(shell or ()),

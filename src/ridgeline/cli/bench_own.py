@@ -113,6 +113,58 @@ def run_own(
     finish_own(race, list(iterate_cases(params)), plan, out, budget_s, as_json=as_json, quiet=quiet)
 
 
+def run_http(
+    urls: Sequence[str],
+    *,
+    rate: float,
+    headers: Sequence[str],
+    body: str | None,
+    labels: Sequence[str],
+    margin: float | None,
+    refused: Sequence[str],
+    out: Path,
+    budget_s: float | None,
+    timeout_s: float,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Race HTTP addresses in an open loop."""
+    from ridgeline.lab import Case
+    from ridgeline.lab.judge import MARGIN
+    from ridgeline.lab.race import (
+        DEFAULT_BUDGET_S,
+        OWN_PLAN,
+        HttpOptions,
+        choose_turn_s,
+        make_http_race,
+        name_contenders,
+    )
+
+    if refused:
+        raise InputError(f"{refused[0]} has no meaning for --http; name addresses, --rate, --header and --data.")
+    if not urls:
+        raise InputError("--http has no address; write: ridgeline bench --http http://localhost:8000/ --rate 100.")
+    if len(labels) > len(urls):
+        raise InputError(f"--name is given {len(labels)} times for {len(urls)} addresses; one each at most.")
+    pairs = [header.partition(":") for header in headers]
+    for header, (name, colon, _) in zip(headers, pairs, strict=True):
+        if not colon or not name.strip():
+            raise InputError(f"--header '{header}' is not of the form 'Name: value'.")
+    options = HttpOptions(
+        rate=rate,
+        turn_s=choose_turn_s(budget_s or DEFAULT_BUDGET_S, len(urls)),
+        headers={name.strip(): value.strip() for name, _, value in pairs},
+        body=body,
+        timeout_s=timeout_s,
+    )
+    repeat = shlex.join(["ridgeline", *sys.argv[1:]])
+    race = make_http_race(
+        urls, name_contenders([*labels, *urls[len(labels) :]]), options, repeat, check_margin(margin, MARGIN)
+    )
+    plan = replace(OWN_PLAN, timeout_s=timeout_s, target=0.0)
+    finish_own(race, [Case({"rate": rate}, "cpu")], plan, out, budget_s, as_json=as_json, quiet=quiet)
+
+
 def finish_own(
     race: OwnRace,
     cases: Sequence[Case],

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.commands import make_command_race as make_command_race
     from ridgeline.lab.race.contender import read_peaks as read_peaks
     from ridgeline.lab.race.contender import reset_peaks as reset_peaks
+    from ridgeline.lab.race.endpoints import HttpOptions as HttpOptions
+    from ridgeline.lab.race.endpoints import choose_turn_s as choose_turn_s
+    from ridgeline.lab.race.endpoints import make_http_race as make_http_race
     from ridgeline.lab.race.functions import RaceResult as RaceResult
     from ridgeline.lab.race.functions import race as race
     from ridgeline.lab.race.loader import load_workload as load_workload
@@ -42,6 +45,7 @@ __getattr__, __dir__, __all__ = attach(
         "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
+        "endpoints": ["HttpOptions", "choose_turn_s", "make_http_race"],
         "functions": ["RaceResult", "race"],
         "loader": ["load_workload"],
         "measure": ["Plan"],
