@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tokenizer/trie.hpp"
+
 namespace ridgeline {
 
 // Up to 16 bytes of a word, the rest zero.
@@ -35,7 +37,7 @@ public:
 
   // The pieces of a word of `size` bytes, or the one unknown token; returns how many. `to` has space for `size` tokens.
   int pieces(const char *word, int size, std::int32_t *to) const {
-    const Node *const all = nodes.data();
+    const Trie::Node *const all = trie.data();
     int count = 0, at = 0;
     std::uint32_t base = outer;
     while (at < size) {
@@ -43,7 +45,7 @@ public:
       int end = at;
       for (int k = at; k < size; ++k) {
         const auto byte = std::uint8_t(word[k]);
-        const Node node = all[base + byte];
+        const Trie::Node node = all[base + byte];
         if (!node.is(byte)) break;
         base = node.base;
         const std::int32_t current = node.token();
@@ -66,21 +68,14 @@ private:
     Key key;
     std::int32_t token;
   };
-  // A double array: the child by a byte is at base + byte, if the node there has that byte; no two nodes share a base.
-  struct Node {
-    std::uint32_t base = 0, rest = 0; // rest: byte, bit 8 if there is a node, token + 1 from bit 9 on
-    bool is(std::uint8_t byte) const { return (rest & 0x1ff) == (0x100u | byte); }
-    std::int32_t token() const { return std::int32_t(rest >> 9) - 1; }
-  };
-
   static std::uint8_t tag(std::uint64_t hash) { return std::uint8_t(hash) | 1; }
   void build_words(const std::vector<std::string> &tokens);
-  void build_trie(const std::vector<std::string> &tokens);
+  void find_bases();
 
   std::vector<Word> words;
   std::vector<std::uint8_t> tags; // one byte of each word's hash, 0 for an empty slot: a word that is missing is rejected without reading `words`
   int shift = 0;
-  std::vector<Node> nodes;
+  Trie trie;
   std::uint32_t outer = 0, inner = 0; // bases: of the first byte of a word, and of that after "##"
   std::int32_t unknown_token, token_count;
 };

@@ -2,23 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "tokenizer/characters.hpp"
 #include "threads/instruction_set.hpp"
+#include "tokenizer/batch.hpp"
+#include "tokenizer/characters.hpp"
 #include "tokenizer/vocabulary.hpp"
 
 namespace ridgeline {
-
-// A string as CPython holds it: 1, 2 or 4 bytes for each character, and a zero after the last.
-struct Text {
-  const void *data;
-  std::int64_t size; // characters
-  int width;
-};
 
 // Matched in the raw text, before anything else; begins with ASCII punctuation.
 struct Added {
@@ -61,23 +53,15 @@ public:
   WordPiece(const std::vector<std::string> &tokens, const WordPieceOptions &options);
 
   // Encodes all texts and writes the start of each to `offsets` [texts + 1]. `limit` counts all tokens of a text.
-  // `invalid_text` is the first text with a lone surrogate (then there are no tokens), or -1. `tokens` is from malloc.
-  struct Result {
-    std::int32_t *tokens;
-    std::int64_t invalid_text;
-  };
-  Result encode(const std::vector<Text> &texts, std::int64_t *offsets, std::int64_t limit, int threads, Isa isa);
+  EncodedTexts encode(const std::vector<Text> &texts, std::int64_t *offsets, std::int64_t limit, int threads, Isa isa);
 
   const Vocabulary vocabulary;
   const WordPieceOptions options;
   const Characters &characters() const { return table; }
 
 private:
-  class WorkerLease;
-
   Characters table;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Worker>> idle;
+  WorkerPool<Worker> workers;
 };
 
 struct WordPieceLoops {

@@ -122,6 +122,24 @@ class WordPiece:
     def size(self) -> int:
         """Tokens in the vocabulary."""
 
+class Subword:
+    """Unigram and byte-pair tokenizers: see ridgeline.embed.subword."""
+
+    @staticmethod
+    def unigram(tokens: list, scores: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], unknown: int, bytes: Sequence[int], normalizer: list, added: list, normalized_added: list, split: str, before: Sequence[int], after: Sequence[int]) -> Subword:
+        """
+        tokens in the order of their numbers, as UTF-8; bytes: the tokens of 256 bytes, or none.
+        """
+
+    @staticmethod
+    def byte_pairs(tokens: list, left: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], right: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], merged: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Sequence[int], of_characters: bool, whole_words: bool, normalizer: list, added: list, normalized_added: list, split: str, space_first: bool, before: Sequence[int], after: Sequence[int]) -> Subword:
+        """
+        left, right, merged: tokens of each merge by rank; bytes: the tokens of 256 bytes.
+        """
+
+    def encode(self, texts: object, offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], max_tokens: int, threads: int) -> tuple:
+        """As WordPiece.encode."""
+
 def scatter_rows(to: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], source: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], threads: int = 1) -> None:
     """
     to[rows] = source, float32 [n, width]; a row that occurs twice holds either value.

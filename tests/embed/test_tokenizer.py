@@ -364,6 +364,6 @@ except MissingExtra as error: print(error)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == [
         "[2, 5, 6, 7, 8, 9, 3]",
-        f"The tokenizer of {tmp_path / 'other' / 'tokenizer.json'} is not BERT's (its model is WordLevel): it needs an "
+        f"The tokenizer of {tmp_path / 'other' / 'tokenizer.json'} is not native (its model is WordLevel): it needs an "
         "optional part: pip install '.[embed]' in the folder of Ridgeline's sources.",
     ]

@@ -1,4 +1,4 @@
-"""Tokenizers that are not BERT's: the `tokenizers` library, in batches, on all CPUs and without the GIL."""
+"""Tokenizers without native loops: the `tokenizers` library, in batches, on all CPUs and without the GIL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HuggingFaceTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise MissingExtra(f"The tokenizer of {path} is not BERT's ({why}): it", "embed") from None
+            raise MissingExtra(f"The tokenizer of {path} is not native ({why}): it", "embed") from None
         self.why = why
         try:
             self._tokenizer = Tokenizer.from_str(json.dumps(description))

@@ -1,4 +1,4 @@
-"""Load the tokenizer of a model folder: native for BERT's, the `tokenizers` library for all others.
+"""Load the tokenizer of a model folder: native where its parts are known, else the `tokenizers` library.
 
     tokenizer = load_tokenizer("all-MiniLM-L6-v2")
     tokens = tokenizer.encode(["a text", "another"], max_tokens=256)
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ridgeline.embed.hugging_face import HuggingFaceTokenizer
+from ridgeline.embed.subword import load_subword
 from ridgeline.embed.tokens import Tokens
 from ridgeline.embed.wordpiece import NativeTokenizer, parse_bert_tokenizer
 from ridgeline.errors import InputError
@@ -61,10 +62,16 @@ def load_tokenizer(folder: str | os.PathLike[str], *, special_tokens: bool = Tru
     description, path = read_description(Path(folder))
     if not special_tokens:
         description["post_processor"] = None
+    tokenizer = load_native(description)
+    return HuggingFaceTokenizer(description, why=tokenizer, path=path) if isinstance(tokenizer, str) else tokenizer
+
+
+def load_native(description: Mapping[str, Any]) -> Tokenizer | str:
+    """Return the native tokenizer of a tokenizer.json, or half a sentence that says why there is none."""
+    if (description.get("model") or {}).get("type") in ("Unigram", "BPE"):
+        return load_subword(description)
     parts = parse_bert_tokenizer(description)
-    if isinstance(parts, str):
-        return HuggingFaceTokenizer(description, why=parts, path=path)
-    return NativeTokenizer(parts)
+    return parts if isinstance(parts, str) else NativeTokenizer(parts)
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:

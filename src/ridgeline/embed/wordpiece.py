@@ -90,49 +90,49 @@ def parse_bert_tokenizer(description: Mapping[str, Any]) -> WordPieceConfig | st
     """Return the settings, or half a sentence that says why the native tokenizer cannot do what `tokenizers` does."""
     try:
         return _parse_parts(description)
-    except _NotBert as why:
+    except NotSupported as why:
         return str(why)
     except (KeyError, IndexError, TypeError, AttributeError) as error:  # `tokenizers` explains what is wrong
         return f"it is not laid out as a tokenizer is ({type(error).__name__}: {error})"
 
 
-class _NotBert(Exception):
-    """The tokenizer is not BERT's."""
+class NotSupported(Exception):
+    """Native loops cannot do what the tokenizer does; the message is half a sentence."""
 
 
-def _require(condition: object, reason: str) -> None:
+def require(condition: object, reason: str) -> None:
     if not condition:
-        raise _NotBert(reason)
+        raise NotSupported(reason)
 
 
 def _parse_parts(description: Mapping[str, Any]) -> WordPieceConfig:
-    _require(set(description) <= KNOWN, f"it has a part {', '.join(sorted(set(description) - KNOWN))}")
+    require(set(description) <= KNOWN, f"it has a part {', '.join(sorted(set(description) - KNOWN))}")
     model, normalizer = _get_part(description, "model"), _get_part(description, "normalizer")
-    _require(model.get("type") == "WordPiece", f"its model is {model.get('type')}")
-    _require(set(model) == MODEL, "its model has other settings than BERT's")
-    _require(normalizer.get("type") == "BertNormalizer", f"its normalizer is {normalizer.get('type')}")
-    _require(set(normalizer) == NORMALIZER, "its normalizer has other settings than BERT's")
-    _require(
+    require(model.get("type") == "WordPiece", f"its model is {model.get('type')}")
+    require(set(model) == MODEL, "its model has other settings than BERT's")
+    require(normalizer.get("type") == "BertNormalizer", f"its normalizer is {normalizer.get('type')}")
+    require(set(normalizer) == NORMALIZER, "its normalizer has other settings than BERT's")
+    require(
         _get_part(description, "pre_tokenizer") == {"type": "BertPreTokenizer"},
         f"its pre-tokenizer is {_get_part(description, 'pre_tokenizer').get('type')}",
     )
     truncation = description.get("truncation") or {}
-    _require(truncation.get("direction", "Right") == "Right", "it cuts texts on the left")
+    require(truncation.get("direction", "Right") == "Right", "it cuts texts on the left")
 
     options = {key: normalizer[key] for key in ("clean_text", "handle_chinese_chars", "lowercase")}
     strip = normalizer["strip_accents"]
     strip = options["lowercase"] if strip is None else strip
-    _require(all(type(value) is bool for value in (*options.values(), strip)), "its normalizer has odd settings")
+    require(all(type(value) is bool for value in (*options.values(), strip)), "its normalizer has odd settings")
 
     vocabulary, prefix, longest = model["vocab"], model["continuing_subword_prefix"], model["max_input_chars_per_word"]
-    _require(prefix == "##", f"its pieces begin with {prefix!r}")
-    _require(type(longest) is int and 1 <= longest <= MAX_WORD, f"its longest word has {longest} characters")
-    tokens = _order_tokens(vocabulary)
-    _require(model["unk_token"] in vocabulary, "its unknown token is not in the vocabulary")
+    require(prefix == "##", f"its pieces begin with {prefix!r}")
+    require(type(longest) is int and 1 <= longest <= MAX_WORD, f"its longest word has {longest} characters")
+    tokens = order_tokens(vocabulary)
+    require(model["unk_token"] in vocabulary, "its unknown token is not in the vocabulary")
     added = _parse_added_tokens(description.get("added_tokens") or [], vocabulary)
-    before, after = _parse_template(description.get("post_processor"))
+    before, after = parse_template(description.get("post_processor"))
     numbers = (*before, *after, *(number for _, number in added))
-    _require(all(type(n) is int and 0 <= n < 2**31 for n in numbers), "its special tokens have odd numbers")
+    require(all(type(n) is int and 0 <= n < 2**31 for n in numbers), "its special tokens have odd numbers")
     padding = description.get("padding") or {}
     pad = padding.get("pad_id", vocabulary.get("[PAD]", 0))
     special = {token["content"]: token["id"] for token in description.get("added_tokens") or [] if token.get("special")}
@@ -147,17 +147,17 @@ def _get_part(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {"type": None}
 
 
-def _order_tokens(vocabulary: Any) -> list[str]:
-    _require(isinstance(vocabulary, Mapping) and vocabulary, "its vocabulary is not a table")
+def order_tokens(vocabulary: Any) -> list[str]:
+    require(isinstance(vocabulary, Mapping) and vocabulary, "its vocabulary is not a table")
     numbers = vocabulary.values()
-    _require(all(type(n) is int and n >= 0 for n in numbers), "its vocabulary has odd numbers")
-    _require(max(numbers) < 2 * len(vocabulary) + 1000, "its vocabulary has large holes")
-    _require(max(numbers) < MAX_TOKENS, "its vocabulary is very large")
-    _require(len(set(numbers)) == len(vocabulary), "two of its tokens share a number")
+    require(all(type(n) is int and n >= 0 for n in numbers), "its vocabulary has odd numbers")
+    require(max(numbers) < 2 * len(vocabulary) + 1000, "its vocabulary has large holes")
+    require(max(numbers) < MAX_TOKENS, "its vocabulary is very large")
+    require(len(set(numbers)) == len(vocabulary), "two of its tokens share a number")
     try:
         "".join(vocabulary).encode()
     except UnicodeEncodeError:
-        raise _NotBert("its vocabulary is not Unicode text") from None
+        raise NotSupported("its vocabulary is not Unicode text") from None
     tokens = [""] * (max(numbers) + 1)
     for token, number in vocabulary.items():
         tokens[number] = token
@@ -171,32 +171,32 @@ def _parse_added_tokens(added: list[dict[str, Any]], vocabulary: Mapping[str, in
     for token in added:
         content, number = token["content"], token["id"]
         plain = not any(token.get(key, True) for key in ("single_word", "lstrip", "rstrip", "normalized"))
-        _require(plain, f"its added token {content!r} is matched in a special way")
-        _require(content[:1] and content[0] in string.punctuation, f"its added token {content!r} begins like a word")
+        require(plain, f"its added token {content!r} is matched in a special way")
+        require(content[:1] and content[0] in string.punctuation, f"its added token {content!r} begins like a word")
         if content not in vocabulary:
-            _require(number == next_number, f"its added token {content!r} has an unexpected number")
+            require(number == next_number, f"its added token {content!r} has an unexpected number")
             next_number += 1
-        _require(vocabulary.get(content, number) == number, f"its added token {content!r} has two numbers")
-        _require(content not in numbers, f"its added token {content!r} is there twice")
+        require(vocabulary.get(content, number) == number, f"its added token {content!r} has two numbers")
+        require(content not in numbers, f"its added token {content!r} is there twice")
         numbers[content] = number
     return list(numbers.items())
 
 
-def _parse_template(processor: Any) -> tuple[list[int], list[int]]:
+def parse_template(processor: Any) -> tuple[list[int], list[int]]:
     """Return the token numbers before and after every text."""
     if processor is None:
         return [], []
     kind = processor.get("type")
     if kind == "BertProcessing":
         return [processor["cls"][1]], [processor["sep"][1]]
-    _require(kind == "TemplateProcessing", f"its post-processor is {kind}")
+    require(kind == "TemplateProcessing", f"its post-processor is {kind}")
     ends: tuple[list[int], list[int]] = ([], [])
     inside = False
     for step in processor["single"]:
         if "Sequence" in step:
-            _require(step["Sequence"]["id"] == "A" and not inside, "its template is not one text")
+            require(step["Sequence"]["id"] == "A" and not inside, "its template is not one text")
             inside = True
         else:
             ends[inside].extend(processor["special_tokens"][step["SpecialToken"]["id"]]["ids"])
-    _require(inside, "its template has no text")
+    require(inside, "its template has no text")
     return ends
