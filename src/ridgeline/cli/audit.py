@@ -3,6 +3,7 @@
 audit_ledger.py    init, append, info, export, prune
 audit_proof.py     verify, prove, check-proof
 audit_fleet.py     witness
+audit_keep.py      backup, restore
 audit_watch.py     watch, search, alerts, label, serve
 audit_report.py    report, check-report
 audit_measure.py   capacity, evaluate
@@ -16,6 +17,7 @@ from collections.abc import Callable
 import typer
 
 from ridgeline.cli.audit_fleet import witness
+from ridgeline.cli.audit_keep import backup, restore
 from ridgeline.cli.audit_ledger import append, export, info, init, prune
 from ridgeline.cli.audit_measure import capacity, evaluate
 from ridgeline.cli.audit_proof import check_proof, prove, verify
@@ -34,6 +36,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "witness": witness,
     "export": export,
     "prune": prune,
+    "backup": backup,
+    "restore": restore,
     "watch": watch,
     "search": search,
     "alerts": alerts,

@@ -7,8 +7,9 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from ridgeline.cli.tokens import refuse_token
 from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
-    from ridgeline.audit.sources import Http, LineReader, Source
+    from ridgeline.audit.sources import Certificate, Http, LineReader, Source
     from ridgeline.audit.watch import Rule
 Where = Annotated[
     str | None,
@@ -62,9 +63,28 @@ def watch(
             help="Read plain log lines; each becomes an event. A folder or '*.log': all its files, also new ones.",
         ),
     ] = None,
+    containers: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Read the log files of containers (Docker, containerd), like /var/log/pods or '…/*-json.log'.",
+        ),
+    ] = None,
+    k8s_audit: Annotated[
+        list[Path] | None,
+        typer.Option("--k8s-audit", metavar="FILE|DIR", help="Read the audit log of a Kubernetes API server."),
+    ] = None,
     syslog: Annotated[
         list[str] | None,
-        typer.Option(metavar="ADDRESS", help="Receive syslog at udp:HOST:PORT, tcp:HOST:PORT or unix:PATH."),
+        typer.Option(metavar="ADDRESS", help="Receive syslog at udp://, tcp:// or tls://HOST:PORT, or unix:PATH."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE.pem", help="Certificate chain of this server, for --syslog tls://.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="Its private key.")] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pem", help="Take only senders with a certificate of these authorities."),
     ] = None,
     auditd: Annotated[
         list[Path] | None,
@@ -153,17 +173,26 @@ def watch(
     settings = Settings(batch, wait, alert_rate, encoder, device, score=score)
     redaction = Redaction(() if keep_secrets else NAMES, redact or ())
     conditions = _make_rules(rule or [], severity or [], rules or [])
-    sources = _make_sources(log, dbus, dbus_match, journal, journal_match, journal_directory, jsonl, lines, follow)
-    sources += [Syslog(address) for address in syslog or ()]
+    files: dict[str, Sequence[Path]] = {
+        "jsonl": jsonl or (),
+        "lines": lines or (),
+        "containers": containers or (),
+        "k8s-audit": k8s_audit or (),
+    }
+    sources = _make_files(log, files, follow)
+    sources += _make_local(dbus, dbus_match, journal, journal_match, journal_directory, follow)
+    certificate = _make_certificate(tls_cert, tls_key, tls_ca)
+    sources += [Syslog(address, certificate=certificate) for address in syslog or ()]
     sources += [Auditd(path, follow=follow) for path in auditd or ()]
-    for path in (*(jsonl or ()), *(lines or ()), *(auditd or ())) if follow else ():
+    for path in (*chain.from_iterable(files.values()), *(auditd or ())) if follow else ():
         if str(path) != "-" and not path.exists() and not is_pattern(path):
             print_note(f"'{path}' does not exist yet; the watcher waits for it.")
     servers = [_make_http(kind, log, where, http_token_file) for kind, where in ((Http, http), (Otlp, otlp)) if where]
     sources += servers
     if not sources:
         raise InputError(
-            "there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --syslog, --auditd, --http or --otlp."
+            "there is nothing to watch; give --dbus, --journal, --jsonl, --lines, --containers, --k8s-audit, --syslog, "
+            "--auditd, --http or --otlp."
         )
     with stay_near(device, place and score, quiet), Ledger.open(log) as ledger:
         outlets: list[Callable[[dict[str, Any]], None]] = [_print_alert_json if as_json else _print_alert]
@@ -192,44 +221,67 @@ def watch(
         raise typer.Exit(Exit.FINDINGS)
 
 
-def _make_sources(
-    log: Path,
+def _make_certificate(chain: Path | None, key: Path | None, authorities: Path | None) -> Certificate | None:
+    from ridgeline.audit.sources import Certificate
+
+    if chain is None and key is None and authorities is None:
+        return None
+    if chain is None or key is None:
+        raise InputError(f"--tls-{'cert' if chain is None else 'key'} is missing; TLS needs --tls-cert and --tls-key.")
+    return Certificate(chain, key, authorities)
+
+
+def _make_files(log: Path, files: dict[str, Sequence[Path]], follow: bool) -> list[Source]:
+    """Return the sources of files: of each kind the files, folders and patterns; - is stdin."""
+    from ridgeline.audit.sources import (
+        CompressedFile,
+        LineFile,
+        LineFolder,
+        PipeSource,
+        is_compressed,
+        is_pattern,
+        make_container_reader,
+        parse_json_line,
+        parse_kubernetes_line,
+    )
+
+    readers: dict[str, Callable[[Path], LineReader]] = {
+        "jsonl": lambda path: parse_json_line,
+        "lines": _read_log,
+        "containers": lambda path: make_container_reader(path.absolute()),
+        "k8s-audit": lambda path: parse_kubernetes_line,
+    }
+    own = (log, log.with_name(f"{log.name}.private"))
+    sources: list[Source] = []
+    for kind, path in ((kind, path) for kind, paths in files.items() for path in paths):
+        read = readers[kind]
+        if str(path) == "-":
+            sources.append(PipeSource(read(path)))
+        elif kind != "jsonl" and (path.is_dir() or is_pattern(path)):
+            sources.append(LineFolder(path, kind, read, follow=follow, exclude=own, announce=print_note))
+        elif is_compressed(path):
+            sources.append(CompressedFile(path, kind, read(path)))
+        else:
+            sources.append(LineFile(path, kind, read(path), follow=follow))
+    return sources
+
+
+def _make_local(
     dbus: list[str] | None,
     dbus_match: list[str] | None,
     journal: bool,
     journal_match: list[str] | None,
     journal_directory: Path | None,
-    jsonl: list[Path] | None,
-    lines: list[Path] | None,
     follow: bool,
 ) -> list[Source]:
-    from ridgeline.audit.sources import (
-        DBus,
-        Journal,
-        LineFile,
-        LineFolder,
-        PipeSource,
-        is_pattern,
-        parse_json_line,
-    )
+    from ridgeline.audit.sources import DBus, Journal
 
-    sources: list[Source] = []
-    files: list[tuple[str, Path, LineReader]] = [("jsonl", path, parse_json_line) for path in jsonl or ()]
-    for path in lines or ():
-        if path.is_dir() or is_pattern(path):
-            log_folders = (log, log.with_name(f"{log.name}.private"))
-            folder = LineFolder(path, "lines", _read_log, follow=follow, exclude=log_folders, announce=print_note)
-            sources.append(folder)
-        else:
-            files.append(("lines", path, _read_log(path)))
-    for kind, path, read in files:
-        sources.append(PipeSource(read) if str(path) == "-" else LineFile(path, kind, read, follow=follow))
     if dbus_match and not dbus:
         raise InputError("--dbus-match needs a bus; give --dbus too.")
     if (journal_match or journal_directory) and not journal:
         option = "--journal-match" if journal_match else "--journal-directory"
         raise InputError(f"{option} needs the journal; give --journal too.")
-    sources += [DBus(where, dbus_match or ()) for where in dbus or ()]
+    sources: list[Source] = [DBus(where, dbus_match or ()) for where in dbus or ()]
     if journal:
         sources.append(Journal(journal_match or (), directory=journal_directory, follow=follow))
     return sources
@@ -270,8 +322,7 @@ def _format_status(now: dict[str, Any]) -> str:
 
 
 def _print_alert_json(alert: dict[str, Any]) -> None:
-    event = alert["event"]
-    sys.stdout.write(json.dumps({**alert, "event": {**event, "time": str(event["time"])}}) + "\n")
+    sys.stdout.write(json.dumps(alert) + "\n")
     sys.stdout.flush()
 
 
@@ -337,10 +388,7 @@ def search(
         size, complete = ledger.checkpoint().size, meaning.complete
     if as_json:
         print_json(
-            [
-                {**_with_text_time(hit.event), "entry": hit.entry, "relevance": hit.relevance, "template": hit.template}
-                for hit in hits
-            ]
+            [{**hit.event, "entry": hit.entry, "relevance": hit.relevance, "template": hit.template} for hit in hits]
         )
     else:
         for hit in hits:
@@ -374,9 +422,7 @@ def alerts(
         matches = read_alerts(ledger, since=after, where=matches_where)
     matches = [alert for alert in matches if not unlabelled or alert["label"] is None][:k]
     if as_json:
-        print_json(
-            [{**alert, "event": _with_text_time(alert["event"]) if alert["event"] else None} for alert in matches]
-        )
+        print_json(matches)
         return
     for alert in matches:
         verdict = f"  [{alert['label']['verdict']}, {alert['label']['by']}]" if alert["label"] else ""
@@ -410,10 +456,6 @@ def label(
         print_json({"entry": entry, "verdict": verdict, "by": labeller, "index": index})
     else:
         print_line(f"entry {entry} is {verdict}, says {labeller}; entry {index} records it.")
-
-
-def _with_text_time(event: dict[str, Any]) -> dict[str, Any]:
-    return {**event, "time": str(event["time"])}
 
 
 def _format_event(entry: int, event: dict[str, Any]) -> str:

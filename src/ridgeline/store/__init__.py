@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from ridgeline.store.disk import (
         sync_folder as sync_folder,
     )
+    from ridgeline.store.disk import sync_tree as sync_tree
     from ridgeline.store.files import publish as publish
     from ridgeline.store.folders import discard_dir as discard_dir
     from ridgeline.store.folders import publish_dir as publish_dir
@@ -146,13 +147,23 @@ if TYPE_CHECKING:
     from ridgeline.store.where import (
         parse_where as parse_where,
     )
+    from ridgeline.store.workspace import open_workspace as open_workspace
     from ridgeline.store.workspace import recover as recover
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "chunks": ["ChunkSet", "concatenate"],
-        "disk": ["NO_SPACE", "StrPath", "explain_error", "explain_errors", "start_writing", "sync_file", "sync_folder"],
+        "disk": [
+            "NO_SPACE",
+            "StrPath",
+            "explain_error",
+            "explain_errors",
+            "start_writing",
+            "sync_file",
+            "sync_folder",
+            "sync_tree",
+        ],
         "files": ["publish"],
         "folders": ["discard_dir", "publish_dir"],
         "journal": ["AppendResult", "Journal", "append_lines", "read_lines"],
@@ -174,6 +185,6 @@ __getattr__, __dir__, __all__ = attach(
             "compile_test",
             "parse_where",
         ],
-        "workspace": ["recover"],
+        "workspace": ["open_workspace", "recover"],
     },
 )

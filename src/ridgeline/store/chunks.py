@@ -28,7 +28,7 @@ from ridgeline.store.files import finalise, publish
 from ridgeline.store.folders import discard_dir, publish_dir
 from ridgeline.store.locks import lock
 from ridgeline.store.manifest import hash_file, plain
-from ridgeline.store.workspace import resolve, workspace
+from ridgeline.store.workspace import open_workspace, resolve
 
 _JOB = "job.json"
 _LOCK = "lock"
@@ -123,7 +123,7 @@ class ChunkSet:
             limit = "" if self.total is None else f" and below {self.total}"
             raise InputError(f"{self.path} has no chunk {number}; numbers are 0 or more{limit}.")
         path = self.path / f"{number:08}{self._suffix}"
-        with workspace(path) as space:
+        with open_workspace(path) as space:
             with explain_errors_within(space.folder, path):
                 yield space.payload
             if not space.ours:
@@ -220,7 +220,7 @@ class ChunkSet:
 
     def _create_folder(self, folder: Path) -> None:
         """Create the folder with its job file in one step, so that a folder without one never belongs to a job."""
-        with workspace(self.path) as space:
+        with open_workspace(self.path) as space:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise StoreError(f"{self.path} is there but holds no chunks of a job; choose another name.")
             space.payload.mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ridgeline.errors import StoreError
 from ridgeline.store.disk import StrPath, explain_errors, explain_errors_within, sync_file, sync_folder
-from ridgeline.store.workspace import Workspace, workspace
+from ridgeline.store.workspace import Workspace, open_workspace
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def publish(path: StrPath, *, mode: int | None = None) -> Iterator[Path]:
     If the block raises, `path` does not change. The file gets `mode` if given (and is unreadable for others from its
     first byte), else the mode of the file it replaces, else the default of the umask. A symbolic link is followed.
     """
-    with workspace(path, private=mode is not None) as space:
+    with open_workspace(path, private=mode is not None) as space:
         refuse_folder(space.target, path)
         with explain_errors_within(space.folder, path):
             yield space.payload

@@ -22,7 +22,7 @@ from ridgeline.errors import StoreError
 from ridgeline.store import disk
 from ridgeline.store.disk import StrPath, explain_errors, explain_errors_within, sync_folder, sync_tree
 from ridgeline.store.manifest import MANIFEST, write_manifest_unpublished
-from ridgeline.store.workspace import Workspace, workspace
+from ridgeline.store.workspace import Workspace, open_workspace
 
 _TRIES = 100  # a try fails only if another writer publishes at the same moment
 
@@ -34,7 +34,7 @@ def publish_dir(path: StrPath, meta: Mapping[str, Any] | None = None) -> Iterato
     Its manifest is written last; `meta` is read only then, so the block may still add to it. If the block raises,
     `path` does not change. A folder without a manifest that is not empty is never replaced.
     """
-    with workspace(path) as space:
+    with open_workspace(path) as space:
         _refuse_foreign(space.target, path)
         with explain_errors(path):
             space.payload.mkdir()
@@ -50,7 +50,7 @@ def publish_dir(path: StrPath, meta: Mapping[str, Any] | None = None) -> Iterato
 
 def discard_dir(path: StrPath) -> None:
     """Remove a folder in one step: readers see it complete or not at all."""
-    with workspace(path) as space, explain_errors(path):
+    with open_workspace(path) as space, explain_errors(path):
         os.rename(space.target, space.payload)
         sync_folder(space.target.parent)
 

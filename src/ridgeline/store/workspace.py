@@ -51,7 +51,7 @@ class Workspace:
 
 
 @contextmanager
-def workspace(path: StrPath, *, private: bool = False) -> Iterator[Workspace]:
+def open_workspace(path: StrPath, *, private: bool = False) -> Iterator[Workspace]:
     """Create a workspace for `path`, remove leftovers of dead writers, and remove the workspace at the end."""
     target = resolve(path)
     recover(target)

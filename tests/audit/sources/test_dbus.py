@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import subprocess
 import threading
+from types import SimpleNamespace
 
 import pytest
+from dbus_fast import Variant
 from tests.audit.sources.bus import private_bus, send_signals
 from tests.audit.threads import run_in_thread
 
 from ridgeline.audit.ledger.event import encode
-from ridgeline.audit.sources.dbus import DBus, _find_program, make_event
+from ridgeline.audit.sources import dbus
+from ridgeline.audit.sources.dbus import DBus, _find_process, _find_user, _Properties, make_event
 from ridgeline.errors import InputError, RidgelineError
 
 
@@ -74,16 +78,71 @@ def test_signals_come_as_events_in_the_order_they_were_sent(address):
 
 def test_an_event_says_which_user_and_program_sent_it(address):
     events, _ = watch_signals(address, 3)
-    who = {name: events[2]["attributes"][name] for name in ("uid", "pid", "program")}
-    assert who == {"uid": os.getuid(), "pid": os.getpid(), "program": os.readlink("/proc/self/exe")}
-    assert {event["actor"] for event in events} == {f"uid {os.getuid()}"}
+    who = {name: events[2]["attributes"][name] for name in ("uid", "pid", "exe")}
+    assert who == {"uid": os.getuid(), "pid": os.getpid(), "exe": os.readlink("/proc/self/exe")}
+    assert {event["actor"] for event in events} == {pwd.getpwuid(os.getuid()).pw_name}
 
 
-def test_a_process_that_ended_has_no_program():
+def test_a_process_that_ended_has_no_executable():
     process = subprocess.Popen(["true"])
     process.wait(60)
-    assert _find_program(process.pid, os.getuid()) is None
-    assert _find_program(os.getpid(), os.getuid() + 1) is None  # its number belongs to another user now
+    assert _find_process(process.pid, os.getuid()) == {}
+    assert _find_process(os.getpid(), os.getuid() + 1) == {}  # its number belongs to another user now
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        ("0::/system.slice/ssh.service\n", "ssh.service"),
+        ("1:name=systemd:/user.slice/user-1000.slice/session-3.scope\n0::/\n", "session-3.scope"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/shell.service\n", "shell.service"),
+        ("0::/init.slice\n", None),
+    ],
+)
+def test_the_unit_is_the_innermost_of_the_control_group(monkeypatch, cgroup, unit):
+    monkeypatch.setattr(dbus, "_read_text", lambda path: cgroup)
+    assert _find_process(os.getpid(), os.getuid()).get("unit") == unit
+
+
+def test_a_user_without_a_name_has_a_number():
+    assert _find_user(os.getuid()) == pwd.getpwuid(os.getuid()).pw_name
+    assert _find_user(4_000_000_000) == "uid 4000000000"
+
+
+def change(member, signature, *body, path="/o", sender=":1.7"):
+    interface = "org.freedesktop.DBus.Properties" if member == "PropertiesChanged" else ""
+    return SimpleNamespace(
+        interface=interface or "org.freedesktop.DBus.ObjectManager", member=member, signature=signature,
+        body=list(body), path=path, sender=sender,
+    )  # fmt: skip
+
+
+def test_a_change_of_properties_has_them_before_and_after():
+    known = _Properties(most=2)
+    changed = lambda values, unknown=(), **more: known.update(  # noqa: E731
+        change("PropertiesChanged", "sa{sv}as", "net.Link", values, list(unknown), **more)
+    )
+    assert changed({"Mtu": Variant("i", 1500)}) == {"before": {}, "after": {"Mtu": 1500}}
+    assert changed({"Mtu": Variant("i", 9000), "Up": Variant("b", True)}) == {
+        "before": {"Mtu": 1500}, "after": {"Mtu": 9000, "Up": True},
+    }  # fmt: skip
+    assert changed({"Mtu": Variant("i", 1)}, sender=":1.8") == {"before": {}, "after": {"Mtu": 1}}  # another object
+    assert changed({}, ["Up"]) == {"before": {"Up": True}, "after": {}, "_unknown": ["Up"]}
+    assert changed({"Up": Variant("b", False)}) == {"before": {}, "after": {"Up": False}}
+    changed({}, path="/a"), changed({}, path="/b")  # and the first is forgotten
+    assert changed({"Mtu": Variant("i", 2)}) == {"before": {}, "after": {"Mtu": 2}}
+
+
+def test_an_object_that_comes_and_goes_has_its_properties():
+    known = _Properties()
+    added = change("InterfacesAdded", "oa{sa{sv}}", "/new", {"net.Link": {"Mtu": Variant("i", 1500)}})
+    assert known.update(added) == {"before": {}, "after": {"net.Link": {"Mtu": 1500}}}
+    gone = change("InterfacesRemoved", "oas", "/new", ["net.Link", "net.Other"])
+    assert known.update(gone) == {"before": {"net.Link": {"Mtu": 1500}, "net.Other": {}}, "after": {}}
+
+
+def test_a_signal_of_that_name_with_other_arguments_is_no_change():
+    assert _Properties().update(change("PropertiesChanged", "s", "x")) == {}
 
 
 def test_a_flood_beyond_what_is_held_is_counted_to_the_last(address):

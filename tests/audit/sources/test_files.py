@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import gzip
 import json
+import lzma
 import os
 import threading
 import time
@@ -19,7 +21,7 @@ from tests.audit.threads import run_in_thread
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import files
 from ridgeline.audit.sources import lines as text
-from ridgeline.audit.sources.files import LineFile
+from ridgeline.audit.sources.files import CompressedFile, LineFile
 from ridgeline.audit.sources.lines import LONGEST, make_log_reader, parse_json_line
 from ridgeline.errors import InputError
 
@@ -374,17 +376,100 @@ def test_a_file_rotated_before_its_first_lines_are_saved_is_read(tmp_path):
     assert follow_from(path, first.position) == ["one", "two", "three"]
 
 
-def test_a_file_that_was_compressed_before_it_was_read_is_a_gap(tmp_path):
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+def compress(file, kind="gz", damage=False):
+    """What logrotate's `compress` does: a.log.1 becomes a.log.1.gz of the same age."""
+    data, status = PACK[kind](file.read_bytes()), file.stat()
+    packed = file.with_name(f"{file.name}.{kind}")
+    packed.write_bytes(data[: len(data) // 2] if damage else data)
+    os.utime(packed, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    file.unlink()
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_rotated_files_that_were_compressed_meanwhile_are_unpacked(tmp_path, kind):
+    path = tmp_path / "a.log"
+    path.write_text("zero\n")
+    _, position, _ = run_in_thread(read_all(path))
+    with path.open("a") as file:
+        file.write("rest\n")
+    rotate(tmp_path, "one\n")
+    rotate(tmp_path, "two\n")
+    compress(tmp_path / "a.log.1", kind)
+    compress(tmp_path / "a.log.2", kind)
+    messages, position, gaps = run_in_thread(read_all(path, position))
+    assert (messages, gaps) == (["rest", "one", "two"], [])
+    assert run_in_thread(read_all(path, position))[0] == []
+
+
+def test_a_rotated_file_whose_compressed_form_is_damaged_is_a_gap(tmp_path):
     path = tmp_path / "a.log"
     path.write_text("zero\n")
     _, position, _ = run_in_thread(read_all(path))
     rotate(tmp_path, "one\n")
     rotate(tmp_path, "two\n")
-    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress((tmp_path / "a.log.1").read_bytes()))
-    (tmp_path / "a.log.1").unlink()
+    compress(tmp_path / "a.log.1", damage=True)
     messages, _, gaps = run_in_thread(read_all(path, position))
     assert messages == ["two"]
-    assert gaps == [f"{tmp_path}/a.log.1.gz was compressed before it was read; its lines are lost"]
+    assert len(gaps) == 1
+    assert f"{tmp_path}/a.log.1.gz cannot be unpacked" in gaps[0]
+
+
+def read_packed(path, position=None, stop_after=None, chunk=1 << 18):
+    source = CompressedFile(path, "lines", make_log_reader("x"), chunk=chunk)
+
+    async def pull():
+        taken = []
+        async for batch in source.batches(position):
+            taken.append(batch)
+            if len(taken) == stop_after:
+                break
+        return taken
+
+    batches = run_in_thread(pull())
+    lines = [e["attributes"]["message"] for b in batches for e in b.events]
+    return lines, batches[-1].position if batches else position, [gap for b in batches for gap in b.gaps]
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_a_compressed_file_is_read_once_also_after_a_stop_at_any_place(tmp_path, kind, ending):
+    path, lines = tmp_path / f"old.log.{kind}", [f"line {k} {'x' * (k % 50)}" for k in range(200)]
+    path.write_bytes(PACK[kind](("\n".join(lines) + ending).encode()))
+    for stop_after in range(1, 30):
+        first, position, _ = read_packed(path, None, stop_after, chunk=300)
+        rest, position, gaps = read_packed(path, json.loads(json.dumps(position)), chunk=700)
+        assert (first + rest, gaps) == (lines, [])
+        assert read_packed(path, position)[0] == []
+
+
+def test_a_compressed_file_that_was_replaced_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "old.log.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    _, position, _ = read_packed(path)
+    path.write_bytes(gzip.compress(b"three\n"))
+    assert read_packed(path, position)[0] == ["three"]
+
+
+def test_a_damaged_compressed_file_gives_the_lines_before_the_damage(tmp_path):
+    path = tmp_path / "old.log.gz"
+    data = gzip.compress("".join(f"line {k}\n" for k in range(20_000)).encode(), 1)
+    path.write_bytes(data[: len(data) // 2])
+    lines, position, gaps = read_packed(path, chunk=1000)
+    assert lines[:1000] == [f"line {k}" for k in range(1000)]
+    assert len(gaps) == 1
+    assert "is damaged after" in gaps[0]
+    assert read_packed(path, position)[0] == []  # said once
+
+
+def test_a_line_of_a_compressed_file_longer_than_any_event_is_cut(tmp_path):
+    path = tmp_path / "old.log.gz"
+    path.write_bytes(gzip.compress(b"y" * (3 << 20) + b"\nlast\n"))
+    lines, _, _ = read_packed(path)
+    assert lines[-1] == "last"
+    assert max(map(len, lines)) <= LONGEST
 
 
 def test_a_long_line_that_grows_is_searched_once_and_never_held_whole(tmp_path, monkeypatch):

@@ -177,10 +177,26 @@ def test_a_deleted_file_is_closed_and_a_new_one_of_that_name_is_read(logs):
     assert sorted(run_in_thread(run()).lines) == sorted([*ALL, "again"])
 
 
-def test_binary_compressed_rotated_and_own_files_are_left_out(logs):
+def test_a_compressed_file_is_read_once_also_after_a_restart_and_under_another_name(logs):
+    (logs / "old.log.gz").write_bytes(gzip.compress(b"g1\ng2\n"))
+
+    async def run():
+        async with Reading(logs) as reading:
+            await reading.wait_for("g1", "g2", *ALL)
+            (logs / "old.log.gz").rename(logs / "older.gz")
+            (logs / "late.gz").write_bytes(gzip.compress(b"g3\n"))
+            await reading.wait_for("g3")
+        return reading
+
+    reading = run_in_thread(run())
+    assert sorted(reading.lines) == sorted([*ALL, "g1", "g2", "g3"])
+    assert read_once(logs, reading.position).lines == []
+
+
+def test_binary_rotated_and_own_files_are_left_out(logs):
     (logs / "wtmp").write_bytes(b"\x07\0\0\0user")
     (logs / "b.log.2.gz").write_bytes(gzip.compress(b"old\n"))
-    (logs / "x.gz").write_bytes(gzip.compress(b"old\n"))
+    (logs / "x.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     (logs / "a.log.1").write_text("old\n")
     (logs / "link.log").symlink_to("a.log")
     (logs / "own").mkdir()

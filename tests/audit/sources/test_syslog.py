@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.audit.threads import run_in_thread
@@ -12,7 +15,7 @@ from tests.audit.threads import run_in_thread
 from ridgeline.audit.ledger import parse_moment
 from ridgeline.audit.ledger.event import encode
 from ridgeline.audit.sources import syslog
-from ridgeline.audit.sources.syslog import Syslog, make_event
+from ridgeline.audit.sources.syslog import Certificate, Syslog, make_event
 from ridgeline.errors import InputError
 
 MESSAGE = b'<34>1 2026-11-18T10:00:00.5Z web1 su 77 ID47 [x@1 k="v]"] su root failed'
@@ -64,6 +67,102 @@ def test_messages_arrive_by_every_kind_of_socket(kind, tmp_path):
     events, _ = run_in_thread(receive(source, act, 2))
     assert [event["attributes"]["message"] for event in events] == ["su root failed", "su ann failed"]
     assert not (tmp_path / "s").exists()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority, a server and a sender that it signed, and a stranger that signed itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder, now, keys = tmp_path_factory.mktemp("tls"), datetime.now(UTC), {}
+
+    def make(name, issuer):
+        key = ec.generate_private_key(ec.SECP256R1())
+        keys[name] = key
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .sign(keys[issuer], hashes.SHA256())
+        )
+        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        (folder / f"{name}.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+
+    for name, issuer in (("authority", "authority"), ("server", "authority"), ("sender", "authority")):
+        make(name, issuer)
+    make("stranger", "stranger")
+    return folder
+
+
+def connect_tls(folder, port, name=None):
+    context = ssl.create_default_context(cafile=folder / "authority.pem")
+    if name:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30), server_hostname="localhost")
+
+
+def listen_tls(folder, authorities=None):
+    certificate = Certificate(folder / "server.pem", folder / "server.key", authorities)
+    return Syslog("tls://127.0.0.1:0", certificate=certificate)
+
+
+def test_messages_arrive_by_tls(certificates):
+    source = listen_tls(certificates)
+
+    def act():
+        with connect_tls(certificates, source.port) as line:
+            line.sendall(b"%d " % len(MESSAGE) + MESSAGE + MESSAGE + b"\n")
+
+    events, _ = run_in_thread(receive(source, act, 2))
+    assert [event["attributes"]["host"] for event in events] == ["web1", "web1"]
+
+
+def test_tls_with_authorities_takes_only_their_senders(certificates):
+    source = listen_tls(certificates, certificates / "authority.pem")
+
+    def act():
+        for name in (None, "stranger"):
+            with suppress(OSError), connect_tls(certificates, source.port, name) as line:
+                line.sendall(MESSAGE.replace(b"root", b"eve") + b"\n")
+                line.recv(1)  # closed
+        with connect_tls(certificates, source.port, "sender") as line:
+            line.sendall(MESSAGE + b"\n")
+
+    events, _ = run_in_thread(receive(source, act, 1))
+    assert [event["attributes"]["message"] for event in events] == ["su root failed"]
+
+
+def test_certificates_that_do_not_fit_are_refused(certificates, tmp_path):
+    with pytest.raises(InputError, match="needs a certificate; give --tls-cert and --tls-key"):
+        Syslog("tls://127.0.0.1:0")
+    for chain, key, words in (
+        ("server.pem", "sender.key", "are no certificate and its key"),
+        ("server.pem", "none.key", "there is no file"),
+        ("server.key", "server.key", "are no certificate and its key"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Syslog("tls:127.0.0.1:0", certificate=Certificate(certificates / chain, certificates / key))
+    (tmp_path / "empty.pem").write_text("")
+    with pytest.raises(InputError, match="has no certificates"):
+        listen_tls(certificates, tmp_path / "empty.pem")
+
+
+def test_addresses_may_be_urls():
+    for address in ("udp://127.0.0.1:0", "tcp://[::1]:0", "unix:///run/s", "udp:127.0.0.1:0"):
+        assert Syslog(address).name == "syslog:" + address.replace("://", ":")
+    for address in ("udp:/127.0.0.1:0", "http://127.0.0.1:1", "tcp://127.0.0.1"):
+        with pytest.raises(InputError, match="is no address"):
+            Syslog(address)
 
 
 def test_messages_beyond_the_buffer_are_counted():

@@ -8,6 +8,9 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.audit.ledger.appender import Appender as Appender
+    from ridgeline.audit.ledger.backup import Backup as Backup
+    from ridgeline.audit.ledger.backup import back_up as back_up
+    from ridgeline.audit.ledger.backup import restore as restore
     from ridgeline.audit.ledger.checkpoint import Checkpoint as Checkpoint
     from ridgeline.audit.ledger.checkpoint import Signer as Signer
     from ridgeline.audit.ledger.checkpoint import Verifier as Verifier
@@ -48,6 +51,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "appender": ["Appender"],
+        "backup": ["Backup", "back_up", "restore"],
         "checkpoint": [
             "Checkpoint",
             "Signer",

@@ -131,7 +131,7 @@ def write_parquet(events: Iterable[dict[str, Any]], to: Path) -> None:
 
 
 def _json(event: dict[str, Any]) -> str:
-    row = {"index": event["index"], **{k: v for k, v in event.items() if k != "index"}, "time": str(event["time"])}
+    row = {"index": event["index"], **{k: v for k, v in event.items() if k != "index"}}
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -15,8 +15,12 @@ from ridgeline._lazy import attach
 
 if TYPE_CHECKING:
     from ridgeline.audit.sources.auditd import Auditd as Auditd
+    from ridgeline.audit.sources.containers import make_container_reader as make_container_reader
+    from ridgeline.audit.sources.containers import parse_kubernetes_line as parse_kubernetes_line
     from ridgeline.audit.sources.dbus import DBus as DBus
+    from ridgeline.audit.sources.files import CompressedFile as CompressedFile
     from ridgeline.audit.sources.files import LineFile as LineFile
+    from ridgeline.audit.sources.files import is_compressed as is_compressed
     from ridgeline.audit.sources.folder import LineFolder as LineFolder
     from ridgeline.audit.sources.folder import is_pattern as is_pattern
     from ridgeline.audit.sources.http import Http as Http
@@ -34,14 +38,16 @@ if TYPE_CHECKING:
     from ridgeline.audit.sources.source import Source as Source
     from ridgeline.audit.sources.source import shorten as shorten
     from ridgeline.audit.sources.stdin import PipeSource as PipeSource
+    from ridgeline.audit.sources.syslog import Certificate as Certificate
     from ridgeline.audit.sources.syslog import Syslog as Syslog
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "auditd": ["Auditd"],
+        "containers": ["make_container_reader", "parse_kubernetes_line"],
         "dbus": ["DBus"],
-        "files": ["LineFile"],
+        "files": ["CompressedFile", "LineFile", "is_compressed"],
         "folder": ["LineFolder", "is_pattern"],
         "http": ["Http"],
         "journal": ["Journal"],
@@ -49,6 +55,6 @@ __getattr__, __dir__, __all__ = attach(
         "otlp": ["Otlp"],
         "source": ["Batch", "Event", "KeyedEvents", "LATEST", "Position", "SUBJECT", "Source", "shorten"],
         "stdin": ["PipeSource"],
-        "syslog": ["Syslog"],
+        "syslog": ["Certificate", "Syslog"],
     },
 )

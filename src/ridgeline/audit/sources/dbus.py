@@ -4,7 +4,11 @@ A bus does not wait. Messages that arrive faster than the log writes them are bu
 are dropped and counted. On the system bus a monitor needs root, or a policy that allows BecomeMonitor.
 
 A second connection asks the bus for the uid and the pid of each sender, once, as soon as it connects or sends; /proc
-tells the program. A sender that has left before the answer stays unknown: its events have the name of its connection.
+tells the executable and the systemd unit. A sender that has left before the answer stays unknown: its events have the
+name of its connection. One whose process has ended has its uid only.
+
+A change of properties is a change of state: its event has the properties after it, and before it where an earlier
+message told them.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import pwd
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -30,9 +35,11 @@ AT_ONCE = 4_000  # events in one batch
 _BUS = "org.freedesktop.DBus"  # messages to and from it are housekeeping: names, match rules, pings
 _SYSTEM = "unix:path=/run/dbus/system_bus_socket"
 _WORD = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNIT = re.compile(r"/([^/\n]+\.(?:service|scope))(?=[/\n]|$)")  # of a path in /proc/PID/cgroup, the innermost last
 _KIND = {1: "call", 4: "signal"}
 _EXACT = 1 << 53
 _SENDERS = 10_000  # most senders remembered
+_OBJECTS = 50_000  # most interfaces of objects whose properties are remembered
 _ANSWER_S = 5.0  # how long the bus may take to describe a sender
 _DEEPEST = 60  # the log refuses more than 64 levels; a bus does not
 
@@ -61,7 +68,8 @@ class DBus:
         self._waiting = asyncio.Event()
         self._stopped = self._lost = False
         self._asking: MessageBus | None = None  # a monitor cannot call
-        self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # uid, pid and program, by connection
+        self._senders: dict[str, asyncio.Task[dict[str, Any]]] = {}  # who they are, by connection
+        self._properties = _Properties()
 
     def stop(self) -> None:
         self._stopped = True
@@ -148,10 +156,13 @@ class DBus:
             self._ask_sender(message.body[2])  # now, because it may leave soon
         if not self._housekeeping and _BUS in (message.destination, message.sender):
             return True
+        change = self._properties.update(message) if kind == "signal" else {}  # also of a message that is dropped
         if len(self._queue) >= self._capacity:
             self._dropped += 1
         else:
-            self._queue.append(make_event(message, kind))
+            event = make_event(message, kind)
+            event["attributes"] |= change
+            self._queue.append(event)
             if message.sender:
                 self._ask_sender(message.sender)
         self._waiting.set()
@@ -165,7 +176,7 @@ class DBus:
             self._senders[sender] = asyncio.create_task(self._describe_sender(sender))
 
     async def _describe_sender(self, sender: str) -> dict[str, Any]:
-        """Return uid, pid and program of a sender, as far as the bus and /proc know them."""
+        """Return uid, pid, executable and unit of a sender, as far as the bus and /proc know them."""
         from dbus_fast import Message, MessageType
 
         assert self._asking is not None  # noqa: S101
@@ -179,12 +190,11 @@ class DBus:
             return {}  # it has left
         known = {name: _plain(value) for name, value in reply.body[0].items()}
         uid, pid = known.get("UnixUserID"), known.get("ProcessID")
-        program = _find_program(pid, uid) if pid is not None and uid is not None else None
-        identity = {"uid": uid, "pid": pid if program is not None else None, "program": program}
-        return {name: value for name, value in identity.items() if value is not None}
+        process = _find_process(pid, uid) if pid is not None and uid is not None else {}
+        return {"uid": uid, **process} if uid is not None else {}
 
     async def _name_senders(self, events: list[Event]) -> None:
-        """Add uid, pid and program of their senders to events; the actor is the user, as in the journal."""
+        """Add to events who their senders are; the actor is the user."""
         for event in events:
             task = self._senders.get(event["actor"] or "")
             if task is None:
@@ -194,7 +204,7 @@ class DBus:
             sender = {} if task.cancelled() else task.result()
             if "uid" in sender:
                 event["attributes"] = {**event["attributes"], "_sender": event["actor"], **sender}
-                event["actor"] = f"uid {sender['uid']}"
+                event["actor"] = _find_user(sender["uid"])
 
 
 def make_event(message: Any, kind: str) -> Event:
@@ -214,17 +224,72 @@ def make_event(message: Any, kind: str) -> Event:
     }
 
 
-def _find_program(pid: int, uid: int) -> str | None:
-    """Return the program of a process: its file, else its name; None if the process has ended."""
+class _Properties:
+    """The properties of objects, as signals told them, so that a change has its values before and after."""
+
+    def __init__(self, most: int = _OBJECTS) -> None:
+        self._known: OrderedDict[tuple[str, str, str], dict[str, Any]] = OrderedDict()  # (sender, path, interface)
+        self._most = most
+
+    def update(self, message: Any) -> dict[str, Any]:
+        """Take a signal; return the attributes of the change that it tells, if it tells one."""
+        name, body = f"{message.interface}.{message.member}", message.body
+        if name == "org.freedesktop.DBus.Properties.PropertiesChanged" and message.signature == "sa{sv}as":
+            interface, changed, unknown = body
+            known = self._get(message, interface)
+            after = {key: _plain(value) for key, value in changed.items()}
+            before = {key: known[key] for key in (*after, *unknown) if key in known}
+            known.update(after)
+            for key in unknown:  # changed to a value that the signal does not have
+                known.pop(key, None)
+            return {"before": before, "after": after, **({"_unknown": list(unknown)} if unknown else {})}
+        if name == "org.freedesktop.DBus.ObjectManager.InterfacesAdded" and message.signature == "oa{sa{sv}}":
+            path, added = body
+            after = {interface: _plain(properties) for interface, properties in added.items()}
+            for interface, properties in after.items():
+                self._get(message, interface, path).update(properties)
+            return {"before": {}, "after": after}
+        if name == "org.freedesktop.DBus.ObjectManager.InterfacesRemoved" and message.signature == "oas":
+            path, removed = body
+            keys = {interface: (message.sender or "", path, interface) for interface in removed}
+            return {"before": {name: self._known.pop(key, {}) for name, key in keys.items()}, "after": {}}
+        return {}
+
+    def _get(self, message: Any, interface: str, path: str | None = None) -> dict[str, Any]:
+        key = message.sender or "", path or message.path or "", interface
+        known = self._known.setdefault(key, {})
+        self._known.move_to_end(key)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return known
+
+
+def _find_user(uid: int) -> str:
+    """Return the name of a user of this machine, else `uid N`."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _find_process(pid: int, uid: int) -> dict[str, Any]:
+    """Return pid, executable (else name) and systemd unit of a process; nothing if it has ended."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != uid:
-            return None  # another process has the number now
-        with suppress(OSError):
-            return shorten(os.readlink(f"/proc/{pid}/exe"))
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
+            return {}  # another process has the number now
+        try:
+            exe = shorten(os.readlink(f"/proc/{pid}/exe"))
+        except OSError:
+            exe = _read_text(f"/proc/{pid}/comm").strip()
+        units = _UNIT.findall(_read_text(f"/proc/{pid}/cgroup"))
     except OSError:
-        return None
+        return {}
+    return {"pid": pid, "exe": exe} | ({"unit": shorten(units[-1])} if units else {})
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -3,7 +3,8 @@
 A position is the inode, the offset, and hashes of the first bytes and of the bytes before the offset. So a file that
 was replaced under the same name, or truncated and rewritten, is recognised as another file. A file that was rotated
 while no watcher ran is found beside the file and read to its end first; then those that were rotated after it, oldest
-first. If one of them is gone or compressed, or the file was truncated, the batch has a gap.
+first; one that was compressed meanwhile is unpacked. If one of them is gone or damaged, or the file was truncated, the
+batch has a gap. A compressed file that was never plain is read once, by `CompressedFile`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import stat
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+from ridgeline.audit.sources.compressed import COMPRESSED, DAMAGED, can_unpack, open_unpacked, unpack
 from ridgeline.audit.sources.lines import LONGEST, LineReader, parse_lines
 from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.errors import InputError
@@ -29,7 +31,6 @@ CHUNK = 256 << 10  # bytes in one batch
 _POLL_S = 0.1
 # "a.log.1", "a.log-20261118", "a.log.2026-11-18.1.gz", but not "a.log.bak"
 ROTATED = r"(?:[.-]\d[\dT:_-]*)+(?:\.(?:gz|bz2|xz|zst))?"
-COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _HEAD, _TAIL = 256, 64  # bytes at the beginning and before the offset that identify a file
 
 
@@ -169,15 +170,10 @@ class LineFile:
         for other in sorted(self.path.parent.glob(escape(self.path.name) + "*")):
             if other == self.path or not other.is_file():
                 continue
-            try:
-                rotated = open_regular(other)
-            except (OSError, InputError):
-                continue  # if it was that file, its lines are reported as lost
-            if (place := find_place(rotated, position)) is not None:
+            if (rotated := self._open_rotated(other, position)) is not None:
                 if file is not None:
                     file.close()
-                return rotated, place
-            rotated.close()
+                return rotated
         if file is not None:
             read = position["offset"]
             self._gaps.append(
@@ -202,13 +198,46 @@ class LineFile:
                 file.close()
                 return self._open_next(finished)
             start = _read_at(file, 0, _HEAD)
-            if start and not start.startswith(COMPRESSED) and start not in self._finished:
+            if can_unpack(start):
+                unpacked = self._unpack(file, path)
+                if unpacked is None:
+                    continue
+                file, inode = unpacked, os.fstat(unpacked.fileno()).st_ino
+                start = _read_at(file, 0, _HEAD)
+            elif start.startswith(COMPRESSED):
+                self._gaps.append(f"{path} was compressed before it was read; its lines are lost")
+                start = b""
+            if start and start not in self._finished:
                 self._number = None
                 return file, _Place(inode)
-            if start.startswith(COMPRESSED):
-                self._gaps.append(f"{path} was compressed before it was read; its lines are lost")
             file.close()
         return self._open_from_start()
+
+    @staticmethod
+    def _open_rotated(path: Path, position: Position) -> tuple[BinaryIO, _Place] | None:
+        """Open a rotated file at a position, unpacked if it was compressed; None if it is another file."""
+        try:
+            file = open_regular(path)
+            if can_unpack(_read_at(file, 0, _TAIL)) and find_place(file, position) is None:
+                with file as packed:
+                    file = unpack(packed)
+                position = position | {"inode": os.fstat(file.fileno()).st_ino}
+        except (*DAMAGED, InputError):
+            return None
+        place = find_place(file, position)
+        if place is None:
+            file.close()
+            return None
+        return file, place
+
+    def _unpack(self, file: BinaryIO, path: Path) -> BinaryIO | None:
+        """Return the unpacked bytes of a rotated file and close it; None, and a gap, if that cannot be done."""
+        with file:
+            try:
+                return unpack(file)
+            except DAMAGED as error:
+                self._gaps.append(f"{path} cannot be unpacked ({error}); lines that were not read before are lost")
+                return None
 
     def _list_later(self, finished: BinaryIO) -> list[tuple[Path, int]]:
         """List the rotated files that were written later than `finished`, oldest first, with their inodes."""
@@ -300,6 +329,68 @@ class LineFile:
     async def _pause(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), self.poll_s)
+
+
+class CompressedFile:
+    """Reads a compressed file once.
+
+    A position is that of a plain file once the file was read to its end; before that it has the bytes unpacked so far.
+    """
+
+    def __init__(self, path: Path, kind: str, read: LineReader, *, chunk: int = CHUNK) -> None:
+        self.path, self.name, self.poll_s = path, f"{kind}:{path.absolute()}", _POLL_S
+        self._read, self._chunk = read, chunk
+        self.identity: tuple[int, int] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    async def batches(self, position: Position | None) -> AsyncGenerator[Batch, None]:
+        with open_regular(self.path) as file:
+            status, size = os.fstat(file.fileno()), _size(file)
+            self.identity = status.st_dev, status.st_ino
+            head = sha256(_read_at(file, 0, _HEAD)).hexdigest()
+            start = {"inode": status.st_ino, "offset": 0, "packed_bytes": size, "packed_head": head}
+            if position is not None and position["offset"] and find_place(file, position) is not None:
+                return  # it was read to its end
+            skip = 0
+            if position is not None and position | start == position:
+                skip = int(position["unpacked"])
+            at, number, rest = 0, 0, b""
+            try:
+                with open_unpacked(file) as stream:
+                    while data := stream.read(self._chunk):
+                        # A line longer than any event may be is cut, and what follows is a line of its own.
+                        end = len(data) if len(rest) > LONGEST else data.rfind(b"\n") + 1
+                        lines, rest = (rest + data[:end], data[end:]) if end else (b"", rest + data)
+                        known = min(len(lines), max(0, skip - at))  # at the end of a line
+                        at, number, lines = at + known, number + lines.count(b"\n", 0, known), lines[known:]
+                        if lines:
+                            yield self._batch(lines, number, at, start | {"unpacked": at + len(lines)})
+                            if self._stopped:
+                                return
+                        at, number = at + len(lines), number + lines.count(b"\n")
+                        await asyncio.sleep(0)
+                gaps: tuple[str, ...] = ()
+            except DAMAGED as error:
+                gaps = (f"{self.path} is damaged after {at} unpacked bytes ({error}); the rest of it is lost",)
+            done = _Place(status.st_ino, size, *_read_marks(file, size)).position()
+            batch = self._batch(rest, number, at, done)
+            yield replace(batch, gaps=gaps)
+
+    def _batch(self, lines: bytes, number: int, start: int, position: Position) -> Batch:
+        events, places, refused = parse_lines(lines, self._read, f"of {self.path}", number, start)
+        return Batch(events, position, refused=tuple(refused), places=places)
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a path names a compressed file that can be unpacked."""
+    try:
+        with open_regular(path) as file:
+            return can_unpack(_read_at(file, 0, _TAIL))
+    except (OSError, InputError):
+        return False
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -2,7 +2,8 @@
 
 A scan finds new files. Each file is read by a `LineFile`, which follows its rotation. So a file with the name
 of a rotated one ("a.log.1" beside "a.log") is not read on its own. A file that was renamed otherwise ("a.log.old") is
-recognised by its inode and the bytes that were read. Compressed and binary files are left out.
+recognised by its inode and the bytes that were read. A compressed file that is no rotated one is read once. Binary
+files, and those compressed with zstd, are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from ridgeline.audit.sources.files import COMPRESSED, ROTATED, LineFile, find_place, open_regular
+from ridgeline.audit.sources.compressed import COMPRESSED, can_unpack
+from ridgeline.audit.sources.files import ROTATED, CompressedFile, LineFile, find_place, is_compressed, open_regular
 from ridgeline.audit.sources.lines import LineReader
 from ridgeline.audit.sources.source import Batch, Position
 from ridgeline.errors import InputError
@@ -69,7 +71,7 @@ class LineFolder:
         self._exclude = [folder.resolve() for folder in exclude]
         self._scan_s, self._gone_s = scan_s, gone_s
         self._stop = asyncio.Event()
-        self._files: dict[str, LineFile] = {}  # being read, by their paths below the root
+        self._files: dict[str, LineFile | CompressedFile] = {}  # being read, by their paths below the root
         self._missing: dict[str, float] = {}  # since when
         self._left_out: dict[str, _Identity] = {}
         self._unreadable: set[str] = set()
@@ -113,7 +115,7 @@ class LineFolder:
             raise
         await queue.put(None)
 
-    async def _read_file(self, name: str, file: LineFile, queue: _Queue) -> None:
+    async def _read_file(self, name: str, file: LineFile | CompressedFile, queue: _Queue) -> None:
         try:
             async for batch in file.batches(self._positions.get(name)):
                 self._unreadable.discard(name)
@@ -135,13 +137,13 @@ class LineFolder:
         position = {"files": dict(self._positions), "finished": list(self._finished)}
         return replace(batch, position=position)
 
-    def _scan(self) -> list[tuple[str, LineFile]]:
+    def _scan(self) -> list[tuple[str, LineFile | CompressedFile]]:
         """Return the files to read from now on, and forget those that are gone."""
         present = dict(self._list_files())
         known = {*present, *self._positions, *self._files}
         rotated = {name for name in known if _find_base(name, known) is not None}
         self._forget(present, rotated)
-        new, notes = list[tuple[str, LineFile]](), list[str]()
+        new, notes = list[tuple[str, LineFile | CompressedFile]](), list[str]()
         self._read_inodes |= {position["inode"] for position in self._positions.values()}
         self._read_inodes |= {file.identity[1] for file in self._files.values() if file.identity is not None}
         for name, status in sorted(present.items()):
@@ -170,10 +172,13 @@ class LineFolder:
             file.poll_s = max(file.poll_s, _POLL_PER_FILE_S * len(self._files))
         return new
 
-    def _make_file(self, name: str, identity: _Identity) -> LineFile:
+    def _make_file(self, name: str, identity: _Identity) -> LineFile | CompressedFile:
         path = self._root / name
-        file = LineFile(
-            path, self._kind, self._reader(path), follow=self._follow, skip=lambda f: self._is_read(name, f)
+        read = self._reader(path)
+        file: LineFile | CompressedFile = (
+            CompressedFile(path, self._kind, read)
+            if is_compressed(path)
+            else LineFile(path, self._kind, read, follow=self._follow, skip=lambda f: self._is_read(name, f))
         )
         file.identity = identity
         return file
@@ -230,7 +235,10 @@ class LineFolder:
                 return ""
             first = file.read(_FIRST)
         if first.startswith(COMPRESSED):
-            return "compressed"
+            if not can_unpack(first):
+                return "compressed with zstd"
+            with open_regular(self._root / name) as again:
+                return "" if name in self._positions and _is_file_of(again, self._positions[name]) else None
         return "binary" if b"\0" in first and name not in self._positions else None
 
     def _find_renamed(self, file: BinaryIO) -> str | None:

@@ -21,7 +21,8 @@ from typing import Any
 from ridgeline.audit.sources.source import LATEST, Batch, Event, Position, shorten
 from ridgeline.errors import InputError, RidgelineError
 
-_FIELDS = ("_PID", "_UID", "_COMM", "_EXE", "_HOSTNAME", "_SYSTEMD_UNIT", "_TRANSPORT")
+# Fields of an entry and the attributes that they become; the journal sets those with an underscore itself.
+_FIELDS = {"_UID": "uid", "_PID": "pid", "_EXE": "exe", "_SYSTEMD_UNIT": "unit", "_HOSTNAME": "host", "_COMM": "comm"}
 _WORD = re.compile(r"[^A-Za-z0-9_-]+")
 _PROGRAM = 256  # most characters of a program's name in an action
 _AT_ONCE = 2_000  # entries in one batch
@@ -149,7 +150,12 @@ async def _gather_lines(stream: asyncio.StreamReader) -> AsyncIterator[list[byte
 
 def make_event(entry: dict[str, Any]) -> Event:
     """Make an event of a journal entry: actor the user, action the program, subject the unit."""
-    words = {name: _text(entry[name]) for name in _FIELDS if entry.get(name) is not None}
+    words: dict[str, Any] = {
+        name: _text(entry[field]) for field, name in _FIELDS.items() if entry.get(field) is not None
+    }
+    words |= {name: int(words[name]) for name in ("uid", "pid") if words.get(name, "").isdecimal()}
+    if entry.get("_TRANSPORT") is not None:
+        words["_transport"] = _text(entry["_TRANSPORT"])
     if entry.get("PRIORITY") is not None:
         words["priority"] = _text(entry["PRIORITY"])
     program = _text(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "unknown")

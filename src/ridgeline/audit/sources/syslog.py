@@ -1,11 +1,12 @@
 """The syslog source: messages of RFC 5424 (and RFC 3164) by UDP, TCP or a unix datagram socket.
 
-    udp:127.0.0.1:5514    tcp:127.0.0.1:5514    unix:/run/ridgeline.sock
+    udp:127.0.0.1:5514    tcp://127.0.0.1:5514    tls://0.0.0.0:6514    unix:/run/ridgeline.sock
 
-Over TCP a message is a line, or has its length before it (RFC 6587); TCP waits for the log. UDP and unix sockets do
+Over TCP and TLS (RFC 5425) a message is a line, or has its length before it (RFC 6587); both wait for the log. With a
+file of authorities, TLS takes only senders that have a certificate of one of them. UDP and unix sockets do
 not: messages beyond a limit are dropped and counted. TCP connections use at most a quarter of the process's
 descriptors: a new one replaces the oldest that has sent no message, else the one that has been silent for longest.
-Senders are not authenticated, so listen on trusted networks only.
+Without such a file senders are not authenticated, so listen on trusted networks only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import asyncio
 import os
 import re
 import socket
+import ssl
 import stat
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ CAPACITY = 50_000  # most messages buffered between the socket and the log …
 MOST_BYTES = 64 << 20  # … and most bytes of them
 AT_ONCE = 4_000  # messages in one batch
 _GOODBYE_S = 5.0  # for connections to close
-_ADDRESS = re.compile(r"(udp|tcp):(\[[0-9a-fA-F:.]+\]|[^:]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(udp|tcp|tls):(?://)?(\[[0-9a-fA-F:.]+\]|[^:/]+):(\d{1,5})")
+_HANDSHAKE_S = 20.0
 _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _HEADER = re.compile(
     r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|(?:\[(?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*\])+)(?: |$)"
@@ -40,19 +44,62 @@ _PRIORITY = re.compile(r"<(\d{1,3})>")
 _OLD_HOST = re.compile(r"(?:<\d{1,3}>)?[A-Z][a-z]{2} [ \d]\d [\d:]{8} (\S+) ")
 
 
-class Syslog:
-    """Receives messages at one address: udp:HOST:PORT, tcp:HOST:PORT or unix:PATH; `capacity` messages are buffered."""
+@dataclass(frozen=True)
+class Certificate:
+    """PEM files for TLS: the server's chain and key, and the authorities whose certificates senders must have."""
 
-    def __init__(self, address: str, *, capacity: int = CAPACITY) -> None:
+    chain: Path
+    key: Path
+    authorities: Path | None = None
+
+    def load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        for path in (self.chain, self.key, *([self.authorities] if self.authorities else ())):
+            if not path.is_file():
+                raise InputError(f"there is no file '{path}'; give a PEM file.")
+        try:
+            context.load_cert_chain(self.chain, self.key)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise InputError(
+                f"'{self.chain}' and '{self.key}' are no certificate and its key in PEM form ({_explain(error)})."
+            ) from None
+        if self.authorities is not None:
+            try:
+                context.load_verify_locations(self.authorities)
+            except (OSError, ValueError) as error:
+                raise InputError(f"'{self.authorities}' has no certificates in PEM form ({_explain(error)}).") from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _explain(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+
+
+class Syslog:
+    """Receives messages at one address.
+
+    address      udp:HOST:PORT, tcp:HOST:PORT, tls:HOST:PORT or unix:PATH; :// instead of : is allowed
+    capacity     most messages that are buffered
+    certificate  of the server, for TLS: PEM files of the chain and of its key, and of the authorities for senders
+    """
+
+    def __init__(self, address: str, *, capacity: int = CAPACITY, certificate: Certificate | None = None) -> None:
         match = _ADDRESS.fullmatch(address)
         if match is None and not (address.startswith("unix:") and len(address) > 5):
-            raise InputError(f"--syslog '{address}' is no address; write udp:HOST:PORT, tcp:HOST:PORT or unix:PATH.")
+            raise InputError(
+                f"--syslog '{address}' is no address; write udp://HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT or "
+                "unix:PATH."
+            )
+        if match is not None and match[1] == "tls" and certificate is None:
+            raise InputError(f"--syslog '{address}' needs a certificate; give --tls-cert and --tls-key.")
         if match is not None and int(match[3]) > 65_535:
             raise InputError(f"--syslog '{address}' has port {match[3]}; give 65535 at most.")
-        self.name, self._address, self._capacity = f"syslog:{address}", address, capacity
+        self.name, self._address, self._capacity = f"syslog:{address.replace('://', ':')}", address, capacity
         self._kind = match[1] if match else "unix"
+        self._tls = certificate.load() if certificate is not None and self._kind == "tls" else None
         self._host, self._port = (match[2].strip("[]"), int(match[3])) if match else ("", 0)
-        self._path = Path(address.removeprefix("unix:"))
+        self._path = Path(address.removeprefix("unix:").removeprefix("//"))
         self._queue: deque[bytes] = deque()
         self._bytes = self._dropped = 0
         # TCP connections without and with a message, those first that have been silent for longest
@@ -95,8 +142,12 @@ class Syslog:
 
     async def _listen(self) -> asyncio.BaseTransport | asyncio.Server:
         loop = asyncio.get_running_loop()
-        if self._kind == "tcp":
-            server = await asyncio.start_server(self._read_stream, self._host, self._port, limit=LONGEST)
+        if self._kind in ("tcp", "tls"):
+            handshake_s = _HANDSHAKE_S if self._tls is not None else None
+            server = await asyncio.start_server(
+                self._read_stream, self._host, self._port, limit=LONGEST, ssl=self._tls,
+                ssl_handshake_timeout=handshake_s,
+            )  # fmt: skip
             self.port = server.sockets[0].getsockname()[1]
             return server
         if self._kind == "udp":

@@ -1,0 +1,72 @@
+"""`ridgeline audit backup | restore`: a ledger as one file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli.audit_options import Key, Log, parse_key
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
+
+
+def backup(
+    log: Log,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Backup to write, like log.tar.gz.")],
+    keys: Annotated[
+        bool,
+        typer.Option("--keys", help="Add the private keys: whoever has the file can sign, and read personal fields."),
+    ] = False,
+    key: Key = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Verify a ledger and write it into one file; a watcher may be running.
+
+    [dim]Example:[/]
+
+      ridgeline audit backup LOG -o log.tar.gz
+
+    Exit 1 if the ledger does not verify. A restored ledger can be read without its private key, and continued only
+    with it: keep LOG.private/key somewhere else, or use --keys and keep the file as secret as the key.
+    """
+    from ridgeline.audit.ledger import back_up
+
+    done = back_up(log, output, key=parse_key(key) if key else None, keys=keys)
+    if as_json:
+        print_json({"file": str(output), **vars(done)})
+        return
+    if not quiet:
+        print_line(f"{output} holds {done.origin} at {done.size:,} entries ({done.bytes:,} bytes), verified.")
+    if not done.positions:
+        print_note(
+            "it does not hold how far the sources were read, because another process writes the log (or none was "
+            "watched); a restored watcher reads its files from their beginning."
+        )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="LOG", help="Folder to create.")],
+    key: Key = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Restore a backup into a new folder, if every entry of it verifies; else exit 1 and leave nothing.
+
+    [dim]Example:[/]
+
+      ridgeline audit restore log.tar.gz -o LOG --key VKEY
+    """
+    from ridgeline.audit.ledger import restore as restore_backup
+
+    report = restore_backup(file, output, key=parse_key(key) if key else None)
+    size = report.checkpoint.size if report.checkpoint is not None else 0
+    if as_json:
+        print_json({"log": str(output), "origin": report.origin, "size": size})
+        return
+    if not quiet:
+        print_line(f"{output} holds {report.origin} at {size:,} entries, verified.")
+        if key is None:
+            print_note("it was verified with the key in the backup; give --key to be sure that it is your log.")

@@ -1,0 +1,151 @@
+"""Lines of Docker, containerd and an API server's audit log become events with who, what and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.audit.watch.watching import run_command
+
+from ridgeline.audit.ledger import parse_moment
+from ridgeline.audit.ledger.event import encode
+from ridgeline.audit.sources import make_container_reader, parse_kubernetes_line
+from ridgeline.errors import InputError
+
+ID = "0123456789abcdef" * 4
+POD = Path("/var/log/pods/shop_web-1_0f1e/nginx/0.log")
+REQUEST = {
+    "kind": "Event",
+    "apiVersion": "audit.k8s.io/v1",
+    "level": "RequestResponse",
+    "auditID": "8f2c",
+    "stage": "ResponseComplete",
+    "requestURI": "/api/v1/namespaces/shop/pods/web-1",
+    "verb": "delete",
+    "user": {"username": "ann@example.test", "groups": ["admins", "system:authenticated"]},
+    "sourceIPs": ["10.0.0.7"],
+    "userAgent": "kubectl/v1.36",
+    "objectRef": {"resource": "pods", "namespace": "shop", "name": "web-1", "apiVersion": "v1"},
+    "responseStatus": {"code": 403, "reason": "Forbidden"},
+    "requestObject": {"kind": "DeleteOptions"},
+    "requestReceivedTimestamp": "2026-11-18T10:00:00.000001Z",
+    "stageTimestamp": "2026-11-18T10:00:00.000009Z",
+    "annotations": {"authorization.k8s.io/decision": "forbid"},
+}
+
+
+def parse_request(**changes):
+    return parse_kubernetes_line(json.dumps(REQUEST | changes).encode(), "line 1", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "subject"),
+    [
+        (POD, {"namespace": "shop", "pod": "web-1", "container": "nginx"}, "shop/web-1/nginx"),
+        (
+            Path(f"/var/log/containers/web-1_shop_nginx-{ID}.log"),
+            {"namespace": "shop", "pod": "web-1", "container": "nginx"},
+            "shop/web-1/nginx",
+        ),
+        (Path(f"/var/lib/docker/containers/{ID}/{ID}-json.log.1"), {"container": ID[:12]}, ID[:12]),
+        (Path("/tmp/x/y/other.log"), {}, "other.log"),
+    ],
+)
+def test_the_path_of_a_file_says_which_container_it_is(path, place, subject):
+    event = make_container_reader(path)(b"2026-11-18T10:00:00.123456789Z stderr F no route", "line 1", 0)
+    assert event["time"] == parse_moment("2026-11-18T10:00:00.123456789Z")
+    assert (event["subject"], event["action"]) == (subject, "container.line")
+    assert event["attributes"] == {"message": "no route", "stream": "stderr", "_file": str(path), **place}
+
+
+def test_a_line_of_docker_is_an_event():
+    record = {"log": "GET /\n", "stream": "stdout", "time": "2026-11-18T10:00:00.5Z"}
+    event = make_container_reader(POD)(json.dumps(record).encode(), "line 1", 0)
+    assert (event["time"], event["attributes"]["message"]) == (parse_moment("2026-11-18T10:00:00.5Z"), "GET /")
+    assert "_partial" not in event["attributes"]
+
+
+def test_a_part_of_a_long_line_is_marked():
+    read = make_container_reader(POD)
+    assert read(b"2026-11-18T10:00:00Z stdout P half", "", 0)["attributes"]["_partial"] is True
+    half = json.dumps({"log": "half", "stream": "stdout", "time": "2026-11-18T10:00:00Z"}).encode()
+    assert read(half, "", 0)["attributes"]["_partial"] is True
+
+
+@pytest.mark.parametrize("line", [b"plain words", b"[1]", b'{"message": "x"}', b'{"log": 5, "time": "x"}', b"{" * 5000])
+def test_a_line_that_is_of_no_container_is_refused(line):
+    with pytest.raises(InputError, match=r"line 7 is no"):
+        make_container_reader(POD)(line, "line 7", 0)
+
+
+def test_a_request_says_who_did_what_from_where_and_how_it_ended():
+    event = parse_request()
+    assert (event["actor"], event["action"]) == ("ann@example.test", "kubernetes.delete")
+    assert event["subject"] == "shop/pods/web-1"
+    assert event["time"] == parse_moment("2026-11-18T10:00:00.000009Z")
+    words = event["attributes"]
+    assert (words["code"], words["decision"], words["address"]) == (403, "forbid", "10.0.0.7")
+    assert words["request"] == {"kind": "DeleteOptions"}
+
+
+def test_the_object_of_a_secret_is_left_out():
+    body = {"kind": "Secret", "data": {"password": "aHVudGVyMg=="}}
+    event = parse_request(objectRef={"resource": "secrets", "name": "db"}, requestObject=body)
+    assert "aHVudGVyMg" not in json.dumps(event)
+    token = parse_request(objectRef={"resource": "serviceaccounts", "subresource": "token"}, requestObject=body)
+    assert "aHVudGVyMg" not in json.dumps(token)
+
+
+def test_a_request_without_an_object_has_its_path_as_subject():
+    assert parse_request(objectRef=None, requestURI="/healthz", verb="get")["subject"] == "/healthz"
+
+
+@pytest.mark.parametrize("line", [b"no json", b"[]", b'{"kind": "Pod"}', b'{"kind": "Event", "apiVersion": "v1"}'])
+def test_a_line_that_is_no_audit_event_is_refused(line):
+    with pytest.raises(InputError, match=r"line 3 is no"):
+        parse_kubernetes_line(line, "line 3", 0)
+
+
+def test_numbers_and_depths_beyond_the_log_become_text():
+    deep = json.loads("[" * 200 + "]" * 200)
+    event = parse_request(
+        requestObject={"deep": deep, "big": 1 << 60}, auditID=-(1 << 53), responseStatus={"code": 4.5}
+    )
+    encode([event])
+    assert event["attributes"]["_id"] == str(-(1 << 53))
+    assert json.loads(event["attributes"]["request"]) == {"deep": deep, "big": str(1 << 60)}
+    assert parse_request(responseStatus={"code": float("inf")})["attributes"]["code"] == "Infinity"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(REQUEST)), JSON))
+def test_a_request_with_any_fields_is_refused_or_an_event_that_the_log_accepts(changes):
+    try:
+        event = parse_request(**changes)
+    except InputError:
+        return
+    encode([event])
+
+
+def test_watch_reads_both(tmp_path, capsys):
+    log = tmp_path / "log"
+    assert run_command(capsys, "audit", "init", log)[0] == 0
+    pods = tmp_path / "pods" / "shop_web-1_0f1e" / "nginx"
+    pods.mkdir(parents=True)
+    (pods / "0.log").write_text("2026-11-18T10:00:00Z stdout F hello\n")
+    (tmp_path / "k8s.log").write_text(json.dumps(REQUEST) + "\n")
+    files = ["--containers", tmp_path / "pods", "--k8s-audit", tmp_path / "k8s.log"]
+    assert run_command(capsys, "audit", "watch", log, *files, "--no-follow", "--no-score", "-q")[0] == 0
+    events = json.loads(run_command(capsys, "audit", "export", log, "--json")[1])
+    subjects = {event["source"]: event["subject"] for event in events}
+    assert subjects["containers"] == "shop/web-1/nginx"
+    assert subjects["kubernetes"] == "shop/pods/web-1"
