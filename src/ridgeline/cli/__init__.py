@@ -55,6 +55,7 @@ COMMANDS = {
     ),
     "compare": ("compare:compare", "Judge", "Compare two runs case by case: is B FASTER, SLOWER or the SAME as A?"),
     "history": ("history:history", "Judge", "Show each case over time, its steps, and what changed at each step."),
+    "bisect": ("bisect:bisect", "Judge", "Find the commit that made a benchmark slower, by races in a binary search."),
     "cost": (
         "cost:cost",
         "Judge",

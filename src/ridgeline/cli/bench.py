@@ -20,7 +20,7 @@ from ridgeline.cli import bench_own, summary, tables
 from ridgeline.cli.bench_progress import BenchProgress, show_progress
 from ridgeline.cli.output import Device, Json, Quiet, print_json, print_line, stderr, stdout
 from ridgeline.errors import Exit, InputError, unknown
-from ridgeline.lab import Profile
+from ridgeline.lab import Profile, is_path
 
 if TYPE_CHECKING:
     from ridgeline.lab.race import BenchRequest, BenchResult, Point
@@ -51,7 +51,7 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[WORKLOAD]…",
-            help="Names of workloads, or .py files (default: all).",
+            help="Names of workloads, .py files, or folders of asv benchmarks (default: all).",
             show_default=False,
         ),
     ] = None,
@@ -87,6 +87,13 @@ def bench(
             "--repo",
             metavar="DIR",
             help="With --against: the repository whose commits race (default: that of the workload's file).",
+        ),
+    ] = None,
+    build: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINE",
+            help="With --against: shell command that builds each version in its folder: 'pip install .'.",
         ),
     ] = None,
     python: Annotated[
@@ -269,13 +276,18 @@ def bench(
             cold=cold,
             timeout_s=parse_seconds(timeout, "--timeout"),
         ),
+        build=build,
         pythons=dict(_parse_interpreter(p) for p in python or ()),
     )
+    if build is not None and against is None:
+        raise InputError("--build says how to build two versions; add --against COMMIT.")
     if repo is not None and against is None:
         raise InputError("--repo says whose commits race; add --against COMMIT.")
     repository = choose_repository(request.workloads, repo) if against is not None else None
     if repo is not None:
         request = replace(request, repository=repository)
+    if build is not None and against is not None and repository is None:
+        raise InputError("--build is for your own repository; ridgeline builds its own native module itself.")
     console = stderr()
     live = console.is_terminal and not as_json
     build_s = 0.0  # not part of the budget
@@ -315,8 +327,23 @@ def bench(
             print_line(f"Building took {build_s:.0f} s besides the time of the races.", stdout())
     for sentence in failures:
         console.print(sentence, style="red", markup=False, highlight=False)
+    if request.versions and (code := _choose_version_exit(records)) is not Exit.OK:
+        raise typer.Exit(code)
     if failures:
         raise typer.Exit(Exit.FINDINGS)
+
+
+def _choose_version_exit(records: Sequence[Record]) -> Exit:
+    """Return the worst case of the working tree against the commit: slower, then no valid time, then unclear."""
+    from ridgeline.lab.judge import Comparison, analyse_record
+
+    # The verdict is about the commit, relative to the working tree: a FASTER commit is a slower working tree.
+    verdicts = {row.comparison for record in records for row in analyse_record(record) if not row.ours}
+    if Comparison.FASTER in verdicts:
+        return Exit.SLOWER
+    if None in verdicts or not verdicts:
+        return Exit.NOT_COMPARABLE
+    return Exit.UNCLEAR if Comparison.UNCLEAR in verdicts else Exit.OK
 
 
 def _add_version(
@@ -329,9 +356,15 @@ def _add_version(
     if repository is None:
         version = build_version(commit, *reports)
         return replace(request, versions=[version], tree=stack.enter_context(copy_working_tree(*reports)))
-    files = [name for name in request.workloads if name.endswith(".py")]
-    both = stack.enter_context(export_versions(repository, commit, files, *reports))
-    return replace(request, versions=[both.version], checkout=both.working_tree, against=both.commit)
+    files = [name for name in request.workloads if is_path(name)]
+    both = stack.enter_context(export_versions(repository, commit, files, *reports, build=request.build))
+    return replace(
+        request,
+        versions=[both.version],
+        checkout=both.working_tree,
+        interpreter=both.interpreter,
+        against=both.commit,
+    )
 
 
 def parse_seconds(text: str, option: str) -> float:
@@ -360,6 +393,10 @@ def describe_left_out(points: Sequence[Point], records: Sequence[Record], reques
 def _find_workload(name: str) -> str:
     if name.endswith(".py"):
         return name
+    if name not in workloads.list_workloads() and Path(name).is_dir():
+        from ridgeline.lab.race import find_suite
+
+        return str(find_suite(Path(name)).resolve())
     if name not in workloads.list_workloads():
         raise unknown("workload", name, workloads.list_workloads())
     return workloads.get_reference(name)

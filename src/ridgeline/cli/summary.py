@@ -107,7 +107,9 @@ def list_notes(paths: Sequence[PathSummary], records: Sequence[Record]) -> Itera
 
 def compare_with_versions(records: Sequence[Record], versions: Sequence[str]) -> Iterator[RenderableType]:
     """Yield a table of the cases in which another version is not SAME, and the count of all verdicts."""
-    rows = [row for record in records for row in analyse_record(record) if row.result.contender in versions]
+    commits = {name.partition("@")[2] for name in versions}
+    everything = (row for record in records for row in analyse_record(record))
+    rows = [row for row in everything if row.result.contender.partition("@")[2] in commits]
     counts = Counter(str(row.comparison or row.assessment.validity) for row in rows)
     others = [row for row in rows if row.comparison is not Comparison.SAME]
     if others:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.workload import Workload as Workload
     from ridgeline.lab.workload import format_install_hint as format_install_hint
     from ridgeline.lab.workload import installed as installed
+    from ridgeline.lab.workload import is_path as is_path
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = attach(
             "Workload",
             "format_install_hint",
             "installed",
+            "is_path",
         ],
     },
 )

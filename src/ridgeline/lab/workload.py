@@ -151,6 +151,15 @@ class Steps:
     agree: Callable[[int], int] | None = None  # for a collective: returns the maximum over all ranks
 
 
+def is_path(reference: str) -> bool:
+    """Whether a workload is a file or a folder of a user, not a module of ridgeline.
+
+    >>> is_path("mine/decode.py"), is_path("/home/me/benchmarks"), is_path("ridgeline.workloads.copy")
+    (True, True, False)
+    """
+    return reference.endswith(".py") or "/" in reference
+
+
 def format_case(case: Mapping[str, Any]) -> str:
     """Format a case for people; exact multiples of KiB, MiB, GiB and TiB use that unit.
 

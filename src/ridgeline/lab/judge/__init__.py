@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from ridgeline.lab.judge.stats import Estimate as Estimate
     from ridgeline.lab.judge.stats import execution_ratios as execution_ratios
     from ridgeline.lab.judge.stats import geometric_mean_ratio as geometric_mean_ratio
+    from ridgeline.lab.judge.stats import mean_execution_ratio as mean_execution_ratio
     from ridgeline.lab.judge.stats import median as median
     from ridgeline.lab.judge.stats import paired_ratio as paired_ratio
     from ridgeline.lab.judge.stats import t_quantile as t_quantile
@@ -195,6 +196,7 @@ __getattr__, __dir__, __all__ = attach(
             "HIGH_CONFIDENCE",
             "MIN_OBSERVATIONS",
             "execution_ratios",
+            "mean_execution_ratio",
             "geometric_mean_ratio",
             "median",
             "paired_ratio",

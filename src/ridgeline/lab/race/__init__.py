@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.benchmark import ProgressHooks as ProgressHooks
     from ridgeline.lab.race.benchmark import create_output_folder as create_output_folder
     from ridgeline.lab.race.benchmark import run_benchmark as run_benchmark
+    from ridgeline.lab.race.bisection import BisectResult as BisectResult
+    from ridgeline.lab.race.bisection import find_slow_commit as find_slow_commit
     from ridgeline.lab.race.commands import CommandOptions as CommandOptions
     from ridgeline.lab.race.commands import make_command_race as make_command_race
     from ridgeline.lab.race.contender import read_peaks as read_peaks
@@ -37,12 +39,14 @@ if TYPE_CHECKING:
     from ridgeline.lab.race.request import BenchRequest as BenchRequest
     from ridgeline.lab.race.request import Point as Point
     from ridgeline.lab.race.request import list_contenders as list_contenders
+    from ridgeline.lab.race.suites import find_suite as find_suite
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "against": ["build_version", "copy_working_tree"],
         "benchmark": ["BenchResult", "ProgressHooks", "create_output_folder", "run_benchmark"],
+        "bisection": ["BisectResult", "find_slow_commit"],
         "commands": ["CommandOptions", "make_command_race"],
         "contender": ["read_peaks", "reset_peaks"],
         "endpoints": ["HttpOptions", "choose_turn_s", "make_http_race"],
@@ -60,6 +64,7 @@ __getattr__, __dir__, __all__ = attach(
         ],
         "process": ["ContenderSpec"],
         "repository": ["choose_repository", "export_versions"],
+        "suites": ["find_suite"],
         "request": ["BenchRequest", "Point", "list_contenders"],
     },
 )

@@ -88,7 +88,7 @@ def run_benchmark(request: BenchRequest, hooks: ProgressHooks | None = None) -> 
         stopped = read_stopped_run(request.out)
         if stopped:
             hooks.on_message(f"going on with a stopped run: {len(stopped)} cases are done already.")
-        devices = dict.fromkeys(point.case.device for point in points)
+        devices = dict.fromkeys(p.case.device for p in points if getattr(p.workload, "needs_ceilings", True))
         measured = {d: ceilings(d, progress=hooks.on_ceiling, on=machine) for d in devices}
         cache = _CeilingCache(measured, machine, hooks)
         records: list[Record] = []
@@ -136,6 +136,8 @@ class _CeilingCache:
 
     def describe(self, device: str, work: Work) -> dict[str, Any]:
         """Return the ceilings of a case as its record stores them."""
+        if device not in self._measured:
+            return {}
         for resource, ceiling in match_ceilings(self._measured[device], work).items():
             if ceiling not in self._fresh:
                 self._hooks.on_ceiling(f"{resource} again")

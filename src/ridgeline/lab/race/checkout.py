@@ -23,6 +23,7 @@ class Checkout:
 
     repository: str  # the working tree of the user
     folder: str  # where the files of this version are
+    environment: str = sys.prefix  # of the lab: with --build each version has an environment of its own on top of it
 
     def locate(self, path: str) -> str:
         """Return the place of a file of the repository in this version; other paths stay as they are."""
@@ -35,13 +36,13 @@ class Checkout:
         """Whether a path is in the repository, but not in an environment of Python inside it."""
         if not _is_inside(path, self.repository):
             return False
-        unchanged = (self.folder, sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+        unchanged = (self.folder, self.environment, sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
         return not any(_is_inside(path, os.path.realpath(folder)) for folder in unchanged)
 
 
-def use_checkout(repository: str, folder: str) -> None:
+def use_checkout(repository: str, folder: str, environment: str = sys.prefix) -> None:
     """Import modules of `repository` from `folder` from now on, in this process and in those that it starts."""
-    checkout = Checkout(repository, folder)
+    checkout = Checkout(repository, folder, environment)
     sys.path[:] = [checkout.locate(entry) for entry in sys.path]
     if "PYTHONPATH" in os.environ:
         entries = os.environ["PYTHONPATH"].split(os.pathsep)

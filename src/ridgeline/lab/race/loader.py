@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.lab.workload import Workload
+from ridgeline.lab.race.suites import Suite
+from ridgeline.lab.workload import Workload, is_path
 
 METHODS = ("cases", "work", "contenders", "prepare", "check")
 
@@ -16,9 +17,13 @@ METHODS = ("cases", "work", "contenders", "prepare", "check")
 def load_workload(reference: str) -> Workload:
     """Load the object `workload` of a module ("ridgeline.workloads.copy") or of a file ("mine/decode.py").
 
+    A folder ("/home/me/benchmarks") is a suite of asv.
+
     Raises InputError if there is no such file, it fails, or `workload` lacks a method.
     """
-    if reference.endswith(".py"):
+    if "/" in reference and Path(reference).is_dir():
+        return Suite(Path(reference))
+    if is_path(reference):
         path = Path(reference).resolve()
         if not path.is_file():
             raise InputError(f"there is no workload file '{reference}'.")

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.contender import PROTOCOL
-from ridgeline.lab.workload import Launcher
+from ridgeline.lab.workload import Launcher, is_path
 
 START_TIMEOUT_S = 120.0
 POLL_S = 1.0  # a child can die while a process that it forked keeps its pipe open
@@ -46,7 +46,7 @@ main()
 # The modules of a user's repository come from another folder, ridgeline from where it is.
 CHECKOUT_SCRIPT = """
 from ridgeline.lab.race.checkout import use_checkout
-use_checkout({repository!r}, {folder!r})
+use_checkout({repository!r}, {folder!r}, {environment!r})
 from ridgeline.lab.race.contender import main
 main()
 """
@@ -73,7 +73,7 @@ class ContenderSpec:
 
     def locate(self, reference: str) -> str:
         """Return the workload as this contender loads it: the module, or the file of its version."""
-        return self.checkout.locate(reference) if self.checkout and reference.endswith(".py") else reference
+        return self.checkout.locate(reference) if self.checkout and is_path(reference) else reference
 
 
 class Group(Protocol):
@@ -244,7 +244,11 @@ def module_path(module: str) -> str:
 def _entry_arguments(spec: ContenderSpec) -> list[str]:
     """Return the arguments with which an interpreter starts the contender process."""
     if spec.checkout is not None:
-        return ["-c", CHECKOUT_SCRIPT.format(repository=spec.checkout.repository, folder=spec.checkout.folder)]
+        where = spec.checkout
+        return [
+            "-c",
+            CHECKOUT_SCRIPT.format(repository=where.repository, folder=where.folder, environment=sys.prefix),
+        ]
     if spec.tree is None:
         return ["-m", CONTENDER_MODULES[0]]
     files = {module: Path(spec.tree, module_path(module)) for module in CONTENDER_MODULES}

@@ -3,18 +3,22 @@
     ridgeline bench my_workload.py --against HEAD~1
 
 Both versions, the commit and the working tree, run from copies in the cache folder, with the same interpreter,
-libraries and ridgeline. Nothing is built: compiled modules that git ignores are copied if the native sources of both
-versions are equal.
+libraries and ridgeline. Without --build nothing is built: compiled modules that git ignores are copied if the native
+sources of both versions are equal. With it each version is built in an environment of its own.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import site
+import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -22,7 +26,7 @@ from ridgeline.lab.race.against import delete_orphans, export_commit, find_cache
 from ridgeline.lab.race.checkout import Checkout
 from ridgeline.lab.race.process import ContenderSpec
 from ridgeline.lab.record import find_own_checkout, find_toplevel
-from ridgeline.lab.workload import OURS
+from ridgeline.lab.workload import OURS, is_path
 
 MAX_UNTRACKED = 20_000  # files of a working tree that git neither tracks nor ignores
 NATIVE_SOURCES = {".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".f", ".f90", ".h", ".hpp", ".pxd", ".pyx", ".rs"}
@@ -36,6 +40,7 @@ class UserVersions:
     commit: str
     version: ContenderSpec
     working_tree: Checkout
+    interpreter: str | None = None  # of the working tree's environment, if it was built
 
 
 def choose_repository(references: Sequence[str], requested: Path | None) -> Path | None:
@@ -53,7 +58,7 @@ def choose_repository(references: Sequence[str], requested: Path | None) -> Path
         return None if root == find_own_checkout() else root
     roots: dict[Path | None, str] = {}
     for reference in references:
-        if reference.endswith(".py"):
+        if is_path(reference):
             root = find_toplevel(Path(reference).resolve().parent)
             if root is None:
                 raise InputError(
@@ -77,40 +82,115 @@ def export_versions(
     files: Sequence[str],
     on_activity: Callable[[str], None],
     on_message: Callable[[str], None],
+    build: str | None = None,
 ) -> Iterator[UserVersions]:
     """Copy the working tree and a commit of a repository into the cache folder; delete both at the end.
 
     files  of the workloads: a commit that does not have one of them gets that of the working tree
+    build  shell command that builds a version in its folder; None: nothing is built
 
-    Raises InputError if there is no such commit, or a compiled module would have to be built for it.
+    Raises InputError if there is no such commit, it does not build, or it needs a build and `build` is None.
     """
-    no_commit = f"there is no commit '{commit}' in {repository}"
-    full = run_git(repository, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
-    modules = _list_compiled_modules(repository, full)
-    delete_orphans("user-*")
-    base = find_cache_folder() / f"user-{os.getpid():07d}"
-    # Names of one length: the two versions differ in as little as possible.
-    commit_folder, tree_folder = base / full[:12], base / "working-tree"
-    try:
-        commit_folder.mkdir(parents=True)
-        on_activity(f"exporting commit {full[:7]} of {repository.name}")
-        export_commit(repository, full, commit_folder)
+    full = find_commit(repository, commit)
+    modules = [] if build else _list_compiled_modules(repository, full)
+    with open_version_folder() as base:
+        # Names of one length: the two versions differ in as little as possible.
+        commit_folder, tree_folder = base / full[:12], base / "working-tree"
+        spec = export_version(repository, full, files, commit_folder, build, on_activity, on_message)
         on_activity(f"copying the working tree of {repository.name}")
         for name in _list_files(repository):
             _copy(repository / name, tree_folder / name)
         for name in modules:
             for folder in (commit_folder, tree_folder):
                 _copy(repository / name, folder / name)
-        version = Checkout(str(repository), str(commit_folder.resolve()))
-        for file in files:
-            target = Path(version.locate(file))
-            if target != Path(file) and not target.exists():
-                on_message(f"commit {full[:7]} has no {Path(file).name}: both versions use that of the working tree.")
-                _copy(Path(file).resolve(), target)
-        spec = ContenderSpec(f"{OURS}@{full[:7]}", OURS, checkout=version)
-        yield UserVersions(full, spec, Checkout(str(repository), str(tree_folder.resolve())))
+        interpreter = build_version_of_user(tree_folder, build, "the working tree", on_activity) if build else None
+        yield UserVersions(full, spec, Checkout(str(repository), str(tree_folder.resolve())), interpreter)
+
+
+def find_commit(repository: Path, commit: str) -> str:
+    """Return the full hash of a commit; raises InputError if there is none."""
+    no_commit = f"there is no commit '{commit}' in {repository}"
+    return run_git(repository, "rev-parse", "--verify", f"{commit}^{{commit}}", failing=no_commit)
+
+
+@contextmanager
+def open_version_folder() -> Iterator[Path]:
+    """Create a folder for versions in the cache, and delete it at the end."""
+    delete_orphans("user-*")
+    base = find_cache_folder() / f"user-{os.getpid():07d}"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        yield base
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def export_version(
+    repository: Path,
+    full: str,
+    files: Sequence[str],
+    folder: Path,
+    build: str | None,
+    on_activity: Callable[[str], None],
+    on_message: Callable[[str], None],
+) -> ContenderSpec:
+    """Export a commit into `folder`, build it, and return it as a contender.
+
+    A suite of asv is that of the working tree, as with asv itself: an old commit does not have today's benchmarks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    on_activity(f"exporting commit {full[:7]} of {repository.name}")
+    export_commit(repository, full, folder)
+    version = Checkout(str(repository), str(folder.resolve()))
+    for file in files:
+        target, source = Path(version.locate(file)), Path(file).resolve()
+        if target == Path(file):
+            continue
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif not target.exists():
+            on_message(f"commit {full[:7]} has no {Path(file).name}: both versions use that of the working tree.")
+            _copy(source, target)
+    spec = ContenderSpec(f"{OURS}@{full[:7]}", OURS, checkout=version)
+    if build:
+        spec = replace(spec, interpreter=build_version_of_user(folder, build, f"commit {full[:7]}", on_activity))
+    return spec
+
+
+def build_version_of_user(folder: Path, command: str, owner: str, on_activity: Callable[[str], None]) -> str:
+    """Run the build command of a user in a version's folder, with an environment of its own; return its Python.
+
+    The environment lies on top of that of the lab: it sees the same libraries, and what `pip install` or `uv pip
+    install` adds stays in it. Raises InputError if the command fails.
+    """
+    on_activity(f"building {owner}: {command}")
+    environment = folder / ".ridgeline-venv"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(environment)
+    interpreter = environment / "bin" / "python"
+    packages = next((environment / "lib").glob("python*/site-packages"))
+    below = [path for path in site.getsitepackages() if Path(path).is_dir()]
+    lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in below)
+    (packages / "ridgeline-below.pth").write_text(lines)
+    for name in ("pip", "pip3"):
+        script = environment / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(interpreter))} -m pip "$@"\n')
+        script.chmod(0o755)
+    paths = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    process = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**os.environ, "VIRTUAL_ENV": str(environment), "PATH": paths},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if process.returncode:
+        output = [line.strip() for line in process.stdout.splitlines() if line.strip()]
+        reason = f": {output[-1][:300]}" if output else ""
+        raise InputError(f"--build '{command}' failed for {owner} with exit code {process.returncode}{reason}.")
+    return str(interpreter)
 
 
 def _list_files(repository: Path) -> list[str]:
@@ -149,7 +229,7 @@ def _list_compiled_modules(repository: Path, commit: str) -> list[str]:
     native = [name for name in changed if Path(name).suffix.lower() in NATIVE_SOURCES]
     if native:
         raise InputError(
-            f"commit {commit[:7]} has another {native[0]} than the working tree, and --against does not compile; "
-            "compare commits with equal native sources."
+            f"commit {commit[:7]} has another {native[0]} than the working tree, and nothing says how to compile it; "
+            "add --build with the command, for example --build 'pip install .'."
         )
     return modules

@@ -28,6 +28,7 @@ from ridgeline.lab.workload import (
     get_default_device,
     get_required_ranks,
     installed,
+    is_path,
     list_devices,
     list_missing_peers,
     map_interpreters,
@@ -51,6 +52,8 @@ class BenchRequest:
     versions: Sequence[ContenderSpec] = ()  # other versions of our code: they race ours, without peers
     tree: str | None = None  # the `src` folder of our code in such a race: a copy next to the other version
     checkout: Checkout | None = None  # in a race of a user's versions: the copy of the working tree
+    interpreter: str | None = None  # in such a race with --build: that of the environment of the working tree
+    build: str | None = None  # the command of a user that builds a version
     against: str | None = None  # the full hash of the commit in a race of versions
     repository: Path | None = None  # of a user, if --repo names it
     pythons: Mapping[str, str] = field(default_factory=dict)  # contender -> another interpreter
@@ -61,8 +64,9 @@ class BenchRequest:
         usual = (LIMITS_AGAINST if self.versions else LIMITS)[self.profile]
         if self.budget_s is None:
             return usual
-        most_s = usual.most_s if self.versions else math.inf
-        return TimeLimits(self.budget_s, min(usual.least_s, self.budget_s), most_s)
+        # With versions a first race takes a sixth at most: the rest is for repeats with fresh processes.
+        most_s = min(usual.most_s, max(1.0, self.budget_s / 6)) if self.versions else math.inf
+        return TimeLimits(self.budget_s, min(usual.least_s, self.budget_s, most_s), most_s)
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,8 @@ def plan_points(request: BenchRequest, machine: Topology, on_message: Callable[[
                 on_message(f"{workload.name} is between {required} ranks; --ranks {request.ranks} is for the others.")
             marked = [(replace(case, ranks=required or request.ranks), mark) for case, mark in marked]
         for case, _ in marked:
-            if OURS not in workload.contenders(case):
-                raise InputError(f"the contenders of '{workload.name}' lack '{OURS}', which peers are compared with.")
+            if not workload.contenders(case):
+                raise InputError(f"'{workload.name}' has no contender for the case {case.label}; name at least one.")
         points += [Point(reference, workload, case, mark) for case, mark in marked]
     if not points:
         raise InputError(f"nothing to measure on {requested}; name a workload that runs there.")
@@ -128,7 +132,10 @@ def check_device(name: str, machine: Topology) -> str:
 
 
 def list_contenders(point: Point, request: BenchRequest) -> list[ContenderSpec]:
-    """Return ours first, then the peers; or ours and its other versions, without peers."""
+    """Return the reference first, then the peers; or the reference and its other versions, without peers.
+
+    The reference is ours, or the first contender of a workload that does not have ours.
+    """
     pythons = {**map_interpreters(point.workload), **request.pythons}
     missing = list_missing_peers(point.workload, point.case)
     names = [*point.workload.contenders(point.case), *(name for name in pythons if name in missing)]
@@ -143,11 +150,23 @@ def list_contenders(point: Point, request: BenchRequest) -> list[ContenderSpec]:
         )
         for name in names
     ]
+    reference = OURS if OURS in names else names[0]
     ours = [
-        replace(spec, tree=request.tree or spec.tree, checkout=request.checkout) for spec in specs if spec.name == OURS
+        replace(
+            spec,
+            tree=request.tree or spec.tree,
+            checkout=request.checkout,
+            interpreter=request.interpreter or spec.interpreter,
+        )
+        for spec in specs
+        if spec.name == reference
     ]
-    peers = [spec for spec in specs if spec.name != OURS]
-    return [*ours, *(request.versions or peers)]
+    peers = [spec for spec in specs if spec.name != reference]
+    versions = [
+        replace(spec, name=f"{reference}@{spec.name.partition('@')[2]}", contender=reference)
+        for spec in request.versions
+    ]
+    return [*ours, *(versions or peers)]
 
 
 def list_missing(point: Point, request: BenchRequest) -> dict[str, str]:
@@ -159,7 +178,7 @@ def list_missing(point: Point, request: BenchRequest) -> dict[str, str]:
 def format_command(point: Point, request: BenchRequest) -> str:
     """Return the command that reproduces the record of a race."""
     case, node = point.case, request.plan.placement.node
-    name = point.workload.name if not point.reference.endswith(".py") else point.reference
+    name = point.workload.name if not is_path(point.reference) else point.reference
     words = ["ridgeline", "bench", name, "--device", case.device]
     words += ["--case", ",".join(f"{k}={v}" for k, v in case.params.items())]
     words += ["--profile", request.profile] if request.profile is not Profile.QUICK else []
@@ -167,6 +186,7 @@ def format_command(point: Point, request: BenchRequest) -> str:
     words += ["--node", str(node)] if node is not None else []
     words += ["--cold"] if request.plan.cold else []
     words += [word for spec in request.versions for word in ("--against", spec.name.partition("@")[2])]
+    words += ["--build", request.build] if request.build else []
     words += ["--repo", str(request.repository)] if request.repository else []
     words += [word for peer, path in request.pythons.items() for word in ("--python", f"{peer}={path}")]
     return shlex.join(words)

@@ -74,7 +74,7 @@ def find_own_checkout() -> Path | None:
 
 def find_user_repository(reference: str) -> Path | None:
     """Return the repository of a workload's file; None if it has none, or is a part of ridgeline."""
-    if not reference.endswith(".py"):
+    if not (reference.endswith(".py") or "/" in reference):
         return None
     root = find_toplevel(Path(reference).resolve().parent)
     return None if root == find_own_checkout() else root

@@ -1,0 +1,210 @@
+"""Find the commit that made a benchmark slower: binary search over the commits between a fast and a slow one.
+
+    ridgeline bisect benchmarks --good v1.0 --bad HEAD --build 'pip install .'
+
+The first race compares the good and the bad commit on every case and keeps the case with the clearest slowdown. Each
+following race compares the good commit with the one in the middle, in fresh processes, until the interval of the ratio
+lies on one side of the square root of that slowdown, or the time of the step is over.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError, NotComparable
+from ridgeline.lab.judge import MARGIN, Estimate, execution_ratios, mean_execution_ratio
+from ridgeline.lab.race.against import run_git
+from ridgeline.lab.race.loader import load_workload
+from ridgeline.lab.race.measure import Plan, Race, measure_case, repeat_execution
+from ridgeline.lab.race.process import ContenderSpec, ProcessPool
+from ridgeline.lab.race.repository import choose_repository, export_version, find_commit, open_version_folder
+from ridgeline.lab.workload import OURS, Case, Profile
+from ridgeline.machine import Topology, topology
+
+MIN_EXECUTIONS, CONFIDENCE = 3, 0.99  # of a step: that a commit is on its side of the threshold
+FIRST_EXECUTIONS, FIRST_CONFIDENCE = 6, 0.999  # of the first race: that there is a slowdown at all
+FIRST_SHARE = 0.3  # of the budget, for the first race
+EXECUTION_S = 0.5  # rounds of one execution
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BisectStep:
+    """One commit that was raced against the good one."""
+
+    commit: str
+    ratio: Estimate  # its time / the time of the good commit
+    slow: bool
+    certain: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as a dict for JSON."""
+        ratio = self.ratio
+        return {
+            "commit": self.commit,
+            "ratio": ratio.value,
+            "ratio_interval": [ratio.low, ratio.high],
+            "slow": self.slow,
+            "certain": self.certain,
+        }
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """The first slow commit. `certain`: every step was; else the commit is the likeliest one."""
+
+    commit: str
+    subject: str
+    case: Case
+    ratio: Estimate  # bad / good
+    steps: tuple[BisectStep, ...]
+    commits: int  # how many were searched
+
+    @property
+    def certain(self) -> bool:
+        """Whether every step was certain."""
+        return all(step.certain for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a dict for JSON."""
+        return {
+            "commit": self.commit,
+            "subject": self.subject,
+            "case": self.case.to_json(),
+            "ratio": self.ratio.value,
+            "ratio_interval": [self.ratio.low, self.ratio.high],
+            "certain": self.certain,
+            "commits": self.commits,
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+
+def find_slow_commit(
+    reference: str,
+    good: str,
+    bad: str,
+    *,
+    build: str | None = None,
+    budget_s: float = 600.0,
+    repository: Path | None = None,
+    timeout_s: float = 120.0,
+    on_activity: Report = lambda _: None,
+    on_message: Report = lambda _: None,
+) -> BisectResult:
+    """Return the first commit after `good`, up to `bad`, that has the slowdown of `bad`.
+
+    `budget_s` is for the races; exports and builds come on top. Raises InputError for commits that are not in line,
+    and NotComparable if the bad commit is not slower.
+    """
+    root = choose_repository([reference], repository)
+    if root is None:
+        raise InputError("bisect is for your own repository; this one is ridgeline's.")
+    commits = list_commits(root, good, bad)
+    machine = topology()
+    workload = load_workload(reference)
+    cases = [
+        replace(case, device="cpu" if case.device == "any" else case.device) for case in workload.cases(Profile.QUICK)
+    ]
+    if not cases:
+        raise InputError(f"'{reference}' has no case to race.")
+    names = workload.contenders(cases[0])
+    contender = OURS if OURS in names else names[0]
+    plan = Plan(timeout_s=timeout_s, versions=True, target=0.0, least_rounds=6, most_rounds=2000)
+    rounds_needed = max(1, math.ceil(math.log2(len(commits))))
+    with open_version_folder() as folder:
+
+        @contextmanager
+        def export(commit: str) -> Iterator[ContenderSpec]:
+            spec = export_version(root, commit, [reference], folder / commit[:12], build, on_activity, on_message)
+            yield replace(spec, name=commit[:12], contender=contender)
+
+        def race(case: Case, first: ContenderSpec, second: ContenderSpec, seconds: float, threshold: float) -> Estimate:
+            sure = (FIRST_EXECUTIONS, FIRST_CONFIDENCE) if threshold == 1.0 else (MIN_EXECUTIONS, CONFIDENCE)
+            return _compare(reference, case, (first, second), plan, machine, seconds, threshold, *sure)
+
+        with export(commits[0]) as fast:
+            with export(commits[-1]) as slow:
+                share = FIRST_SHARE * budget_s / len(cases)
+                ratios = []
+                for case in cases:
+                    on_activity(f"racing {slow.name} against {fast.name}: {case.label}")
+                    ratios.append((race(case, fast, slow, share, 1.0), case))
+            ratio, case = max(ratios, key=lambda pair: pair[0].low)
+            if ratio.low <= 1 or ratio.value <= 1 + MARGIN:
+                raise NotComparable(
+                    f"{commits[-1][:7]} is not slower than {commits[0][:7]}: it takes {ratio.value:.3f} times the time "
+                    f"({ratio.low:.3f} to {ratio.high:.3f}); name other commits, or give more --budget."
+                )
+            threshold = math.sqrt(ratio.value)
+            low, high, steps = 0, len(commits) - 1, []
+            while high - low > 1:
+                middle = (low + high) // 2
+                with export(commits[middle]) as spec:
+                    on_activity(f"racing {spec.name}, {high - low - 1} commits left")
+                    one = race(case, fast, spec, (1 - FIRST_SHARE) * budget_s / rounds_needed, threshold)
+                slow_here = one.value > threshold
+                steps.append(BisectStep(commits[middle], one, slow_here, one.low > threshold or one.high < threshold))
+                on_message(f"{spec.name}: {one.value:.3f} times the time of {fast.name}")
+                low, high = (low, middle) if slow_here else (middle, high)
+    subject = run_git(root, "log", "-1", "--format=%s", commits[high], failing="git shows no commit")
+    return BisectResult(commits[high], subject, case, ratio, tuple(steps), len(commits) - 1)
+
+
+def list_commits(repository: Path, good: str, bad: str) -> list[str]:
+    """Return the commits from good to bad, oldest first, along the first parents."""
+    first, last = find_commit(repository, good), find_commit(repository, bad)
+    failing = f"git does not list the commits from {good} to {bad}"
+    between = run_git(repository, "rev-list", "--reverse", "--first-parent", f"{first}..{last}", failing=failing)
+    commits = between.split()
+    base = run_git(repository, "merge-base", first, last, failing=f"{good} and {bad} have no commit in common")
+    if base != first or not commits:
+        raise InputError(f"--good {good} is no ancestor of --bad {bad}; name an older commit that was fast.")
+    return [first, *commits]
+
+
+def _compare(
+    reference: str,
+    case: Case,
+    specs: Sequence[ContenderSpec],
+    plan: Plan,
+    machine: Topology,
+    seconds: float,
+    threshold: float,
+    least: int,
+    confidence: float,
+) -> Estimate:
+    """Race two commits in fresh processes until the interval leaves the threshold on one side, or the time is over."""
+    end = time.monotonic() + seconds
+    with ProcessPool() as pool:
+        result = measure_case(
+            reference, case, specs, plan=replace(plan, budget_s=EXECUTION_S), pool=pool, machine=machine
+        )
+    for lane in result.lanes:
+        lane.group = None
+        if not lane.racing:
+            reason = lane.failure or (lane.check or {}).get("note") or "its check failed"
+            raise NotComparable(f"commit {lane.spec.name} cannot be measured: it {reason}.")
+    while True:
+        ratio = _estimate(result, confidence)
+        if len(result.executions) >= least and (not ratio.low <= threshold <= ratio.high):
+            return ratio
+        if time.monotonic() > end and len(result.executions) >= least:
+            return ratio
+        repeat_execution(result, 6, budget_s=EXECUTION_S)
+        if not all(lane.racing for lane in result.lanes):
+            return ratio
+
+
+def _estimate(result: Race, confidence: float) -> Estimate:
+    first, second = (lane.turn_medians() for lane in result.lanes)
+    ratios = execution_ratios(second, first, result.executions)
+    if len(ratios) < 2:
+        return Estimate(ratios[0], 0.0, math.inf, 1)
+    return mean_execution_ratio(ratios, confidence)

@@ -1,0 +1,128 @@
+"""Suites of asv as workloads, their versions with --build, and the search for a slow commit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ridgeline.errors import InputError, NotComparable
+from ridgeline.lab import Profile
+from ridgeline.lab.judge import Estimate
+from ridgeline.lab.race import bisection, export_versions, find_slow_commit, find_suite, load_workload
+from ridgeline.machine import Placement
+
+pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+SUITE = """
+LOG = []
+
+class Total:
+    params = [[10, 20], ["a", ("b",)]]
+    param_names = ["n"]
+
+    def setup_cache(self):
+        return "cached"
+
+    def setup(self, cached, n, kind):
+        self.values = list(range(n))
+
+    def time_sum(self, cached, n, kind):
+        LOG.append((cached, sum(self.values), kind))
+
+    def track_size(self, cached, n, kind):
+        return n
+
+def time_plain():
+    LOG.append("plain")
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.test", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A repository with a suite in a folder of a unique name, because imported packages stay."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    root = tmp_path / "project"
+    suite = root / f"suite_{tmp_path.name.replace('-', '_')}"
+    suite.mkdir(parents=True)
+    (suite / "__init__.py").write_text("")
+    (suite / "bench_total.py").write_text(SUITE)
+    config = f'// a comment\n{{"project": "mine", "benchmark_dir": "{suite.name}",}}\n'
+    (root / "asv.conf.json").write_text(config)
+    return root
+
+
+def test_a_suite_has_a_case_for_every_benchmark_and_parameter(project):
+    workload = load_workload(str(find_suite(project)))
+    cases = [dict(case.params) for case in workload.cases(Profile.QUICK)]
+    assert len(cases) == 5
+    assert {"benchmark": "bench_total.Total.time_sum", "n": 20, "param2": "('b',)"} in cases
+    assert workload.contenders(workload.cases(Profile.QUICK)[0]) == ["mine"]
+
+
+def test_a_benchmark_runs_with_its_setup_and_its_parameters(project):
+    workload = load_workload(str(find_suite(project)))
+    module = __import__(f"{find_suite(project).name}.bench_total", fromlist=["LOG"])
+    for case in workload.cases(Profile.QUICK):
+        run = workload.prepare(case, "mine", Placement())
+        run.step()
+        run.close()
+    assert ("cached", 190, ("b",)) in module.LOG
+    assert "plain" in module.LOG
+
+
+def test_a_folder_without_benchmarks_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no benchmark"):
+        load_workload(str(tmp_path))
+
+
+def test_each_version_is_built_in_an_environment_of_its_own(project):
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "Add it")
+    build = "python -c \"import sys, numpy; open('built', 'w').write(sys.prefix)\""
+    with export_versions(project, "HEAD", [], lambda _: None, lambda _: None, build) as both:
+        folders = [Path(both.version.checkout.folder), Path(both.working_tree.folder)]
+        assert [(f / "built").read_text() for f in folders] == [str(f / ".ridgeline-venv") for f in folders]
+        assert both.interpreter == str(folders[1] / ".ridgeline-venv" / "bin" / "python")
+    with (
+        pytest.raises(InputError, match=r"failed for commit .* with exit code 7: no compiler"),
+        export_versions(project, "HEAD", [], lambda _: None, lambda _: None, "echo no compiler; exit 7"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("first_slow", [1, 4, 9])
+def test_bisect_finds_the_first_slow_commit(project, monkeypatch, first_slow):
+    git(project, "init", "-q")
+    for number in range(10):
+        (project / "number").write_text(str(number))
+        git(project, "add", "-A")
+        git(project, "commit", "-qm", f"Change {number}")
+    commits = git(project, "rev-list", "--reverse", "HEAD").split()
+
+    def compare(reference, case, specs, *rest):
+        slow = [commits.index(next(c for c in commits if c.startswith(s.name))) >= first_slow for s in specs]
+        value = 1.05 if slow[1] and not slow[0] else 1.0
+        return Estimate(value, value - 0.01, value + 0.01, 6)
+
+    monkeypatch.setattr(bisection, "_compare", compare)
+    found = find_slow_commit(str(find_suite(project)), commits[0], commits[-1])
+    assert found.commit == commits[first_slow]
+    assert found.subject == f"Change {first_slow}"
+    assert found.certain
+    assert json.dumps(found.to_json())
+    if first_slow < 9:
+        with pytest.raises(NotComparable, match="is not slower"):
+            find_slow_commit(str(find_suite(project)), commits[first_slow], commits[-1])
+    with pytest.raises(InputError, match="is no ancestor"):
+        find_slow_commit(str(find_suite(project)), commits[-1], commits[0])
