@@ -33,9 +33,15 @@ def test_calls_of_torch_distributed(tmp_path, ranks):
     assert fabric.spawn(jobs.find_wrong_torch_calls, ranks, args=(tmp_path / "store",), timeout=120) == [[]] * ranks
 
 
+def test_calls_of_torch_distributed_between_hosts(tmp_path):
+    results = fabric.spawn(jobs.find_wrong_torch_calls, 3, args=(tmp_path / "store",), hosts=2, timeout=120)
+    assert results == [[]] * 3
+
+
 @pytest.mark.parametrize("train", [jobs.train_with_ddp, jobs.train_with_fsdp], ids=["DDP", "FSDP"])
-def test_training_ends_with_the_weights_of_gloo(tmp_path, train):
-    weights, other_rank = fabric.spawn(train, 2, args=("ridgeline", tmp_path / "store"), timeout=120)
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_training_ends_with_the_weights_of_gloo(tmp_path, train, hosts):
+    weights, other_rank = fabric.spawn(train, 2, args=("ridgeline", tmp_path / "store"), hosts=hosts, timeout=120)
     gloo_weights, _ = fabric.spawn(train, 2, args=("gloo", tmp_path / "store"), timeout=120)
     for a, b, c in zip(weights, other_rank, gloo_weights, strict=True):
         np.testing.assert_array_equal(a, b)

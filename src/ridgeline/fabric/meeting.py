@@ -346,6 +346,32 @@ class Meeting:
             rows.append((code, files[rank, 0][0], [fd for fd, _ in lanes], [memory for _, memory in lanes]))
         return rows
 
+    def connect_messages(self, deadline: float) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
+        """Two more connections to each other rank, made here and there: (outgoing, incoming)."""
+        others = [r for r in range(self.size) if r != self.rank]
+        connections: dict[int, Connection] = {}
+        incoming: dict[int, socket.socket] = {}
+        request = {"purpose": "messages", "session": self.session, "rank": self.rank}
+        for rank in others:
+            is_shared = self.get_transport(rank) == SHM
+            address = (
+                Address(self.members[rank].local, 0) if is_shared else parse_member_address(self.members[rank].address)
+            )
+            connections[rank] = connect(address, self.secret, request, deadline)
+        for _ in others:
+            arrival = self.listener.take(
+                lambda r: r.get("purpose") == "messages" and r.get("session") == self.session, deadline
+            )
+            if arrival is None:
+                missing = ", ".join(str(r) for r in others if r not in incoming)
+                raise FabricError(f"rank {self.rank}: no connection for messages came from the ranks {missing}.")
+            arrival.answer({})
+            _set_options(arrival.socket)
+            incoming[int(arrival.request["rank"])] = arrival.socket
+        for connection in connections.values():
+            connection.read_answer(deadline)
+        return {rank: connection.socket for rank, connection in connections.items()}, incoming
+
     def _open_link(self, rank: int, number: int, deadline: float) -> tuple[int, int]:
         is_shared, member = self.get_transport(rank) == SHM, self.members[rank]
         address = Address(member.local, 0) if is_shared else parse_member_address(member.address)
@@ -416,26 +442,40 @@ def open_listener(config: FabricConfig, secret: bytes, rendezvous: Address) -> L
     return Listener(secret, [Address(host, 0), inside], parse_ports(config.ports))
 
 
-def meet(rank: int, size: int, rendezvous: Address, secret: bytes, config: FabricConfig, timeout: float) -> Meeting:
-    """Find the other ranks; raises InputError or FabricError, which name what is wrong."""
+def meet(
+    rank: int,
+    size: int,
+    rendezvous: Address,
+    secret: bytes,
+    config: FabricConfig,
+    timeout: float,
+    server: Listener | None = None,
+) -> Meeting:
+    """Find the other ranks; raises InputError or FabricError, which name what is wrong.
+
+    server  of rank 0: it listens on the rendezvous already; this function closes it
+    """
     deadline = time.monotonic() + timeout
     listener = open_listener(config, secret, rendezvous)
     try:
         me = describe_self(config, listener)
         if rank == 0:
-            members, session = _host_meeting(size, rendezvous, secret, me, deadline, timeout)
+            server = server or Listener(secret, [rendezvous])
+            members, session = _host_meeting(server, size, secret, me, deadline, timeout)
         else:
             members, session = _attend_meeting(rank, size, rendezvous, secret, me, deadline, timeout)
     except BaseException:
+        if server is not None:
+            server.close()
         listener.close()
         raise
     return Meeting(rank, members, session, secret, listener, config)
 
 
 def _host_meeting(
-    size: int, rendezvous: Address, secret: bytes, me: Member, deadline: float, timeout: float
+    server: Listener, size: int, secret: bytes, me: Member, deadline: float, timeout: float
 ) -> tuple[tuple[Member, ...], str]:
-    server = Listener(secret, [rendezvous])
+    rendezvous = server.addresses[0]
     arrivals: dict[int, Arrival] = {}
     members = {0: me}
     try:

@@ -1,8 +1,9 @@
-"""Messages with tags between the ranks of one host, in any order and of any size: send, recv and "from any source".
+"""Messages with tags between ranks, in any order and of any size: send, recv and "from any source".
 
 The sender announces a message: tag, type, length. Its data follows when the receiver has asked for it, so a receiver
 stores nothing that it does not want, and another length or type is refused before data moves. Each ordered pair of
-ranks has one Unix socket. One thread of each rank moves all messages, so no order of calls can block it.
+ranks has one connection: a Unix socket that is opened for the first message, or one between hosts. One thread of each
+rank moves all messages, so no order of calls can block it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,14 +66,23 @@ class Messenger:
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: float, on_failure: Callable[[FabricError], None]
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: float,
+        on_failure: Callable[[FabricError], None],
+        links: tuple[Mapping[int, socket.socket], Mapping[int, socket.socket]] | None = None,
     ) -> None:
+        """links: connections to and from all other ranks, which this object closes; without, ranks of one host."""
         self._name, self._rank, self._size = name, rank, size
         self._timeout, self._on_failure = timeout, on_failure
         self.pids: Sequence[int] = ()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(_get_address(name, rank))
-        self._listener.listen(size)
+        self._links = links
+        if links is None:
+            self._listener.bind(_get_address(name, rank))
+            self._listener.listen(size)
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._process = os.getpid()
@@ -114,6 +124,9 @@ class Messenger:
                 self._thread.join()
         else:
             self._selector.close()
+            for links in self._links or ():
+                for link in links.values():
+                    _close(link)
         for link in (self._listener, self._wake, self._woken):
             _close(link)
 
@@ -138,9 +151,12 @@ class Messenger:
     # All that follows runs in the thread.
 
     def _run(self) -> None:
-        pidfds = [self._watch_process(rank) for rank in range(self._size) if rank != self._rank]
+        pidfds = [self._watch_process(rank) for rank in range(self._size) if rank != self._rank and self.pids]
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        if self._links is None:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        else:
+            self._add_links(*self._links)
         self._selector.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
         try:
             while self._error is None:
@@ -192,6 +208,13 @@ class Messenger:
         self._selector.register(fd, selectors.EVENT_READ, end_rank)
         return fd
 
+    def _add_links(self, outgoing: Mapping[int, socket.socket], incoming: Mapping[int, socket.socket]) -> None:
+        for rank, link in outgoing.items():
+            self._outgoing[rank] = self._open(link, rank, incoming=False)
+        for rank, link in incoming.items():
+            self._incoming[rank] = connection = self._open(link, rank, incoming=True)
+            connection.buffer = memoryview(bytearray(_FRAME.size))
+
     def _take_posted(self) -> None:
         with suppress(Empty):
             while True:
@@ -233,6 +256,8 @@ class Messenger:
         return self._outgoing.get(rank)
 
     def _accept(self) -> None:
+        if self._links is not None:
+            return
         with suppress(BlockingIOError):
             while True:
                 link, _ = self._listener.accept()

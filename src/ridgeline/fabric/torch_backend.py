@@ -1,12 +1,12 @@
-"""The back end "ridgeline" of torch.distributed, for CPU tensors on one host:
+"""The back end "ridgeline" of torch.distributed, for CPU tensors:
 
     import ridgeline.fabric.torch  # or: fabric.register_torch_backend()
     torch.distributed.init_process_group("ridgeline")
 
-Ranks find each other through the store of torch. Collectives run one after the other, in order, on a separate thread,
-so that gradients are exchanged while the backward pass runs. Messages (send, recv) have another thread, so that their
-order does not matter. An operation that the engine does not have (gather, uneven parts, bits, sparse tensors) is made
-of those it has; before its data moves, the ranks compare their calls.
+Ranks find each other through the store of torch; those of several hosts then connect by TCP. Collectives run one after
+the other, in order, on a separate thread, so that gradients are exchanged while the backward pass runs. Messages (send,
+recv) have another thread, so that their order does not matter. An operation that the engine does not have (gather,
+uneven parts, bits, sparse tensors) is made of those it has; before its data moves, the ranks compare their calls.
 
 A failure raises in `wait()`. After a missed deadline or a dead rank the group has ended: every later call raises. After
 a refusal (other shapes, a type without a reduction) the group works as before.
@@ -18,12 +18,13 @@ import atexit
 import os
 import secrets
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from queue import SimpleQueue
 from typing import Any
 
@@ -41,7 +42,10 @@ except ImportError as error:
 from ridgeline.errors import FabricError, InputError, RidgelineError
 from ridgeline.fabric.arrays import TYPES, check_written
 from ridgeline.fabric.communicator import Communicator
-from ridgeline.fabric.config import read_config
+from ridgeline.fabric.config import FabricConfig, read_config
+from ridgeline.fabric.handshake import read_secret
+from ridgeline.fabric.hosts import Address, choose_host, get_host_identity, parse_address, parse_ports
+from ridgeline.fabric.meeting import Listener, Meeting, NetworkWorld, meet
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.tagged_messages import Messenger
 
@@ -234,27 +238,44 @@ def _announce_refusals(op: str) -> Callable[[Callable[..., Any]], Callable[..., 
 class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group that calls a `Communicator`, and a `Messenger` for send and recv."""
 
-    def __init__(self, name: str, rank: int, size: int, timeout: float, arena: int | None) -> None:
-        """Join the other ranks; rank 0 gives the size of the arenas."""
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: float,
+        arena: int | None,
+        make_meeting: Callable[[], Meeting] | None = None,
+    ) -> None:
+        """Join the other ranks; on one host rank 0 gives the size of arenas, else `make_meeting` finds the ranks."""
         super().__init__(rank, size)
         self._rank, self._count, self._process = rank, size, os.getpid()
         self._error: FabricError | None = None  # of a group that has ended
         self._group_name = self._group_description = ""
         self._closed = False
         self._calls = _CallQueue()
+        config = replace(read_config(), timeout=timeout)
         join_timeout = min(timeout, TIMEOUT_S)
+        if make_meeting is not None:
+            deadline = time.monotonic() + join_timeout
+            meeting = make_meeting()
+            self._world: World | NetworkWorld = NetworkWorld(meeting, deadline)
+            self._comm = Communicator(self._world, config)
+            self._messenger = Messenger(name, rank, size, timeout, self._end, meeting.connect_messages(deadline))
+            atexit.register(self.shutdown)
+            return
         server = RendezvousServer(name, size, arena, join_timeout) if arena is not None else None
         self._messenger = Messenger(name, rank, size, timeout, self._end)
         try:
-            self._world: World = join_world(name, rank, size, join_timeout)
-            self._comm = Communicator(self._world, replace(read_config(), timeout=timeout))
+            world = join_world(name, rank, size, join_timeout)
+            self._world, self._comm = world, Communicator(world, config)
         except BaseException:
             self._messenger.close()
             raise
         finally:
             if server is not None:
                 server.close()
-        self._messenger.pids = self._world.pids
+        self._messenger.pids = world.pids
         # Daemon threads must not run while the interpreter ends; atexit functions run before that.
         atexit.register(self.shutdown)
 
@@ -550,7 +571,8 @@ class RidgelineGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messenger.close()
         if have_ended:
             self._comm.close()
-            os.close(self._world.fd)
+            if isinstance(self._world, World):
+                os.close(self._world.fd)
             del self._comm  # torch may keep this object until the process ends, but it needs no memory then
         atexit.unregister(self.shutdown)
 
@@ -788,17 +810,39 @@ def _chain(future: Future[Any], finish: Callable[[], Any]) -> Future[Any]:
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> RidgelineGroup:
-    """torch calls it once per process and group; rank 0 writes the name of the rendezvous to the store."""
-    arena = None
-    if rank == 0:
-        name, arena = f"ridgeline-fabric-{secrets.token_hex(16)}", choose_arena_bytes(read_config().arena_bytes)
+    """torch calls it once per process and group. Ranks of one host get the name of a rendezvous from the store."""
+    config, seconds = read_config(), timeout.total_seconds()
+    store.set(f"ridgeline-host-{rank}", get_host_identity())
+    hosts = {store.get(f"ridgeline-host-{r}") for r in range(size)}
+    arena, make_meeting, name = None, None, ""
+    if len(hosts) > 1 or config.transport == "tcp":
+        make_meeting = partial(_meet_by_store, store, rank, size, config, min(seconds, TIMEOUT_S))
+    elif rank == 0:
+        name, arena = f"ridgeline-fabric-{secrets.token_hex(16)}", choose_arena_bytes(config.arena_bytes)
         store.set("ridgeline-rendezvous", name)
     else:
         name = store.get("ridgeline-rendezvous").decode()
     try:
-        return RidgelineGroup(name, rank, size, timeout.total_seconds(), arena)
+        return RidgelineGroup(name, rank, size, seconds, arena, make_meeting)
     except FabricError as error:
-        raise FabricError(f"init_process_group: {error} Back end 'ridgeline' serves one host.") from error
+        raise FabricError(f"init_process_group: {error}") from error
+
+
+def _meet_by_store(store: Any, rank: int, size: int, config: FabricConfig, timeout: float) -> Meeting:
+    """Rank 0 writes an address and, if the environment has no secret, a new one into the store of torch."""
+    has_secret = any(os.environ.get(f"RIDGELINE_FABRIC_{name}") for name in ("SECRET", "SECRET_FILE"))
+    master = Address(os.environ.get("MASTER_ADDR", "127.0.0.1"), 1)
+    if rank:
+        rendezvous = parse_address(store.get("ridgeline-rendezvous").decode(), "the address of rank 0")
+        secret = read_secret() if has_secret else store.get("ridgeline-secret")
+        # Listen on the address that leads to rank 0, unless an interface is named.
+        return meet(rank, size, rendezvous, secret, config, timeout)
+    secret = read_secret() if has_secret else secrets.token_bytes(32).hex().encode()
+    server = Listener(secret, [Address(choose_host(config.interface, master), 0)], parse_ports(config.ports))
+    if not has_secret:
+        store.set("ridgeline-secret", secret)
+    store.set("ridgeline-rendezvous", str(server.addresses[0]))
+    return meet(0, size, server.addresses[0], secret, config, timeout, server)
 
 
 def register_torch_backend() -> None:
