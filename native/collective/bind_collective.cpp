@@ -323,6 +323,8 @@ void bind_collective(nb::module_ &m) {
         const PeerUsage &u = self.network.peer_usage(rank, op);
         return {u.calls, u.sent, u.received, u.ns};
       }, "rank"_a, "op"_a, "(calls, bytes sent, bytes received, ns) of an operation with a rank.")
+      .def("is_gone", [](NetworkEngine &self, int rank) { return rank != self.network.me() && self.network.is_gone(rank); }, "rank"_a,
+           "Whether a rank has closed a stream.")
       .def("waits_for", [](NetworkEngine &self, int rank) { return self.network.waits_for(rank); }, "rank"_a,
            "The rank that a rank has been waiting for, as far as this one knows; -1: none.")
       .def_prop_ro("current_call", [](NetworkEngine &self) { return self.network.current_call(); },

@@ -43,6 +43,7 @@ public:
 
   void end(); // closes all streams
   StreamState state(int rank) const { return links_.state(rank); }
+  bool is_gone(int rank) const { return links_.is_gone(rank); } // it has closed a stream
   int waits_for(int rank) const { return rank == me_ ? waits_for_.load() : int(links_.waits_for(rank)) - 1; }
   const PeerUsage &peer_usage(int rank, int op) const { return peer_usage_[rank * kOps + op]; }
   std::uint64_t current_call() const { return current_.load(); }

@@ -432,6 +432,9 @@ class NetworkCollective(RankEngine):
     def peer_usage(self, rank: int, op: int) -> tuple[int, int, int, int]:
         """(calls, bytes sent, bytes received, ns) of an operation with a rank."""
 
+    def is_gone(self, rank: int) -> bool:
+        """Whether a rank has closed a stream."""
+
     def waits_for(self, rank: int) -> int:
         """
         The rank that a rank has been waiting for, as far as this one knows; -1: none.

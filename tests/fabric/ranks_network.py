@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+from contextlib import suppress
 
 import numpy as np
 
 from ridgeline import fabric
+from ridgeline.errors import InputError
 
 LENGTHS = [1, 7, 1000, 5000, 65_537, 400_003]
 
@@ -117,3 +119,55 @@ def die_at_random(comm, seed) -> str:
     except fabric.FabricError as error:
         return str(error)
     return "no error"
+
+
+def shrink_after_death(comm, dead, how) -> tuple:
+    """The ranks in `dead` end or stop one after the other; the others go on in smaller communicators."""
+    first, sums = comm.rank, []
+    for victim in dead:
+        if first == victim:
+            if how == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            for k in range(100_000):
+                comm.all_reduce(np.ones(1000 if k % 2 else 200_000, "f4"), timeout=1.5 if how == "stop" else 60)
+            return ("no error",)
+        except fabric.FabricError as error:
+            message = str(error)
+        comm = comm.shrink(timeout=20)
+        x = np.full(300_000, first + 1.0)
+        comm.all_reduce(x)
+        part = comm.split(0)
+        sums.append((comm.rank, comm.size, float(x[-1]), float(part.all_reduce(np.ones(2))[0]), message))
+    return first, sums, comm.stats()["peers"]
+
+
+def shrink_alone(comm) -> str:
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with suppress(fabric.FabricError):
+        comm.barrier(timeout=60)
+    try:
+        return f"{comm.shrink(timeout=5).size} ranks"
+    except fabric.FabricError as error:
+        return str(error)
+
+
+def shrink_without_failure(comm) -> tuple:
+    """All ranks but the last call shrink."""
+    if comm.rank == comm.size - 1:
+        try:
+            comm.barrier(timeout=60)
+        except fabric.FabricError as error:
+            return (str(error),)
+        return ("no error",)
+    smaller = comm.shrink(timeout=5)
+    return smaller.rank, smaller.size, float(smaller.all_reduce(np.ones(2))[0])
+
+
+def ask_for_address(comm) -> str:
+    try:
+        return comm.address
+    except InputError as error:
+        return str(error)

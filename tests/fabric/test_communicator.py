@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ranks
 
 def test_after_a_missed_deadline_every_call_of_all_ranks_names_the_first_failure():
     first_failure = (
-        r"has failed: rank [01] gave up waiting for rank [01] in send #0 after 0\.5 s; start the ranks again"
+        r"has failed: rank [01] gave up waiting for rank [01] in send #0 after 0\.5 s; call shrink\(\) to go on"
     )
     for rank, errors in enumerate(fabric.spawn(jobs.fail_and_go_on, 4, timeout=90)):
         for name in ("half", "all"):

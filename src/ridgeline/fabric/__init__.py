@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ridgeline.fabric.group import Handle as Handle
     from ridgeline.fabric.launch import RankError as RankError
     from ridgeline.fabric.launch import init as init
+    from ridgeline.fabric.launch import join as join
     from ridgeline.fabric.launch import spawn as spawn
     from ridgeline.fabric.networks import PRESETS as PRESETS
     from ridgeline.fabric.networks import Network as Network
@@ -57,7 +58,7 @@ __getattr__, __dir__, __all__ = attach(
         "diagnosis": ["doctor"],
         "drawing": ["draw_svg", "draw_text"],
         "group": ["Handle"],
-        "launch": ["RankError", "init", "spawn"],
+        "launch": ["RankError", "init", "join", "spawn"],
         "networks": ["Network", "PRESETS"],
         "prediction": ["Prediction", "bus_factor", "predict"],
         "proof": ["Proof", "ProofError", "prove"],

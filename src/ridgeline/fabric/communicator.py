@@ -30,11 +30,14 @@ from ridgeline.fabric.arrays import (
 )
 from ridgeline.fabric.config import FabricConfig
 from ridgeline.fabric.device import DeviceGroup, is_on_device
+from ridgeline.fabric.failure_messages import DEAD, GARBLED, LATE
 from ridgeline.fabric.group import OP_CODES, Group, is_integer
-from ridgeline.fabric.meeting import NetworkWorld
+from ridgeline.fabric.meeting import Meeting, NetworkWorld
+from ridgeline.fabric.membership import grow_meeting, make_local_meeting, make_world, shrink_meeting
 from ridgeline.fabric.rendezvous import World
 from ridgeline.fabric.schedule_types import Schedule
-from ridgeline.native import FABRIC_CONTEXTS, Collective
+from ridgeline.fabric.shared_buffers import set_current_arena
+from ridgeline.native import FABRIC_CONTEXTS, Collective, NetworkCollective
 
 MAGIC = 0x7269646765  # the value that other ranks read to test whether they may read memory
 
@@ -287,6 +290,63 @@ class Communicator(Group):
             world = replace(world, deadline=time.monotonic() + self._timeout)
         comm = Communicator(world, self.config, context=context, members=members)
         comm._next_context = contexts
+        return comm
+
+    @property
+    def address(self) -> str:
+        """Where new ranks find rank 0, for `fabric.join`; raises InputError if the ranks met without a network."""
+        meeting = self._world.meeting
+        if meeting is None or meeting.members[0].address.startswith("@"):
+            raise InputError("new ranks need an address: start these with RIDGELINE_FABRIC_RENDEZVOUS=host:port.")
+        return meeting.members[self._world_ranks[0]].address
+
+    def shrink(self, *, timeout: float = 30.0) -> Communicator:
+        """Go on without the ranks that ended or fell silent: returns a communicator of those that call this.
+
+        timeout  seconds until the survivors must agree (default: 30); a rank that never comes and is not known to have
+                 ended costs most of them
+
+        Ranks keep their order. This communicator ends on all its ranks. Raises FabricError if fewer than two are left.
+        """
+        self._check_timeout(timeout, "shrink")
+        deadline = time.monotonic() + timeout
+        failure = self._engine.first_failure
+        ended = {self._members.index(r) for r in self._world.find_ended(self._members)}
+        if failure is None:
+            self._engine.abort()
+        elif failure[0] in (DEAD, LATE, GARBLED) and failure[1] in self._members:
+            ended.add(self._members.index(failure[1]))
+        if isinstance(self._engine, NetworkCollective):
+            ended |= {r for r in self._ranks if r != self.rank and self._engine.is_gone(r)}
+        return self._go_on(shrink_meeting(self._make_meeting(), sorted(ended), timeout), deadline)
+
+    def grow(self, count: int, *, timeout: float = 120.0) -> Communicator:
+        """Take `count` new ranks in, which call `fabric.join(address)`: returns a communicator of all.
+
+        timeout  seconds until they must have come (default: 120)
+
+        All ranks call it. The new ranks get the numbers after those of the old ones. This communicator stays as it is.
+        """
+        if not is_integer(count) or count < 1:
+            raise InputError(f"grow: count is {count!r}; give 1 or more.")
+        self._check_timeout(timeout, "grow")
+        _ = self.address
+        deadline = time.monotonic() + timeout
+        return self._go_on(grow_meeting(self._make_meeting(), count, timeout), deadline, ends=False)
+
+    def _make_meeting(self) -> Meeting:
+        meeting = self._world.meeting
+        if meeting is None:
+            assert isinstance(self._world, World)  # noqa: S101
+            meeting = make_local_meeting(self._world, self.config)
+        return meeting.choose(self._world_ranks, self._context)
+
+    def _go_on(self, meeting: Meeting, deadline: float, ends: bool = True) -> Communicator:
+        self._owns_listener = False
+        if ends:
+            self.close()
+        comm = Communicator(make_world(meeting, deadline), self.config)
+        set_current_arena(comm.arena)
         return comm
 
     def _reduce_arrays(

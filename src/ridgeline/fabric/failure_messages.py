@@ -12,6 +12,7 @@ from ridgeline.native import FABRIC_OWN_SCHEDULE, FABRIC_REFUSED_CALL, RankEngin
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier", "send", "recv",
 )  # fmt: skip  # in the order of the engine
+CURE = "call shrink() to go on without it, or start the ranks again."
 DEAD, LATE, MISMATCH, FAILED_BEFORE, INTERRUPTED, REFUSED, FORKED, BROKEN, NESTED, ABORTED, GARBLED = range(1, 12)
 
 
@@ -30,15 +31,13 @@ def describe_failure(
     if code == NESTED:
         return f"{name}: a signal handler cannot make this call while it interrupts another; let it set a flag instead."
     if code == FAILED_BEFORE:
-        return (
-            f"{name}: this communicator has failed: {_describe_first_failure(engine, members)}; start the ranks again."
-        )
+        return f"{name}: this communicator has failed: {_describe_first_failure(engine, members)}; {CURE}"
     world_rank = engine.blamed
     rank = members.index(world_rank) if world_rank in members else world_rank
     call = f"{name} #{engine.call_number}"
     seen = _describe_last_call(engine, rank) if world_rank in members else ""
     if code == DEAD:
-        return f"rank {rank} died: rank {me} waited for it in {call}{seen}; start the ranks again."
+        return f"rank {rank} died: rank {me} waited for it in {call}{seen}; {CURE}"
     if code == LATE:
         state = describe_process(world_rank)
         return f"rank {rank} did not come to {call} of rank {me} within the timeout of {timeout:g} s; {state}{seen}."
@@ -48,7 +47,7 @@ def describe_failure(
         own_call, other_call = (_describe_call(engine, r) for r in (me, rank))
         return f"rank {me} calls {own_call}, rank {rank} calls {other_call}: all ranks must make the same call."
     if code == GARBLED:
-        return f"{call}: rank {rank} sent something that is no part of the protocol{seen}; start the ranks again."
+        return f"{call}: rank {rank} sent something that is no part of the protocol{seen}; {CURE}"
     if code == REFUSED:
         return f"{call}: the memory of rank {rank} may not be read any more; set RIDGELINE_FABRIC_FOREIGN=0."
     return f"{call}: rank {me} was interrupted."

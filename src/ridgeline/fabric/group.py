@@ -69,6 +69,7 @@ class Group:
         self._thread_state = threading.local()  # .in_queue is True on the thread of the queue
         self._algorithms: dict[str, dict[str, int]] = {}
         self._closed = False
+        self._owns_listener = context == 0
         # Operations that call the engine directly: there is no choice of algorithm and no call in progress.
         self._direct_ops = frozenset(self._choice.native_ops)
         self.arena = make_arena(engine, world.arena_bytes) if context == 0 else None
@@ -142,8 +143,8 @@ class Group:
                 self._queue.shutdown(wait=True)
             if isinstance(self._engine, NetworkCollective):
                 self._engine.end()
-                if self._context == 0 and isinstance(self._world, NetworkWorld):
-                    self._world.meeting.listener.close()
+            if self._owns_listener and self._world.meeting is not None:
+                self._world.meeting.listener.close()
 
     def abort(self) -> None:
         """End this communicator on all ranks: calls in progress and all later ones raise FabricError. Any thread may

@@ -21,6 +21,7 @@ from ridgeline.fabric.config import FabricConfig, read_config
 from ridgeline.fabric.handshake import read_secret
 from ridgeline.fabric.hosts import Address, parse_address
 from ridgeline.fabric.meeting import NetworkWorld, meet
+from ridgeline.fabric.membership import join_meeting, make_world
 from ridgeline.fabric.rendezvous import TIMEOUT_S, RendezvousServer, World, choose_arena_bytes, join_world
 from ridgeline.fabric.shared_buffers import set_current_arena
 from ridgeline.machine import Placement, plan, topology
@@ -266,9 +267,26 @@ def _join(name: str, rank: int, size: int, config: FabricConfig, timeout: float)
 
 def _meet(
     rank: int, size: int, rendezvous: Address, secret: bytes, config: FabricConfig, timeout: float
-) -> NetworkWorld:
+) -> World | NetworkWorld:
     """Join the ranks of all hosts."""
-    return NetworkWorld(meet(rank, size, rendezvous, secret, config, timeout), time.monotonic() + timeout)
+    deadline = time.monotonic() + timeout
+    return make_world(meet(rank, size, rendezvous, secret, config, timeout), deadline)
+
+
+def join(address: str, *, config: FabricConfig | None = None, timeout: float = TIMEOUT_S) -> Communicator:
+    """Become a new rank of a communicator whose ranks call `grow`.
+
+    address  the `address` of that communicator
+    config   settings of the engine, those of its ranks (default: from the environment)
+    timeout  seconds to wait for them (default: 120)
+
+    The secret comes from the environment, as in `init`. Raises FabricError if no rank is there or none calls `grow`.
+    """
+    settings = config or read_config()
+    deadline = time.monotonic() + timeout
+    comm = Communicator(make_world(join_meeting(address, settings, timeout), deadline), settings)
+    set_current_arena(comm.arena)
+    return comm
 
 
 def _read_launcher(environment: Mapping[str, str], has_rendezvous: bool) -> tuple[int, int, str]:

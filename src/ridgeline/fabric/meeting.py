@@ -264,10 +264,17 @@ class Listener:
             self._selector.unregister(guest.socket)
 
 
-def connect(address: Address, secret: bytes, document: Mapping[str, Any], deadline: float) -> Connection:
-    """Connect and send a request, again and again until the deadline; raises HandshakeError or FabricError."""
+def connect(
+    address: Address, secret: bytes, document: Mapping[str, Any], deadline: float, patience: float | None = None
+) -> Connection:
+    """Connect and send a request, again and again until the deadline; raises HandshakeError or FabricError.
+
+    patience  seconds for the connection, if the deadline is for more than that
+    """
     reason = "no answer"
     start = time.monotonic()
+    if patience is not None:
+        deadline = min(deadline, start + patience)
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -345,6 +352,12 @@ class Meeting:
             code = TRANSPORT_CODES[self.get_transport(rank)]
             rows.append((code, files[rank, 0][0], [fd for fd, _ in lanes], [memory for _, memory in lanes]))
         return rows
+
+    def choose(self, ranks: Sequence[int], context: int) -> Meeting:
+        """The meeting of a part of the ranks, which may have several communicators."""
+        members = tuple(self.members[r] for r in ranks)
+        session = f"{self.session}/{context}/{ranks[0]}" if context else self.session
+        return replace(self, rank=list(ranks).index(self.rank), members=members, session=session)
 
     def connect_messages(self, deadline: float) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
         """Two more connections to each other rank, made here and there: (outgoing, incoming)."""
@@ -527,10 +540,15 @@ def _find_problem(
     if rank in members or not 0 <= rank < size:
         other = members[rank].name if rank in members else "?"
         return f"rank {rank} came twice, from {other} and {member.name}; each rank needs its own number below {size}."
-    for name, value in members[0].settings.items():
-        if member.settings.get(name) != value:
+    return find_difference(members[0], member, f"rank {rank}")
+
+
+def find_difference(first: Member, other: Member, who: str) -> str | None:
+    """A sentence about settings that differ from those of rank 0."""
+    for name, value in first.settings.items():
+        if other.settings.get(name) != value:
             return (
-                f"rank 0 has {name}={value}, rank {rank} on {member.name} has {name}={member.settings.get(name)}; "
+                f"rank 0 has {name}={value}, {who} on {other.name} has {name}={other.settings.get(name)}; "
                 f"give all ranks the same settings."
             )
     return None
@@ -587,9 +605,7 @@ class NetworkWorld:
         """Connect to all members; communicators in one context have no member in common."""
         meeting = self.meeting
         if context:
-            part = tuple(meeting.members[r] for r in members)
-            session = f"{meeting.session}/{context}/{members[0]}"
-            meeting = replace(meeting, rank=members.index(self.rank), members=part, session=session)
+            meeting = meeting.choose(members, context)
         host = meeting.members[meeting.rank].host
         near = sum(member.host == host for member in meeting.members)
         is_crowded = near > len(os.sched_getaffinity(0))
@@ -600,6 +616,10 @@ class NetworkWorld:
         if member.host != me.host:
             return f"it runs on {member.name} ({member.address})"
         return describe_process(member.pid)
+
+    def find_ended(self, members: Sequence[int]) -> list[int]:
+        """The members that are known to have ended before a call: the engine notices it by their connections."""
+        return []
 
     def list_strangers(self) -> Mapping[str, int]:
         """Connections that were dropped, by address and reason."""

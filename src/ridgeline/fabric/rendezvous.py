@@ -7,19 +7,25 @@ SCM_RIGHTS: neither has a name in a folder, and both are gone with the last proc
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline.errors import FabricError
 from ridgeline.native import Collective, fabric_bytes
 
+if TYPE_CHECKING:
+    from ridgeline.fabric.meeting import Meeting
+
 TIMEOUT_S = 120.0
 _GREETING = struct.Struct("<iii")  # rank, ranks, pid
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class World:
     rank: int
     pids: tuple[int, ...]
     arena_bytes: int
+    name: str  # of the rendezvous
+    secret: bytes = b""  # that only ranks know
+    meeting: Meeting | None = None  # of ranks that met over the network, though all are on this host
 
     @property
     def size(self) -> int:
@@ -44,7 +53,18 @@ class World:
         return describe_process(self.pids[rank])
 
     def list_strangers(self) -> Mapping[str, int]:
-        return {}
+        return {} if self.meeting is None else dict(self.meeting.listener.strangers)
+
+    def find_ended(self, members: Sequence[int]) -> list[int]:
+        """The members whose process has ended."""
+        return [rank for rank in members if rank != self.rank and not _is_alive(self.pids[rank])]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 def describe_process(pid: int) -> str:
@@ -96,7 +116,9 @@ class RendezvousServer:
                 if ranks == self._ranks and 0 <= rank < ranks:
                     connections[rank] = (connection, pid)
             pids = (connections[r][1] for r in range(self._ranks))
-            answer = struct.pack(f"<q{self._ranks}i", self._arena, *pids)
+            answer = struct.pack(
+                f"<q{_SECRET_BYTES}s{self._ranks}i", self._arena, secrets.token_bytes(_SECRET_BYTES), *pids
+            )
             for connection, _ in connections.values():
                 socket.send_fds(connection, [answer], [fd])
         except OSError:
@@ -128,13 +150,13 @@ def join_world(name: str, rank: int, ranks: int, timeout: float = TIMEOUT_S) -> 
         connection.send(_GREETING.pack(rank, ranks, os.getpid()))
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            answer, fds, _, _ = socket.recv_fds(connection, 8 + 4 * ranks, 1, socket.MSG_CMSG_CLOEXEC)
+            answer, fds, _, _ = socket.recv_fds(connection, 8 + _SECRET_BYTES + 4 * ranks, 1, socket.MSG_CMSG_CLOEXEC)
         except TimeoutError:
             answer, fds = b"", []
     if not fds:
         raise FabricError(f"rank {rank}: not all of {ranks} ranks came within {timeout:g} s; start every one of them.")
-    arena, *pids = struct.unpack(f"<q{ranks}i", answer)
-    return World(fds[0], rank, tuple(pids), arena)
+    arena, secret, *pids = struct.unpack(f"<q{_SECRET_BYTES}s{ranks}i", answer)
+    return World(fds[0], rank, tuple(pids), arena, name, secret)
 
 
 def choose_arena_bytes(requested: int) -> int:
