@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from ridgeline.bulk.embed_job import FORMATS as FORMATS
     from ridgeline.bulk.embed_job import describe_progress as describe_progress
     from ridgeline.bulk.embed_job import embed as embed
-    from ridgeline.bulk.engines import parse_devices as parse_devices
     from ridgeline.bulk.job import Progress as Progress
     from ridgeline.bulk.registry import Job as Job
     from ridgeline.bulk.registry import clean as clean
     from ridgeline.bulk.registry import list_jobs as list_jobs
     from ridgeline.bulk.registry import show_job as show_job
+    from ridgeline.bulk.resample_job import resample as resample
     from ridgeline.bulk.resumption import resume as resume
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "embed_job": ["CHUNK_ROWS", "DEFAULT_MODEL", "ENGINES", "FORMATS", "describe_progress", "embed"],
-        "engines": ["parse_devices"],
         "job": ["Progress"],
         "registry": ["Job", "clean", "list_jobs", "show_job"],
+        "resample_job": ["resample"],
         "resumption": ["resume"],
     },
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.bulk.embedding import EmbedFactory, EmbedSettings, hash_model
-from ridgeline.bulk.engines import LocalEngine, parse_devices, spread_workers
+from ridgeline.bulk.engines import LocalEngine, choose_devices, spread_workers
 from ridgeline.bulk.increment import check_unique, find_removed, hash_rows, index_rows, pick_keys
 from ridgeline.bulk.job import (
     Chunk,
@@ -106,7 +106,7 @@ def embed(
     call["out"] = make_absolute(out)
     started = time.monotonic()
     _check_options(format, engine, address, chunk_rows, incremental, key, max_rejects, vectors)
-    devices = parse_devices(device) if engine == "local" else [device]
+    devices = choose_devices(device) if engine == "local" else [device]
     if engine == "ray":
         from ridgeline.bulk.ray_engine import require_ray
 
@@ -379,7 +379,7 @@ def _make_list(sources: Source | Sequence[Source]) -> list[Source]:
     return [sources] if isinstance(sources, str | os.PathLike) else list(sources)
 
 
-def describe_progress(progress: Progress) -> str:
+def describe_progress(progress: Progress, unit: str = "rows") -> str:
     """Return progress as one line.
 
     >>> describe_progress(Progress(500, 100, 1000, 10.0, 1, {}))
@@ -387,4 +387,4 @@ def describe_progress(progress: Progress) -> str:
     """
     rate = progress.rows / progress.seconds if progress.seconds else 0.0
     rejects = f", {progress.rejects} reject{'s' * (progress.rejects != 1)}" if progress.rejects else ""
-    return f"{progress.rows + progress.before:,} of {progress.total:,} rows, {rate:,.0f}/s{rejects}"
+    return f"{progress.rows + progress.before:,} of {progress.total:,} {unit}, {rate:,.0f}/s{rejects}"

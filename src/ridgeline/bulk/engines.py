@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ridgeline.errors import ChunkError, InputError
-from ridgeline.machine import resolve_device, topology
+from ridgeline.machine import parse_devices, resolve_device, topology
 from ridgeline.pipeline import pool
 
 WORKERS_PER_GPU = 2  # one reads and writes while the other computes
@@ -77,29 +77,14 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
         return {f"{stats.worker} {stats.device}": stats.busy_s for stats in self._pool.stats()}
 
 
-def parse_devices(text: str) -> list[str]:
-    """Return the devices of "auto", "cpu", "cuda:0,cuda:1" or "cuda:all"; auto is every GPU, or the CPU.
-
-    Raises InputError that names each device which is not there.
-    """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise InputError(f"--device '{text}' names no device; give auto, cpu, cuda:all or several with commas.")
-    if words in (["auto"], ["cuda:all"]):
+def choose_devices(text: str) -> list[str]:
+    """Return the devices of "auto" (every GPU, or the CPU), "cpu", "cuda:0,cuda:1" or "cuda:all"."""
+    devices = parse_devices(text)
+    if devices == ["auto"]:
         gpus = [f"cuda:{gpu.index}" for gpu in topology().gpus]
-        if words == ["cuda:all"] and not gpus:
-            raise InputError("device cuda:all: this process sees no GPU; use cpu.")
         return gpus if gpus and resolve_device("auto") != "cpu" else ["cpu"]
-    devices, missing = [], []
-    for word in words:
-        try:
-            devices.append(resolve_device(word))
-        except InputError as error:
-            missing.append(str(error).rstrip("."))
-    if missing:
-        raise InputError(f"{'; '.join(missing)}.")
     if len(set(devices)) != len(devices):
-        raise InputError(f"--device '{text}' names a device twice; name each once.")
+        raise InputError(f"--device '{text}' names a device twice; name each once, and give --workers.")
     return devices
 
 

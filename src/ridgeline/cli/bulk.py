@@ -156,7 +156,7 @@ def _format_answer(answer: dict[str, Any]) -> str:
 
 
 @contextmanager
-def show_rows(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def show_rows(quiet: bool, unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
     """Show rows, rows/s, how busy the workers are, and the time left: a bar on a terminal, else lines."""
     from ridgeline.bulk import describe_progress
 
@@ -173,7 +173,9 @@ def show_rows(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
             def show(progress: Progress) -> None:
                 share = (progress.rows + progress.before) / max(1, progress.total)
-                bar.update(task, completed=share, description=describe_progress(progress) + _format_rest(progress))
+                bar.update(
+                    task, completed=share, description=describe_progress(progress, unit) + _format_rest(progress)
+                )
 
             yield show
     else:
@@ -184,7 +186,7 @@ def show_rows(quiet: bool) -> Iterator[Callable[[Progress], None]]:
             now = time.monotonic()
             if now - printed >= INTERVAL_S:
                 printed = now
-                print_line(describe_progress(progress) + _format_rest(progress), console)
+                print_line(describe_progress(progress, unit) + _format_rest(progress), console)
 
         yield print_progress
 
@@ -201,3 +203,80 @@ def _format_rest(progress: Progress) -> str:
     if left > 0:
         words += f", about {format_left(left * progress.seconds / progress.rows)} left"
     return words
+
+
+@bulk.command("resample")
+def resample(
+    sources: Sources,
+    hz: Annotated[float, typer.Option("--hz", help="Rate of the clock, in Hz.")],
+    out: Out,
+    fps: Annotated[float | None, typer.Option(help="Rate of recordings without stamps (RLDS), in Hz.")] = None,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="parquet or lerobot.")] = "parquet",
+    topics: Annotated[
+        list[str] | None, typer.Option("--topics", metavar="NAME,…", help="Read only these topics; patterns work.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="NAME,…", help="Leave these streams out; patterns work.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="STREAM=KIND", help="Interpolate STREAM by KIND.")
+    ] = None,
+    max_gap: Annotated[
+        float | None, typer.Option(metavar="S", help="Leave targets in a gap longer than S seconds empty.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(metavar="S", help="Leave targets farther than S seconds from a sample empty.")
+    ] = None,
+    span: Annotated[str, typer.Option(metavar="RULE", help="Span of the clock: auto, intersection or union.")] = "auto",
+    sort: Annotated[
+        bool, typer.Option("--sort", help="Sort stamps that go back; without it they are rejects.")
+    ] = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: Workers = None,
+    chunk_episodes: Annotated[int, typer.Option(metavar="N", help="Episodes of a chunk (default: 16).")] = 16,
+    chunk_timeout: ChunkTimeout = None,
+    max_rejects: MaxRejects = None,
+    device: Devices = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Resample recordings onto one clock; a row of the target is a frame, a column a stream.
+
+    [dim]Examples:[/]
+
+      ridgeline bulk resample logs/ --hz 50 -o frames
+
+      ridgeline bulk resample s3://bucket/mcap --hz 30 -o dataset --format lerobot
+
+      ridgeline bulk resample bridge/1.0.0 --fps 5 --hz 10 -o frames
+
+    A recording that cannot be read goes to TARGET/rejects; the exit code is 1 then.
+    """
+    from ridgeline import bulk as jobs
+    from ridgeline.cli.resample import parse_assignment, split_names
+
+    with show_rows(quiet, "episodes") as report:
+        answer = jobs.resample(
+            sources,
+            out,
+            hz=hz,
+            fps=fps,
+            format=form,
+            topics=split_names(topics),
+            exclude=split_names(exclude),
+            kinds=dict(parse_assignment(text, "--kind") for text in kind or ()),
+            max_gap=max_gap,
+            tolerance=tolerance,
+            span=span,
+            sort=sort,
+            engine=engine,
+            address=address,
+            workers=workers,
+            chunk_episodes=chunk_episodes,
+            chunk_timeout=chunk_timeout,
+            max_rejects=max_rejects,
+            device=device,
+            report=report,
+        )
+    finish(answer, as_json, quiet)

@@ -96,6 +96,7 @@ def embed(
     A job that was stopped resumes when it is started again. Exit 1 if --verify finds a difference.
     """
     from ridgeline.embed import OUTPUT_FORMATS, Embedder, TextFormat, embed_file, read_texts, verify_file
+    from ridgeline.machine import parse_devices
 
     if out.suffix not in OUTPUT_FORMATS:
         raise InputError(f"--out '{out}' ends in neither of {', '.join(OUTPUT_FORMATS)}; choose one of them.")
@@ -104,7 +105,7 @@ def embed(
     text_format = TextFormat(encoding, "\t" if delimiter in ("tab", "\\t") else delimiter, comment)
     with read_texts(file, column, text_format):
         pass  # raises for a wrong column before a model is loaded
-    devices = _parse_devices(device)
+    devices = parse_devices(device)
     settings: dict[str, Any] = {
         "dtype": dtype,
         "max_tokens": max_tokens,
@@ -158,21 +159,6 @@ def embed(
         _print_result(result, seconds, sentence, notes, quiet)
     if not passed or result.quality.not_finite:
         raise typer.Exit(Exit.FINDINGS)
-
-
-def _parse_devices(text: str) -> list[str]:
-    """Return the devices of 'cuda:0,cuda:1' or 'cuda:all', or the only one."""
-    if text == "cuda:all":
-        from ridgeline.embed import resolve_torch_device
-
-        resolve_torch_device("cuda")  # raises if there is no GPU
-        import torch
-
-        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    devices = [name.strip() for name in text.split(",") if name.strip()]
-    if not devices:
-        raise InputError(f"--device '{text}' names no device; give auto, cpu, cuda or several with commas.")
-    return devices
 
 
 def _start_pool(model: str, devices: list[str], settings: dict[str, Any]) -> EmbedderPool | nullcontext[None]:

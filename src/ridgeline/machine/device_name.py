@@ -45,6 +45,33 @@ def resolve_device(device: object) -> str:
     return f"cuda:{int(number)}"
 
 
+def parse_devices(text: str) -> list[str]:
+    """Return the devices of a name, of several with commas, or of "cuda:all"; "auto" stays as it is.
+
+    Raises InputError that names each device which is not there.
+
+    >>> parse_devices("auto"), parse_devices("cpu, cpu")
+    (['auto'], ['cpu', 'cpu'])
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise InputError(f"--device '{text}' names no device; give auto, cpu, cuda or several with commas.")
+    if words == ["auto"]:
+        return words
+    if words == ["cuda:all"]:
+        resolve_device("cuda")  # raises if there is no GPU
+        return [f"cuda:{number}" for number in range(count_gpus())]
+    devices, missing = [], []
+    for word in words:
+        try:
+            devices.append(resolve_device(word))
+        except InputError as error:
+            missing.append(str(error).rstrip("."))
+    if missing:
+        raise InputError(f"{'; '.join(missing)}.")
+    return devices
+
+
 def count_gpus() -> int:
     """Count the GPUs that torch can use. torch is imported (a second) only where a driver exists."""
     if find_spec("torch") is None or ("torch" not in sys.modules and not any(d.exists() for d in DRIVERS)):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ridgeline.trajectory.sample import Sample as Sample
     from ridgeline.trajectory.stream import SPANS as SPANS
     from ridgeline.trajectory.stream import Aligned as Aligned
+    from ridgeline.trajectory.stream import EpisodeInfo as EpisodeInfo
     from ridgeline.trajectory.stream import Stream as Stream
     from ridgeline.trajectory.stream import StreamStats as StreamStats
     from ridgeline.trajectory.stream import align as align
@@ -39,6 +40,6 @@ __getattr__, __dir__, __all__ = attach(
         "dataset": ["Share", "TrajectoryDataset"],
         "resampling": ["resample"],
         "sample": ["Sample"],
-        "stream": ["SPANS", "Aligned", "Stream", "StreamStats", "align", "describe_stream"],
+        "stream": ["SPANS", "Aligned", "EpisodeInfo", "Stream", "StreamStats", "align", "describe_stream"],
     },
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.trajectory.columns import match_names
+from ridgeline.trajectory.readers.portions import Portion, read_rlds_episode, split_rlds
 from ridgeline.trajectory.readers.streams import (
     STAMPS,
     LeftOut,
@@ -26,7 +27,19 @@ from ridgeline.trajectory.readers.streams import (
 )
 from ridgeline.trajectory.stream import Stream
 
-__all__ = ["FORMATS", "STAMPS", "LeftOut", "ReadOptions", "detect_format", "group_episodes", "match_streams", "read"]
+__all__ = [
+    "FORMATS",
+    "STAMPS",
+    "LeftOut",
+    "Portion",
+    "ReadOptions",
+    "detect_format",
+    "group_episodes",
+    "match_streams",
+    "read",
+    "read_rlds_episode",
+    "split_rlds",
+]
 
 # module -> (name of the format, suffixes); tried in this order, formats with magic bytes before text formats
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -34,6 +47,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mcap": ("MCAP file", (".mcap",)),
     "rosbag": ("ROS bag", (".bag", ".db3")),
     "hdf5": ("HDF5 file", (".hdf5", ".h5")),
+    "rlds": ("RLDS folder", ()),
     "lerobot": ("LeRobot folder", ()),
     "parquet": ("Parquet file", (".parquet", ".pq")),
     "tum": ("TUM or EuRoC trajectory", (".tum",)),
@@ -99,7 +113,9 @@ def detect_format(path: str | Path) -> str:
     except PermissionError:
         raise InputError(f"'{path}' may not be read; check its mode.") from None
     if path.is_dir():
-        raise InputError(f"'{path}' is a folder, but no LeRobot dataset and no ROS 2 bag; name the files in it.")
+        raise InputError(
+            f"'{path}' is a folder, but no LeRobot dataset, RLDS dataset or ROS 2 bag; name the files in it."
+        )
     begins = read_head(path, 12)
     for what, suffixes in FORMATS.values():
         if path.suffix.lower() in suffixes:
