@@ -71,7 +71,7 @@ def make_job_id(kind: str, target: str) -> str:
     """Return the id of the job of a target.
 
     >>> make_job_id("embed", "s3://bucket/out")
-    'embed-6a42e6d4'
+    'embed-e67ce3fd'
     """
     return f"{kind}-{hashlib.sha256(make_absolute(target).encode()).hexdigest()[:8]}"
 
