@@ -10,6 +10,7 @@
     anomaly/     how unusual an event is, and why
     compliance/  reports that anyone can check without the log
     serve/       a web page and a REST API for one log
+    fleet/       the logs of many hosts: collect, forward, witness over HTTP
 
 docs/audit.md says which attacks the ledger withstands and which it does not.
 """

@@ -2,7 +2,7 @@
 
 audit_ledger.py    init, append, info, export, prune
 audit_proof.py     verify, prove, check-proof
-audit_fleet.py     witness
+audit_fleet.py     witness, collect, forward
 audit_keep.py      backup, restore
 audit_watch.py     watch, search, alerts, label, serve
 audit_report.py    report, check-report
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import typer
 
-from ridgeline.cli.audit_fleet import witness
+from ridgeline.cli.audit_fleet import collect, forward, witness
 from ridgeline.cli.audit_keep import backup, restore
 from ridgeline.cli.audit_ledger import append, export, info, init, prune
 from ridgeline.cli.audit_measure import capacity, evaluate
@@ -34,6 +34,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "prove": prove,
     "check-proof": check_proof,
     "witness": witness,
+    "forward": forward,
+    "collect": collect,
     "export": export,
     "prune": prune,
     "backup": backup,

@@ -1,15 +1,26 @@
-"""`ridgeline audit witness`: witnesses that remember and co-sign logs, here and over HTTP."""
+"""`ridgeline audit witness | collect | forward`: witnesses of a log, and the logs of many hosts in one place.
+
+`verify`, `alerts` and `search` of a collector's folder are here too; the commands call them.
+"""
 
 from __future__ import annotations
 
+import re
+import signal
+import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.cli.audit_options import Key, parse_key
-from ridgeline.cli.output import Json, print_json, print_line
-from ridgeline.errors import InputError, Unverified
+from ridgeline.cli.audit_options import Key, Log, parse_key
+from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note, status, stderr
+from ridgeline.errors import Exit, InputError, Unverified
+
+if TYPE_CHECKING:
+    from ridgeline.audit.fleet import Collector
+    from ridgeline.audit.ledger import Report
 
 Trust = Annotated[
     list[str] | None,
@@ -126,6 +137,117 @@ def _ask_witnesses(log: Path, urls: list[str], trust: list[str] | None, key: str
                 print_line(f"{url} co-signed {cosigned.origin} at {cosigned.size:,} entries.")
     if as_json:
         print_json({"ok": True, "witnesses": answers})
+
+
+def collect(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder of the copies; created if it is not there.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address for the forwarders.")],
+    trust: Trust = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="Name of a new collector, like example.com/fleet (default: host/folder)."
+        ),
+    ] = None,
+    silent_after: Annotated[
+        float, typer.Option(metavar="S", help="Alert when a host has sent nothing for S seconds; 0: never.")
+    ] = 300.0,
+    quiet: Quiet = False,
+) -> None:
+    """Collect the logs of many hosts: a copy per origin, byte for byte, co-signed by this collector.
+
+    [dim]Example:[/]
+
+      ridgeline audit collect FLEET --listen 0.0.0.0:7070 --trust HOST1_VKEY,HOST2_VKEY
+
+    It prints its key, which the forwarders need. A log is FLEET/ORIGIN, with / as +. A host that rewrites its past,
+    uses another key, replays, or is silent is an alert: see `audit alerts FLEET`. `audit search FLEET` and
+    `audit verify FLEET` work over all logs. Ctrl-C brings everything to the disk and exits with 0.
+    """
+    from ridgeline.audit import parse_verifier
+    from ridgeline.audit.fleet import collect as run
+    from ridgeline.audit.fleet import parse_address
+
+    keys = [parse_verifier(word) for word in _split_keys(trust)]
+    if not keys:
+        raise InputError("--trust is missing; give the public keys of the logs to collect (`audit info` shows them).")
+    if not 0 <= silent_after < float("inf"):
+        raise InputError(f"--silent-after is {silent_after}; give seconds, or 0 for never.")
+    host, port = parse_address(listen, "--listen")
+
+    def announce(collector: Collector, where: str) -> None:
+        logs = "1 log" if len(keys) == 1 else f"{len(keys)} logs"
+        print_line(f"collecting {logs} at {where} (Ctrl-C stops it); the collector's key:\n{collector.key}")
+
+    named = name or re.sub(r"[^A-Za-z0-9._/-]+", "-", f"{socket.gethostname() or 'localhost'}/{fleet.absolute().name}")
+    done = run(fleet, keys, named, host, port, silent_after=silent_after, announce=announce)
+    if not quiet:
+        print_line(f"{done.taken:,} entries collected.", stderr())
+
+
+def forward(
+    log: Log,
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="Address of the collector.")],
+    collector: Annotated[
+        str, typer.Option(metavar="VKEY", help="Public key that the collector printed, or a file with it.")
+    ],
+    once: Annotated[
+        bool, typer.Option("--once", help="Send what there is, then stop (default: wait for more).")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Send a log to a collector, from the entry on that it does not have; exit 1 if the collector refuses.
+
+    [dim]Example:[/]
+
+      ridgeline audit forward LOG --to collector.example:7070 --collector VKEY
+
+    The log itself is the queue. The log's key proves which log this is, the collector's key who takes it; the
+    connection is TLS. The co-signatures of the collector are stored in the log: `audit verify LOG --witness VKEY`.
+    """
+    from ridgeline.audit.fleet import Forwarder, parse_address
+
+    host, port = parse_address(to, "--to")
+    if port == 0:
+        raise InputError(f"--to {to} has no port; give the address where the collector listens.")
+    forwarder = Forwarder(log, host, port, parse_key(collector), notify=print_note)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: forwarder.stop())
+    try:
+        forwarder.run(once=once)
+    finally:
+        forwarder.close()
+    if not quiet:
+        print_line(f"{forwarder.sent:,} entries sent; the collector has {forwarder.size:,}.", stderr())
+
+
+def verify_fleet(
+    fleet: Path, full: bool, as_json: bool, quiet: bool, to_json: Callable[[Report, float], dict[str, Any]]
+) -> None:
+    """Verify the copies of a fleet and the collector's own ledger; exit 1 with every finding."""
+    import time
+
+    from ridgeline.audit.fleet import examine_fleet
+
+    start_s = time.perf_counter()
+    with status("verifying") as update:
+        reports = examine_fleet(fleet, full=full, progress=update)
+    seconds = time.perf_counter() - start_s
+    ok = all(report.ok for _, report in reports)
+    if as_json:
+        print_json({"ok": ok, "seconds": seconds, "origins": [to_json(report, 0.0) for _, report in reports]})
+    else:
+        for origin, report in reports:
+            for finding in report.findings:
+                print_line(f"{origin}: {finding.kind}: {finding.sentence}")
+            for sentence in report.notes:
+                print_note(f"{origin}: {sentence}")
+            if report.ok and report.checkpoint is not None and not quiet:
+                print_line(f"{origin}: {report.checkpoint.size:,} entries verify.")
+        if not quiet:
+            print_line(f"{sum(report.ok for _, report in reports)} of {len(reports)} ledgers verify ({seconds:.2f} s).")
+    if not ok:
+        raise typer.Exit(Exit.FINDINGS)
 
 
 def _split_keys(words: list[str] | None) -> list[str]:

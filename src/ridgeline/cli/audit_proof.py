@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.audit_fleet import verify_fleet
 from ridgeline.cli.audit_options import Key, Log, parse_key
 from ridgeline.cli.output import Json, Quiet, print_json, print_line, print_note
 from ridgeline.errors import Exit, InputError, RidgelineError
@@ -43,9 +44,16 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Verify a ledger against its signature; exit 1 with every finding if it is not what was signed."""
+    """Verify a ledger against its signature; exit 1 with every finding if it is not what was signed.
+
+    Of a collector's folder, verify all its logs.
+    """
+    from ridgeline.audit.fleet import is_fleet
     from ridgeline.audit.ledger import examine, find_ledger, parse_moment, read_settings
 
+    if is_fleet(log) and not (key or witness or checkpoint or fresh or require is not None):
+        verify_fleet(log, full, as_json, quiet, _to_json)
+        return
     paths = find_ledger(log)
     verifier = parse_key(key) if key is not None else read_settings(paths)[0]
     witnesses = [parse_key(w) for w in witness or ()]

@@ -23,7 +23,7 @@ from ridgeline.errors import Exit, InputError, unknown
 
 if TYPE_CHECKING:
     from ridgeline.audit.sources import Certificate, Http, LineReader, Source
-    from ridgeline.audit.watch import Rule
+    from ridgeline.audit.watch import Hit, Rule
 Where = Annotated[
     str | None,
     typer.Option("--where", metavar="CONDITION", help="Only events like: source == 'dbus' and actor == 'root'"),
@@ -364,7 +364,7 @@ def search(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find events by meaning and words, most relevant first.
+    """Find events by meaning and words, most relevant first; of a collector's folder, in all its logs.
 
     [dim]Example:[/]
 
@@ -375,30 +375,53 @@ def search(
     from the log; the answer tells up to which entry it is complete.
     """
     from ridgeline.audit import Ledger
+    from ridgeline.audit.fleet import is_fleet, search_fleet
     from ridgeline.audit.ledger import compile_filter, parse_moment
     from ridgeline.audit.watch import open_meaning
 
     after, matches = parse_moment(since) if since else None, compile_filter(where) if where is not None else None
     if not text.strip():
         raise InputError("the text to search for is empty; give a few words.")
+    if is_fleet(log) and key is None:
+        with status("reading the logs") as update:
+            found = search_fleet(
+                log, text, k, model=encoder, device=device, since=after, where=matches, progress=update
+            )
+        _print_hits([(f.origin, f.hit) for f in found], as_json)
+        return
     verifier = parse_key(key) if key is not None else None
     with Ledger.open(log, verifier=verifier) as ledger, status("reading the log"):
         meaning = open_meaning(ledger, encoder, device)
         hits = meaning.search(text, k, ledger, since=after, where=matches)
         size, complete = ledger.checkpoint().size, meaning.complete
-    if as_json:
-        print_json(
-            [{**hit.event, "entry": hit.entry, "relevance": hit.relevance, "template": hit.template} for hit in hits]
-        )
-    else:
-        for hit in hits:
-            print_line(f"{hit.relevance:6.3f}  {_format_event(hit.entry, hit.event)}")
-        if not hits:
-            print_line("nothing matches.")
+    _print_hits([(None, hit) for hit in hits], as_json)
     if complete < size:
         print_note(f"the index is complete up to entry {complete:,} of {size:,}.")
     elif not quiet and not as_json:
         print_note(f"all {complete:,} entries were searched.")
+
+
+def _print_hits(hits: list[tuple[str | None, Hit]], as_json: bool) -> None:
+    """Print hits, each with its origin if it is known."""
+    if as_json:
+        print_json(
+            [
+                {
+                    **({"origin": origin} if origin is not None else {}),
+                    **hit.event,
+                    "entry": hit.entry,
+                    "relevance": hit.relevance,
+                    "template": hit.template,
+                }
+                for origin, hit in hits
+            ]
+        )
+        return
+    for origin, hit in hits:
+        place = f"{origin}  " if origin is not None else ""
+        print_line(f"{hit.relevance:6.3f}  {place}{_format_event(hit.entry, hit.event)}")
+    if not hits:
+        print_line("nothing matches.")
 
 
 def alerts(
@@ -410,16 +433,23 @@ def alerts(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """List the alerts of the watcher, highest severity and score first, with reason and label."""
+    """List the alerts of the watcher, highest severity and score first, with reason and label.
+
+    Of a collector's folder, list the alerts about its hosts and those of their watchers.
+    """
     from ridgeline.audit import Ledger
+    from ridgeline.audit.fleet import is_fleet, read_alerts_of_fleet
     from ridgeline.audit.ledger import compile_filter, parse_moment
     from ridgeline.audit.watch import read_alerts
 
     if k is not None and k < 1:
         raise InputError(f"-k is {k}; give 1 or more.")
     after, matches_where = parse_moment(since) if since else None, compile_filter(where) if where is not None else None
-    with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
-        matches = read_alerts(ledger, since=after, where=matches_where)
+    if is_fleet(log) and key is None:
+        matches = read_alerts_of_fleet(log, since=after, where=matches_where)
+    else:
+        with Ledger.open(log, verifier=parse_key(key) if key is not None else None) as ledger:
+            matches = read_alerts(ledger, since=after, where=matches_where)
     matches = [alert for alert in matches if not unlabelled or alert["label"] is None][:k]
     if as_json:
         print_json(matches)
@@ -428,7 +458,8 @@ def alerts(
         verdict = f"  [{alert['label']['verdict']}, {alert['label']['by']}]" if alert["label"] else ""
         what = _format_event(alert["entry"], alert["event"]) if alert["event"] else f"{alert['entry']:>8}  (pruned)"
         score = f"{alert['score']:6.3f}" if alert["score"] is not None else "      "
-        print_line(f"{alert['severity']:8}  {score}  {what}{verdict}\n        {alert['reason']}")
+        place = f"{alert['origin']}  " if "origin" in alert else ""
+        print_line(f"{alert['severity']:8}  {score}  {place}{what}{verdict}\n        {alert['reason']}")
     if not matches:
         print_line("no alerts.")
 

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
         sync_file as sync_file,
     )
     from ridgeline.store.disk import (
+        sync_filesystem as sync_filesystem,
+    )
+    from ridgeline.store.disk import (
         sync_folder as sync_folder,
     )
     from ridgeline.store.disk import sync_tree as sync_tree
@@ -161,6 +164,7 @@ __getattr__, __dir__, __all__ = attach(
             "explain_errors",
             "start_writing",
             "sync_file",
+            "sync_filesystem",
             "sync_folder",
             "sync_tree",
         ],

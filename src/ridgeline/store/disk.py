@@ -65,6 +65,20 @@ def sync_tree(path: Path) -> None:
         sync_folder(Path(folder))
 
 
+def sync_filesystem(path: Path) -> None:
+    """Wait until everything on the filesystem of `path` is on the disk: one call instead of one for each file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if call is None:
+            os.sync()
+        elif call(fd):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)
+
+
 def start_writing(paths: Iterable[Path]) -> None:
     """Ask the kernel to start writing files to the disk, without waiting, so that many are written together.
 

@@ -66,11 +66,15 @@ class TileStore:
             for folder in sorted(self._folders, key=lambda f: -len(f.parts)):
                 if folder.is_dir():
                     sync_folder(folder)
-            self._unsynced.clear()
-            self._folders.clear()
-            for folder in self._obsolete_partials:
-                shutil.rmtree(folder, ignore_errors=True)
-            self._obsolete_partials.clear()
+            self.mark_synced()
+
+    def mark_synced(self) -> None:
+        """Note that all written files are on the disk; remove partial tiles whose full tile exists."""
+        self._unsynced.clear()
+        self._folders.clear()
+        for folder in self._obsolete_partials:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._obsolete_partials.clear()
 
     def remove(self, path: Path) -> None:
         """Remove a file, for retention."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ridgeline.audit.watch.internal_events import read_request_keys as read_request_keys
     from ridgeline.audit.watch.keyed_append import KeyedAppend as KeyedAppend
     from ridgeline.audit.watch.meaning import Encode as Encode
+    from ridgeline.audit.watch.meaning import Hit as Hit
     from ridgeline.audit.watch.meaning import Meaning as Meaning
     from ridgeline.audit.watch.meaning import make_encoder as make_encoder
     from ridgeline.audit.watch.meaning import open_meaning as open_meaning
@@ -43,7 +44,7 @@ __getattr__, __dir__, __all__ = attach(
         "intake": ["Intake"],
         "internal_events": ["make_label_event", "read_alerts", "read_request_keys"],
         "keyed_append": ["KeyedAppend"],
-        "meaning": ["Encode", "Meaning", "make_encoder", "open_meaning"],
+        "meaning": ["Encode", "Hit", "Meaning", "make_encoder", "open_meaning"],
         "prometheus": ["format_metrics"],
         "redaction": ["NAMES", "Redaction", "redact"],
         "rules": ["DEFAULT_SEVERITY", "Rule", "make_rule", "read_rules"],
